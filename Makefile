@@ -10,7 +10,7 @@ SPARK  := $(VENV)/.spark
 ALL    := $(VENV)/.all
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo up spark test coverage lint bench bench-encryption bench-failover bench-restarts bench-scale simulate fuzz \
+.PHONY: demo up spark test coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-scale simulate fuzz \
   histories release sbom pins crds pages docs conformance compatibility
 .DEFAULT_GOAL := demo
 
@@ -62,6 +62,7 @@ lint: $(ALL)
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tests.dead_code
 	@$(BIN)/python -m tidemark_operator.resources.crdgen --check crds
+	@$(BIN)/python -m tests.chart_files --check
 	@$(BIN)/python -m tidemark_operator.pages --check docs
 	@$(BIN)/python -m tidemark.configuration.page --check docs/configuration.md
 	@$(BIN)/python -m tests.suites.page --check docs/compatibility.md
@@ -106,6 +107,14 @@ bench-failover: $(ALL)
 bench-restarts: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.restarts $(if $(RESTARTS),--restarts $(RESTARTS))
 
+# TOPICS: how many are applied at once (1000). PROFILE=1: where the operator's main thread spends its time.
+bench-operator: $(ALL)
+	@$(BIN)/python -W ignore -m tests.benchmarks.operator $(if $(TOPICS),--topics $(TOPICS)) $(if $(PROFILE),--profile)
+
+# LIVES: how many Topics are made and deleted (10000), while the operator's memory is watched.
+bench-lives: $(ALL)
+	@$(BIN)/python -W ignore -m tests.benchmarks.lives $(if $(LIVES),--lives $(LIVES))
+
 bench-scale: $(ALL)
 	@$(BIN)/python -W ignore -m tests.benchmarks.scale
 
@@ -113,8 +122,10 @@ bench-scale: $(ALL)
 release: $(ALL)
 	@$(BIN)/python -m tests.release dist
 
+# The resource definitions, and the copies that the chart installs.
 crds: $(ALL)
 	@$(BIN)/python -m tidemark_operator.resources.crdgen crds
+	@$(BIN)/python -m tests.chart_files
 
 # The pages of docs/ that are written from the code.
 pages: $(ALL)

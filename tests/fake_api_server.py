@@ -45,6 +45,11 @@ class FakeApiServer:
     def find(self, kind: Kind, name: str) -> Json | None:
         return self._objects.get((kind.kind, name))
 
+    @property
+    def version(self) -> int:
+        """Rises with each write."""
+        return self._version
+
     def of_kind(self, kind: Kind) -> list[Json]:
         return [body for (name, _), body in self._objects.items() if name == kind.kind]
 
@@ -272,6 +277,7 @@ class FakeKubeApi:
         self.who = who
         self.calls: list[str] = []
         self._failures: list[tuple[str, KubeError, bool]] = []
+        self._fail_at: tuple[int, KubeError, bool] | None = None
         #: Called before each write, with its "verb Kind name".
         self.before: Callable[[str], None] = lambda _: None
 
@@ -283,6 +289,11 @@ class FakeKubeApi:
         failure = (call, error or Unavailable(0, "no answer"), after)
         self._failures += [failure] * times
 
+    def fail_at(self, number: int, error: KubeError, *, after: bool = False) -> None:
+        """The call of that number (from 0, those that were made included) fails as ``fail`` says,
+        and so does every one behind it: whoever made it is dead."""
+        self._fail_at = number, error, after
+
     async def _call(self, verb: Callable[..., Any], *args: Any, writes: bool, who: str = "") -> Any:
         kind, *rest = args
         bodies = (each for each in rest if isinstance(each, dict))
@@ -291,6 +302,7 @@ class FakeKubeApi:
         self.calls.append(call)
         if writes:
             self.before(call)
+        self._die(len(self.calls) - 1)
         failure = next((each for each in self._failures if call.startswith(each[0])), None)
         if failure is not None:
             self._failures.remove(failure)
@@ -299,6 +311,19 @@ class FakeKubeApi:
         if failure is not None:
             raise failure[1]
         return result
+
+    def revive(self) -> None:
+        """Whoever comes next lives."""
+        self._fail_at = None
+        self._failures.clear()
+
+    def _die(self, number: int) -> None:
+        if self._fail_at is None or number < self._fail_at[0]:
+            return
+        at, error, after = self._fail_at
+        if number > at:
+            raise error
+        self._failures.insert(0, ("", error, after))
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Json:
         return await self._call(self.server.get, kind, name, writes=False)

@@ -1,10 +1,10 @@
 """``python -m tests.programs``: the programs that the tests run beside ours, had before the first
 test.
 
-Building the control plane or MinIO takes minutes on a machine that has done neither, longer than a
-test may take; and two tests side by side would wait for one another's build. What is in the cache
-costs nothing. Kafka's jars are left out where there is no Java or Maven, clients where there is no
-Node: their tests say so.
+Building the control plane, MinIO or Helm takes minutes on a machine that has not done it, longer
+than a test may take; and two tests side by side would wait for one another's build. What is in the
+cache costs nothing. Kafka's jars are left out where there is no Java or Maven, clients where there
+is no Node: their tests say so.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import contextlib
 from tests.benchmarks.kafka import KafkaMissing, ensure_jars
 from tests.conformance.default_clients import ensure_clients
 from tests.conformance.kcat import ensure_kcat
+from tests.helm import ensure_helm
 from tests.suites.packages import Missing
 from tests.suites.short import ensure_short
 from tidemark_cli.toolchain.programs import ensure_controlplane, ensure_minio
@@ -21,6 +22,7 @@ def main() -> None:
     """Build or fetch each; raises ToolchainError or CalledProcessError."""
     ensure_controlplane()
     ensure_minio()
+    ensure_helm()
     ensure_kcat()
     with contextlib.suppress(KafkaMissing):
         ensure_jars()

@@ -18,8 +18,10 @@ ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements.txt"
 FOLDER = ROOT / "requirements"
 PROJECT = "tidemark"
-#: By file: what it must be enough for. hatchling installs the checkout itself.
+#: By file: what it must be enough for. hatchling installs the checkout itself; images copy it.
 SETS = {
+    "broker.txt": ("tidemark[broker]",),
+    "operator.txt": ("tidemark[operator]",),
     "run.txt": ("tidemark[operator,broker,cli,demo]", "hatchling"),
     "spark.txt": ("tidemark[pipeline]",),
 }

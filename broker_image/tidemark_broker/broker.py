@@ -116,7 +116,6 @@ def api_settings(config: BrokerConfig) -> Settings:
     return Settings(
         fetch_bytes_max=config.integer("fetch.max.bytes"),
         remote_wait_ms=config.integer("remote.fetch.max.wait.ms"),
-        failed_authentication_delay_ms=config.integer("connection.failed.authentication.delay.ms"),
         replica_selector=accepted(config.entries, REPLICA_SELECTOR),
         partitions_described_max=config.integer("max.request.partition.size.limit"),
         log_dir=config.log_dir.absolute(),
@@ -425,6 +424,7 @@ class Broker:
             producer_ids=self.producer_ids,
             clock=self.clock,
             storage_error=self.log_directory.error,
+            directory_error=self.log_directory.directory_error,
             clean_broker_epoch=self.log_directory.clean_broker_epoch,
         )
 

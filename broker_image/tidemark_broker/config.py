@@ -23,6 +23,7 @@ from tidemark_broker.listeners import (
     addresses_of,
     client_listeners,
 )
+from tidemark_broker.own_certificate import cluster_named_in
 
 ENVIRONMENT_PREFIX = "TIDEMARK_"
 
@@ -97,6 +98,9 @@ def load(path: Path, environment: Mapping[str, str] | None = None) -> BrokerConf
         raise ConfigError(f"the configuration {path} cannot be read: {error}") from error
     entries = _parse_json(text, path) if text.lstrip().startswith("{") else _parse_lines(text, path)
     entries |= _overrides(os.environ if environment is None else environment)
+    folder = entries.get("tidemark.tls.directory", "").strip()
+    if folder and not entries.get("cluster.id", "").strip():
+        entries["cluster.id"] = cluster_named_in(Path(folder), entries.get("node.id", "").strip())
     return parse(entries)
 
 

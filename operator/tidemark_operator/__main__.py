@@ -2,6 +2,10 @@
 
 import sys
 
-from tidemark_operator.main import main
+from tidemark.lean_start import leave_out_hypothesis
+
+leave_out_hypothesis()
+
+from tidemark_operator.main import main  # noqa: E402
 
 sys.exit(main())

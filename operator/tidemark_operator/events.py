@@ -1,7 +1,9 @@
 """Kubernetes Events: what a person would want to know, written through the events API.
 
 Aggregation: of the same reason about the same object at most one is written in a few seconds; the
-ones between are counted and stand in the next one's message. Writing an Event never holds up a
+ones between are counted and stand in the next one's message. Of what goes well with thousands of
+objects at once a few are told as examples, and all of it in the log; what goes wrong is told of
+each. Writing an Event never holds up a
 decision, and one that cannot be written is logged and dropped. The line has a limit.
 """
 
@@ -13,7 +15,7 @@ import uuid
 from dataclasses import dataclass
 
 from tidemark.lru import Lru
-from tidemark_operator.controller.events import Event
+from tidemark_operator.controller.events import Event, EventType
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import EVENT, Json, Key, reference
@@ -24,7 +26,11 @@ logger = logging.getLogger(__name__)
 
 CONTROLLER = "tidemark.dev/operator"
 QUIET_S = 5.0
-REMEMBERED_MAX = 20_000
+#: Of one reason, Normal ones: so many at once, and so many a second after that.
+EXAMPLES_MAX = 100
+EXAMPLES_PER_S = 5.0
+#: Far more than are told in :data:`QUIET_S`; each costs memory for as long as it is remembered.
+REMEMBERED_MAX = 5_000
 LINE_MAX = 10_000
 NOTE_CHARS_MAX = 1000
 WRITERS = 4
@@ -36,22 +42,51 @@ class _Emission:
     held_back: int = 0
 
 
+@dataclass(slots=True)
+class _Examples:
+    """Of one reason: how many more may be told (a bucket that is filled steadily)."""
+
+    left: float
+    at_s: float
+    held_back: int = 0
+
+    def take(self, now_s: float) -> int | None:
+        self.left = min(EXAMPLES_MAX, self.left + (now_s - self.at_s) * EXAMPLES_PER_S)
+        self.at_s = now_s
+        if self.left < 1:
+            self.held_back += 1
+            return None
+        self.left -= 1
+        held_back, self.held_back = self.held_back, 0
+        return held_back
+
+
 class Aggregator:
     """Decides which Events are written. Pure; the clock is passed in."""
 
     def __init__(self, quiet_s: float = QUIET_S, remembered_max: int = REMEMBERED_MAX) -> None:
         self._quiet_s = quiet_s
         self._emitted: Lru[tuple[str, str], _Emission] = Lru(remembered_max)
+        #: By reason, of which there are few.
+        self._examples: dict[str, _Examples] = {}
 
-    def admit(self, uid: str, reason: str, now_s: float) -> int | None:
+    def admit(
+        self, uid: str, reason: str, now_s: float, type_: EventType = EventType.WARNING
+    ) -> int | None:
         """None: too soon, not written. Otherwise how many like it were held back since the last."""
         last = self._emitted.get((uid, reason))
         if last is not None and now_s - last.at_s < self._quiet_s:
             last.held_back += 1
             return None
+        others: int | None = 0
+        if type_ is EventType.NORMAL:
+            examples = self._examples.setdefault(reason, _Examples(EXAMPLES_MAX, now_s))
+            others = examples.take(now_s)
+        if others is None:
+            return None
         self._emitted.put((uid, reason), _Emission(now_s))
         self._emitted.evict()
-        return 0 if last is None else last.held_back
+        return others + (0 if last is None else last.held_back)
 
 
 def event_body(
@@ -98,7 +133,7 @@ class EventWriter:
         if regarding is None:
             return
         held_back = self._aggregator.admit(
-            str(regarding["metadata"]["uid"]), event.reason, time.monotonic()
+            str(regarding["metadata"]["uid"]), event.reason, time.monotonic(), event.type
         )
         if held_back is None:
             return

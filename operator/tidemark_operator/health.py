@@ -2,7 +2,8 @@
 
 It fails when nothing was reconciled for too long although something waits, when one key is stuck,
 when the Lease is held and no term begins for a reason that no condition tells, and when a watch is
-silent: what the operator writes has to come back over it.
+silent: what the operator writes has to come back over it, its epoch in the Cluster's status first
+of all, and so has what is found when everything is listed again.
 """
 
 from collections.abc import Callable
@@ -14,8 +15,8 @@ class Pulse:
     """What ``/healthz`` judges, in seconds. ``since_pass_s``: since the last key was reconciled.
     ``without_term_s``: how long the Lease has been held without a term, None with one; ``excuse``:
     why that is no fault of the process (a Cluster's conditions tell it, or there is no Cluster).
-    ``silent``: the kind whose watch has brought nothing for longest although an object of it was
-    written, and for how long."""
+    ``silent``: the kind whose watch has brought nothing for longest although an object of it has
+    changed, and for how long."""
 
     leads: bool
     since_pass_s: float
@@ -41,7 +42,7 @@ def verdict(pulse: Pulse, stand_still_s: float) -> tuple[bool, str]:
         )
     if pulse.silent is not None and pulse.silent[1] > stand_still_s:
         kind, since_s = pulse.silent
-        return False, f"a {kind} was written {since_s:.0f} s ago, and its watch is silent since"
+        return False, f"a {kind} has changed {since_s:.0f} s ago, and its watch is silent since"
     return True, f"ok: leading, {pulse.depth} keys waiting"
 
 

@@ -3,7 +3,7 @@
     python -m tidemark_operator.pages [--check] FOLDER
 
 ``resources.md`` comes from the models of the custom resources, by way of the schemas that the API
-server is given; ``troubleshooting.md`` from the table of reasons.
+server is given; ``conditions.md`` from the table of reasons.
 """
 
 import argparse
@@ -117,19 +117,20 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def troubleshooting_page() -> str:
-    """Every reason of every condition."""
+def conditions_page() -> str:
+    """Every reason of every kind: what it means, and its exit."""
     lines = [
         _GENERATED,
-        "# Troubleshooting by condition",
+        "# Conditions",
         "",
-        "`kubectl get`, `kubectl describe` and `tidemark status` show conditions. Look up the",
-        "reason here; the message beside it names the brokers, partitions and objects.",
-        "`Stalled=True` waits for a person, `Reconciling=True` goes on by itself.",
+        "`kubectl get`, `kubectl describe` and `tidemark status` show conditions. Every reason of",
+        "every kind stands here, with its way out; the message beside it in the status names the",
+        "brokers, partitions and objects. `Stalled=True` waits for a person, `Reconciling=True`",
+        "goes on by itself.",
     ]
     for kind, reasons in TABLE.items():
         lines += ["", f"## {kind}", ""]
-        lines += ["| reason | stands in | what it means | what to do |", "|---|---|---|---|"]
+        lines += ["| reason | stands in | what it means | exit |", "|---|---|---|---|"]
         lines += [_reason(reason) for reason in reasons]
     return "\n".join(lines) + "\n"
 
@@ -141,7 +142,7 @@ def _reason(reason: Reason) -> str:
 
 def pages() -> dict[str, str]:
     """File name -> text."""
-    return {"resources.md": resources_page(), "troubleshooting.md": troubleshooting_page()}
+    return {"resources.md": resources_page(), "conditions.md": conditions_page()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,10 +10,13 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from tests.orphans import found, look
+from tidemark.tier.open import open_tier
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.kube import Kube
 from tidemark_cli.local.layout import Layout
+from tidemark_cli.local.tier import storage
 from tidemark_cli.local.topic_rows import TopicRows, topic
 
 _numbers = itertools.count(1)
@@ -63,10 +66,10 @@ class Cluster:
             ),
             f"{name} to be Ready and in sync",
         )
-        self._wait_for_leaders(name)
+        self.wait_for_leaders(name)
         return name
 
-    def _wait_for_leaders(self, topic: str) -> None:
+    def wait_for_leaders(self, topic: str) -> None:
         """Until each leader has heard that it is one: of what a producer has in flight before that
         the first is refused, and comes again behind the others, unless its client is idempotent."""
         client = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "none"})
@@ -92,6 +95,12 @@ def wait(holds: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
         time.sleep(0.05)
 
 
+def _unnamed(cluster: Cluster) -> list[str]:
+    """Invariant 10, whatever was killed meanwhile. A temporary file has a day before it goes."""
+    left = found(look(open_tier(storage(cluster.local))))
+    return [each for each in left if not each.startswith("temporary file")]
+
+
 @contextmanager
 def run_cluster(folder: Path, *, brokers: int = 3, tier: str = "directory") -> Iterator[Cluster]:
     """Start a cluster in ``folder`` and stop it at the end."""
@@ -104,6 +113,7 @@ def run_cluster(folder: Path, *, brokers: int = 3, tier: str = "directory") -> I
         cluster = Cluster(local)
         try:
             yield cluster
+            wait(lambda: not _unnamed(cluster), "the tier to have nothing that nothing names")
         finally:
             cluster.kube.close()
     finally:

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from local_cluster import Cluster, wait
 
-from tests.conformance.test_groups import COUNT, fill, filled, take
+from tests.conformance.test_groups import COUNT, committed, fill, filled, read_by_java, take
 from tests.kafka_programs import java, kafka_jars
 
 _numbers = itertools.count(1)
@@ -151,7 +151,7 @@ def test_a_group_outlives_its_coordinator(members: Members, group: str) -> None:
     finally:
         cluster.local.start_broker(coordinator)
     places = [TopicPartition(topic, partition) for partition in range(3)]
-    kept = members.all[0].committed(places, timeout=30)
+    kept = committed(members.all[0], places)
     assert [each.offset for each in kept] == [COUNT + 50] * 3
 
 
@@ -161,21 +161,9 @@ def test_javas_consumer_and_kafkas_programs(cluster: Cluster, group: str) -> Non
     jars = kafka_jars()
     topic = filled(cluster, partitions=2)
     server = ("--bootstrap-server", cluster.bootstrap)
-    text = java(
-        jars,
-        "org.apache.kafka.tools.consumer.ConsoleConsumer",
-        *server,
-        *("--topic", topic, "--group", group, "--from-beginning"),
-        *("--command-property", "group.protocol=consumer"),
-        *("--max-messages", str(2 * COUNT), "--timeout-ms", "60000"),
+    command = read_by_java(
+        jars, cluster, topic, group, "--command-property", "group.protocol=consumer"
     )
-    assert len(set(text.splitlines())) == 2 * COUNT
-    command = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-    said = java(jars, command, *server, "--describe", "--group", group)
-    rows = [line.split() for line in said.splitlines() if line.startswith(group)]
-    assert sorted(row[2:6] for row in rows) == [
-        [str(partition), str(COUNT), str(COUNT), "0"] for partition in range(2)
-    ]
     state = java(jars, command, *server, "--describe", "--group", group, "--state")
     assert "Empty" in state
     assert "uniform" in state

@@ -11,14 +11,29 @@ from stock_clients import PYTHON_CLIENTS
 VALUES = [b"value-%05d" % number for number in range(400)]
 
 
-def _lose_half(cluster: Cluster, node_id: int, topic: str) -> None:
+def lose_half(cluster: Cluster, node_id: int, topic: str) -> None:
     """What a power cut may leave of a log that was never synced."""
     segment = max(cluster.log_folder(node_id, topic).glob("*.log"))
     os.truncate(segment, segment.stat().st_size // 2)
 
 
-def _waits_for(node_id: int, ready: dict[str, Any]) -> bool:
+def waits_for(node_id: int, ready: dict[str, Any]) -> bool:
     return ready.get("reason") == "ElectionWaits" and f"start broker {node_id}" in ready["message"]
+
+
+def lose_the_tail_of_the_last(cluster: Cluster, topic: str, late: int, last: int) -> None:
+    """The two that are in sync die one after the other, and the last comes back without half of
+    its log: who leads depends on the other."""
+    cluster.local.kill_broker(late)
+    wait(lambda: cluster.view(topic).rows[0].elr == (late,), f"broker {late} to be eligible")
+    cluster.local.kill_broker(last)
+    wait(lambda: cluster.view(topic).rows[0].leader == -1, "nobody to lead")
+    lose_half(cluster, last, topic)
+    cluster.local.start_broker(last)
+    wait(
+        lambda: waits_for(late, cluster.view(topic).condition("Ready")),
+        f"the election to wait for broker {late}",
+    )
 
 
 @pytest.mark.slow
@@ -38,18 +53,16 @@ def test_the_last_in_sync_replica_that_lost_its_tail_does_not_lead(cluster: Clus
             lambda: set(cluster.view(topic).rows[0].isr) == {last, late},
             f"broker {early} to be out",
         )
-        cluster.local.kill_broker(late)
-        wait(lambda: cluster.view(topic).rows[0].elr == (late,), f"broker {late} to be eligible")
-        cluster.local.kill_broker(last)
-        wait(lambda: cluster.view(topic).rows[0].leader == -1, "nobody to lead")
-        _lose_half(cluster, last, topic)
-        cluster.local.start_broker(last)
-        wait(
-            lambda: _waits_for(late, cluster.view(topic).condition("Ready")),
-            f"the election to wait for broker {late}",
-        )
+        lose_the_tail_of_the_last(cluster, topic, late, last)
+        waiting = cluster.view(topic).rows[0].leader_epoch
         cluster.local.start_broker(late)
-        wait(lambda: cluster.view(topic).rows[0].leader == late, "the longest log to lead")
+
+        def led_by_the_longest() -> bool:
+            """At first: once it is in sync again, the preferred leader is given its place back."""
+            row = cluster.view(topic).rows[0]
+            return row.leader_epoch > waiting + 1 or row.leader == late
+
+        wait(led_by_the_longest, "the longest log to lead")
     finally:
         for node_id in (early, late, last):
             cluster.local.start_broker(node_id)

@@ -109,8 +109,18 @@ class Instances:
                     self.instance()
                 except (Restart, KafkaException):
                     self.pause(0.2)
+                except SystemError as error:
+                    if not _is_of_the_library(error):
+                        raise
+                    self.pause(0.2)
         except Exception as error:  # noqa: BLE001 - a mistake of the workload's own fails the run
             self.failure = error
+
+
+def _is_of_the_library(error: SystemError) -> bool:
+    """confluent-kafka sometimes calls back with an error set that it has not raised yet: whatever
+    is called then fails with ``SystemError``, and what was set is its cause."""
+    return isinstance(error.__cause__, KafkaException)
 
 
 #: Threads within a call of the library, and since when.

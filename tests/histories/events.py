@@ -22,6 +22,7 @@ is one instance of one client; one that is made anew gets another name.
 ``ends``       at the end of a run, ``stable`` and ``high`` by place: the last stable offset and the
                high watermark; a completion alone
 ``fault``      kind, target; a completion alone
+``raised``     this process goes on in another epoch; a completion alone
 ``hung``       a call of the client's library did not return; a completion alone
 =============  ==================================================================================
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from tests.histories.events import FAIL, INVOKE, OK, Event
-from tests.histories.levels import READ_COMMITTED
+from tests.histories.levels import READ_COMMITTED, SENT_ANEW
 
 COMMITTED, ABORTED, UNKNOWN = "committed", "aborted", "unknown"
 #: Group, place and offset of the record that another one was made of.
@@ -225,6 +225,10 @@ class Facts:
         elif event.f == "lost":
             for place in value["places"]:
                 self._reads_on(event, place, -1)
+        elif event.f == "raised":
+            for write in self.writes.values():
+                if write.process == event.process and write.status == UNKNOWN:
+                    write.level = SENT_ANEW
         elif event.f == "ends":
             for place, high in value["high"].items():
                 self.ends[place] = (value["stable"][place], high, event.id)

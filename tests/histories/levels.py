@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 PLAIN = "plain"
 IDEMPOTENT = "idempotent"
+SENT_ANEW = "idempotent, sent anew"
 TRANSACTIONAL = "transactional"
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
@@ -37,11 +38,15 @@ MEANING = {
 
 #: By level. Transactions do not keep one another's writes apart in Kafka (G0), and a circle that
 #: uses such an order is no G1c here. A producer that is not idempotent sends again what may have
-#: been written, so its records may come twice, and behind later ones. Whoever reads uncommitted
-#: gets what they asked for.
+#: been written, so its records may come twice, and behind later ones. So does librdkafka's
+#: idempotent one, with what is under way, where a request that was to be sent again comes behind
+#: its successor: that one is out of order then, and the library goes on in another epoch, in which
+#: nobody can know what was written in the one before. Whoever reads uncommitted gets what they
+#: asked for.
 ALLOWED: dict[str, frozenset[str]] = {
     PLAIN: frozenset({"duplicate", "nonmonotonic send"}),
     IDEMPOTENT: frozenset(),
+    SENT_ANEW: frozenset({"duplicate"}),
     TRANSACTIONAL: frozenset({"G0"}),
     READ_COMMITTED: frozenset(),
     READ_UNCOMMITTED: frozenset({"G1a", "precommitted read"}),

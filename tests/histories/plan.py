@@ -119,7 +119,8 @@ def make(
     """``served``: API keys that the brokers name. ``operator``: is there one to disturb?"""
     chance = random.Random(seed)
     kept, left_out = [], []
-    for client, needs in (*_clients(chance), *map(_wrong, wrongs)):
+    aborting = [_aborting_writer()] if wrongs else []
+    for client, needs in (*_clients(chance), *aborting, *map(_wrong, wrongs)):
         if needs <= served:
             kept.append(client)
         else:
@@ -131,6 +132,13 @@ def make(
         roles.append(TRANSACTIONS)
     faults = _faults(chance, seconds, roles, operator=operator, elections=served >= _ELECTIONS)
     return Plan(seed, tuple(kept), faults, seconds, tuple(left_out))
+
+
+def _aborting_writer() -> tuple[Client, Set[int]]:
+    """Without aborts nobody can be caught reading them: on a busy machine the other writers end
+    a handful of transactions in a short round."""
+    writer = Client("aborting", WRITER, topics=("a", "b"), pause_s=0.01, batch=8, aborts=0.7)
+    return writer, _TRANSACTIONS
 
 
 def _wrong(name: str) -> tuple[Client, Set[int]]:

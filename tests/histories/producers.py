@@ -1,6 +1,7 @@
 """Clients that only write: one record after the other, plain or idempotent, or in transactions."""
 
 import functools
+import logging
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer, TopicPartition
@@ -25,6 +26,18 @@ FLUSH_S = 30.0
 ABORT_S = 5.0
 
 
+class _Epochs(logging.Logger):
+    """What librdkafka says of its idempotence: does it go on in another epoch?"""
+
+    def __init__(self, run: Run, process: str) -> None:
+        super().__init__(process)
+        self._told = functools.partial(run.recorder.point, process, "raised")
+
+    def log(self, level: int, msg: object, *args: object, **_: Any) -> None:
+        if "bumped epoch" in str(msg % args):
+            self._told()
+
+
 class Sender:
     """A library's producer whose records are written down. ``is_broken``: it said that it cannot go
     on."""
@@ -35,6 +48,8 @@ class Sender:
         self._run = run
         self._process = process
         self._level = level
+        if level == IDEMPOTENT:
+            settings |= {"debug": "eos", "log_level": 7, "logger": _Epochs(run, process)}
         self.producer = Producer(run.settings(acks="all", **settings))
 
     def send(

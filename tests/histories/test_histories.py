@@ -16,6 +16,8 @@ from tests.histories.workload import idle_units, run_round
 
 DISTURBED_S = 10.0
 UNDISTURBED_S = 10.0
+#: Rounds until every client that does wrong has been found.
+ROUNDS_MAX = 3
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +45,19 @@ def test_brokers_that_are_disturbed_keep_what_they_promise(target: Target) -> No
 @pytest.mark.xdist_group("histories")
 def test_clients_that_do_wrong_are_found(target: Target) -> None:
     """Each on its own topics would take a cluster's minute: they do it all at once, and each is
-    told apart by the anomaly that shows it."""
-    seed = 10**6 + random.randrange(1, 10**6)
+    told apart by the anomaly that shows it. What a client does wrong is a matter of chance, so
+    those that were not found get another round."""
     keys = served(target.bootstrap)
-    wrongs = tuple(name for name, (_, _, needs) in sorted(WRONGS.items()) if needs <= keys)
-    plan = make(seed, UNDISTURBED_S, keys, operator=False, wrongs=wrongs)
-    events = run_round(target, plan, is_disturbed=False)
-    report = check(events)
-    found = {anomaly.name for anomaly in report.violations}
-    missed = [name for name in wrongs if not WRONGS[name][1] & found]
-    assert not missed, report.line()
+    wrongs = {name for name, (_, _, needs) in WRONGS.items() if needs <= keys}
     assert len(wrongs) >= 3
+    lines = []
+    for _ in range(ROUNDS_MAX):
+        seed = 10**6 + random.randrange(1, 10**6)
+        plan = make(seed, UNDISTURBED_S, keys, operator=False, wrongs=tuple(sorted(wrongs)))
+        report = check(run_round(target, plan, is_disturbed=False))
+        lines.append(f"seed {seed}, looked for {sorted(wrongs)}: {report.line()}")
+        found = {anomaly.name for anomaly in report.violations}
+        wrongs = {name for name in wrongs if not WRONGS[name][1] & found}
+        if not wrongs:
+            return
+    pytest.fail("\n".join(lines))

@@ -119,9 +119,12 @@ def _context(login: Login) -> ssl.SSLContext | None:
     return context
 
 
-def kafka_python(login: Login, topic: str, value: bytes | None) -> bytes:
-    """As :func:`confluent`."""
+def kafka_python(
+    login: Login, topic: str, value: bytes | None, *, version: tuple[int, ...] | None = None
+) -> bytes:
+    """As :func:`confluent`. ``version``: of the broker, which it is not asked then."""
     settings: dict[str, Any] = {
+        "api_version": version,
         "bootstrap_servers": login.bootstrap,
         "security_protocol": login.protocol,
         "ssl_context": _context(login),

@@ -1,6 +1,7 @@
 """Stock clients at every kind of listener: each gets in by its proof, and by nothing else."""
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from aiokafka.errors import KafkaError as AioKafkaError
 from kafka.errors import KafkaError
 
 from tests.security.secured_broker import PASSWORD, READER, WRITER, Secured, secured
-from tests.security.stock_clients import CLIENTS, ClientError, Login
+from tests.security.stock_clients import CLIENTS, ClientError, Login, kafka_python
 from tests.user_states import user
 
 BY_CERTIFICATE = user("CN=loader,O=Acme", "ALLOW WRITE TOPIC orders", "ALLOW READ TOPIC orders")
@@ -43,6 +44,27 @@ async def test_a_client_gets_in_by_sasl(cluster: Secured, client: str, mechanism
     use, how = CLIENTS[client], login(cluster, mechanism)
     assert await asyncio.to_thread(use, how, "orders", b"one") == b"one"
     assert await asyncio.to_thread(use, how, "orders", None) == b"one"
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
+async def test_a_client_from_before_kafka_1_gets_in(cluster: Secured, mechanism: str) -> None:
+    """SaslHandshake v0: the mechanism's messages come without Kafka's header."""
+    use = functools.partial(kafka_python, version=(0, 11))
+    how = login(cluster, mechanism)
+    assert await asyncio.to_thread(use, how, "orders", b"one") == b"one"
+    assert await asyncio.to_thread(use, how, "orders", None) == b"one"
+
+
+@GIVES_UP
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+async def test_a_client_from_before_kafka_1_with_a_wrong_password(
+    cluster: Secured, mechanism: str
+) -> None:
+    wrong = login(cluster, mechanism, password="wrong")
+    with pytest.raises((ClientError, KafkaError)):
+        await asyncio.to_thread(kafka_python, wrong, "orders", b"one", version=(0, 11))
+    await cluster.logged(f"{mechanism}: no such user, or not its password")
+    assert cluster.written("orders") == 0
 
 
 @GIVES_UP

@@ -20,6 +20,7 @@ from tests.security.secured_broker import ALL, PASSWORD, READER, WRITER, Secured
 from tests.unit.api import api_requests as kafka
 from tests.user_states import user
 from tidemark.wire.connection import ConnectionClosed, KafkaConnection
+from tidemark.wire.framing import bare_frame, encode_request
 
 DELAY_MS = 150
 TIMEOUT_MS = 1500
@@ -35,9 +36,11 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Secured]:
         yield made
 
 
-async def handshake(connection: KafkaConnection, mechanism: str = "PLAIN") -> Any:
-    request = kafka.request(17, 1, mechanism=mechanism)
-    return await connection.request(request, kafka.answer_type(17, 1), 5)
+async def handshake(
+    connection: KafkaConnection, mechanism: str = "PLAIN", *, version: int = 1
+) -> Any:
+    request = kafka.request(17, version, mechanism=mechanism)
+    return await connection.request(request, kafka.answer_type(17, version), 5)
 
 
 async def say(connection: KafkaConnection, message: bytes) -> Any:
@@ -84,11 +87,11 @@ async def test_who_has_proven_it_may_do_what_its_acls_say(cluster: Secured) -> N
     ids=["Produce", "Metadata", "DescribeCluster", "DescribeUserScramCredentials"],
 )
 async def test_nothing_is_answered_before(cluster: Secured, request_of: Callable[[], Any]) -> None:
-    """Neither at first nor in the middle of the proof."""
-    for begun in (False, True):
+    """Neither at first nor in the middle of the proof, with Kafka's header (1) or without it."""
+    for begun in (None, 0, 1):
         connection = await cluster.connect()
-        if begun:
-            await handshake(connection)
+        if begun is not None:
+            await handshake(connection, version=begun)
         request, key, version = request_of()
         with pytest.raises(ConnectionClosed):
             await connection.request(request, kafka.answer_type(key, version), 5)
@@ -136,6 +139,54 @@ async def test_whoever_fails_hears_it_after_a_while_and_is_gone(
     assert answer.error_code is ErrorCode.sasl_authentication_failed
     assert answer.error_message == f"{mechanism}: who you are is not proven by what you sent"
     assert await ended(connection)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "messages"),
+    [
+        ("PLAIN", [b"\0writer\0wrong"]),
+        ("PLAIN", [b"\0nobody\0" + PASSWORD.encode()]),
+        ("SCRAM-SHA-512", [b"n,,n=writer,r=abc", b"c=biws,r=abc,p=AAAA"]),
+        ("SCRAM-SHA-256", [b"garbage!"]),
+    ],
+)
+async def test_whoever_fails_without_kafkas_header_hears_nothing_and_is_gone_after_a_while(
+    cluster: Secured, mechanism: str, messages: list[bytes]
+) -> None:
+    """After SaslHandshake v0 there is no place for an error."""
+    connection = await cluster.connect()
+    answer = await handshake(connection, mechanism, version=0)
+    assert answer.error_code is ErrorCode.none
+    for message in messages[:-1]:
+        connection.write(b"".join(bare_frame(message)))
+        assert await connection.read_frame()
+    began_s = time.monotonic()
+    connection.write(b"".join(bare_frame(messages[-1])))
+    assert await ended(connection)
+    assert DELAY_MS / 1000 <= time.monotonic() - began_s < TIMEOUT_MS / 1000
+
+
+async def test_what_comes_right_behind_the_proof_waits_for_it(cluster: Secured) -> None:
+    """A client that does not wait for the answers: the handshake, its proof without a header, and
+    a request, in one write."""
+    connection = await cluster.connect()
+    metadata = encode_request(kafka.metadata(9, None), 7, "hasty")
+    proof = b"".join(bare_frame(f"\0writer\0{PASSWORD}".encode()))
+    first = encode_request(kafka.request(17, 0, mechanism="PLAIN"), 6, "hasty")
+    connection.write(first + proof + metadata)
+    answers = [bytes(await connection.read_frame()) for _ in range(3)]
+    assert answers[0][:4] == (6).to_bytes(4)
+    assert answers[1] == b""
+    assert answers[2][:4] == (7).to_bytes(4)
+    await connection.close()
+
+
+async def test_nobody_authenticates_again_without_kafkas_header(cluster: Secured) -> None:
+    """No client that knows that it has to (KIP-368) does, and its requests may be large by now."""
+    connection = await cluster.connect()
+    assert (await plain(connection, "writer")).error_code is ErrorCode.none
+    with pytest.raises(ConnectionClosed):
+        await handshake(connection, version=0)
 
 
 async def test_a_stranger_is_answered_as_a_user_is(cluster: Secured) -> None:

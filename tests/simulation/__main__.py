@@ -1,13 +1,14 @@
 """``make simulate SEEDS=5000``, or ``SEED=17`` to see one seed again with its whole story."""
 
 import argparse
+import functools
 import os
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
-from tests.simulation.cluster import Outcome, simulate
+from tests.simulation.cluster import BACKUPS, MOVES, Outcome, Profile, simulate
 
 EVENTS_SHOWN = 30
 
@@ -25,20 +26,21 @@ def story(outcome: Outcome, shown: int | None = EVENTS_SHOWN) -> str:
     )
 
 
-def _one(seed: int) -> Outcome:
-    outcome = simulate(seed)
+def _one(seed: int, profile: Profile) -> Outcome:
+    outcome = simulate(seed, profile)
     if outcome.violation is None:
         outcome.events.clear()
     return outcome
 
 
-def outcomes(seeds: range, processes: int) -> Iterator[Outcome]:
+def outcomes(seeds: range, processes: int, profile: Profile) -> Iterator[Outcome]:
     """Run them all, on every core."""
+    one = functools.partial(_one, profile=profile)
     if processes == 1:
-        yield from map(_one, seeds)
+        yield from map(one, seeds)
         return
     with ProcessPoolExecutor(processes) as pool:
-        yield from pool.map(_one, seeds, chunksize=8)
+        yield from pool.map(one, seeds, chunksize=8)
 
 
 def main() -> int:
@@ -47,21 +49,29 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument(
+        "--moves", action="store_true", help="users drain and delete brokers and change factors"
+    )
+    kinds.add_argument(
+        "--backups", action="store_true", help="slices are lost, the API is put back to old data"
+    )
     asked = parser.parse_args()
+    profile = MOVES if asked.moves else BACKUPS if asked.backups else Profile()
     if asked.seed is not None:
-        outcome = simulate(asked.seed)
+        outcome = simulate(asked.seed, profile)
         print(story(outcome, None))
         print(
             _line(1, outcome.steps, outcome.seconds, outcome.seconds, outcome.violation is not None)
         )
         return outcome.violation is not None
-    return _many(range(asked.first, asked.first + asked.seeds), asked.processes)
+    return _many(range(asked.first, asked.first + asked.seeds), asked.processes, profile)
 
 
-def _many(seeds: range, processes: int) -> int:
+def _many(seeds: range, processes: int, profile: Profile) -> int:
     began_s = told_s = time.perf_counter()
     steps, seconds, violations = 0, 0.0, 0
-    for number, outcome in enumerate(outcomes(seeds, processes), start=1):
+    for number, outcome in enumerate(outcomes(seeds, processes, profile), start=1):
         steps, seconds = steps + outcome.steps, seconds + outcome.seconds
         if outcome.violation is not None:
             violations += 1

@@ -7,13 +7,16 @@ changes this module, and no other of the simulation.
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
 
 from tests.answers import room
 from tests.simulation.clockwork import PooledThreads, PowerCut, ProcessLoop
 from tests.simulation.disk import ROOT
 from tests.simulation.network import Connection
+from tidemark.ids import id_text
 from tidemark.records.batch import parse_header
 from tidemark.tls.identity import Identity
 from tidemark.wire import control
@@ -21,11 +24,13 @@ from tidemark_broker import config as broker_config
 from tidemark_broker.broker import Broker
 from tidemark_broker.listeners import CLIENTS
 from tidemark_broker.log import StorageError
+from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.remote_log.remote_log_manager import RemoteLogManager
 from tidemark_broker.replication.hosting.log_directory import LogDirectory
 from tidemark_broker.replication.partition import Partition, Role, in_sync
 
-CLUSTER_ID = "simulated"
+CLUSTER_UID = "00000000-0000-4000-8000-000000000001"
+CLUSTER_ID = id_text(uuid.UUID(CLUSTER_UID))
 PORT = 9092
 
 #: Short times, so that a run of a minute sees many of everything.
@@ -39,6 +44,8 @@ TIMES = {
     "remote.log.manager.task.retry.backoff.ms": "200",
     "remote.log.manager.task.retry.backoff.max.ms": "2000",
     "remote.delete.delay.ms": "1500",
+    "tidemark.remote.sweep.interval.ms": "6000",
+    "tidemark.remote.sweep.delay.ms": "1500",
     "controlled.shutdown.max.ms": "3000",
 }
 
@@ -67,8 +74,13 @@ def batches_of(data: bytes) -> Iterator[Batch]:
 
 def batches_in(partition: Partition, start: int, end: int) -> list[Batch]:
     """The batches of the local log that hold offsets from ``start`` to ``end`` (exclusive)."""
-    log, found = partition.log, []
-    offset = max(start, log.local_log_start_offset)
+    return _batches(partition.log, start, end)
+
+
+def _batches(log: PartitionLog, start: int, end: int) -> list[Batch]:
+    found: list[Batch] = []
+    # Of a log that is begun anew the first segment stands before its bounds do.
+    offset = max(start, log.local_log_start_offset, log.segments()[0].base_offset)
     while offset < min(end, log.next_offset):
         read = log.read(offset, max_bytes=1 << 20, up_to_offset=log.next_offset, min_one=True)
         if not read.data:
@@ -76,6 +88,34 @@ def batches_in(partition: Partition, start: int, end: int) -> list[Batch]:
         found += batches_of(read.data)
         offset = read.next_offset
     return [batch for batch in found if batch.base_offset < end]
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a process had of a log, to see what its disk brings back. A log that comes back as long
+    as it was need not be the same: a truncation that was not synced is undone by a power cut, and
+    what was written in its place is lost from there on."""
+
+    start: int
+    end: int
+    batches: tuple[Batch, ...]
+
+    @classmethod
+    def of(cls, log: PartitionLog) -> Self:
+        batches = _batches(log, log.local_log_start_offset, log.next_offset)
+        return cls(log.log_start_offset, log.next_offset, tuple(batches))
+
+    def left_in(self, log: PartitionLog | None) -> int:
+        """Where what is lost begins; the end if nothing is."""
+        if log is None:
+            return self.start
+        found = {each.base_offset: each.crc for each in _batches(log, 0, log.next_offset)}
+        others = (
+            each.base_offset
+            for each in self.batches
+            if each.base_offset in found and found[each.base_offset] != each.crc
+        )
+        return min(log.next_offset, next(others, log.next_offset))
 
 
 class _Heartbeats:
@@ -299,8 +339,8 @@ class Machine:
                 "tidemark.tls.directory": f"{ROOT}{self.name}/tls",
             }
         )
-        #: Log ends at the last moment of the former process, by (topic, partition).
-        self.ends: dict[tuple[str, int], tuple[int, int]] = {}
+        #: What the former process held at its last moment, by (topic, partition).
+        self.held: dict[tuple[str, int], Held] = {}
         self.disks_lost = 0
 
     def start(self) -> None:
@@ -323,7 +363,7 @@ class Machine:
         process = self.alive
         if process is None:
             return
-        self._note_ends(process)
+        self._note_held(process)
         process.die()
         self.world.network.reset(process.loop)
         self.world.network.reset(process.beats)
@@ -332,11 +372,11 @@ class Machine:
     def power_cut(self) -> None:
         """The machine loses its power: unsynced bytes may go, nobody is told."""
         process = self.alive
+        self.disk.dead, self.disk.cut_in = False, None
         if process is not None:
-            self._note_ends(process)
+            self._note_held(process)
             process.die()
             self._gone()
-        self.disk.dead, self.disk.cut_in = False, None
         self.disk.lose_power(self.world.chance)
 
     def lose_disk(self) -> None:
@@ -350,18 +390,18 @@ class Machine:
         self.alive = None
         self.world.network.at.pop((self.name, PORT), None)
 
-    def _note_ends(self, process: BrokerProcess) -> None:
+    def _note_held(self, process: BrokerProcess) -> None:
         for partition in process.partitions:
-            log = partition.log
-            self.ends[partition.topic, partition.partition] = (
-                log.log_start_offset,
-                log.next_offset,
-            )
+            key = partition.topic, partition.partition
+            if partition.log.state.closed:  # it is being removed
+                self.held.pop(key, None)
+                continue
+            self.held[key] = Held.of(partition.log)
 
     # ------------------------------------------------------------ from the process
 
     def closing(self, process: BrokerProcess) -> None:
-        self._note_ends(process)
+        self._note_held(process)
 
     def stopped(self, process: BrokerProcess) -> None:
         """It ended by itself."""
@@ -373,12 +413,11 @@ class Machine:
     def opened(self, log_directory: LogDirectory) -> None:
         """Its logs were opened: what is missing of what the former process had?"""
         logs = {(found.log.topic, found.log.partition): found.log for found in log_directory._found}
-        for key, (start, end) in self.ends.items():
-            log = logs.get(key)
-            left = start if log is None else log.next_offset
-            if left < end:
-                self.cluster.checks.lost(self.node_id, key, left, end)
-        self.ends.clear()
+        for key, held in self.held.items():
+            left = held.left_in(logs.get(key))
+            if left < held.end:
+                self.cluster.checks.lost(self.node_id, key, left, held.end)
+        self.held.clear()
 
 
 def leads(partition: Partition) -> bool:

@@ -16,6 +16,7 @@ from tidemark.tier.codec import decode_head, decode_page
 from tidemark.tier.head import Head
 from tidemark.tier.layout import page_key
 from tidemark.tier.segment import SegmentEntry, SegmentState
+from tidemark.tier.sweeper import Sweeper
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
 from tidemark_broker.replication.partition import Partition
@@ -487,6 +488,11 @@ class Checks:
             if topic is not None:
                 self._row(who, (topic, row.partition), row)
 
+    def put_back(self, body: Json) -> None:
+        """A slice comes from a backup: what is then written on it has to go beyond what was written
+        after that."""
+        self._texts[body["metadata"]["name"]] = set(body["partitions"])
+
     def _row(self, who: str, key: Key, row: PartitionRow) -> None:
         old = self.rows.get(key)
         self.rows[key] = row
@@ -525,6 +531,11 @@ class Checks:
         if old is None:
             if len(row.hosts) < self.topics[key[0]].min_isr:
                 self.fail("18", f"{key}: created with the replicas {row.replicas}")
+            return
+        if len(self.cluster.machines) > 3:
+            wrong = self.cluster.moves.changed(old, row)
+            if wrong:
+                self.fail("moves", f"{key}: {wrong}")
             return
         for was, now in zip(old.replicas, row.replicas, strict=False):
             if was < 0 <= now:
@@ -768,6 +779,20 @@ class Checks:
                 left = [key for key in left if key not in storage.late_puts]
                 return f"{left[0]} is left after Delete" if left else ""
         return ""
+
+    def orphans(self) -> str:
+        """Invariant 10, in the end: brokers' sweeps have left nothing that no head names."""
+        report = Sweeper(
+            self.cluster.storage.tier("checks"), now_ms=self.world.wall_ms, delay_ms=0
+        ).run()
+        strange = [*report.examples, *report.unknown, *report.troubles]
+        return f"nothing names {strange[0]}" if strange else ""
+
+    def not_settled(self, why: str, after_s: float) -> None:
+        """The end of the trouble did not bring what it should; invariant 10, if only orphans are
+        left."""
+        invariant = "10" if why == self.orphans() else "convergence"
+        self.fail(invariant, f"not settled after {after_s:.0f} s: {why}")
 
     def equal_logs(self, key: Key) -> None:
         """Invariant 3, at the end: all replicas hold the same bytes where they hold any."""

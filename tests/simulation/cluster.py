@@ -21,12 +21,14 @@ from typing import Any
 from unittest import mock
 
 from tests.simulation import brokers, operators
+from tests.simulation.backups import BACKUP_KINDS, Backups
 from tests.simulation.brokers import Machine
 from tests.simulation.checks import Checks, TopicFacts
 from tests.simulation.clients import Clients
 from tests.simulation.clockwork import Clockwork
 from tests.simulation.disk import ROOT, Disks
 from tests.simulation.kube import ApiServer
+from tests.simulation.moves import MOVE_KINDS, Moves
 from tests.simulation.network import Connection, Network
 from tests.simulation.objectstore import ObjectStorage
 from tests.simulation.operators import NAMESPACE, OperatorProcess
@@ -34,7 +36,6 @@ from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC
 from tidemark_operator.resources.names import CLUSTER_LABEL, slice_name
 from tidemark_operator.slices.slice_store import CLUSTER_UID_LABEL
 
-CLUSTER_UID = "00000000-0000-4000-8000-000000000001"
 SLICES = 2
 #: How long nothing must be written to the API server once all is settled.
 STEADY_S = 16.0
@@ -63,6 +64,7 @@ FAULTS: Mapping[str, float] = {
     "operator stalls": 1.5,
     "full disk": 0.7,
 }
+#: What users do; see also :data:`MOVES`.
 USERS: Mapping[str, float] = {"delete records": 2, "delete again": 0.7, "tiering": 1.5}
 
 
@@ -92,6 +94,38 @@ class Profile:
     settle: bool = True
 
 
+#: Brokers drained and deleted, other replication factors: what moves replicas.
+MOVES = Profile(
+    brokers=4,
+    partitions=2,
+    factor=2,
+    late_broker=False,
+    users={"drain": 2, "factor": 2, "delete broker": 1, **USERS},
+    user_s=3.0,
+)
+
+
+#: The API's data is lost, or an old backup, while machines lose their power.
+BACKUPS = Profile(
+    factor=3,
+    trouble_s=45.0,
+    fault_s=1.2,
+    unclean=False,
+    late_broker=False,
+    faults={
+        "kill": 3,
+        "power cut": 2,
+        "shut down": 2,
+        "stall": 1,
+        "bad network": 1,
+        "operator killed": 1,
+        "slices lost": 1,
+        "old data": 2,
+    },
+    users={"delete records": 2},
+)
+
+
 @dataclass(slots=True)
 class Outcome:
     """What became of a seed; ``seconds`` of processor time."""
@@ -116,6 +150,8 @@ class Cluster:
         Connection.network = self.network
         self.disks = Disks(self.world)
         self.checks = Checks(self)
+        self.moves = Moves(self)
+        self.backups = Backups(self)
         self.kube = ApiServer(self.world, self._written)
         self.storage = ObjectStorage(self.world, self.checks.stored)
         self.machines: dict[int, Machine] = {}
@@ -136,7 +172,7 @@ class Cluster:
         names = ["op-a", "op-b"]
         for node in range(1, profile.brokers + 1):
             self.machines[node] = Machine(self, node, names, profile.lag_ms)
-            self._make_broker(node)
+            self.make_broker(node)
         for name in names:
             self.start_operator(name)
         late = chance.random() < 0.3 if profile.late_broker is None else profile.late_broker
@@ -148,6 +184,8 @@ class Cluster:
             self.world.after(8.0 + 6 * chance.random(), last.start)
         self._make_topic()
         self.clients.start(produce_s=profile.produce_s, consume_s=profile.consume_s)
+        if any(kind in profile.faults for kind in BACKUP_KINDS):
+            self.backups.begin()
         self.world.after(profile.first_fault_s, self._fault)
         self.world.after(profile.first_fault_s + 2.0, self._user)
 
@@ -158,18 +196,18 @@ class Cluster:
             "remote.delete.delay.ms": "1500",
         }
         body = {
-            "metadata": {"name": "main", "uid": CLUSTER_UID},
+            "metadata": {"name": "main", "uid": brokers.CLUSTER_UID},
             "spec": {"config": config, "remoteStorage": {"filesystem": {"path": TIER_PATH}}},
             "status": {"slices": SLICES, "clusterId": brokers.CLUSTER_ID},
         }
         self.kube.create("user", CLUSTER, NAMESPACE, body)
-        labels = {CLUSTER_LABEL: "main", CLUSTER_UID_LABEL: CLUSTER_UID}
+        labels = {CLUSTER_LABEL: "main", CLUSTER_UID_LABEL: brokers.CLUSTER_UID}
         for index in range(SLICES):
             meta = {"name": slice_name("main", index), "labels": labels}
             empty = {"controllerEpoch": 0, "commit": 0, "partitions": [], "tombstones": []}
             self.kube.create("user", PARTITION_SLICE, NAMESPACE, {"metadata": meta, **empty})
 
-    def _make_broker(self, node: int) -> None:
+    def make_broker(self, node: int) -> None:
         spec = {"clusterRef": {"name": "main"}, "nodeId": node, "workload": "External"}
         body = {"metadata": {"name": f"broker-{node}"}, "spec": spec}
         self.kube.create("user", BROKER, NAMESPACE, body)
@@ -226,6 +264,8 @@ class Cluster:
         chance = self.world.chance
         self.world.after(self.profile.fault_s * 2 * chance.random(), self._fault)
         kinds = self.profile.faults
+        if self.world.now_s < self.backups.calm_until_s:
+            return
         kind = chance.choices(list(kinds), list(kinds.values()))[0]
         self._FAULTS[kind](self, kind)
 
@@ -344,6 +384,9 @@ class Cluster:
 
         self.world.after(1 + 5 * self.world.chance.random(), room)
 
+    def _data_lost(self, kind: str) -> None:
+        self.backups.strike(kind)
+
     _FAULTS: Mapping[str, Callable[..., None]] = {
         "kill": _end,
         "power cut": _end,
@@ -364,6 +407,8 @@ class Cluster:
         "operator killed": _operator_killed,
         "operator stalls": _operator_stalls,
         "full disk": _full_disk,
+        "slices lost": _data_lost,
+        "old data": _data_lost,
     }
 
     def _user(self) -> None:
@@ -375,7 +420,9 @@ class Cluster:
             return
         kind = chance.choices(list(users), list(users.values()))[0]
         topic = self.kube.find(TOPIC, "t")
-        if kind == "delete records":
+        if kind in MOVE_KINDS:
+            self.moves.ask(kind)
+        elif kind == "delete records":
             self.clients.delete_records(chance.choice(self.clients.keys))
         elif kind == "delete again":
             self.clients.delete_again(chance.choice(self.clients.keys))
@@ -401,6 +448,7 @@ class Cluster:
         for name, operator in self.operators.items():
             if operator.loop.dead:
                 self.start_operator(name)
+        self.moves.settle()
         until_s = world.now_s + self.profile.settle_s
         steps_max = world.steps + self.profile.steps_max
         self._run(world.now_s + self.profile.last_produce_s, steps_max)
@@ -416,9 +464,7 @@ class Cluster:
         for key in self.clients.keys:
             self.checks.readable(key)
         if why:
-            self.checks.fail(
-                "convergence", f"not settled after {self.profile.settle_s:.0f} s: {why}"
-            )
+            self.checks.not_settled(why, self.profile.settle_s)
             return
         for key in self.clients.keys:
             self.checks.equal_logs(key)
@@ -443,7 +489,7 @@ class Cluster:
 
     def _unsettled(self) -> str:
         for key in self.clients.keys:
-            why = self.checks.settled(key)
+            why = self.checks.settled(key) or self.moves.unsettled(key)
             if why:
                 return why
         if not all(row.isr for row in self.checks.rows.values()):
@@ -452,7 +498,8 @@ class Cluster:
         tiering = ((topic or {}).get("status") or {}).get("tiering") or {}
         if tiering.get("state") == "Disabling":
             return "tiering is still Disabling"
-        return self.checks.left_behind() or self.checks.deletions.unfinished()
+        checks = self.checks
+        return checks.left_behind() or checks.deletions.unfinished() or checks.orphans()
 
     def _run(self, until_s: float, steps_max: int) -> None:
         self.world.run(until_s, steps_max)
@@ -491,7 +538,6 @@ def _replaced(cluster: Cluster) -> Iterator[None]:
             ),
             ("tidemark_operator.listener.server.Channel", operators.SimulatedChannel),
             ("tidemark_operator.term.term.WORKERS", 4),
-            ("tidemark_operator.term.pacemaker.BALANCE_TURNS", 15),
             ("tidemark_operator.leadership.elector.dt", datetimes),
             ("tidemark_operator.events.dt", datetimes),
         ):

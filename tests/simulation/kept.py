@@ -7,7 +7,7 @@ test of its own, named here.
 import dataclasses
 from dataclasses import dataclass
 
-from tests.simulation.cluster import Profile
+from tests.simulation.cluster import BACKUPS, MOVES, Profile
 from tests.simulation.planted import TIERED_POWER
 
 DEFAULT = Profile()
@@ -113,5 +113,32 @@ KEPT: tuple[Kept, ...] = (
         "a deletion waited for records that an unclean election had lost, and would have deleted "
         "those that came in their place",
         "tests/unit/controller/test_record_deletion.py",
+    ),
+    Kept(
+        320,
+        "a power cut undid a truncation, so a log as long as before held other records: excused",
+        "tests/simulation/brokers.py",
+    ),
+    *(
+        Kept(
+            seed,
+            "sessions ended before a process that waited for its former one's end was heard: the "
+            "row of an old backup was written on",
+            "tests/unit/operator_shell/test_rebuilding.py",
+            BACKUPS,
+        )
+        for seed in (2, 9)
+    ),
+    Kept(
+        10117,
+        "a broker was removed that min.insync.replicas needed, and the other one had lost its tail",
+        "tests/unit/controller/test_registration.py",
+        MOVES,
+    ),
+    Kept(
+        10839,
+        "a deleted broker has a replica of a partition that every copy was lost of: no violation",
+        "tests/simulation/moves.py",
+        MOVES,
     ),
 )

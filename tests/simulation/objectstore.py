@@ -17,6 +17,7 @@ from tidemark.tier.objects import (
     ObjectNotFound,
     PreconditionFailed,
     StoreUnavailable,
+    UnfinishedUpload,
     Version,
 )
 from tidemark.tier.open import Tier
@@ -37,11 +38,12 @@ class ObjectStorage:
     ) -> None:
         self.world = world
         self.objects: dict[str, bytes] = {}
+        self.changed_ms: dict[str, int] = {}
         self._changed = changed
         self.failing = 0.0
         self.away = False
         self.latest_s = 3.0
-        #: ObjectStore that a late write left behind: only a sweeper finds them (invariant 10).
+        #: Objects that a late write left behind: only a sweeper finds them (invariant 10).
         self.late_puts: set[str] = set()
 
     def quiet(self) -> None:
@@ -53,6 +55,7 @@ class ObjectStorage:
             self.objects.pop(key, None)
         else:
             self.objects[key] = data
+            self.changed_ms[key] = self.world.wall_ms()
         if before != data:
             self._changed(who, key, before, data)
 
@@ -165,7 +168,14 @@ class Store:
             raise _gone()
         for key in sorted(self._storage.objects):
             if key.startswith(prefix):
-                yield ObjectInfo(key, len(self._storage.objects[key]), 0)
+                size = len(self._storage.objects[key])
+                yield ObjectInfo(key, size, self._storage.changed_ms[key])
+
+    def unfinished(self) -> Iterator[UnfinishedUpload]:
+        return iter(())  # an upload is one call here
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        raise AssertionError(f"there is no {upload}")
 
     def describe(self) -> str:
         return "the simulated store"

@@ -13,7 +13,7 @@ from unittest import mock
 
 from kio.schema.errors import ErrorCode
 
-from tests.simulation.cluster import Profile
+from tests.simulation.cluster import BACKUPS, MOVES, Profile
 from tidemark.tier import transitions
 from tidemark.tier.head import Head
 from tidemark_broker.log.retention import RetentionInput
@@ -22,7 +22,7 @@ from tidemark_broker.remote_log.leader_tasks import LeaderTasks
 from tidemark_broker.replication.partition import Partition, isr, log_start
 from tidemark_broker.replication.partition.leader import LeaderRole
 from tidemark_broker.replication.types import DeleteResult
-from tidemark_operator.controller import elections, placement, registration
+from tidemark_operator.controller import catching_up, elections, moving, registration
 from tidemark_operator.controller.commit import Draft, apply
 from tidemark_operator.controller.model import NO_LEADER, PartitionRow
 from tidemark_operator.slices.slice_store import SliceStore
@@ -30,6 +30,7 @@ from tidemark_operator.slices.slice_store import SliceStore
 _delete_records = log_start.delete_records
 _after_restart = registration.after_restart
 _put = SliceStore._put
+_settled = moving.settled
 _raise_floor = transitions._raise_floor
 
 CALM = Profile(users={}, unclean=False, late_broker=False, settle=False)
@@ -79,20 +80,42 @@ OPERATORS = dataclasses.replace(
 TIERING = dataclasses.replace(
     CALM, tiered=True, users={"tiering": 1}, user_s=2.5, faults={"bad store": 1, "kill": 1}
 )
+#: Copiers whose store fails again and again.
+BAD_STORE = dataclasses.replace(
+    CALM,
+    tiered=True,
+    fault_s=0.5,
+    trouble_s=12.0,
+    faults={"bad store": 1},
+    settle=True,
+    settle_s=30.0,
+)
 #: Leaders that stand still for longer than a session while they copy.
 TIERED_STALLS = dataclasses.replace(
     CALM, factor=3, tiered=True, faults={"stall": 4, "bad store": 1}, fault_s=1.0, trouble_s=40.0
+)
+#: Brokers that are drained and deleted, and factors that change, while brokers die.
+MOVING = dataclasses.replace(
+    MOVES,
+    unclean=False,
+    tiered=False,
+    users={"drain": 3, "factor": 3, "delete broker": 1},
+    user_s=1.5,
+    faults={"kill": 3, "power cut": 2, "brokers cut off": 2, "operator killed": 1},
+    trouble_s=40.0,
 )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bug:
-    """``plant`` breaks the rule while it is entered; ``invariants`` are those that may show it."""
+    """``plant`` breaks the rule while it is entered; ``invariants`` are those that may show it;
+    ``first``: the seed to begin with, for what takes many to be seen."""
 
     name: str
     profile: Profile
     invariants: frozenset[str]
     plant: Callable[[], contextlib.AbstractContextManager[Any]]
+    first: int = 0
 
 
 def replaced(target: str, value: Any) -> Callable[[], contextlib.AbstractContextManager[Any]]:
@@ -144,12 +167,13 @@ def _proven(row: PartitionRow, node_id: int, draft: Any, **how: Any) -> Partitio
     return _after_restart(row, node_id, draft, **{**how, "proof": True})
 
 
-def _any_taker(draft: Any, row: PartitionRow) -> PartitionRow | None:
+def _any_taker(draft: Draft, *_: Any) -> int:
     """Also one that has a replica of the partition already."""
-    node = min(broker.node_id for broker in placement.takers(draft))
-    place = next(index for index, replica in enumerate(row.replicas) if replica < 0)
-    replicas = (*row.replicas[:place], node, *row.replicas[place + 1 :])
-    return dataclasses.replace(row, replicas=replicas, partition_epoch=row.partition_epoch + 1)
+    return min(broker.node_id for broker in catching_up.takers(draft))
+
+
+def _every_live_broker(draft: Draft) -> list[Any]:
+    return draft.live_brokers()
 
 
 def _deletes_to_the_end(partition: Partition, offset: int) -> DeleteResult:
@@ -183,13 +207,20 @@ def _every_segment_that_begins_below(log: RetentionInput, *, tiered: bool) -> An
 
 
 def _round_and_round(draft: Draft, row: PartitionRow) -> bool:
-    """Balancing gives leadership to the next in the ISR, whoever is preferred."""
-    if row.leader not in row.isr or len(row.isr) < 2:
+    """Balancing gives leadership to the next in the ISR, and never to whom is preferred."""
+    others = [replica for replica in row.isr if replica != row.hosts[0]]
+    if row.leader not in others or len(others) < 2:
         return False
-    leader = row.isr[(row.isr.index(row.leader) + 1) % len(row.isr)]
+    leader = others[(others.index(row.leader) + 1) % len(others)]
     new = dataclasses.replace(row, leader=leader)
     draft.put_row(elections.changed(row, new, draft.min_isr(row)))
     return True
+
+
+def _at_once(draft: Draft, row: PartitionRow) -> PartitionRow:
+    """A move is done before those that come have caught up."""
+    new = _settled(draft, dataclasses.replace(row, adding=()))
+    return row if new.adding == row.adding and not row.removing else new
 
 
 async def _acted_first(store: SliceStore, state: Any, write: Any, landing: Any) -> bool:
@@ -248,6 +279,7 @@ BUGS: tuple[Bug, ...] = (
         TIERED_POWER,
         frozenset({"1", "3"}),
         _nobody_asks_the_tier,
+        first=13,
     ),
     Bug(
         "a late answer settles another proposal",
@@ -305,7 +337,7 @@ BUGS: tuple[Bug, ...] = (
         "a placeholder goes to whom has a replica",
         dataclasses.replace(CALM, factor=3, min_isr=2, late_broker=True),
         frozenset({"16", "17"}),
-        replaced("tidemark_operator.controller.placement._fill_one", _any_taker),
+        replaced("tidemark_operator.controller.placement.newcomer", _any_taker),
     ),
     Bug(
         "a deletion beyond the high watermark",
@@ -365,5 +397,40 @@ BUGS: tuple[Bug, ...] = (
         frozenset({"convergence", "8", "9", "4"}),
         replaced("tidemark.tier.transitions._raise_floor", _no_floor),
     ),
+    Bug(
+        "a move does not wait for those that come",
+        MOVING,
+        frozenset({"1", "moves"}),
+        replaced("tidemark_operator.controller.moving.settled", _at_once),
+    ),
+    Bug(
+        "a drained broker is given new replicas",
+        MOVING,
+        frozenset({"moves", "convergence"}),
+        replaced("tidemark_operator.controller.catching_up.takers", _every_live_broker),
+    ),
+    Bug(
+        "nobody sweeps",
+        BAD_STORE,
+        frozenset({"10"}),
+        replaced("tidemark_broker.remote_log.sweeps.Sweeps._sweep_if_due", lambda *_: None),
+    ),
     Bug("a former copier still writes", TIERED_STALLS, frozenset({"6"}), _everybody_writes),
+    Bug(
+        "nobody notices an old backup",
+        BACKUPS,
+        frozenset({"24", "1", "2", "convergence"}),
+        replaced(
+            "tidemark_operator.term.broker_requests.BrokerRequests._is_behind", lambda *_: False
+        ),
+    ),
+    Bug(
+        "a partition is rebuilt from the first report",
+        BACKUPS,
+        frozenset({"24", "1", "convergence"}),
+        replaced(
+            "tidemark_operator.controller.rebuilding._Rebuilding._needed", lambda *_: set[int]()
+        ),
+        first=30,
+    ),
 )

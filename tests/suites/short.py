@@ -13,9 +13,10 @@ from tests.suites.suite import Ready
 SHORT = {
     "franz-go": r"^(TestPing|TestConsumeRegex|TestGroupSimple|TestIssue865|TestPooling)$",
     "java-tools": r"^(compatibility_of_clients|leader_election_command|transactions_command)$",
+    # Not delete_records: it wants what three brokers have in its first poll: a busy machine fails.
     "kafka-python": (
-        r"::test_(create_delete_topics|delete_records|kafka_consumer__offset_commit_resume"
-        r"|kafka_consumer_offsets_for_time)$"
+        r"::test_(create_delete_topics|delete_records_with_errors"
+        r"|kafka_consumer__offset_commit_resume|kafka_consumer_offsets_for_time)$"
     ),
 }
 

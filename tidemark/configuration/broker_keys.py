@@ -21,18 +21,24 @@ _CLUSTER = frozenset({Scope.CLUSTER})
 _BOTH = frozenset({Scope.CLUSTER, Scope.BROKER})
 _BROKER = frozenset({Scope.BROKER})
 _MIB = 1024 * 1024
+_GIB = 1024 * _MIB
 
 UNDER_REPLICATED_CREATION = "enable.under.replicated.topic.creation"
 TIERING_SYSTEM = "remote.log.storage.system.enable"
 DISABLE_POLICY = "remote.log.disable.policy"
 CUSTOM_METADATA_MAX_BYTES = "remote.log.metadata.custom.metadata.max.bytes"
 REMOTE_DELETE_DELAY_MS = "remote.delete.delay.ms"
+SWEEP = "tidemark.remote.sweep.enable"
+SWEEP_DELAY_MS = "tidemark.remote.sweep.delay.ms"
 REPLICA_SELECTOR = "replica.selector.class"
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 AUTO_CREATE_TOPICS = "auto.create.topics.enable"
 NUM_PARTITIONS = "num.partitions"
 DEFAULT_REPLICATION_FACTOR = "default.replication.factor"
 DELETE_TOPICS = "delete.topic.enable"
+CATCH_UP_REPLICAS = "tidemark.catch.up.replicas"
+CATCH_UP_REPLICAS_PER_BROKER = "tidemark.catch.up.replicas.per.broker"
+CATCH_UP_BYTES_PER_BROKER = "tidemark.catch.up.bytes.per.broker"
 
 
 def _key(
@@ -70,6 +76,12 @@ CLUSTER_KEYS = (
         "Replicas of a topic that a client creates without saying how many."),
     _key(_CLUSTER, DELETE_TOPICS, BOOLEAN, "true",
         "Whether clients may delete topics."),
+    _key(_CLUSTER, CATCH_UP_REPLICAS, integer(1), 200,
+        "Replicas that catch up at the same time before another one is moved or placed."),
+    _key(_CLUSTER, CATCH_UP_REPLICAS_PER_BROKER, integer(1), 50,
+        "Of those, how many may be on one broker."),
+    _key(_CLUSTER, CATCH_UP_BYTES_PER_BROKER, long(1), 8 * _GIB,
+        "And how large their leaders' local logs may be together; a larger one goes alone."),
     _key(_CLUSTER, TIERING_SYSTEM, BOOLEAN, "false",
         "Whether topics of the cluster may be tiered."),
     _key(_CLUSTER, DISABLE_POLICY, one_of({"retain": "retain", "delete": "delete"}), "retain",
@@ -79,6 +91,10 @@ CLUSTER_KEYS = (
     _key(_BOTH, REMOTE_DELETE_DELAY_MS, long(0), 60_000,
         "How long objects outlive the commit that marks them, so that a reader's plan holds; those "
         "of a deleted topic go at once."),
+    _key(_BOTH, SWEEP, BOOLEAN, "true",
+        "Whether a broker looks for what nothing names in the tier, and removes it."),
+    _key(_BOTH, SWEEP_DELAY_MS, long(0), 86_400_000,
+        "How old something that nothing names in the tier has to be before it is removed."),
     _key(_BOTH, REPLICA_SELECTOR, one_of({RACK_AWARE_SELECTOR: RACK_AWARE_SELECTOR}), None,
         "RackAwareReplicaSelector sends a consumer that tells its rack to a replica there "
         "(KIP-392). Unset: consumers read from leaders, unless they ask elsewhere."),
@@ -89,7 +105,9 @@ CLUSTER_KEYS = (
 BROKER_KEYS = (
     # ------------------------------------------------------------ who and where
     _key(_BROKER, "node.id", integer(0), None, "The broker's id; required."),
-    _key(_BROKER, "cluster.id", TEXT, None, "status.clusterId of the Cluster; required."),
+    _key(_BROKER, "cluster.id", TEXT, None,
+        "status.clusterId of the Cluster. Unset: what the certificate in tidemark.tls.directory "
+        "says."),
     _key(_BROKER, "log.dir", TEXT, None, "The folder of the logs; required.", "/tmp/kafka-logs"),
     _key(_BROKER, "listeners", TEXT, None,
         "NAME://host:port of each listener, with commas; required. host:port alone is one named "
@@ -309,6 +327,8 @@ BROKER_KEYS = (
         "Threads that expire."),
     _key(_BROKER, "tidemark.remote.commit.threads", integer(1), 10,
         "Threads that commit to heads."),
+    _key(_BROKER, "tidemark.remote.sweep.interval.ms", long(1), 21_600_000,
+        "How often the tier is swept, by one broker of all."),
     _key(_BROKER, "remote.log.reader.threads", integer(1), 10, "Threads that read for clients."),
     _key(_BROKER, "remote.log.reader.max.pending.tasks", integer(1), 100,
         "Reads that may wait for such a thread; more are refused."),

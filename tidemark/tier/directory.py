@@ -35,15 +35,19 @@ from tidemark.tier.objects import (
     ObjectTooLarge,
     PreconditionFailed,
     StoreUnavailable,
+    UnfinishedUpload,
     Version,
     check_key,
     check_prefix,
 )
 
 _INTERNAL = ".tidemark-store"
+_TEMPORARIES = "tmp"
 _LOCKS = 64
 _MKDIR_ATTEMPTS = 16
 _TEMPORARY_AGE_S = 24 * 3600.0
+#: As in S3.
+_KEY_CHARS_MAX = 1024
 
 
 class DirectoryStore:
@@ -122,6 +126,25 @@ class DirectoryStore:
             self._require_root()
             yield from self._walk(tuple(filter(None, prefix.split("/"))))
 
+    def unfinished(self) -> Iterator[UnfinishedUpload]:
+        """Temporary files, of writers that run or that were killed."""
+        folder = (_INTERNAL, _TEMPORARIES)
+        for name, status in self._children(folder):
+            if status is not None:
+                yield UnfinishedUpload("", name, status.st_mtime_ns // 1_000_000)
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        """Remove the temporary file."""
+        name = upload.upload_id
+        if "/" in name:
+            raise ValueError(f"{name!r} is no temporary file")
+        with (
+            self._translated(name),
+            suppress(FileNotFoundError),
+            folder_beneath(self._root, (_INTERNAL, _TEMPORARIES)) as folder,
+        ):
+            os.unlink(name, dir_fd=folder)
+
     def describe(self) -> str:
         """``directory /path``."""
         return f"directory {self._root}"
@@ -136,13 +159,20 @@ class DirectoryStore:
         return file_beneath(self._root, self._parts(key))
 
     def _walk(self, parts: Sequence[str]) -> Iterator[ObjectInfo]:
-        for name, status in self._children(parts):
-            here = (*parts, name)
-            if status is not None:
+        """Without recursion: folders are as deep as somebody makes them. Nothing of ours lies
+        deeper than a key is long."""
+        stack = [(tuple(parts), iter(self._children(parts)))]
+        while stack:
+            folder, children = stack[-1]
+            name, status = next(children, ("", None))
+            here = (*folder, name)
+            if not name:
+                stack.pop()
+            elif status is not None:
                 modified_ms = status.st_mtime_ns // 1_000_000
                 yield ObjectInfo("/".join(here), status.st_size, modified_ms)
-            elif here != (_INTERNAL,):
-                yield from self._walk(here)
+            elif here != (_INTERNAL,) and len("/".join(here)) < _KEY_CHARS_MAX:
+                stack.append((here, iter(self._children(here))))
 
     def _children(self, parts: Sequence[str]) -> Sequence[tuple[str, os.stat_result | None]]:
         """Names in a folder in their order, with the figures of files; None for a folder. What
@@ -171,7 +201,7 @@ class DirectoryStore:
 
     def _write(self, key: str, fill: Callable[[Path], None]) -> None:
         parts = self._parts(key)
-        temporary = self._internal("tmp") / uuid.uuid4().hex
+        temporary = self._internal(_TEMPORARIES) / uuid.uuid4().hex
         try:
             fill(temporary)
             self._rename(temporary, parts)
@@ -225,7 +255,7 @@ class DirectoryStore:
         """What writers left that were killed; a day is longer than any write takes."""
         oldest = time.time() - _TEMPORARY_AGE_S
         with suppress(OSError):
-            for child in (self._root / _INTERNAL / "tmp").iterdir():
+            for child in (self._root / _INTERNAL / _TEMPORARIES).iterdir():
                 if child.stat().st_mtime < oldest:
                     child.unlink(missing_ok=True)
 

@@ -10,7 +10,13 @@ import json
 import uuid
 
 from tidemark.tier.layout import IDENTITY_KEY
-from tidemark.tier.objects import AlreadyExists, ObjectNotFound, ObjectStore, StoreUnavailable
+from tidemark.tier.objects import (
+    AlreadyExists,
+    ObjectNotFound,
+    ObjectStore,
+    PreconditionFailed,
+    StoreUnavailable,
+)
 
 _FORMAT_VERSION = 1
 
@@ -26,7 +32,7 @@ def ensure_identity(store: ObjectStore, cluster_id: str, expected_store_id: str)
     """Check the store's identity and give back its store id. Only while none is expected ("") is a
     missing identity created. Raises WrongStore, StoreUnavailable."""
     try:
-        found = _read(store)
+        found = read_identity(store)
     except ObjectNotFound as error:
         if expected_store_id:
             raise WrongStore(
@@ -38,7 +44,8 @@ def ensure_identity(store: ObjectStore, cluster_id: str, expected_store_id: str)
     if owner != cluster_id:
         raise WrongStore(
             f"{store.describe()} belongs to cluster {owner}, not to {cluster_id}: give this "
-            "cluster a bucket or prefix of its own"
+            "cluster a bucket or prefix of its own, or, if that cluster is lost, take it over with "
+            f"tidemark restore --from-cluster {owner}"
         )
     if expected_store_id and store_id != expected_store_id:
         raise WrongStore(
@@ -48,22 +55,46 @@ def ensure_identity(store: ObjectStore, cluster_id: str, expected_store_id: str)
     return store_id
 
 
+def hand_over(store: ObjectStore, from_cluster: str, to_cluster: str) -> None:
+    """Give the store to another cluster, which restores what lies there; its id stays. Repeating it
+    is fine. Raises WrongStore where it is neither cluster's."""
+    found = store.get(IDENTITY_KEY)
+    store_id, owner = _decoded(store, found.data)
+    if owner == to_cluster:
+        return
+    if owner != from_cluster:
+        raise WrongStore(f"{store.describe()} belongs to cluster {owner}, not to {from_cluster}")
+    try:
+        store.replace(IDENTITY_KEY, _encode(store_id, to_cluster), found.version)
+    except (PreconditionFailed, StoreUnavailable):
+        if read_identity(store)[1] != to_cluster:
+            raise
+
+
+def _encode(store_id: str, cluster_id: str) -> bytes:
+    fields = {"formatVersion": _FORMAT_VERSION, "storeId": store_id, "clusterId": cluster_id}
+    return json.dumps(fields).encode("utf-8")
+
+
 def _create(store: ObjectStore, cluster_id: str) -> tuple[str, str]:
     """Create the identity, or read the one that another broker (or our own lost answer) made."""
     store_id = str(uuid.uuid4())
-    fields = {"formatVersion": _FORMAT_VERSION, "storeId": store_id, "clusterId": cluster_id}
     try:
-        store.create(IDENTITY_KEY, json.dumps(fields).encode("utf-8"))
+        store.create(IDENTITY_KEY, _encode(store_id, cluster_id))
     except (AlreadyExists, StoreUnavailable) as error:
         try:
-            return _read(store)
+            return read_identity(store)
         except ObjectNotFound:
             raise error from None
     return store_id, cluster_id
 
 
-def _read(store: ObjectStore) -> tuple[str, str]:
-    data = store.get(IDENTITY_KEY).data
+def read_identity(store: ObjectStore) -> tuple[str, str]:
+    """(store id, cluster id). Raises ObjectNotFound where there is none, WrongStore."""
+    return _decoded(store, store.get(IDENTITY_KEY).data)
+
+
+def _decoded(store: ObjectStore, data: bytes) -> tuple[str, str]:
     try:
         fields = json.loads(data)
         version, found = fields["formatVersion"], (fields["storeId"], fields["clusterId"])

@@ -1,6 +1,7 @@
 """Where everything of the tier lies: the keys of one object store, relative to its prefix.
 
     tidemark.json                                               identity of the store
+    sweep.json                                                  who sweeps it, and until when
     heads/<topicId>/<partition>.json                            head of a partition's manifest
     pages/<topicId>/<partition>/<seq>-<uuid>.json               sealed page of older entries
     topics/<topicId>.json                                       name, configuration, partitions
@@ -12,12 +13,16 @@ under prefixes of their own, so that listing data never meets them and the other
 """
 
 import uuid
+from dataclasses import dataclass
 
-from tidemark.ids import id_text
+from tidemark.ids import id_text, parse_id
 
 IDENTITY_KEY = "tidemark.json"
+SWEEP_KEY = "sweep.json"
 TOPICS_PREFIX = "topics/"
 HEADS_PREFIX = "heads/"
+DATA_PREFIX = "data/"
+PAGES_PREFIX = "pages/"
 LOG_SUFFIX = ".log"
 AUX_SUFFIX = ".aux"
 _JSON = ".json"
@@ -40,7 +45,7 @@ def partition_of_head(key: str) -> int:
 
 def topic_pages_prefix(topic_id: uuid.UUID) -> str:
     """Folder of the sealed pages of one topic."""
-    return f"pages/{id_text(topic_id)}/"
+    return f"{PAGES_PREFIX}{id_text(topic_id)}/"
 
 
 def pages_prefix(topic_id: uuid.UUID, partition: int) -> str:
@@ -65,7 +70,7 @@ def topic_key(topic_id: uuid.UUID) -> str:
 
 def topic_data_prefix(topic: str, topic_id: uuid.UUID) -> str:
     """Folder of all data objects of a topic: empty when nothing of it is left."""
-    return f"data/{topic}-{id_text(topic_id)}/"
+    return f"{DATA_PREFIX}{topic}-{id_text(topic_id)}/"
 
 
 def segment_key(
@@ -74,3 +79,49 @@ def segment_key(
     """Key of a segment's two objects, without their suffixes."""
     folder = f"{topic_data_prefix(topic, topic_id)}{partition}/"
     return f"{folder}{start_offset:020d}-{id_text(segment_id)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the key of a data object or of a page says. ``folder``: of its topic. ``name``: what a
+    manifest calls it, a segment's key without suffix or a page's name. ``number``: a segment's
+    start offset, or a page's sequence."""
+
+    folder: str
+    topic_id: uuid.UUID
+    partition: int
+    name: str
+    number: int
+
+
+def place_of_data(key: str) -> Place:
+    """Inverse of ``segment_key`` with a suffix. Raises ValueError for another key."""
+    name = next((key.removesuffix(e) for e in (LOG_SUFFIX, AUX_SUFFIX) if key.endswith(e)), key)
+    _, folder, partition, file = _four_parts(name)
+    start, _, segment = file.partition("-")
+    topic, topic_id = folder[: -_ID_LENGTH - 1], parse_id(folder[-_ID_LENGTH:])
+    made = segment_key(topic, topic_id, int(partition), int(start), parse_id(segment))
+    if name == key or made != name:
+        raise ValueError(f"{key!r} is no key of a segment")
+    return Place(topic_data_prefix(topic, topic_id), topic_id, int(partition), name, int(start))
+
+
+def place_of_page(key: str) -> Place:
+    """Inverse of ``page_key``. Raises ValueError for another key."""
+    _, topic, partition, file = _four_parts(key)
+    name, topic_id = file.removesuffix(_JSON), parse_id(topic)
+    sequence, _, unique = name.partition("-")
+    made = page_key(topic_id, int(partition), page_name(int(sequence), parse_id(unique)))
+    if made != key:
+        raise ValueError(f"{key!r} is no key of a page")
+    return Place(topic_pages_prefix(topic_id), topic_id, int(partition), name, int(sequence))
+
+
+_ID_LENGTH = 22
+
+
+def _four_parts(key: str) -> tuple[str, str, str, str]:
+    parts = key.split("/")
+    if len(parts) != 4:
+        raise ValueError(f"{key!r} does not lie where the tier's objects lie")
+    return parts[0], parts[1], parts[2], parts[3]

@@ -80,6 +80,16 @@ class ObjectInfo:
     last_modified_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class UnfinishedUpload:
+    """Parts of an object that is not there, since its upload has not ended: in S3 a multipart
+    upload, in a directory a temporary file (whose key nobody knows: empty)."""
+
+    key: str
+    upload_id: str
+    begun_ms: int
+
+
 class ObjectStore(Protocol):
     """All calls block; callers use threads. Keys are relative, ``/`` separates folders."""
 
@@ -112,6 +122,12 @@ class ObjectStore(Protocol):
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Every object in the folder ``prefix`` (empty, or ending in ``/``) and below it."""
+
+    def unfinished(self) -> Iterator[UnfinishedUpload]:
+        """Every upload that has begun and not ended, whoever began it."""
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        """Drop what an upload has left; one that is gone is fine, and one that still runs fails."""
 
     def describe(self) -> str:
         """Where this store is, for messages; without secrets."""

@@ -59,6 +59,11 @@ class RemoteStorageManager:
         self._buckets = dict(buckets)
         self._names = tuple(buckets)
 
+    @property
+    def stores(self) -> Mapping[str, ObjectStore]:
+        """The store of each bucket."""
+        return self._buckets
+
     def copy_segment(self, entry: SegmentEntry, data: SegmentData) -> Copied:
         """Upload to the bucket that the segment id chooses: the log, then what tells its digests,
         which are made as it passes by."""

@@ -24,6 +24,7 @@ from obstore.store import S3Store as _Bucket
 if TYPE_CHECKING:
     from obstore.store import S3Config as _Config
 
+from tidemark.tier import s3_uploads
 from tidemark.tier.objects import (
     OBJECT_BYTES_MAX,
     AlreadyExists,
@@ -34,6 +35,7 @@ from tidemark.tier.objects import (
     PreconditionFailed,
     StoreError,
     StoreUnavailable,
+    UnfinishedUpload,
     Version,
     check_key,
     check_prefix,
@@ -151,6 +153,14 @@ class S3Store:
             for meta in chunk:
                 modified_ms = int(meta["last_modified"].timestamp() * 1000)
                 yield ObjectInfo(meta["path"], meta["size"], modified_ms)
+
+    def unfinished(self) -> Iterator[UnfinishedUpload]:
+        """Multipart uploads below the prefix."""
+        return s3_uploads.unfinished(self._config, self._name)
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        """AbortMultipartUpload."""
+        s3_uploads.abort(self._config, self._name, upload)
 
     def probe(self) -> None:
         """The bucket is there and may be listed: one small request that only an S3 can answer.

@@ -38,7 +38,8 @@ class TopicAmbiguous(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicObject:
-    """``config``: Kafka keys that were set, as text; ``deleted``: it is a tombstone."""
+    """``config``: Kafka keys that were set, as text; ``deleted``: it is a tombstone;
+    ``replication_factor``: 0 where an older broker wrote the object."""
 
     topic_id: uuid.UUID
     name: str
@@ -46,6 +47,7 @@ class TopicObject:
     partitions: int
     config: dict[str, str] = field(default_factory=dict)
     deleted: bool = False
+    replication_factor: int = 0
 
 
 class TopicCatalog:
@@ -139,6 +141,8 @@ def _encode(topic: TopicObject) -> bytes:
         "partitions": topic.partitions,
         "config": dict(sorted(topic.config.items())),
     }
+    if topic.replication_factor:
+        fields["replicationFactor"] = topic.replication_factor
     if topic.deleted:
         fields["deleted"] = True
     return json.dumps(fields, separators=(",", ":")).encode("utf-8")
@@ -164,4 +168,5 @@ def _topic_of(fields: dict[str, object]) -> TopicObject:
         partitions=int(str(fields["partitions"])),
         config={str(key): str(value) for key, value in config.items()},
         deleted=fields.get("deleted", False) is True,
+        replication_factor=int(str(fields.get("replicationFactor", 0))),
     )

@@ -179,6 +179,23 @@ def bury(head: Head, *, now_ms: int) -> Head:
     return replace(head, entries=entries, deleted_at_ms=now_ms)
 
 
+def hand_over(head: Head, *, from_cluster: str, to_cluster: str, now_ms: int) -> Head:
+    """Claim the head for another cluster, which restores the topic from the tier: a higher leader
+    epoch fences whatever is left of the old one, and what it was copying is given up."""
+    if head.cluster_id == to_cluster or head.deleted_at_ms is not None:
+        return head
+    if head.cluster_id != from_cluster:
+        raise IllegalTransition(
+            f"{head.name}: the manifest belongs to cluster {head.cluster_id}, not to {from_cluster}"
+        )
+    return replace(
+        head,
+        cluster_id=to_cluster,
+        leader_epoch=head.leader_epoch + 1,
+        entries=tuple(_marked_if_copying(entry, now_ms) for entry in head.entries),
+    )
+
+
 def finish_delete(head: Head, by: Claim | None, deleted: Collection[PendingDelete]) -> Head:
     """Record DELETE_FINISHED for entries whose objects are gone: they leave the head, or get their
     bit in the page's reference; a page whose entries are all gone goes to the trash. ``by`` None is

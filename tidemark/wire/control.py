@@ -3,8 +3,8 @@
 Kafka's framing and header, on a listener of the controller. A broker dials every controller
 address it was given and keeps three connections to the one that leads:
 
-* the *request* connection carries BrokerRegistration, AlterPartition, BrokerStatus and
-  AllocateProducerIds from broker to controller, in Kafka's manner; BrokerHeartbeat has a
+* the *request* connection carries BrokerRegistration, ReplicaStates, AlterPartition, BrokerStatus
+  and AllocateProducerIds from broker to controller, in Kafka's manner; BrokerHeartbeat has a
   connection and a thread of its own;
 * the *command* connection begins with ``AttachRequest``; once that is answered the roles are
   reversed and the controller sends ``PartitionStates`` (the first one a full snapshot),
@@ -23,7 +23,7 @@ import enum
 import uuid
 
 from kio.static.constants import EntityType
-from kio.static.primitive import i8, i32
+from kio.static.primitive import i8, i32, i64
 
 from tidemark.wire.entity import entity, wire
 
@@ -37,6 +37,7 @@ DISABLE_REMOTE_TOPIC = 10002
 DELETE_REMOTE_TOPIC = 10003
 BROKER_STATUS = 10004
 REPLICA_LOG_INFO = 10005
+REPLICA_STATES = 10010
 
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 
@@ -99,7 +100,10 @@ class Endpoint:
 @entity(_request, BROKER_REGISTRATION)
 class BrokerRegistrationRequest:
     """A process presents itself. ``previous_broker_epoch`` is the epoch under which it shut down
-    cleanly, else -1: only that proof lets it keep its place in the ISR."""
+    cleanly, else -1: only that proof lets it keep its place in the ISR. ``has_states``: it can say
+    what it was told of its replicas (``ReplicaStates``), and is asked to before it is admitted.
+    ``highest_commit``: of the commits of the highest controller epoch the last that it was told of,
+    -1 if it has not heard of any since it started."""
 
     broker_id: int = wire("int32")
     cluster_id: str = wire("string")
@@ -109,6 +113,8 @@ class BrokerRegistrationRequest:
     highest_controller_epoch: int = wire("int32")
     rack: str | None = wire("string")
     listeners: tuple[Endpoint, ...]
+    has_states: bool = wire("bool", default=False, tag=0)
+    highest_commit: int = wire("int64", default=i64(-1), tag=1)
 
 
 @entity(_response, BROKER_REGISTRATION)
@@ -116,7 +122,8 @@ class BrokerRegistrationResponse:
     """``error_code``: 0, NOT_CONTROLLER (41), DUPLICATE_BROKER_REGISTRATION (101) while another
     incarnation is alive, INCONSISTENT_CLUSTER_ID (104), BROKER_ID_NOT_REGISTERED (102) when no
     ``Broker`` object has this id. ``session_token``: a secret of this session, which everything
-    else that is asked in it has to show."""
+    else that is asked in it has to show. ``wants_states``: say by ``ReplicaStates`` what was told
+    of the replicas, and register again; the ``error_code`` is NOT_CONTROLLER then."""
 
     error_code: int = wire("int16")
     error_message: str | None = wire("string")
@@ -124,6 +131,7 @@ class BrokerRegistrationResponse:
     controller_epoch: int = wire("int32")
     session_timeout_ms: int = wire("int32")
     session_token: bytes = wire("bytes", default=b"", tag=0, secret=True)
+    wants_states: bool = wire("bool", default=False, tag=1)
 
 
 @entity(_request, BROKER_HEARTBEAT)
@@ -240,7 +248,8 @@ class BrokerStatusRequest:
     reconnect), and the broker's own health. ``storage_error`` / ``remote_error`` are empty when
     all is well (disk full; store unavailable, wrong key, wrong identity). ``failed_replicas`` are
     all those, led or followed, whose storage refuses at present, in every report: what is not
-    named works (again)."""
+    named works (again). ``directory_error``: why the log directory as a whole takes nothing, empty
+    where only the files of ``failed_replicas`` refuse."""
 
     broker_id: int = wire("int32")
     broker_epoch: int = wire("int64")
@@ -252,6 +261,7 @@ class BrokerStatusRequest:
     partitions: tuple[PartitionStatus, ...]
     failed_replicas: tuple[TopicPartitions, ...] = wire(None, default=(), tag=0)
     session_token: bytes = wire("bytes", default=b"", tag=1, secret=True)
+    directory_error: str = wire("string", default="", tag=2)
 
 
 @entity(_response, BROKER_STATUS)
@@ -371,7 +381,8 @@ class PartitionStatesRequest:
     ``store_id`` the identity the store must have ("" while none was accepted: create it).
     ``storage_as_before``, in a delta: both are as they were (credentials travel once), and empty
     here. ``users_follow``: ACLs decide in this cluster, so nobody is served before the users are
-    known (:mod:`tidemark.wire.users`). ``groups``: all consumer groups with a configuration."""
+    known (:mod:`tidemark.wire.users`). ``groups``: all consumer groups with a configuration.
+    ``commit``: the last that the slices hold, -1 from a controller that does not say."""
 
     controller_id: str = wire("string")
     controller_epoch: int = wire("int32")
@@ -386,6 +397,7 @@ class PartitionStatesRequest:
     storage_as_before: bool = wire("bool", default=False, tag=0)
     users_follow: bool = wire("bool", default=False, tag=1)
     groups: tuple[GroupConfig, ...] = wire(None, default=(), tag=2)
+    commit: int = wire("int64", default=i64(-1), tag=3)
 
 
 @entity(_nested, PARTITION_STATES)
@@ -406,6 +418,27 @@ class PartitionStatesResponse:
     error_code: int = wire("int16")
     broker_epoch: int = wire("int64")
     errors: tuple[PartitionError, ...]
+
+
+@entity(_request, REPLICA_STATES)
+class ReplicaStatesRequest:
+    """What a broker was told of its replicas, led or not, open or not, by any controller: page by
+    page before it is admitted, over the connection over which it registers. ``page`` counts from 0,
+    which begins anew. Topics come without their configuration. A replica of which nothing was told
+    has the leader epoch -1."""
+
+    broker_id: int = wire("int32")
+    incarnation_id: uuid.UUID = wire("uuid")
+    page: int = wire("int32")
+    is_last: bool = wire("bool")
+    topics: tuple[TopicState, ...]
+
+
+@entity(_response, REPLICA_STATES)
+class ReplicaStatesResponse:
+    """``error_code``: 0, NOT_CONTROLLER (41), INVALID_REQUEST (42): begin again."""
+
+    error_code: int = wire("int16")
 
 
 @entity(_request, DISABLE_REMOTE_TOPIC)

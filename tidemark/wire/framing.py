@@ -182,6 +182,11 @@ def encode_response_pieces(value: Any, correlation_id: int, entity_type: Any) ->
     return body
 
 
+def bare_frame(message: bytes) -> list[bytes]:
+    """A frame without a header, in pieces: what follows SaslHandshake v0."""
+    return [_LENGTH.pack(len(message)), message]
+
+
 class _Pieces:
     """Takes what kio writes."""
 

@@ -15,6 +15,9 @@ from tidemark_broker.api.table import Api, Call
 from tidemark_broker.security.acls import Operation, ResourceType
 
 MESSAGE = "ACLs are declared in User objects: change spec.authorization.acls there (kubectl apply)"
+NONE_DECIDE = (
+    "no ACLs decide in this cluster: they do once the Cluster object has spec.authorization"
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +57,7 @@ def _refusal(call: Call) -> tuple[ErrorCode, str | None]:
     if not call.client.may(Operation.ALTER, ResourceType.CLUSTER):
         return ErrorCode.cluster_authorization_failed, None
     if not call.services.users.authorizer.decides:
-        return ErrorCode.security_disabled, "no ACLs decide in this cluster"
+        return ErrorCode.security_disabled, NONE_DECIDE
     return ErrorCode.policy_violation, MESSAGE
 
 

@@ -9,6 +9,7 @@ from kio.schema.describe_acls.v3.request import DescribeAclsRequest
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire.users import UserState
+from tidemark_broker.api.acl_changes import NONE_DECIDE
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.security.acl_filter import AclFilter
@@ -55,7 +56,7 @@ async def handle(request: DescribeAclsRequest, call: Call) -> DescribeAclsRespon
     users = call.services.users
     if not users.authorizer.decides:
         return DescribeAclsResponse(
-            error_code=ErrorCode.security_disabled, error_message="no ACLs decide in this cluster"
+            error_code=ErrorCode.security_disabled, error_message=NONE_DECIDE
         )
     wanted = AclFilter(
         resource_type=request.resource_type_filter,

@@ -1,11 +1,10 @@
 """SaslAuthenticate (36): messages of the mechanism, back and forth (KIP-152); how long the proof is
 good (KIP-368).
 
-Whoever fails hears so after a pause (KIP-306), and the same whatever the reason; then
+Whoever fails hears the same whatever the reason; then
 :mod:`tidemark_broker.api.sessions` ends the connection.
 """
 
-import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -43,7 +42,6 @@ async def handle(request: SaslAuthenticateRequest, call: Call) -> SaslAuthentica
     except IllegalState as error:
         raise CloseConnection(str(error), reason=metrics.AUTHENTICATION) from None
     except AuthenticationFailed:
-        await asyncio.sleep(call.services.settings.failed_authentication_delay_ms / 1000)
         return SaslAuthenticateResponse(
             error_code=ErrorCode.sasl_authentication_failed,
             error_message=f"{sasl.chosen}: who you are is not proven by what you sent",

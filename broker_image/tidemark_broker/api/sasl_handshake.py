@@ -1,7 +1,7 @@
 """SaslHandshake (17): the mechanism by which a client will prove who it is (KIP-43, KIP-152).
 
-Version 0, after which messages come without Kafka's framing, is advertised and not served:
-librdkafka authenticates without a handshake where it is not advertised.
+After version 0 the mechanism's messages come bare, each behind its length and without Kafka's
+header, until it is proven: see :class:`tidemark_broker.api.sessions.SaslSession`.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ async def handle(request: SaslHandshakeRequest, call: Call) -> SaslHandshakeResp
     if sasl is None:
         return SaslHandshakeResponse(error_code=ErrorCode.illegal_sasl_state, mechanisms=())
     try:
-        served = sasl.choose(request.mechanism)
+        served = sasl.choose(request.mechanism, bare=call.version == 0)
     except IllegalState as error:
         raise CloseConnection(str(error), reason=metrics.AUTHENTICATION) from None
     error_code = ErrorCode.none if served else ErrorCode.unsupported_sasl_mechanism
@@ -41,9 +41,8 @@ async def handle(request: SaslHandshakeRequest, call: Call) -> SaslHandshakeResp
 API = Api(
     key=KEY,
     name="SaslHandshake",
-    version_min=1,
+    version_min=0,
     version_max=1,
-    advertised_min=0,
     request=SaslHandshakeRequest,
     answer=SaslHandshakeResponse,
     handler=handle,

@@ -27,14 +27,12 @@ def _default(name: str) -> Any:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """``fetch_bytes_max`` is Kafka's broker key ``fetch.max.bytes``; ``remote_wait_ms`` is
-    ``remote.fetch.max.wait.ms``; ``failed_authentication_delay_ms`` is
-    ``connection.failed.authentication.delay.ms``; ``replica_selector`` is
-    ``replica.selector.class``, where the Cluster does not say otherwise;
-    ``partitions_described_max`` is ``max.request.partition.size.limit``."""
+    ``remote.fetch.max.wait.ms``; ``replica_selector`` is ``replica.selector.class``, where the
+    Cluster does not say otherwise; ``partitions_described_max`` is
+    ``max.request.partition.size.limit``."""
 
     fetch_bytes_max: int = _default("fetch.max.bytes")
     remote_wait_ms: int = _default("remote.fetch.max.wait.ms")
-    failed_authentication_delay_ms: int = _default("connection.failed.authentication.delay.ms")
     replica_selector: str = ""
     partitions_described_max: int = _default("max.request.partition.size.limit")
     log_dir: Path = Path()

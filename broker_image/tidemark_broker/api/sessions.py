@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from tidemark.wire.framing import peek_request
+from tidemark.wire.framing import bare_frame, peek_request
 from tidemark.wire.receiver import Frame
 from tidemark_broker.answer_memory import AnswerMemory
 from tidemark_broker.api import api_versions, sasl_authenticate, sasl_handshake
@@ -35,11 +35,13 @@ _PROVING = frozenset({api_versions.KEY, sasl_handshake.KEY, sasl_authenticate.KE
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofLimits:
     """What a client may cost until it has proven who it is, and how long that is good: Kafka's
-    ``sasl.server.max.receive.size`` and ``connections.max.reauth.ms``, our time-out."""
+    ``sasl.server.max.receive.size``, ``connections.max.reauth.ms`` and
+    ``connection.failed.authentication.delay.ms``, our time-out."""
 
     frame_bytes_max: int
     timeout_s: float
     reauth_s: float
+    failure_pause_s: float
 
     @classmethod
     def of(cls, entries: Mapping[str, str]) -> Self:
@@ -48,6 +50,7 @@ class ProofLimits:
             frame_bytes_max=integer_of(entries, "sasl.server.max.receive.size"),
             timeout_s=integer_of(entries, "tidemark.authentication.timeout.ms") / 1000,
             reauth_s=integer_of(entries, "connections.max.reauth.ms") / 1000,
+            failure_pause_s=integer_of(entries, "connection.failed.authentication.delay.ms") / 1000,
         )
 
 
@@ -104,7 +107,12 @@ class Sessions:
 
     def _sasl(self, connection: ServerConnection) -> "SaslSession":
         limits = self._limits
-        sasl = SaslState(self._verifier, self._listener.mechanisms, reauth_s=limits.reauth_s)
+        sasl = SaslState(
+            self._verifier,
+            self._listener.mechanisms,
+            reauth_s=limits.reauth_s,
+            failure_pause_s=limits.failure_pause_s,
+        )
         connection.confine(limits.frame_bytes_max, limits.timeout_s)
         client = self._client(connection, sasl=sasl)
         return SaslSession(connection, self._dispatcher, client, sasl)
@@ -125,6 +133,8 @@ class SaslSession:
 
     async def serve(self, frame: Frame, memory: AnswerMemory) -> Sequence[bytes] | None:
         """Raises :class:`CloseConnection` for what may not be asked now."""
+        if self._sasl.is_bare:
+            return await self._bare(frame)
         key, _, _ = peek_request(frame)
         if key not in _PROVING:
             self._check(key)
@@ -132,11 +142,25 @@ class SaslSession:
         answer = await self._dispatcher.serve(frame, memory, self._client)
         if self._sasl.failure:
             raise _closing(self._sasl.failure, answer)
+        self._let_in()
+        return answer
+
+    async def _bare(self, message: Frame) -> Sequence[bytes]:
+        """A message of the mechanism after SaslHandshake v0: its answer is as bare, and a failure
+        has none (``SaslServerAuthenticator``)."""
+        try:
+            step = await self._sasl.step(bytes(message))
+        except AuthenticationFailed:
+            raise _closing(self._sasl.failure) from None
+        self._let_in()
+        return bare_frame(step.answer)
+
+    def _let_in(self) -> None:
+        """Once it has proven who it is."""
         if self._sasl.proven is not None and not self._is_in:
             self._is_in = True
             self._client.is_now(principal.of_user(self._sasl.proven.name))
             self._connection.release()
-        return answer
 
     def _check(self, key: int) -> None:
         if not self._is_in:

@@ -37,6 +37,7 @@ from tidemark_broker.control.errors import (
 from tidemark_broker.control.heartbeat import HeartbeatThread, LoopClock, Target
 from tidemark_broker.control.isr_changes import IsrChanges
 from tidemark_broker.control.producer_id_blocks import allocate_blocks
+from tidemark_broker.control.replica_states import pages
 from tidemark_broker.control.session import Session
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import StorageError
@@ -83,6 +84,7 @@ class ControlClient:
         producer_ids: ProducerIds,
         clock: LoopClock,
         storage_error: Callable[[], str],
+        directory_error: Callable[[], str],
         clean_broker_epoch: int,
     ) -> None:
         self._identity = identity
@@ -97,6 +99,7 @@ class ControlClient:
         self._producer_ids = producer_ids
         self._clock = clock
         self._storage_error = storage_error
+        self._directory_error = directory_error
         self._previous_broker_epoch = clean_broker_epoch
         self._has_lost_records = False
         self._heartbeat: HeartbeatThread | None = None
@@ -196,7 +199,7 @@ class ControlClient:
         ended: "asyncio.Future[None]",
     ) -> None:
         session = Session(self._identity.broker_id, self.broker_epoch, self._session_token)
-        reporter = StatusReporter(self._manager, self._storage_error)
+        reporter = StatusReporter(self._manager, self._storage_error, self._directory_error)
         self._manager.context.failures.changed = reporter.kick
         await first_of(
             self._commands.run(commands, session.broker_epoch),
@@ -209,20 +212,10 @@ class ControlClient:
     async def _register(self, connection: KafkaConnection) -> float:
         """Register; gives the session's length in seconds."""
         me = self._identity
-        answer = await connection.request(
-            control.BrokerRegistrationRequest(
-                broker_id=me.broker_id,
-                cluster_id=me.cluster_id,
-                incarnation_id=me.incarnation_id,
-                directory_id=me.directory_id,
-                previous_broker_epoch=self._previous_broker_epoch,
-                highest_controller_epoch=self._epoch.highest,
-                rack=me.rack,
-                listeners=self._listeners(),
-            ),
-            control.BrokerRegistrationResponse,
-            _TIMEOUT_S,
-        )
+        answer = await self._ask_to_register(connection, me)
+        if answer.wants_states:
+            await self._say_states(connection, me)
+            answer = await self._ask_to_register(connection, me)
         if answer.error_code and answer.error_message and answer.error_code != 41:
             former = answer.error_code == int(ErrorCode.duplicate_broker_registration.value)
             kind = AliveElsewhere if former else Refused
@@ -237,6 +230,39 @@ class ControlClient:
         self._session_token = answer.session_token
         self._note_registration(answer.broker_epoch, connection.peer)
         return max(answer.session_timeout_ms, 1000) / 1000
+
+    async def _ask_to_register(
+        self, connection: KafkaConnection, me: Identity
+    ) -> control.BrokerRegistrationResponse:
+        return await connection.request(
+            control.BrokerRegistrationRequest(
+                broker_id=me.broker_id,
+                cluster_id=me.cluster_id,
+                incarnation_id=me.incarnation_id,
+                directory_id=me.directory_id,
+                previous_broker_epoch=self._previous_broker_epoch,
+                highest_controller_epoch=self._epoch.highest,
+                rack=me.rack,
+                listeners=self._listeners(),
+                has_states=True,
+                highest_commit=self._epoch.commit,
+            ),
+            control.BrokerRegistrationResponse,
+            _TIMEOUT_S,
+        )
+
+    async def _say_states(self, connection: KafkaConnection, me: Identity) -> None:
+        """What was told of the replicas: the controller decides nothing of them before it knows."""
+        for number, page in enumerate(await pages(self._manager)):
+            request = control.ReplicaStatesRequest(
+                broker_id=me.broker_id,
+                incarnation_id=me.incarnation_id,
+                page=number,
+                is_last=page.is_last,
+                topics=page.topics,
+            )
+            answer = await connection.request(request, control.ReplicaStatesResponse, _TIMEOUT_S)
+            check(answer.error_code, "ReplicaStates")
 
     def _note_registration(self, broker_epoch: int, peer: str) -> None:
         if broker_epoch != self.broker_epoch:

@@ -197,6 +197,7 @@ class Commands:
                 self._epoch.highest,
             )
             return _states_answer(_STALE, broker_epoch)
+        self._epoch.commit = max(self._epoch.commit, request.commit)
         self._users.awaited = request.users_follow
         errors = await self._manager.apply(request)
         logger.info(

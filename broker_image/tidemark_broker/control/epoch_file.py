@@ -16,11 +16,13 @@ logger = logging.getLogger(__name__)
 
 
 class ControllerEpoch:
-    """``highest`` is -1 before the first controller."""
+    """``highest`` is -1 before the first controller; ``commit``, the last that was told of in that
+    epoch, is in memory only: it costs no write, and most brokers outlive what it is for."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.highest = _read(path)
+        self.commit = -1
 
     def is_stale(self, epoch: int) -> bool:
         """Is this an older controller's epoch?"""
@@ -34,7 +36,7 @@ class ControllerEpoch:
             data = json.dumps({"version": 1, "controllerEpoch": epoch}).encode()
             await in_role_thread(write_whole, self._path, data)
             if epoch > self.highest:
-                self.highest = epoch
+                self.highest, self.commit = epoch, -1
                 logger.info("controller epoch %d", epoch)
         return epoch == self.highest
 

@@ -91,6 +91,8 @@ def _hosted(
 
 
 async def _meant(partition: Partition, asked: wire.PointAsked) -> wire.PointMeant:
+    if not partition.log.config.deletes:  # as the deletion itself would be, a dry run is refused
+        raise _Refused(ErrorCode.policy_violation)
     # The high watermark first: "no record that late" says nothing of those that come meanwhile.
     high_watermark = await _offset(partition, reads.LATEST, asked.leader_epoch)
     offset = high_watermark if asked.before_offset < 0 else asked.before_offset

@@ -42,6 +42,7 @@ class _Health:
     remote_error: str
     store_id: str
     failed_replicas: tuple[control.TopicPartitions, ...]
+    directory_error: str
 
 
 def partition_status(partition: Partition) -> control.PartitionStatus:
@@ -97,9 +98,15 @@ def glance(partition: Partition) -> Hashable:
 class StatusReporter:
     """One per session, so that a reconnect reports everything again."""
 
-    def __init__(self, manager: ReplicaManager, storage_error: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        manager: ReplicaManager,
+        storage_error: Callable[[], str],
+        directory_error: Callable[[], str] = str,
+    ) -> None:
         self._manager = manager
         self._storage_error = storage_error
+        self._directory_error = directory_error
         self._acknowledged: dict[TopicIdPartition, control.PartitionStatus] = {}
         self._glances: dict[Partition, Hashable] = {}
         self._brokers: Mapping[int, control.BrokerState] | None = None
@@ -165,6 +172,7 @@ class StatusReporter:
             remote_error="" if status is None else status.error[:_MESSAGE_MAX],
             store_id="" if status is None else status.store_id,
             failed_replicas=self._manager.failed_replicas(),
+            directory_error=self._directory_error()[:_MESSAGE_MAX],
         )
 
     def _bytes_of(self, partitions: Collection[Partition]) -> int:
@@ -192,6 +200,7 @@ class StatusReporter:
             store_id=health.store_id,
             partitions=tuple(changed),
             failed_replicas=health.failed_replicas,
+            directory_error=health.directory_error,
         )
         answer = await connection.request(request, control.BrokerStatusResponse, _TIMEOUT_S)
         check(answer.error_code, "BrokerStatus")

@@ -115,8 +115,10 @@ def sync_segments(log: LogState, target: int) -> None:
 
 def _due(log: LogState, target: int) -> list[Segment]:
     """What to sync so that all below ``target`` is durable. Of the active segment all that was
-    appended before the sync began is; the list is empty where retention took all of it."""
-    first = log.segments.number_of(log.bounds.recovery_point)
+    appended before the sync began is; the list is empty where retention took all of it. The segment
+    that ends at the recovery point is among them: it may have been cut there, and a cut that was
+    not synced is undone by a power cut."""
+    first = log.segments.number_of(log.bounds.recovery_point - 1)
     return [each for each in log.segments.items[first:] if each.base_offset < target]
 
 

@@ -164,6 +164,7 @@ def _settle_closed(
         epochs = SegmentEpochs(segment, whole=True)
         segment.unload()
         segment.open_for_recovery()
+        _cut_again(segment, next_base)
         for batch in segment.count_batches(index_interval_bytes):
             epochs.note(batch)
         segment.seal_anew()
@@ -174,6 +175,17 @@ def _settle_closed(
             f"{segment.directory}: offsets {segment.next_offset} to {next_base - 1} are missing "
             f"below the recovery point; {RESTORE_OR_COPY}"
         )
+
+
+def _cut_again(segment: Segment, next_base: int) -> None:
+    """What lies behind the next segment's base was cut off before that was made: a power cut has
+    undone a cut that was not durable yet."""
+    assert segment.descriptor is not None
+    for batch in walk_batches(segment.descriptor, 0, segment.size_bytes):
+        if batch.base_offset == next_base:
+            logger.warning("%s is cut at offset %d once more", segment.log_path, next_base)
+            segment.cut(batch.position)
+            return
 
 
 def _settle_active(loaded: LoadedSegments, segment: Segment) -> bool:

@@ -61,7 +61,8 @@ class Copier:
             raise LocalDataMissing(
                 f"{self._partition.tp}: the tier ends at {self._writer.head.next_copy_offset - 1}, "
                 f"but the local log begins at {self._partition.log.local_log_start_offset}; "
-                "nothing is copied, as that would leave a hole"
+                "nothing is copied, as that would leave a hole: let a replica lead that holds what "
+                "is between, or delete the records up to there"
             )
         if isinstance(candidate, Blocked):
             return False

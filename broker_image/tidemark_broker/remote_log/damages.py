@@ -1,4 +1,5 @@
-"""Objects of the tier that were found not to be what was copied, until they are seen to be good.
+"""Objects of the tier that were found not to be what was copied, or not to be there, until they are
+seen to be good.
 
 Nobody looks at an object unless it is read, so this is what readers have met: a partition's status
 tells of it for as long as its records are not expired and nobody has read that place soundly, since
@@ -25,6 +26,7 @@ _PARTITIONS_MAX = 1024
 class _Damage:
     entry: SegmentEntry
     offset: int
+    reason: str
     message: str
 
 
@@ -37,10 +39,23 @@ class Damages:
 
     def add(self, key: TopicIdPartition, entry: SegmentEntry, offset: int, message: str) -> bool:
         """Reading ``offset`` has met a damaged object of this segment; whether that is news."""
+        return self._remember(key, _Damage(entry, offset, TIER_INTEGRITY, message))
+
+    def miss(self, key: TopicIdPartition, entry: SegmentEntry, offset: int, message: str) -> bool:
+        """Reading ``offset`` has found that an object of this segment is not there, though the
+        newest manifest names it; whether that is news."""
+        text = (
+            f"{message}, and the manifest names it: restore the object from a copy, or give up its "
+            f"records with a RecordDeletion before offset {entry.end_offset_inclusive + 1}"
+        )
+        return self._remember(key, _Damage(entry, offset, "RemoteObjectMissing", text))
+
+    def _remember(self, key: TopicIdPartition, damage: _Damage) -> bool:
+        segment_id = damage.entry.segment_id
         with self._lock:
             of_partition = self._found.get(key) or {}
-            known = entry.segment_id in of_partition
-            of_partition[entry.segment_id] = _Damage(entry, offset, message)
+            known = segment_id in of_partition
+            of_partition[segment_id] = damage
             if len(of_partition) > _SEGMENTS_MAX:
                 del of_partition[next(iter(of_partition))]
             self._found.put(key, of_partition)
@@ -67,7 +82,7 @@ class Damages:
         with self._lock:
             for damage in tuple((self._found.get(key) or {}).values()):
                 if is_live(damage.entry):
-                    return Failure(TIER_INTEGRITY, damage.message)
+                    return Failure(damage.reason, damage.message)
                 self._drop(key, damage.entry)
         return None
 

@@ -147,6 +147,7 @@ class Expirer:
             cluster_id=self._shared.guard.cluster_id,
             partitions=len(view.partitions),
             config=dict(view.config),
+            replication_factor=max(len(row.replicas) for row in view.partitions.values()),
         )
         if topic == self._described:
             return

@@ -214,7 +214,13 @@ class Fetcher:
             ) as error:
                 logger.info("%s: reading the manifest again: %s", partition.tp, error)
         fresh = self._fresh(tier, partition)
-        return self._read_with(tier, partition, fresh, offset, max_bytes)
+        try:
+            return self._read_with(tier, partition, fresh, offset, max_bytes)
+        except ObjectNotFound as error:
+            entry = fresh.find(offset)
+            if entry is not None and self.damages.miss(_key(partition), entry, offset, str(error)):
+                logger.error("%s: %s", partition.tp, error)  # noqa: TRY400 - the message says it all
+            raise
 
     def _fresh(self, tier: Tier, partition: Partition) -> Snapshot:
         snapshot = tier.reader.snapshot(partition.topic_id, partition.partition)

@@ -39,6 +39,12 @@ FETCH_THROTTLED = "tidemark_broker_remote_fetch_throttled_seconds"
 CACHE_BYTES = "tidemark_broker_remote_cache_bytes"
 INTEGRITY_ERRORS = "tidemark_broker_remote_integrity_errors"
 PARTITION_ERRORS = "tidemark_broker_remote_partitions_in_error"
+SWEPT_OBJECTS = "tidemark_broker_remote_swept_objects"
+SWEPT_BYTES = "tidemark_broker_remote_swept_bytes"
+ORPHANS = "tidemark_broker_remote_orphans"
+ORPHAN_BYTES = "tidemark_broker_remote_orphan_bytes"
+UNFINISHED_UPLOADS = "tidemark_broker_remote_unfinished_uploads"
+UNKNOWN_OBJECTS = "tidemark_broker_remote_unknown_objects"
 STORE_AVAILABLE = "tidemark_broker_remote_store_available"
 
 COUNTERS: Mapping[str, str] = {
@@ -53,6 +59,8 @@ COUNTERS: Mapping[str, str] = {
     FETCH_THROTTLED: "Seconds that reads of the tier have waited for their quota.",
     DELETE_REQUESTS: "Segments whose objects were to be deleted.",
     DELETE_ERRORS: "Deletions that failed.",
+    SWEPT_OBJECTS: "Objects and unfinished uploads that nothing named and that were removed.",
+    SWEPT_BYTES: "Bytes of objects that nothing named and that were removed.",
     AUX_REQUESTS: "Replicas that were to start from the tier.",
     AUX_ERRORS: "Replicas that could not start from the tier.",
 }
@@ -69,6 +77,10 @@ GAUGES: Mapping[str, str] = {
     READER_QUEUE: "Reads from the tier that wait for a thread.",
     READER_IDLE: "Idle share of the fetcher pool since the start, 0 to 1.",
     CACHE_BYTES: "Bytes of remote data and indexes held in memory.",
+    ORPHANS: "Objects that nothing names and that are left, as this broker's last sweep saw it.",
+    ORPHAN_BYTES: "Bytes of these.",
+    UNFINISHED_UPLOADS: "Uploads that nothing names and that are left, by the same sweep.",
+    UNKNOWN_OBJECTS: "Objects in folders of no known topic, at this broker's last sweep.",
     PARTITION_ERRORS: "Led partitions whose tier has an error.",
     STORE_AVAILABLE: "1 while the remote storage answers and is the right one.",
 }

@@ -31,6 +31,7 @@ from tidemark_broker.remote_log.pools import PoolFull
 from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
 from tidemark_broker.remote_log.shared import Pools, RemoteQuotas, Shared
 from tidemark_broker.remote_log.store import StoreGuard
+from tidemark_broker.remote_log.sweeps import Sweeps
 from tidemark_broker.remote_log.uploads import Uploads
 from tidemark_broker.replication.partition import Partition, ReplicaContext, Role
 from tidemark_broker.replication.remote import (
@@ -66,6 +67,7 @@ class RemoteLogManager:
             metrics=counters,
             uploads=Uploads(pools.copier, pools.expiration),
         )
+        self._sweeps = Sweeps(self._shared)
         self._fetcher = Fetcher(self._shared, self._snapshot_of)
         self._tasks: dict[TopicIdPartition, LeaderTasks] = {}
         self._ending: dict[asyncio.Task[None], TopicIdPartition] = {}
@@ -247,6 +249,8 @@ class RemoteLogManager:
     def configure(self, remote_storage: str, store_id: str, cluster_id: str) -> None:
         """See the protocol."""
         self._shared.guard.configure(remote_storage, store_id, cluster_id)
+        if remote_storage:
+            self._sweeps.start()
 
     def status(self) -> RemoteStatus:
         """Health of the store."""
@@ -264,6 +268,7 @@ class RemoteLogManager:
 
     async def _close(self) -> None:
         await asyncio.gather(*self._ending, return_exceptions=True)
+        await self._sweeps.close()
         await self._shared.guard.close()
         await self._shared.pools.close()
 
@@ -292,6 +297,7 @@ class RemoteLogManager:
             metrics.READER_QUEUE: pools.fetcher.queue_size,
             metrics.READER_IDLE: pools.fetcher.idle_share,
             metrics.CACHE_BYTES: self._fetcher.size_bytes + self._shared.guard.page_cache_bytes,
+            **self._sweeps.gauges(),
             metrics.PARTITION_ERRORS: sum(
                 self._failure_of(each) is not None for each in tuple(self._tasks.values())
             ),

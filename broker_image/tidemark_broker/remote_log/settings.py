@@ -4,7 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from tidemark.configuration.broker_keys import CUSTOM_METADATA_MAX_BYTES, REMOTE_DELETE_DELAY_MS
+from tidemark.configuration.broker_keys import (
+    CUSTOM_METADATA_MAX_BYTES,
+    REMOTE_DELETE_DELAY_MS,
+    SWEEP,
+    SWEEP_DELAY_MS,
+)
 from tidemark.configuration.table import BROKER
 from tidemark_broker.config import BrokerConfig
 
@@ -29,6 +34,9 @@ _KEYS = {
     "page_cache_bytes": "tidemark.remote.page.cache.bytes",
     "delete_delay_ms": REMOTE_DELETE_DELAY_MS,
     "custom_metadata_max_bytes": CUSTOM_METADATA_MAX_BYTES,
+    "sweep_interval_s": "tidemark.remote.sweep.interval.ms",
+    "sweep_delay_ms": SWEEP_DELAY_MS,
+    "sweeps": SWEEP,
 }
 
 
@@ -41,7 +49,8 @@ def _default(field: str) -> Any:
 class RemoteSettings:
     """Threads and queues of the pools, times in seconds (``_s``) or ms, limits of the caches in
     bytes, each for the whole broker (a chunk is a whole number of ``integrity.PIECE_BYTES``). The
-    last two may be changed for the whole cluster at run time."""
+    delays, the limit of custom metadata and whether there are sweeps may be changed for the whole
+    cluster at run time."""
 
     copier_threads: int = _default("copier_threads")
     expiration_threads: int = _default("expiration_threads")
@@ -64,6 +73,9 @@ class RemoteSettings:
     page_cache_bytes: int = _default("page_cache_bytes")
     delete_delay_ms: int = _default("delete_delay_ms")
     custom_metadata_max_bytes: int = _default("custom_metadata_max_bytes")
+    sweep_interval_s: float = _default("sweep_interval_s")
+    sweep_delay_ms: int = _default("sweep_delay_ms")
+    sweeps: bool = _default("sweeps")
 
     @classmethod
     def of(cls, config: BrokerConfig) -> Self:
@@ -71,7 +83,9 @@ class RemoteSettings:
         values: dict[str, Any] = {
             field: config.seconds(key) if field.endswith("_s") else config.integer(key)
             for field, key in _KEYS.items()
+            if key != SWEEP
         }
+        values["sweeps"] = config.boolean(SWEEP)
         return cls(**values)
 
 
@@ -93,6 +107,17 @@ class DynamicSettings:
     def custom_metadata_max_bytes(self) -> int:
         """KIP-917's limit; larger is refused, equal is fine."""
         return self._integer(CUSTOM_METADATA_MAX_BYTES, self._settings.custom_metadata_max_bytes)
+
+    @property
+    def sweep_delay_ms(self) -> int:
+        """How old something that nothing names has to be."""
+        return self._integer(SWEEP_DELAY_MS, self._settings.sweep_delay_ms)
+
+    @property
+    def sweeps(self) -> bool:
+        """False also while the annotation ``tidemark.dev/sweep-paused`` of the Cluster says so."""
+        text = self._cluster_config().get(SWEEP, "").strip().lower()
+        return text == "true" if text else self._settings.sweeps
 
     def _integer(self, key: str, default: int) -> int:
         """Admission has checked the value; one that slipped through counts as not set."""

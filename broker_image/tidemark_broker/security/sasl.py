@@ -139,16 +139,25 @@ class _Bearer:
 class SaslState:
     """Of one connection: handshake, messages, proven; and then perhaps again (KIP-368), as the same
     user by the same mechanism. Raises :class:`IllegalState` for what does not follow. ``reauth_s``:
-    for how long it is good to be proven, 0 for as long as the connection lasts."""
+    for how long it is good to be proven, 0 for as long as the connection lasts;
+    ``failure_pause_s``: how long whoever fails waits to hear so (KIP-306)."""
 
     def __init__(
-        self, verifier: Verifier, mechanisms: tuple[str, ...], *, reauth_s: float = 0.0
+        self,
+        verifier: Verifier,
+        mechanisms: tuple[str, ...],
+        *,
+        reauth_s: float = 0.0,
+        failure_pause_s: float = 0.0,
     ) -> None:
         self._verifier = verifier
+        self._failure_pause_s = failure_pause_s
         self._reauth_s = reauth_s or math.inf
         self._exchange: Exchange | None = None
         self._busy = False
         self.chosen = ""
+        #: Do the messages of the exchange come without Kafka's header?
+        self.is_bare = False
         self.mechanisms = mechanisms
         self.proven: Proven | None = None
         #: Until when it is good (monotonic), and for how long it was at first, 0 without an end.
@@ -157,15 +166,17 @@ class SaslState:
         #: Why it failed; nothing more is to be heard then.
         self.failure = ""
 
-    def choose(self, mechanism: str) -> bool:
-        """False where it is not served here."""
+    def choose(self, mechanism: str, *, bare: bool = False) -> bool:
+        """False where it is not served here. ``bare``: see :attr:`is_bare`."""
         if self._exchange is not None or self._busy:
             raise IllegalState("a handshake in the middle of an authentication")
         if mechanism not in self.mechanisms:
             return False
         if self.proven is not None and mechanism != self.proven.mechanism:
             raise IllegalState("it authenticates again by another mechanism")
-        self.chosen = mechanism
+        if self.proven is not None and bare:
+            raise IllegalState("it authenticates again, by messages without Kafka's header")
+        self.chosen, self.is_bare = mechanism, bare
         self._exchange = self._verifier.begin(mechanism)
         return True
 
@@ -181,13 +192,14 @@ class SaslState:
                 self._enter(step.proven)
         except AuthenticationFailed as error:
             self.failure = f"{self.chosen}: {error}"
+            await asyncio.sleep(self._failure_pause_s)
             raise
         finally:
             self._busy = False
         return step
 
     def _enter(self, proven: Proven) -> None:
-        before, self._exchange = self.proven, None
+        before, self._exchange, self.is_bare = self.proven, None, False
         if before is not None and before.name != proven.name:
             raise AuthenticationFailed("it authenticates again as another user")
         self.proven = proven

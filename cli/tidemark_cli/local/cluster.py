@@ -167,9 +167,8 @@ class LocalCluster:
 
     def start_operator(self) -> None:
         """Start the operator and wait until it leads."""
-        if processes.find(self.layout, "operator"):
-            return
-        record = processes.spawn(
+        former = processes.find(self.layout, "operator")
+        record = processes.ensure(
             self.layout,
             "operator",
             [
@@ -186,7 +185,8 @@ class LocalCluster:
             ],
             timeout_s=READY_TIMEOUT_S,
         )
-        self._say(f"operator ready (process {record.pid})")
+        if record != former:
+            self._say(f"operator ready (process {record.pid})")
 
     def start_brokers(self, node_ids: Sequence[int]) -> None:
         """Declare brokers, start them side by side, wait until all are registered and unfenced."""
@@ -222,7 +222,7 @@ class LocalCluster:
     def _spawn_broker(self, node_id: int) -> ProcessRecord:
         name, config = f"broker-{node_id}", self.layout.broker_config(node_id)
         self._await_certificate(node_id)
-        return processes.find(self.layout, name) or processes.spawn(
+        return processes.ensure(
             self.layout,
             name,
             [sys.executable, "-m", "tidemark_broker", "--config", str(config)],
@@ -266,12 +266,14 @@ class LocalCluster:
     def addresses(self) -> Addresses:
         """Where everything is that runs now."""
         records = processes.running(self.layout)
-        listeners = [r.ready["listener"] for r in records if r.name.startswith("broker-")]
+        listeners = [r.ready["listener"] for r in records if "listener" in r.ready]
         operator = processes.find(self.layout, "operator")
         return Addresses(
             kubeconfig=str(self.kubeconfig),
             bootstrap=",".join(listeners),
-            metrics=f"http://{operator.ready['metrics']}/metrics" if operator else "",
+            metrics=f"http://{operator.ready['metrics']}/metrics"
+            if operator and operator.ready
+            else "",
             processes={record.name: record.pid for record in records},
             listeners=listeners_of(records),
         )

@@ -72,12 +72,22 @@ class Kube:
                 return None
             raise
 
-    def apply(self, kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    def apply(
+        self,
+        kind: str,
+        name: str,
+        spec: Mapping[str, Any],
+        *,
+        annotations: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
         """Server-side apply of an object of one of our kinds."""
+        metadata: dict[str, Any] = {"name": name, "namespace": self.namespace}
+        if annotations:
+            metadata["annotations"] = dict(annotations)
         body = {
             "apiVersion": f"{GROUP}/{VERSION}",
             "kind": kind,
-            "metadata": {"name": name, "namespace": self.namespace},
+            "metadata": metadata,
             "spec": dict(spec),
         }
         return self._apply(self._path(kind, name), body)

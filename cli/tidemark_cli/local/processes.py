@@ -60,6 +60,22 @@ class ProcessRecord:
         return True
 
 
+def ensure(
+    layout: Layout,
+    name: str,
+    command: Sequence[str],
+    *,
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+) -> ProcessRecord:
+    """The process of that name, started as :func:`spawn` does if it does not run. One that another
+    ``tidemark`` has started and not seen ready (it was killed, or waits still) is waited for."""
+    found = find(layout, name)
+    if found is None:
+        return spawn(layout, name, command, timeout_s=timeout_s, environment=environment)
+    return found if found.ready else _once_ready(layout, found, timeout_s)
+
+
 def spawn(
     layout: Layout,
     name: str,
@@ -71,11 +87,11 @@ def spawn(
     """Start ``command`` and wait for the JSON line ``{"ready": true, …}`` on its standard output.
 
     Raises :class:`StartError` when it ends or stays silent for ``timeout_s`` seconds; it is then
-    stopped again.
+    stopped again, as it is when the wait is interrupted.
     """
-    ready_path, log_path = layout.ready(name), layout.log(name)
+    ready_path = layout.ready(name)
     ready_path.unlink(missing_ok=True)
-    with ready_path.open("wb") as out, log_path.open("ab") as err:
+    with ready_path.open("wb") as out, layout.log(name).open("ab") as err:
         child = subprocess.Popen(
             list(command),
             stdin=subprocess.DEVNULL,
@@ -88,14 +104,18 @@ def spawn(
     stat = _stat(child.pid)
     record = ProcessRecord(name, child.pid, stat[1] if stat else 0)
     _store(layout, record)
+    return _once_ready(layout, record, timeout_s)
+
+
+def _once_ready(layout: Layout, record: ProcessRecord, timeout_s: float) -> ProcessRecord:
     try:
-        ready = _await_ready(record, child, ready_path, log_path, timeout_s)
-    except StartError:
+        line = _await_ready(layout, record, timeout_s)
+    except BaseException:
         stop(layout, record, timeout_s=5)
         raise
-    record = ProcessRecord(name, child.pid, record.start_ticks, ready)
-    _store(layout, record)
-    return record
+    ready = ProcessRecord(record.name, record.pid, record.start_ticks, line)
+    _store(layout, ready)
+    return ready
 
 
 def adopt(
@@ -164,22 +184,20 @@ def _store(layout: Layout, record: ProcessRecord) -> None:
     write_json(layout.run / f"{record.name}.json", asdict(record))
 
 
-def _await_ready(
-    record: ProcessRecord,
-    child: "subprocess.Popen[bytes]",
-    ready_path: Path,
-    log_path: Path,
-    timeout_s: float,
-) -> dict[str, Any]:
+def _await_ready(layout: Layout, record: ProcessRecord, timeout_s: float) -> dict[str, Any]:
+    ready_path, log_path = layout.ready(record.name), layout.log(record.name)
     deadline = time.monotonic() + timeout_s
     while True:
         ready = _ready_line(ready_path)
         if ready is not None:
             return ready
-        if child.poll() is not None:
+        child = _children.get(record.pid)
+        if child is not None and child.poll() is not None:
             raise StartError(
                 f"{record.name} ended with status {child.returncode}; {_tail(log_path)}"
             )
+        if child is None and not record.alive():
+            raise StartError(f"{record.name} ended; {_tail(log_path)}")
         if time.monotonic() > deadline:
             raise StartError(
                 f"{record.name} was not ready after {timeout_s:.0f} s; {_tail(log_path)}"

@@ -16,12 +16,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from tidemark_operator.controller.controller_state import JSON_BYTES, ControllerState
 from tidemark_operator.controller.events import Event
 from tidemark_operator.controller.model import BrokerInfo, Json, PartitionRow, RowKey, Tombstone
+from tidemark_operator.controller.placement_records import kept
 from tidemark_operator.controller.rows import (
     BadRow,
     decode_directory,
+    decode_record,
     decode_row,
     decode_tombstone,
     encode_directory,
+    encode_record,
     encode_row,
     encode_tombstone,
 )
@@ -51,8 +54,8 @@ class BadSlice(ValueError):
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SliceWrite:
     """One slice's new content. ``payload`` has the object's fields ``controllerEpoch``, ``commit``,
-    ``partitions``, ``directories`` and ``tombstones``; the rest says what changes against the
-    state."""
+    ``partitions``, ``directories``, ``tombstones`` and ``placed``; the rest says what changes
+    against the state, or (``directories``, ``records``) what then stands there."""
 
     index: int
     commit: int
@@ -61,6 +64,7 @@ class SliceWrite:
     removed: tuple[RowKey, ...] = ()
     tombstones: tuple[tuple[uuid.UUID, Tombstone | None], ...] = ()
     directories: Mapping[int, uuid.UUID] = dataclasses.field(default_factory=dict)
+    records: Mapping[uuid.UUID, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +91,7 @@ class Draft:
         self.removed: set[RowKey] = set()
         self.tombstones: dict[tuple[uuid.UUID, int], Tombstone | None] = {}
         self.brokers: dict[int, BrokerInfo] = {}
+        self.records: dict[uuid.UUID, int] = {}
         self.events: list[Event] = []
         self._keys_in: dict[int, set[RowKey]] = {}
         self._partitions: dict[uuid.UUID, set[int]] = {}
@@ -126,6 +131,11 @@ class Draft:
         """Whether a broker may lead this partition or join its ISR."""
         return self.is_live(node_id) and key not in self.state.failed_on(node_id)
 
+    def is_in_doubt(self, key: RowKey) -> bool:
+        """Whether a row may be older than what brokers were told, and nothing was drafted in its
+        place."""
+        return key in self.state.doubted and key not in self.rows
+
     def min_isr(self, row: PartitionRow) -> int:
         """The effective min.insync.replicas of a partition."""
         return self.state.min_isr(row)
@@ -152,6 +162,12 @@ class Draft:
     # ---- deciding
 
     def put_row(self, row: PartitionRow) -> None:
+        """Nothing is built on a row that may be out of date (:mod:`rebuilding`)."""
+        if row.key not in self.state.doubted:
+            self.settle_row(row)
+
+    def settle_row(self, row: PartitionRow) -> None:
+        """The same for a row that takes the place of one that was in doubt."""
         self._count(self.row(row.key), -1)
         self._count(row, 1)
         self.removed.discard(row.key)
@@ -173,6 +189,10 @@ class Draft:
 
     def put_broker(self, broker: BrokerInfo) -> None:
         self.brokers[broker.node_id] = broker
+
+    def put_record(self, topic_id: uuid.UUID, partitions: int) -> None:
+        """So many partitions of a topic are placed (:mod:`placement_records`)."""
+        self.records[topic_id] = partitions
 
     def emit(self, event: Event) -> None:
         self.events.append(event)
@@ -207,7 +227,8 @@ class Draft:
 
     def slices_touched(self) -> list[int]:
         touched = {index for index, keys in self._keys_in.items() if keys}
-        return sorted(touched | {index for _, index in self.tombstones})
+        touched.update(index for _, index in self.tombstones)
+        return sorted(touched.union(map(self.state.record_home, self.records)))
 
     def keys_in(self, index: int) -> list[RowKey]:
         """Keys of the rows put or removed in one slice."""
@@ -247,12 +268,22 @@ def take_over(state: ControllerState) -> tuple[SliceWrite, ...]:
 def apply(state: ControllerState, write: SliceWrite) -> None:
     """Believe one slice's write, which is known to have succeeded."""
     for key in write.removed:
+        gone = state.row(key)
+        if gone is not None:
+            state.acknowledgements.row_gone(gone)
         state.remove_row(key)
     for row in write.rows:
+        old = state.row(row.key)
+        state.acknowledgements.landed(old, row)
+        if old is not None and row.key not in state.doubted:
+            state.at_first.setdefault(row.key, old)
+        state.doubted.discard(row.key)
         state.put_row(row)
     for topic_id, tombstone in write.tombstones:
         state.put_tombstone(topic_id, write.index, tombstone)
     state.directories[write.index] = dict(write.directories)
+    state.landed = max(state.landed, write.commit)
+    state.put_records(write.index, write.records)
     state.commit = max(state.commit, write.commit)
 
 
@@ -283,12 +314,14 @@ def load_slice(state: ControllerState, index: int, payload: Json) -> None:
         rows = [decode_row(text) for text in _strings(payload, "partitions")]
         tombs = [decode_tombstone(text) for text in _strings(payload, "tombstones")]
         directories = dict(map(decode_directory, _strings(payload, "directories")))
+        records = dict(map(decode_record, _strings(payload, "placed")))
     except BadRow as error:
         raise BadSlice(f"slice {index}: {error}") from error
     strays = [row.key for row in rows if state.slice_index(row.key) != index]
     if strays:
         raise BadSlice(f"slice {index} holds partition {strays[0]}, which belongs elsewhere")
-    for key in list(state.encoded[index]):
+    present = {row.key for row in rows}
+    for key in [key for key in state.encoded[index] if key not in present]:
         state.remove_row(key)
     for old in state.tombstones_in(index):
         state.put_tombstone(old.topic_id, index, None)
@@ -297,14 +330,36 @@ def load_slice(state: ControllerState, index: int, payload: Json) -> None:
     for tomb in tombs:
         state.put_tombstone(tomb.topic_id, index, tomb)
     state.directories[index] = directories
+    state.landed = max(state.landed, number)
+    state.put_records(index, records)
     state.commit = max(state.commit, number)
+
+
+def goes_back(state: ControllerState, index: int, payload: Json) -> bool:
+    """Whether rows that are known to be stored are missing in a slice as it is now, or older: it
+    was put back, or edited. Raises :class:`BadSlice`."""
+    try:
+        rows = {row.key: row for row in map(decode_row, _strings(payload, "partitions"))}
+    except BadRow as error:
+        raise BadSlice(f"slice {index}: {error}") from error
+    known = ((state.row(key), rows.get(key)) for key in state.encoded[index])
+    return any(
+        old is not None
+        and (
+            now is None
+            or (now.leader_epoch, now.partition_epoch) < (old.leader_epoch, old.partition_epoch)
+        )
+        for old, now in known
+    )
 
 
 def _slice_write(draft: Draft, index: int, number: int) -> SliceWrite:
     partitions, tombs = _content(draft, index)
     directories = _directories(draft, index)
     lines = [encode_directory(node_id, where) for node_id, where in sorted(directories.items())]
-    size = _size(partitions, tombs, lines)
+    records = kept(draft.state, index, draft.records)
+    placed = sorted(encode_record(topic_id, number) for topic_id, number in records.items())
+    size = _size(partitions, tombs, lines, placed)
     if size > SLICE_BYTES_MAX:
         raise SliceFull(index, size)
     keys = draft.keys_in(index)
@@ -317,8 +372,10 @@ def _slice_write(draft: Draft, index: int, number: int) -> SliceWrite:
             "partitions": partitions,
             "directories": lines,
             "tombstones": tombs,
+            "placed": placed,
         },
         directories=directories,
+        records=records,
         rows=tuple(draft.rows[key] for key in keys if key in draft.rows),
         removed=tuple(key for key in keys if key in draft.removed),
         tombstones=tuple(
@@ -348,7 +405,7 @@ def _directories(draft: Draft, index: int) -> dict[int, uuid.UUID]:
 
 
 def _size(*lists: Sequence[str]) -> int:
-    return sum(_json_bytes(text) for texts in lists for text in texts)
+    return sum(sum(map(len, texts)) + JSON_BYTES * len(texts) for texts in lists)
 
 
 def _json_bytes(text: str) -> int:

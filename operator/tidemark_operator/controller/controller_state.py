@@ -6,13 +6,22 @@ Rows, tombstones and broker registrations advance only by commits known to have 
 O(answer), so that thousands of topics cost nothing until they change.
 """
 
+import dataclasses
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from tidemark.wire.control import PartitionStatus
+from tidemark.wire.control import (
+    PartitionStatesRequest,
+    PartitionStatesResponse,
+    PartitionStatus,
+    TopicState,
+)
+from tidemark_operator.controller.acknowledgements import Acknowledgements
 from tidemark_operator.controller.eligible import awaits_logs
+from tidemark_operator.controller.held_states import HeldStates
 from tidemark_operator.controller.model import (
+    NO_LEADER,
     BrokerHealth,
     BrokerInfo,
     ClusterInfo,
@@ -20,6 +29,7 @@ from tidemark_operator.controller.model import (
     LogReport,
     PartitionRow,
     RowKey,
+    TieringStatus,
     Tombstone,
     TopicInfo,
     min_insync_replicas,
@@ -33,6 +43,12 @@ _NO_ROWS: Mapping[int, PartitionRow] = {}
 _NO_TOMBSTONES: Mapping[int, Tombstone] = {}
 
 
+def collision_key(topic: str) -> str:
+    """Names with the same one cannot be told apart in names of metrics (Kafka's
+    ``Topic.unifyCollisionChars``)."""
+    return topic.replace(".", "_")
+
+
 class ControllerState:
     """Everything the core knows. ``controller_epoch`` is this leader's own; ``commit`` the number
     of the last commit that any slice carries."""
@@ -42,6 +58,10 @@ class ControllerState:
         self.controller_epoch = controller_epoch
         self.cluster = cluster
         self.commit = 0
+        #: The last commit that is known to be stored.
+        self.landed = 0
+        #: The epoch of the controller before, and the last commit that the take-over found.
+        self.found = (0, 0)
         self._planned = 0
         self.brokers: dict[int, BrokerInfo] = {}
         self.health: dict[int, BrokerHealth] = {}
@@ -50,17 +70,38 @@ class ControllerState:
         self.encoded: list[dict[RowKey, str]] = [{} for _ in range(cluster.slices)]
         self.row_bytes = [0] * cluster.slices
         self._tombstones: dict[uuid.UUID, dict[int, Tombstone]] = {}
+        self._tombstones_in: list[dict[uuid.UUID, Tombstone]] = [{} for _ in range(cluster.slices)]
         #: The log directory of each broker as a slice has it, and how many rows of the slice name
         #: it.
         self.directories: list[dict[int, uuid.UUID]] = [{} for _ in range(cluster.slices)]
         self.hosted: list[Counter[int]] = [Counter() for _ in range(cluster.slices)]
+        #: By slice: placements that no status counts yet (:mod:`placement_records`).
+        self.records: list[dict[uuid.UUID, int]] = [{} for _ in range(cluster.slices)]
         self.with_placeholders: set[RowKey] = set()
+        #: Partitions that nobody leads.
+        self.offline: set[RowKey] = set()
         #: Partitions of which a reassignment is under way.
         self.moving: set[RowKey] = set()
+        #: Partitions of which a replica is on a broker and not in the ISR.
+        self.behind: set[RowKey] = set()
+        #: Partitions that are led, and not by their preferred leader.
+        self.unbalanced: set[RowKey] = set()
+        #: Topics whose partitions are to have another number of replicas, by their manifests.
+        self.resizing: set[uuid.UUID] = set()
         #: Offline partitions whose replicas are asked how far their logs reach.
         self.awaiting_logs: set[RowKey] = set()
         self.log_reports: dict[RowKey, dict[int, LogReport]] = {}
+        #: What brokers said of their replicas as they registered.
+        self.held = HeldStates()
+        #: Rows that may be older than what brokers were told (:mod:`rebuilding`): nothing is
+        #: written on them, and nobody is told of them.
+        self.doubted: set[RowKey] = set()
+        #: Rows that this term has changed, as they were before.
+        self.at_first: dict[RowKey, PartitionRow] = {}
         self._failed: dict[int, frozenset[RowKey]] = {}
+        self.acknowledgements = Acknowledgements()
+        #: No broker has reached this controller, though it has led for a while.
+        self.unreached = False
         self.broker_epoch_max = 0
         self.users = Users()
         #: By which brokers answer names that nobody has; no part of what is compared or shown.
@@ -68,8 +109,11 @@ class ControllerState:
         self._rows: dict[uuid.UUID, dict[int, PartitionRow]] = {}
         self._by_broker: dict[int, set[RowKey]] = {}
         self._preferred: dict[int, int] = {}
+        self._led: Counter[int] = Counter()
         self._key_by_id: dict[uuid.UUID, str] = {}
         self._keys_by_name: dict[str, set[str]] = {}
+        #: Names with a character that another may be taken for.
+        self._alike: dict[str, set[str]] = {}
         self._ids_by_row_name: dict[str, set[uuid.UUID]] = {}
 
     def next_commit(self) -> int:
@@ -80,11 +124,30 @@ class ControllerState:
     # ---- topics
 
     def put_topic(self, topic: TopicInfo) -> None:
-        """Take a Topic as the API server now has it (also after each own status write)."""
+        """Take a Topic as the API server now has it (also after each own status write). What is on
+        record of its placement counts as if its status said so; and so does what brokers were told
+        of its tiering, where that is more than an old status says."""
         self.drop_topic(topic.key)
+        on_record = self.records[self.record_home(topic.id)].get(topic.id, 0)
+        if on_record > topic.partitions_placed:
+            topic = dataclasses.replace(topic, partitions_placed=on_record)
+        told = self.held.tiering(topic.id)
+        if told.epoch > topic.tiering.epoch:
+            tiering_status = TieringStatus(tiering=told, since_ms=topic.tiering_status.since_ms)
+            topic = dataclasses.replace(topic, tiering_status=tiering_status)
         self.topics[topic.key] = topic
         self._key_by_id.setdefault(topic.id, topic.key)
         self._keys_by_name.setdefault(topic.name, set()).add(topic.key)
+        if "." in topic.name or "_" in topic.name:
+            self._alike.setdefault(collision_key(topic.name), set()).add(topic.name)
+
+    def take_held(self, node_id: int, told: Iterable[TopicState]) -> None:
+        """A broker says what it was told of its replicas."""
+        self.held.take(node_id, told)
+        for topic_id in {topic_id for topic_id, _ in self.held.keys_on(node_id)}:
+            topic = self.topic_by_id(topic_id)
+            if topic is not None and self.held.tiering(topic_id).epoch > topic.tiering.epoch:
+                self.put_topic(topic)
 
     def drop_topic(self, key: str) -> None:
         """The Topic object is gone. Its rows stay: absence never deletes."""
@@ -97,6 +160,14 @@ class ControllerState:
         names.discard(key)
         if not names:
             del self._keys_by_name[old.name]
+            self._forget_alike(old.name)
+
+    def _forget_alike(self, name: str) -> None:
+        key = collision_key(name)
+        alike = self._alike.get(key, set())
+        alike.discard(name)
+        if not alike:
+            self._alike.pop(key, None)
 
     def topic_by_id(self, topic_id: uuid.UUID) -> TopicInfo | None:
         key = self._key_by_id.get(topic_id)
@@ -105,6 +176,10 @@ class ControllerState:
     def topics_named(self, name: str) -> list[TopicInfo]:
         """Every Topic object that claims this Kafka name."""
         return [self.topics[key] for key in sorted(self._keys_by_name.get(name, ()))]
+
+    def names_like(self, name: str) -> list[str]:
+        """Names of Topics that differ from this one in ``.`` and ``_`` alone, itself included."""
+        return sorted(self._alike.get(collision_key(name), ()))
 
     def row_ids_named(self, name: str) -> frozenset[uuid.UUID]:
         """Topic ids under which rows know this name, with or without a Topic object."""
@@ -124,25 +199,46 @@ class ControllerState:
         return frozenset(self._by_broker.get(node_id, ()))
 
     def all_rows(self) -> Iterator[PartitionRow]:
+        """Nothing that comes again looks at all of them."""
         for rows in self._rows.values():
             yield from rows.values()
 
     def replica_count(self, node_id: int) -> int:
         return len(self._by_broker.get(node_id, ()))
 
+    def leader_count(self, node_id: int) -> int:
+        """Partitions that a broker leads; of :data:`NO_LEADER`, those that nobody does."""
+        return self._led[node_id]
+
+    @property
+    def partition_count(self) -> int:
+        return self._led.total()
+
+    def short_of_replicas(self) -> int:
+        """Partitions whose members in sync, as far as anybody can count on them, are fewer than
+        their replicas."""
+        short = self.offline | self.behind | self.with_placeholders
+        doubted = {key for _, key in self.failed()}.union(self.acknowledgements.doubted())
+        rows = (self.row(key) for key in doubted - short)
+        return len(short) + sum(
+            len(self.in_sync(row)) < len(row.replicas) for row in rows if row is not None
+        )
+
     def preferred_count(self, node_id: int) -> int:
         """Partitions whose preferred leader is this broker."""
         return self._preferred.get(node_id, 0)
 
     def min_isr(self, row: PartitionRow) -> int:
-        """The effective min.insync.replicas of a partition; 1 for one without a Topic. Of an
-        internal topic no more than the replicas that are brokers: one broker alone serves groups
+        """The effective min.insync.replicas of a partition; 1 for one without a Topic. Replicas
+        that are being added do not count before they are there, or a move would stop producers. Of
+        an internal topic no more than the replicas that are brokers: one broker alone serves groups
         and transactions, too."""
         topic = self.topic_by_id(row.topic_id)
         if topic is None:
             return 1
-        minimum = min_insync_replicas(topic, self.cluster)
-        return max(1, min(minimum, len(row.hosts))) if topic.is_internal else minimum
+        places = row.hosts if topic.is_internal else row.replicas
+        there = sum(replica not in row.adding for replica in places)
+        return min_insync_replicas(topic, self.cluster, there)
 
     def logs_of(self, row: PartitionRow) -> dict[int, LogEnd | None]:
         """What the present brokers said of their logs of this row as it is; None: it refuses."""
@@ -158,9 +254,23 @@ class ControllerState:
     def slice_index(self, key: RowKey) -> int:
         return slice_of(key[0], key[1], self.cluster.slices)
 
+    def record_home(self, topic_id: uuid.UUID) -> int:
+        """The slice with the record of a topic's placement: one for all, so that many share a
+        write; for those whose rows begin in it, another."""
+        return int(self.slice_index((topic_id, 0)) == 0) % self.cluster.slices
+
+    def put_records(self, index: int, records: Mapping[uuid.UUID, int]) -> None:
+        """Take the records of one slice that are known to be persisted."""
+        fresh = [id_ for id_ in records if records[id_] != self.records[index].get(id_)]
+        self.records[index] = dict(records)
+        for topic_id in fresh:
+            topic = self.topic_by_id(topic_id)
+            if topic is not None:
+                self.put_topic(topic)
+
     def put_row(self, row: PartitionRow) -> None:
         """Index a row that is known to be persisted. Callers: loading, and :mod:`commit`."""
-        self.remove_row(row.key)
+        self._unindex(row.key)
         self._rows.setdefault(row.topic_id, {})[row.partition] = row
         index, text = self.slice_index(row.key), encode_row(row)
         self.encoded[index][row.key] = text
@@ -170,10 +280,17 @@ class ControllerState:
             self.hosted[index][node_id] += 1
         if row.hosts:
             self._preferred[row.hosts[0]] = self._preferred.get(row.hosts[0], 0) + 1
+        self._led[row.leader] += 1
+        if row.leader == NO_LEADER:
+            self.offline.add(row.key)
         if row.placeholders:
             self.with_placeholders.add(row.key)
         if row.adding or row.removing:
             self.moving.add(row.key)
+        if len(row.isr) < len(row.hosts):
+            self.behind.add(row.key)
+        if row.leader not in (NO_LEADER, *row.hosts[:1]):
+            self.unbalanced.add(row.key)
         if awaits_logs(row):
             self.awaiting_logs.add(row.key)
         else:
@@ -182,7 +299,22 @@ class ControllerState:
             self._ids_by_row_name.setdefault(row.name, set()).add(row.topic_id)
 
     def remove_row(self, key: RowKey) -> None:
-        """Forget a row that is known to be persisted as gone."""
+        """Forget a row that is known to be persisted as gone, and all that was reported of it."""
+        for node_id, failed in list(self._failed.items()):
+            if key in failed:
+                self.put_failed(node_id, failed - {key})
+        self.reports.pop(key, None)
+        self.log_reports.pop(key, None)
+        self.doubted.discard(key)
+        self.at_first.pop(key, None)
+        self._unindex(key)
+
+    def forget_reports(self, topic_id: uuid.UUID) -> None:
+        """A Topic is gone, and its rows stay: what leaders reported of them is not renewed."""
+        for partition in self.rows_of(topic_id):
+            self.reports.pop((topic_id, partition), None)
+
+    def _unindex(self, key: RowKey) -> None:
         row = self.row(key)
         if row is None:
             return
@@ -197,8 +329,12 @@ class ControllerState:
             self.hosted[index][node_id] -= 1
         if row.hosts:
             self._preferred[row.hosts[0]] -= 1
+        self._led[row.leader] -= 1
+        self.offline.discard(key)
         self.with_placeholders.discard(key)
         self.moving.discard(key)
+        self.behind.discard(key)
+        self.unbalanced.discard(key)
         self.awaiting_logs.discard(key)
         self._forget_row_name(row)
 
@@ -215,14 +351,17 @@ class ControllerState:
         former = self.brokers.get(broker.node_id)
         if former is not None and former.broker_epoch != broker.broker_epoch:
             self._failed.pop(broker.node_id, None)  # another process: it reports for itself
+            self.acknowledgements.broker_gone(broker.node_id)
         self.brokers[broker.node_id] = broker
         self.broker_epoch_max = max(self.broker_epoch_max, broker.broker_epoch)
 
     def drop_broker(self, node_id: int) -> None:
         """The Broker object is gone (its rows were changed before, see :mod:`registration`)."""
         self.brokers.pop(node_id, None)
+        self.held.forget_broker(node_id)
         self.health.pop(node_id, None)
         self._failed.pop(node_id, None)
+        self.acknowledgements.broker_gone(node_id)
 
     def directory_of(self, node_id: int, index: int) -> uuid.UUID | None:
         """The log directory that held a broker's replicas of one slice; None: not known."""
@@ -250,6 +389,45 @@ class ControllerState:
         """Whether the storage of any replica of a partition refuses."""
         return any(key in keys for keys in self._failed.values())
 
+    def refuses(self, row: PartitionRow, node_id: int) -> bool:
+        """Whether the storage of one replica refuses, by its broker's report or by its answer to
+        what it was told."""
+        return row.key in self.failed_on(node_id) or self.acknowledgements.storage_refuses(
+            row, node_id
+        )
+
+    def in_sync(self, row: PartitionRow) -> tuple[int, ...]:
+        """The members of an ISR that anybody can count on: of a partition that is led, and not
+        those that were never told of it, or whose storage refuses."""
+        if row.leader == NO_LEADER:
+            return ()
+        known = self.acknowledgements
+        return tuple(
+            node_id
+            for node_id in row.isr
+            if known.has_replica(row, node_id) and not self.refuses(row, node_id)
+        )
+
+    def take_states(
+        self, node_id: int, request: PartitionStatesRequest, response: PartitionStatesResponse
+    ) -> set[uuid.UUID]:
+        """A broker's answer to partition states; the topics of which something else is true since.
+        With the first snapshot of a term that is so of what it leads and nobody knew of."""
+        broker = self.brokers.get(node_id)
+        if broker is None:
+            return set()
+        keys = (
+            (each.topic_id, row.partition) for each in request.topics for row in each.partitions
+        )
+        present = [row for row in map(self.row, keys) if row is not None]
+        was_told = self.acknowledgements.has_told(broker)
+        news = self.acknowledgements.take(broker, present, request, response)
+        if not was_told and self.acknowledgements.has_told(broker):
+            led = {row.topic_id for row in present if row.leader == node_id}
+            topics = ((topic_id, self.topic_by_id(topic_id)) for topic_id in led)
+            news.update(id_ for id_, topic in topics if topic is not None and not topic.was_ready)
+        return news
+
     def live_brokers(self) -> list[BrokerInfo]:
         """By node id; those that may lead and take replicas."""
         return [broker for _, broker in sorted(self.brokers.items()) if broker.live]
@@ -267,13 +445,16 @@ class ControllerState:
 
     def tombstones_in(self, index: int) -> list[Tombstone]:
         """The tombstones of one slice."""
-        return [tombs[index] for tombs in self._tombstones.values() if index in tombs]
+        return list(self._tombstones_in[index].values())
 
     def put_tombstone(self, topic_id: uuid.UUID, index: int, tombstone: Tombstone | None) -> None:
         """Take a tombstone, or its removal (None), that is known to be persisted."""
         if tombstone is not None:
+            self.held.forget_topic(topic_id)
             self._tombstones.setdefault(topic_id, {})[index] = tombstone
+            self._tombstones_in[index][topic_id] = tombstone
             return
+        self._tombstones_in[index].pop(topic_id, None)
         tombs = self._tombstones.get(topic_id, {})
         tombs.pop(index, None)
         if not tombs:

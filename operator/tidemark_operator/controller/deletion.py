@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.deletion_offsets import queries
 from tidemark_operator.controller.deletion_values import (
+    TOPIC_TIMEOUT_MS,
     Delete,
     DeleteCommand,
     DeletePoint,
@@ -58,7 +59,10 @@ def next_step(state: ControllerState, view: DeletionInfo, *, now_ms: int) -> Ste
 
 def _late(view: DeletionInfo, topic: TopicInfo | None, now_ms: int) -> Finished | None:
     begun_ms = view.created_ms if view.started_ms is None else view.started_ms
-    if view.timeout_ms is None or now_ms < begun_ms + view.timeout_ms:
+    timeout_ms = view.timeout_ms
+    if timeout_ms is None and topic is None and view.resolved is None:
+        timeout_ms = TOPIC_TIMEOUT_MS
+    if timeout_ms is None or now_ms < begun_ms + timeout_ms:
         return None
     left = "before the offsets were resolved; nothing was deleted"
     if topic is None:

@@ -22,6 +22,7 @@ from tidemark_operator.controller.deletion_values import (
     Step,
     Waiting,
     error_name,
+    is_fatal,
 )
 from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInfo
@@ -78,10 +79,10 @@ def _query(row: PartitionRow, target: DeletionTarget) -> PointQuery:
 
 def freeze(
     state: ControllerState, view: DeletionInfo, step: Resolve, answers: Answers, *, now_ms: int
-) -> DeletionInfo | Waiting:
+) -> DeletionInfo | Waiting | Finished:
     """The view with its numbers, to be persisted before anything is deleted. Waiting if a leader
     did not answer, or another was elected meanwhile, or it is another topic by now: everything is
-    asked again."""
+    asked again. Finished if leaders would refuse it: so a dry run fails where the real one does."""
     topic = state.topics.get(view.topic_key)
     if topic is None:
         return Waiting(reason="TopicNotFound", message=f"there is no Topic {view.topic_key}")
@@ -99,6 +100,11 @@ def freeze(
         or part not in answers
         or answers[part].error_code
     ]
+    refused = [part for part in late if part in answers and is_fatal(answers[part].error_code)]
+    if refused:
+        code = error_name(answers[refused[0]].error_code)
+        text = f"partitions {numbers(refused)} failed ({code}); nothing was deleted"
+        return Finished(succeeded=False, reason="PartitionsFailed", message=text)
     if late or not points:
         text = f"the leaders of partitions {numbers(late)} have not said where they stand"
         codes = {answers[part].error_code for part in late if part in answers} - {0}

@@ -24,6 +24,16 @@ _FATAL = frozenset(
 _FATAL_NAMES = frozenset(code.name.upper() for code in _FATAL)
 
 
+#: So long a Topic that is not there is waited for where no time-out is given: what is applied at
+#: once arrives in any order.
+TOPIC_TIMEOUT_MS = 5 * 60 * 1000
+
+
+def is_fatal(code: int) -> bool:
+    """Whether an error is not cured by repeating."""
+    return code in {each.value for each in _FATAL}
+
+
 def error_name(code: int) -> str:
     """Kafka's name of an error code."""
     try:

@@ -57,14 +57,23 @@ class Ack:
     leader_epoch: int
     is_leader: bool
 
+    def is_older_than(self, other: "Ack | None") -> bool:
+        """It was overtaken: the same process has acknowledged under a later leader epoch."""
+        if other is None:
+            return False
+        same = (self.broker_epoch, self.tiered_epoch) == (other.broker_epoch, other.tiered_epoch)
+        return same and self.leader_epoch < other.leader_epoch
+
 
 class DisablementProgress:
-    """What brokers have acknowledged of every disablement under way, and when that last moved."""
+    """What brokers have acknowledged of every disablement under way, and when that last moved. Each
+    disablement has a clock of its own, by tiered epoch, that begins with ``status.tiering.since``:
+    so a new controller does not set it back, nor does what is acknowledged to it once more."""
 
     def __init__(self) -> None:
         self._acks: dict[uuid.UUID, dict[tuple[int, int], Ack]] = {}
-        self._moved_ms: dict[uuid.UUID, int] = {}
-        self._remaining: dict[uuid.UUID, int] = {}
+        self._moved_ms: dict[uuid.UUID, tuple[int, int]] = {}
+        self._remaining: dict[uuid.UUID, tuple[int, int]] = {}
         self.errors: dict[uuid.UUID, str] = {}
 
     def take(
@@ -88,15 +97,18 @@ class DisablementProgress:
         before = dict(acks)
         for replica in answer.replicas:
             if replica.error_code == ErrorCode.none.value:
-                acks[replica.partition, node_id] = Ack(
+                ack = Ack(
                     broker_epoch=answer.broker_epoch,
                     tiered_epoch=answer.tiered_epoch,
                     leader_epoch=replica.leader_epoch,
                     is_leader=replica.is_leader,
                 )
+                key = replica.partition, node_id
+                if not ack.is_older_than(acks.get(key)):
+                    acks[key] = ack
         self._note_error(topic_id, node_id, answer)
-        if acks != before:
-            self._moved_ms[topic_id] = now_ms
+        if acks != before and _is_awaited(topic, node_id):
+            self._moved_ms[topic_id] = topic.tiering.epoch, now_ms
         return acks != before
 
     def _note_error(self, topic_id: uuid.UUID, node_id: int, answer: DisablementAnswer) -> None:
@@ -108,23 +120,43 @@ class DisablementProgress:
         else:
             self.errors.pop(topic_id, None)
 
-    def note_remaining(self, topic_id: uuid.UUID, remaining_segments: int, *, now_ms: int) -> None:
+    def note_remaining(self, topic: TopicInfo, remaining_segments: int, *, now_ms: int) -> None:
         """What is left in the tier, by the leaders' reports: falling counts as progress."""
-        if self._remaining.get(topic_id) != remaining_segments:
-            self._remaining[topic_id] = remaining_segments
-            self._moved_ms[topic_id] = now_ms
+        epoch = topic.tiering.epoch
+        known_epoch, former = self._remaining.get(topic.id, (-1, 0))
+        if known_epoch == epoch and remaining_segments < former:
+            self._moved_ms[topic.id] = epoch, now_ms
+        self._remaining[topic.id] = epoch, remaining_segments
 
     def forget(self, topic_id: uuid.UUID) -> None:
         """The disablement is over, or its topic is."""
         for table in (self._acks, self._moved_ms, self._remaining, self.errors):
             table.pop(topic_id, None)
 
+    def forget_gone(self, state: ControllerState) -> None:
+        """What is kept of topics that have no Topic any more."""
+        known = {*self._acks, *self._moved_ms, *self._remaining, *self.errors}
+        for topic_id in known:
+            if state.topic_by_id(topic_id) is None:
+                self.forget(topic_id)
+
     def ack(self, topic_id: uuid.UUID, partition: int, node_id: int) -> Ack | None:
         return self._acks.get(topic_id, {}).get((partition, node_id))
 
-    def stalled(self, topic_id: uuid.UUID, *, now_ms: int) -> bool:
-        """Whether nothing moved for :data:`STALL_MS`; looked at from now on when first asked."""
-        return now_ms - self._moved_ms.setdefault(topic_id, now_ms) >= STALL_MS
+    def stalled(self, topic_id: uuid.UUID, status: TieringStatus, *, now_ms: int) -> bool:
+        """Whether nothing of the present disablement moved for :data:`STALL_MS`."""
+        epoch, moved_ms = self._moved_ms.get(topic_id, (-1, 0))
+        since_ms = status.since_ms
+        if epoch == status.tiering.epoch:
+            since_ms = max(since_ms, moved_ms)
+        return now_ms - since_ms >= STALL_MS
+
+
+def _is_awaited(topic: TopicInfo, node_id: int) -> bool:
+    """Whether a broker's acknowledgement is news by what the status says: it may have been given
+    to an earlier controller."""
+    waiting = topic.tiering_status.pending_brokers
+    return not waiting or node_id in waiting
 
 
 def pending(

@@ -84,11 +84,13 @@ def elect(
 def _best_unclean(
     row: PartitionRow, is_live: Callable[[int], bool], logs: Mapping[int, LogEnd | None]
 ) -> int:
-    """The least bad: of those that may have everything the longest, else any of them, else any."""
+    """The least bad: of those that may have everything the longest, else any of them, else any. Not
+    one that is on its way to become a replica: it may have nothing at all yet, and with it in the
+    ISR the move would be done, and the others would delete what they have."""
     longest = eligible.longest(row, eligible.reported(row, is_live, logs))
     if longest != NO_LEADER:
         return longest
-    live = [replica for replica in row.hosts if is_live(replica)]
+    live = [replica for replica in row.hosts if is_live(replica) and replica not in row.adding]
     last_known = [replica for replica in live if replica in row.last_known_elr]
     return next(iter(last_known or live), NO_LEADER)
 
@@ -168,9 +170,8 @@ def _lead_again(draft: Draft, broker: BrokerInfo) -> None:
     node_id = broker.node_id
     waiting = [row for row in draft.rows_on(node_id) if row.leader == NO_LEADER]
     moved, _ = _settle(draft, waiting)
-    text = (
-        f"broker {node_id} is registered and ready: it leads {count(moved, 'partition')} that "
-        "waited"
+    text = f"broker {node_id} is registered and ready" + (
+        f": it leads {count(moved, 'partition')} that waited" if moved else ""
     )
     draft.emit(normal("Broker", broker.key, "BrokerReady", text))
 
@@ -230,6 +231,8 @@ def _settle(
     without one)."""
     moved = offline = 0
     for row in rows:
+        if row.key in draft.state.doubted:
+            continue
         topic = draft.state.topic_by_id(row.topic_id)
         allowed = unclean or unclean_election(topic, draft.state.cluster)
         new = best(draft, row, unclean=allowed)
@@ -263,13 +266,14 @@ def _emit_elected(draft: Draft, row: PartitionRow, new: PartitionRow) -> None:
 
 def balance_leaders(draft: Draft, *, limit: int) -> int:
     """Give up to ``limit`` partitions back to their preferred leader (the first replica), where it
-    is live and in the ISR; not those of a paused topic. A step of its own, called now and then;
-    returns how many moved."""
-    moved = 0
-    for row in sorted(draft.state.all_rows(), key=lambda row: row.key):
+    is live and in the ISR, and is not to leave; not those of a paused topic. Slice by slice, so
+    that one write holds many. A step of its own, called now and then; returns how many moved."""
+    state, moved = draft.state, 0
+    for key in sorted(state.unbalanced, key=lambda key: (state.slice_index(key), key)):
         if moved >= limit:
             break
-        moved += prefer(draft, row)
+        row = draft.row(key)
+        moved += row is not None and prefer(draft, row)
     return moved
 
 
@@ -285,8 +289,10 @@ def prefer(draft: Draft, persisted: PartitionRow) -> bool:
     if row is None or not row.hosts or (topic is not None and topic.paused):
         return False
     preferred = row.hosts[0]
+    broker = draft.broker(preferred)
     if (
         row.leader in (preferred, NO_LEADER)
+        or (broker is not None and broker.leaving)
         or preferred not in row.isr
         or not draft.can_serve(preferred, row.key)
     ):

@@ -88,5 +88,6 @@ def in_sight(
 
 
 def awaits_logs(row: PartitionRow) -> bool:
-    """Whether replicas of this partition are asked how far their logs reach."""
-    return row.leader == NO_LEADER and bool(row.last_known_elr)
+    """Whether replicas of this partition are asked how far their logs reach: to elect the longest,
+    or, where every complete copy was lost, to say what a person may accept."""
+    return row.leader == NO_LEADER and (bool(row.last_known_elr) or not row.holders)

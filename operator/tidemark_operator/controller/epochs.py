@@ -41,6 +41,12 @@ def too_far_ahead(state: ControllerState, request: BrokerRegistrationRequest) ->
     )
 
 
+def knows_more(state: ControllerState, request: BrokerRegistrationRequest) -> bool:
+    """Whether a broker, which this controller has not admitted yet, was told of more than the
+    take-over found: then that was older (it was restored from a backup)."""
+    return (request.highest_controller_epoch, request.highest_commit) > state.found
+
+
 def left(epoch: int) -> int:
     """How many take-overs there can still be."""
     return EPOCH_MAX - epoch

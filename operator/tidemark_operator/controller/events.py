@@ -41,6 +41,11 @@ def numbers(values: Iterable[int], *, shown: int = 8) -> str:
     return f"{head} and {rest} more" if rest > 0 else head
 
 
+def quoted(text: str, *, shown: int = 80) -> str:
+    """What a person has written, short enough for a message that has more to say."""
+    return text if len(text) <= shown else f"{text[:shown]}… ({len(text)} characters)"
+
+
 def count(number: int, noun: str) -> str:
     """``1 partition``, ``2 partitions``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

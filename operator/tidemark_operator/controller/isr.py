@@ -62,7 +62,10 @@ def _decide(draft: Draft, leader: int, change: IsrChange) -> IsrResult:
 
 
 def _refusal(draft: Draft, row: PartitionRow, leader: int, change: IsrChange) -> ErrorCode:
-    """Why a change is refused, in Kafka's order of checks; ``none`` if it is not."""
+    """Why a change is refused, in Kafka's order of checks; ``none`` if it is not. Where the row may
+    be older than what the leader was told, nobody's word counts before it is rebuilt."""
+    if row.key in draft.state.doubted:
+        return ErrorCode.operation_not_attempted
     if change.leader_epoch != row.leader_epoch or row.leader != leader:
         return ErrorCode.fenced_leader_epoch
     if change.partition_epoch != row.partition_epoch:

@@ -16,6 +16,7 @@ from tidemark.configuration.broker_keys import (
     TIERING_SYSTEM,
     UNDER_REPLICATED_CREATION,
 )
+from tidemark.configuration.table import CLUSTER
 from tidemark.logfiles.names import COORDINATORS_TOPICS
 from tidemark.tiering import NEVER_TIERED, DisablePolicy, Tiering
 from tidemark.wire.control import Endpoint, LeaderRecoveryState
@@ -113,11 +114,13 @@ class Tombstone:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerHealth:
-    """A broker's own report (BrokerStatus); kept in memory only."""
+    """A broker's own report (BrokerStatus); kept in memory only. ``storage_error``: of replicas, or
+    of the log directory as a whole; ``directory_error``: of that only."""
 
     log_bytes: int = 0
     replicas: int = 0
     storage_error: str = ""
+    directory_error: str = ""
     remote_error: str = ""
     store_id: str = ""
 
@@ -125,13 +128,16 @@ class BrokerHealth:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerInfo:
     """A ``Broker`` object and its registration. ``broker_epoch`` -1: never registered.
-    ``directory_id`` outlives the process; ``incarnation_id`` is one process. A broker that is
-    fenced or shutting down leads nothing and joins no ISR. ``status`` is the object's status as
-    last read or written."""
+    ``directory_id`` outlives the process; ``incarnation_id`` is one process. ``reported_rack`` is
+    what the latest registration said, and is persisted with it: racks count also while a broker is
+    away, and for a new controller. A broker that is fenced or shutting down leads nothing and joins
+    no ISR. ``asked``, ``deletion_held``: as a Topic's. ``status`` is the object's status as last
+    read or written."""
 
     node_id: int
     key: str
-    rack: str | None = None
+    spec_rack: str | None = None
+    reported_rack: str | None = None
     broker_epoch: int = NO_EPOCH
     incarnation_id: uuid.UUID | None = None
     directory_id: uuid.UUID | None = None
@@ -141,6 +147,9 @@ class BrokerInfo:
     proven: bool = True
     shutting_down: bool = False
     deleting: bool = False
+    drain: bool = False
+    deletion_held: bool = False
+    asked: Mapping[str, str] = dataclasses.field(default_factory=dict)
     generation: int = 1
     status: Json = dataclasses.field(default_factory=dict)
 
@@ -152,6 +161,16 @@ class BrokerInfo:
     @property
     def registered(self) -> bool:
         return self.broker_epoch >= 0
+
+    @property
+    def leaving(self) -> bool:
+        """Its replicas are to go elsewhere, and it is given none."""
+        return self.deleting or self.drain
+
+    @property
+    def rack(self) -> str | None:
+        """What the manifest says goes before what the broker says itself."""
+        return self.spec_rack if self.spec_rack is not None else self.reported_rack
 
 
 class DeletionPolicy(enum.Enum):
@@ -183,10 +202,13 @@ class TopicInfo:
     """A ``Topic`` object. ``key`` is "namespace/name", ``name`` Kafka's topic name, ``topic_id``
     ``status.topicId`` (None until written: then it will be ``uid``). ``config`` holds every Kafka
     key that is set for the topic, typed fields (``local.retention.*``) included; of a paused topic
-    what held when it was paused. ``config_problem`` says what in it cannot be had ("": nothing).
+    what held when it was paused. ``config_problem`` says what in it cannot be had ("": nothing),
+    ``config_reason`` is the condition's reason then.
     ``partitions_placed`` and ``tiering_status`` are what ``status`` persists; ``status`` is the
     object's whole status as last read or written. ``assignments``: the brokers that partitions
-    are to be placed on, where somebody has said so."""
+    are to be placed on, where somebody has said so; ``asked``: what a person accepts, by annotation
+    (:mod:`tidemark.annotations`). ``deletion_held``: it is being deleted though it is
+    ``protected``, and is served on as if it were not; ``deletion_ms`` is None."""
 
     key: str
     uid: uuid.UUID
@@ -196,14 +218,18 @@ class TopicInfo:
     replication_factor: int
     config: Mapping[str, str] = dataclasses.field(default_factory=dict)
     config_problem: str = ""
+    config_reason: str = "LocalRetentionTooLong"
     tiering_spec: TieringSpec = TieringSpec()
     tiering_status: TieringStatus = TieringStatus()
     topic_id: uuid.UUID | None = None
     created_ms: int = 0
     deletion_ms: int | None = None
     deletion_policy: DeletionPolicy = DeletionPolicy.DELETE
+    protected: bool = False
+    deletion_held: bool = False
     assignments: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     paused: bool = False
+    asked: Mapping[str, str] = dataclasses.field(default_factory=dict)
     partitions_placed: int = 0
     status: Json = dataclasses.field(default_factory=dict)
 
@@ -218,18 +244,55 @@ class TopicInfo:
         return self.name in COORDINATORS_TOPICS
 
     @property
+    def was_ready(self) -> bool:
+        """Whether its status says that this generation is Ready."""
+        conditions = self.status.get("conditions")
+        listed = conditions if isinstance(conditions, list | tuple) else ()
+        return any(
+            isinstance(each, Mapping)
+            and (each.get("type"), each.get("status")) == ("Ready", "True")
+            and each.get("observedGeneration") == self.generation
+            for each in listed
+        )
+
+    @property
     def tiering(self) -> Tiering:
         """As persisted."""
         return self.tiering_status.tiering
 
 
+#: Characters of an annotation's value that a status keeps.
+ACCEPTED_CHARS_MAX = 1024
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Acceptance:
+    """What a person has accepted: the annotation, its value, and what was done because of it."""
+
+    annotation: str
+    value: str
+    effect: str
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OrphanedTopic:
-    """A topic left behind by ``deletionPolicy: Orphan``, as the Cluster's status lists it."""
+    """A topic left behind by ``deletionPolicy: Orphan``, as the Cluster's status lists it, with the
+    tiering that it is adopted with."""
 
     topic_id: uuid.UUID
     name: str
     since_ms: int
+    tiering_status: TieringStatus = TieringStatus()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterRebuilding:
+    """Why rows are rebuilt from brokers' reports, and since when, as the Cluster's status has it.
+    ``behind``: every row may be older than what brokers were told; else slices are lost, and what
+    the others hold is right."""
+
+    since: str
+    behind: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,11 +300,11 @@ class ClusterInfo:
     """A ``Cluster`` object. ``config`` and ``groups`` as in spec; ``remote_storage`` is the JSON of
     the accepted storage configuration with credentials resolved ("" for none);
     ``storage_problem`` says why remote storage cannot be used at present ("" when it can, or none
-    is configured),
-    ``certificates_problem`` why an authority cannot ("" when both can); ``store_id``
+    is configured), ``swept`` what the last sweep of the tier has left ("" for nothing, None while
+    nobody knows), ``certificates_problem`` why an authority cannot ("" when both can); ``store_id``
     is the accepted identity ("" while there is none). ``authorize``: ACLs decide what users may do,
     but for ``super_users`` (principals without ``User:``); ``quotas``: of whoever has none of
-    their own."""
+    their own; ``asked``: as a Topic's."""
 
     key: str
     cluster_id: str
@@ -250,13 +313,18 @@ class ClusterInfo:
     remote_storage: str = ""
     store_id: str = ""
     storage_problem: str = ""
+    swept: str | None = None
     certificates_problem: str = ""
     authorize: bool = False
     super_users: tuple[str, ...] = ()
     quotas: tuple[ClientQuota, ...] = ()
 
     orphans: tuple[OrphanedTopic, ...] = ()
+    rebuilding: ClusterRebuilding | None = None
+    asked: Mapping[str, str] = dataclasses.field(default_factory=dict)
     slices: int = 64
+    deleting: bool = False
+    deletion_held: bool = False
     generation: int = 1
     status: Json = dataclasses.field(default_factory=dict)
 
@@ -268,6 +336,10 @@ class ClusterInfo:
     def flag(self, name: str, *, default: bool = False) -> bool:
         value = self.config.get(name)
         return default if value is None else value.strip().lower() == "true"
+
+    def whole_number(self, name: str) -> int:
+        """The value of a key of the Cluster that is a whole number, or its default."""
+        return int(self.config.get(name) or CLUSTER[name].default or 0)
 
     @property
     def under_replicated_creation(self) -> bool:
@@ -286,11 +358,13 @@ class ClusterInfo:
         return DisablePolicy.DELETE if configured == "delete" else DisablePolicy.RETAIN
 
 
-def min_insync_replicas(topic: TopicInfo, cluster: ClusterInfo) -> int:
-    """Effective minimum: min(min.insync.replicas, replication factor), at least 1 (KIP-409)."""
+def min_insync_replicas(topic: TopicInfo, cluster: ClusterInfo, replicas: int | None = None) -> int:
+    """Effective minimum: min(min.insync.replicas, replication factor), at least 1 (KIP-409).
+    ``replicas``: of a partition that is there its own number, whatever the manifest wants by
+    now."""
     text = topic.config.get("min.insync.replicas") or cluster.config.get("min.insync.replicas", "1")
     configured = int(text) if text.isdecimal() else 1
-    return max(1, min(configured, topic.replication_factor))
+    return max(1, min(configured, topic.replication_factor if replicas is None else replicas))
 
 
 def unclean_election(topic: TopicInfo | None, cluster: ClusterInfo) -> bool:

@@ -72,9 +72,9 @@ def reassign(
         row = rows.get(partition)
         problem = _problem(draft, topic, row, replicas)
         if problem is None and row is not None:
-            new = _redirected(draft, row, replicas or original(row))
-            if new is None:
-                text = "no replica that would be left is in sync: try again later"
+            new = redirected(draft, row, replicas or original(row))
+            if new is None or not keeps_minimum(draft, row, new):
+                text = "too few of the replicas that would be left are in sync: try again later"
                 problem = ErrorCode.invalid_replica_assignment, text
             else:
                 drafted[partition] = new
@@ -93,8 +93,9 @@ def reassign(
 
 
 def settled(draft: Draft, row: PartitionRow) -> PartitionRow:
-    """The row without those that go, once all that come are in the ISR; else the row as it is. (Its
-    epochs are for the caller to raise.)"""
+    """The row without those that go, once all that come are in the ISR, and as many of those that
+    stay as have to be: until then whoever goes is needed, by producers, and as one more that has
+    what is committed. Else the row as it is. (Its epochs are for the caller to raise.)"""
     if not is_moving(row) or not set(row.adding) <= set(row.isr):
         return row
     replicas = target(row)
@@ -102,11 +103,21 @@ def settled(draft: Draft, row: PartitionRow) -> PartitionRow:
     leader = _leader(draft, row, isr)
     if row.leader != NO_LEADER and leader == NO_LEADER:
         return row
-    if not isr:
+    if len(isr) < _needed(draft, row):
         return row
     return dataclasses.replace(
         row, replicas=replicas, isr=isr, leader=leader, adding=(), removing=()
     )
+
+
+def keeps_minimum(draft: Draft, row: PartitionRow, new: PartitionRow) -> bool:
+    """Whether nobody goes who has what is committed, or enough are in sync without them."""
+    return set(row.holders) <= set(new.holders) or len(new.isr) >= _needed(draft, new)
+
+
+def _needed(draft: Draft, row: PartitionRow) -> int:
+    """How many have to be in sync once the move is done."""
+    return max(1, min(len(target(row)), draft.min_isr(row)))
 
 
 def finish(draft: Draft) -> int:
@@ -144,27 +155,28 @@ def _problem(
         return wrong, "the assignment names a broker twice"
     for replica in replicas:
         broker = draft.broker(replica)
-        if broker is None or not broker.registered or broker.deleting:
-            return wrong, f"broker {replica} is not registered, or is being removed"
+        if broker is None or not broker.registered or broker.leaving:
+            return wrong, f"broker {replica} is not registered, or is being drained"
     return None
 
 
-def _redirected(draft: Draft, row: PartitionRow, replicas: tuple[int, ...]) -> PartitionRow | None:
-    """On its way to ``replicas``; None where that would leave nobody in sync. What a former move
-    brought and this one does not want goes at once."""
+def redirected(draft: Draft, row: PartitionRow, replicas: tuple[int, ...]) -> PartitionRow | None:
+    """On its way to ``replicas`` (placeholders are in their places at once); None where that would
+    leave nobody in sync. What a former move brought and this one does not want goes at once."""
     base = tuple(replica for replica in original(row) if replica >= 0)
     removing = tuple(replica for replica in base if replica not in replicas)
     held = (*replicas, *removing)
     isr = tuple(replica for replica in held if replica in row.isr)
     leader = _leader(draft, row, isr)
-    if not isr or (row.leader != NO_LEADER and leader == NO_LEADER):
+    lost = row.leader != NO_LEADER and leader == NO_LEADER
+    if not isr or lost or all(replica < 0 for replica in replicas):
         return None
     new = dataclasses.replace(
         row,
         replicas=held,
         isr=isr if set(isr) != set(row.isr) else row.isr,
         leader=leader,
-        adding=tuple(replica for replica in replicas if replica not in base),
+        adding=tuple(replica for replica in replicas if replica >= 0 and replica not in base),
         removing=removing,
     )
     return elections.changed(row, settled(draft, new), draft.min_isr(row))

@@ -1,25 +1,33 @@
 """Where replicas go: rack-aware, balanced, the same for the same seed; KIP-409's placeholders.
 
-Each partition takes the least loaded brokers, one rack after another; ties are broken by a hash of
-(topic id, partition, node id), so a plan is reproducible and spreads. Where somebody has said
+Each partition takes one rack after another, and in a rack the broker with the fewest replicas of
+the same topic, then of all topics; for the preferred leader the partitions that a broker is to lead
+count first, again of the topic and then of all. (By the sum over all topics alone, a broker that
+joins would lead every partition of the next topic.) Ties are broken by a hash of (topic id,
+partition, node id), so a plan is reproducible and spreads. Where somebody has said
 where a partition is to be (Kafka's CreateTopics may), it goes there. Where brokers are missing and
 ``enable.under.replicated.topic.creation`` is on, the missing replicas become -1, -2, -3, provided
 that min(min.insync.replicas, replication factor) live brokers exist (invariant 18), for an internal
 topic one. A broker takes
-at most one replica of a partition (17), and each placeholder is filled once (16).
+at most one replica of a partition (17), and each placeholder is filled once (16), no more of them
+at a time than may catch up together (:mod:`catching_up`).
 """
 
 import dataclasses
 import hashlib
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from tidemark_operator.controller import restoring
+from tidemark_operator.controller.catching_up import Room
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.events import count, normal
 from tidemark_operator.controller.model import (
     NO_LEADER,
     BrokerInfo,
     PartitionRow,
+    RowKey,
     TopicInfo,
     min_insync_replicas,
 )
@@ -45,6 +53,43 @@ class Placed:
     placeholders: int
 
 
+class Spread:
+    """Where a topic's replicas are, and who is to lead its partitions."""
+
+    def __init__(self, rows: Iterable[PartitionRow]) -> None:
+        self.replicas: Counter[int] = Counter()
+        self.leaders: Counter[int] = Counter()
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: PartitionRow) -> None:
+        self.replicas.update(row.hosts)
+        self.leaders.update(row.hosts[:1])
+
+    def remove(self, row: PartitionRow) -> None:
+        self.replicas.subtract(row.hosts)
+        self.leaders.subtract(row.hosts[:1])
+
+
+class Spreads:
+    """Those of the topics that one decision comes across."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._known: dict[uuid.UUID, Spread] = {}
+
+    def of(self, topic_id: uuid.UUID) -> Spread:
+        if topic_id not in self._known:
+            self._known[topic_id] = Spread(self._draft.rows_of(topic_id).values())
+        return self._known[topic_id]
+
+    def moved(self, old: PartitionRow, new: PartitionRow) -> None:
+        """A row has changed since."""
+        spread = self.of(old.topic_id)
+        spread.remove(old)
+        spread.add(new)
+
+
 def place_topic(draft: Draft, topic: TopicInfo) -> Placed | BrokersMissing:
     """Create the rows that a topic lacks: all of a new one, the added ones of one that grows.
     Rows from 0 to ``partitions_placed`` are never created again: their absence is not evidence."""
@@ -55,18 +100,17 @@ def place_topic(draft: Draft, topic: TopicInfo) -> Placed | BrokersMissing:
     ]
     if not missing:
         return Placed(created=(), placeholders=0)
-    live = takers(draft)
+    live = staying(draft)
     required = required_brokers(draft, topic)
     assigned = {partition: _assigned(draft, topic, partition) for partition in missing}
     if len(live) < required and not all(assigned.values()):
         return BrokersMissing(required=required, live=len(live))
-    placeholders = 0
+    placeholders, spread = 0, Spread(present.values())
     for partition in missing:
-        replicas = assigned[partition] or choose(
-            draft, topic.id, partition, live, topic.replication_factor
-        )
-        row = _new_row(draft, topic, partition, replicas)
+        replicas = assigned[partition] or _choose(draft, topic, partition, live, spread)
+        row = restoring.first_row(topic, _new_row(draft, topic, partition, replicas))
         draft.put_row(row)
+        spread.add(row)
         placeholders += row.placeholders
     text = f"{count(len(missing), 'partition')} placed on {count(len(live), 'broker')}"
     if placeholders:
@@ -75,9 +119,9 @@ def place_topic(draft: Draft, topic: TopicInfo) -> Placed | BrokersMissing:
     return Placed(created=tuple(missing), placeholders=placeholders)
 
 
-def takers(draft: Draft) -> list[BrokerInfo]:
-    """Live brokers that may take new replicas: not those whose ``Broker`` is being deleted."""
-    return [broker for broker in draft.live_brokers() if not broker.deleting]
+def staying(draft: Draft) -> list[BrokerInfo]:
+    """Live brokers on which a new topic may be: none that is to give up what it has."""
+    return [broker for broker in draft.live_brokers() if not broker.leaving]
 
 
 def required_brokers(draft: Draft, topic: TopicInfo) -> int:
@@ -93,8 +137,9 @@ def _assigned(draft: Draft, topic: TopicInfo, partition: int) -> tuple[int, ...]
     """Where somebody has said that a partition is to be; () where nobody has, or it cannot be (one
     of them has to be alive to begin with)."""
     wanted = topic.assignments.get(partition, ())
-    known = all(draft.broker(node_id) is not None for node_id in wanted)
-    if len(wanted) != topic.replication_factor or not known:
+    brokers = [draft.broker(node_id) for node_id in wanted]
+    stay = all(broker is not None and not broker.leaving for broker in brokers)
+    if len(wanted) != topic.replication_factor or not stay:
         return ()
     return wanted if any(map(draft.is_live, wanted)) else ()
 
@@ -113,37 +158,59 @@ def _new_row(
     )
 
 
-def choose(
-    draft: Draft, topic_id: uuid.UUID, partition: int, live: Sequence[BrokerInfo], factor: int
+def _choose(
+    draft: Draft, topic: TopicInfo, partition: int, live: Sequence[BrokerInfo], spread: Spread
 ) -> tuple[int, ...]:
     """The replicas of one new partition: the preferred leader first, placeholders last."""
     chosen: list[BrokerInfo] = []
     left = list(live)
-    while left and len(chosen) < factor:
-        best = min(left, key=lambda broker: _rank(draft, topic_id, partition, broker, chosen))
+    key = topic.id, partition
+    while left and len(chosen) < topic.replication_factor:
+        best = min(left, key=lambda broker: _rank(draft, key, broker, chosen, spread))
         chosen.append(best)
         left.remove(best)
-    missing = factor - len(chosen)
+    missing = topic.replication_factor - len(chosen)
     return (*(broker.node_id for broker in chosen), *(-1 - index for index in range(missing)))
 
 
 def _rank(
-    draft: Draft,
-    topic_id: uuid.UUID,
-    partition: int,
-    broker: BrokerInfo,
-    chosen: Iterable[BrokerInfo],
-) -> tuple[int, int, int, bytes]:
-    """Lowest first: a rack not used yet, then load (for the leader, leaderships before it)."""
-    chosen = list(chosen)
-    used = sum(rack_of(other) == rack_of(broker) for other in chosen)
-    leads = 0 if chosen else draft.preferred_count(broker.node_id)
+    draft: Draft, key: RowKey, broker: BrokerInfo, chosen: Sequence[BrokerInfo], spread: Spread
+) -> tuple[int, tuple[int, int], tuple[int, int], bytes]:
+    """Lowest first: a rack not used yet, then load, of the topic before all (for the leader,
+    leaderships before it)."""
+    node_id = broker.node_id
+    leads = (0, 0) if chosen else (spread.leaders[node_id], draft.preferred_count(node_id))
     return (
-        used,
+        _in_rack(broker, chosen),
         leads,
-        draft.replica_count(broker.node_id),
-        _tie(topic_id, partition, broker.node_id),
+        (spread.replicas[node_id], draft.replica_count(node_id)),
+        _tie(key, node_id),
     )
+
+
+def _in_rack(broker: BrokerInfo, others: Iterable[BrokerInfo]) -> int:
+    """How many of the others are in the broker's rack."""
+    return sum(rack_of(other) == rack_of(broker) for other in others)
+
+
+def newcomer(
+    draft: Draft, row: PartitionRow, kept: Iterable[int], spread: Spread, room: Room
+) -> int | None:
+    """The broker that takes a replica of a partition beside those that are kept, and has room for
+    it; None where there is none, or none in the rack that it should be in: it is waited for."""
+    if room.is_full:
+        return None
+    candidates = [broker for broker in room.takers if broker.node_id not in row.replicas]
+    known = [broker for node_id in kept if (broker := draft.broker(node_id)) is not None]
+    racks = Counter(map(rack_of, known))
+    fewest = min((racks[rack_of(broker)] for broker in candidates), default=0)
+    open_ = [
+        broker
+        for broker in candidates
+        if racks[rack_of(broker)] == fewest and room.admits(broker.node_id, row.key)
+    ]
+    best = min(open_, key=lambda broker: _rank(draft, row.key, broker, known, spread), default=None)
+    return None if best is None else best.node_id
 
 
 def rack_of(broker: BrokerInfo) -> str:
@@ -151,7 +218,8 @@ def rack_of(broker: BrokerInfo) -> str:
     return f"rack:{broker.rack}" if broker.rack is not None else f"broker:{broker.node_id}"
 
 
-def _tie(topic_id: uuid.UUID, partition: int, node_id: int) -> bytes:
+def _tie(key: RowKey, node_id: int) -> bytes:
+    topic_id, partition = key
     seed = topic_id.bytes + partition.to_bytes(4, "big") + node_id.to_bytes(4, "big")
     return hashlib.blake2b(seed, digest_size=8).digest()
 
@@ -166,18 +234,15 @@ def fill_placeholders(draft: Draft, *, limit: int) -> int:
     that is being deleted, and one without a Topic."""
     waiting = [row for row in _with_placeholders(draft) if _fillable(draft, row)]
     waiting.sort(key=lambda row: (sum(map(draft.is_live, row.hosts)), row.key))
-    filled: dict[uuid.UUID, int] = {}
-    done = 0
+    filled: Counter[uuid.UUID] = Counter()
+    room, spreads = Room(draft), Spreads(draft)
     for row in waiting:
-        if done >= limit:
+        if filled.total() >= limit or room.is_full:
             break
-        if (new := _fill_one(draft, row)) is not None:
-            draft.put_row(new)
-            filled[row.topic_id] = filled.get(row.topic_id, 0) + 1
-            done += 1
+        filled[row.topic_id] += _fill_one(draft, row, spreads, room)
     for topic_id, number in filled.items():
         _emit_filled(draft, topic_id, number)
-    return done
+    return filled.total()
 
 
 def _with_placeholders(draft: Draft) -> list[PartitionRow]:
@@ -189,24 +254,26 @@ def _with_placeholders(draft: Draft) -> list[PartitionRow]:
 def _fillable(draft: Draft, row: PartitionRow) -> bool:
     topic = draft.state.topic_by_id(row.topic_id)
     served = topic is not None and not topic.paused and topic.deletion_ms is None
+    if row.key in draft.state.doubted:
+        return False
     return served and row.leader != NO_LEADER
 
 
-def _fill_one(draft: Draft, row: PartitionRow) -> PartitionRow | None:
-    candidates = [broker for broker in takers(draft) if broker.node_id not in row.replicas]
-    if not candidates:
-        return None
-    known = [broker for node_id in row.hosts if (broker := draft.broker(node_id)) is not None]
-    best = min(
-        candidates, key=lambda broker: _rank(draft, row.topic_id, row.partition, broker, known)
-    )
+def _fill_one(draft: Draft, row: PartitionRow, spreads: Spreads, room: Room) -> bool:
+    node_id = newcomer(draft, row, row.hosts, spreads.of(row.topic_id), room)
+    if node_id is None:
+        return False
     place = next(index for index, replica in enumerate(row.replicas) if replica < 0)
-    replicas = (*row.replicas[:place], best.node_id, *row.replicas[place + 1 :])
-    return dataclasses.replace(row, replicas=replicas, partition_epoch=row.partition_epoch + 1)
+    replicas = (*row.replicas[:place], node_id, *row.replicas[place + 1 :])
+    new = dataclasses.replace(row, replicas=replicas, partition_epoch=row.partition_epoch + 1)
+    draft.put_row(new)
+    room.take(node_id, row.key)
+    spreads.moved(row, new)
+    return True
 
 
 def _emit_filled(draft: Draft, topic_id: uuid.UUID, number: int) -> None:
     topic = draft.state.topic_by_id(topic_id)
-    if topic is not None:
+    if topic is not None and number:
         text = f"{count(number, 'placeholder')} filled by brokers that joined"
         draft.emit(normal("Topic", topic.key, "PlaceholderFilled", text))

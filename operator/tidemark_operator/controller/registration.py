@@ -14,7 +14,7 @@ twice even if a ``Broker`` object was deleted and made again.
 
 import dataclasses
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
@@ -44,8 +44,9 @@ def register(
     the commit, and the order of the commit matters: slices first, then the Broker's status (a
     persisted registration says that the ISRs were left)."""
     broker = draft.broker(request.broker_id)
-    gone = not session_alive or (broker is not None and not connected and _same(broker, request))
-    refused = _refusal(draft.state, broker, request, gone=gone)
+    refused = refusal(
+        draft.state, broker, request, session_alive=session_alive, connected=connected
+    )
     if refused is not None or broker is None:
         error, message = refused or (ErrorCode.broker_id_not_registered, "")
         return _response(draft.state, error, message, NO_EPOCH, session_timeout_ms)
@@ -57,13 +58,15 @@ def register(
     return _response(draft.state, ErrorCode.none, None, epoch, session_timeout_ms)
 
 
-def _refusal(
+def refusal(
     state: ControllerState,
     broker: BrokerInfo | None,
     request: BrokerRegistrationRequest,
     *,
-    gone: bool,
+    session_alive: bool,
+    connected: bool,
 ) -> tuple[ErrorCode, str] | None:
+    """Why a process is not admitted as this broker, whatever is decided about it else."""
     if request.cluster_id != state.cluster.cluster_id:
         text = (
             f"this is cluster {state.cluster.cluster_id}, the broker's configuration names "
@@ -76,6 +79,7 @@ def _refusal(
     strange = epochs.too_far_ahead(state, request)
     if strange is not None:
         return ErrorCode.invalid_registration, f"broker {request.broker_id} is refused: {strange}"
+    gone = not session_alive or (not connected and _same(broker, request))
     other_process = broker.incarnation_id not in (None, request.incarnation_id)
     if other_process and not gone and not _has_proof(broker, request):
         text = f"broker {request.broker_id} is alive as another process: stop it, or use another id"
@@ -113,7 +117,9 @@ def _admit(draft: Draft, broker: BrokerInfo, request: BrokerRegistrationRequest)
     how = "after a clean shutdown" if proof else "without proof of a clean shutdown"
     if moved:
         how = "with another log directory"
-    text = f"broker {broker.node_id} registered {how} (epoch {epoch}): it left {count(left, 'ISR')}"
+    text = f"broker {broker.node_id} registered {how} (epoch {epoch})"
+    if left:
+        text += f": it left {count(left, 'ISR')}"
     draft.emit(normal("Broker", broker.key, "BrokerRegistered", text))
     if lost:
         text = (
@@ -132,8 +138,9 @@ def next_broker_epoch(draft: Draft, previous: int) -> int:
 
 
 def _present(draft: Draft, broker: BrokerInfo, request: BrokerRegistrationRequest) -> None:
-    rack = request.rack if request.rack is not None else broker.rack
-    new = dataclasses.replace(broker, rack=rack, listeners=tuple(request.listeners))
+    new = dataclasses.replace(
+        broker, reported_rack=request.rack, listeners=tuple(request.listeners)
+    )
     if new != draft.state.brokers.get(broker.node_id):
         draft.put_broker(new)
 
@@ -145,6 +152,8 @@ def _leave(
     replicas that were in another directory)."""
     left = lost = moved = 0
     for row in draft.rows_on(node_id):
+        if row.key in draft.state.doubted:
+            continue  # all who may hold what is committed will be compared
         index = draft.state.slice_index(row.key)
         same_disk = draft.state.directory_of(node_id, index) in (None, directory_id)
         new = after_restart(row, node_id, draft, proof=proof, same_disk=same_disk)
@@ -253,32 +262,62 @@ def fenced_at_take_over(node_id: int, stored_fenced: bool, rows: Iterable[Partit
     return stored_fenced and not serving
 
 
-def removal_blockers(state: ControllerState, node_id: int) -> list[RowKey]:
+def removal_blockers(draft: Draft, node_id: int) -> list[RowKey]:
     """Partitions that keep a ``Broker`` from being removed: no other live broker is known to have
-    their records. Until one has, the finalizer waits, and the broker serves on (or may come
-    back)."""
-    rows = (state.row(key) for key in state.keys_on(node_id))
-    return sorted(
-        row.key for row in rows if row is not None and not _survives(row, node_id, state.is_live)
-    )
+    their records, or fewer have them without it than min.insync.replicas promises. Until that is
+    mended, the finalizer waits, and the broker serves on (or may come back)."""
+    return [row.key for row in draft.rows_on(node_id) if not _survives(draft, row, node_id)]
 
 
-def _survives(row: PartitionRow, node_id: int, is_live: Callable[[int], bool]) -> bool:
-    proven = row.isr + row.elr
-    return any(replica != node_id and is_live(replica) for replica in proven)
+def _survives(draft: Draft, row: PartitionRow, node_id: int) -> bool:
+    if draft.is_in_doubt(row.key):
+        return False
+    proven = set(row.isr + row.elr)
+    others = proven - {node_id}
+    enough = node_id not in proven or len(others) >= draft.min_isr(row)
+    return enough and has_live_copy(draft, row.key, without=node_id)
+
+
+def has_live_copy(draft: Draft, key: RowKey, *, without: int) -> bool:
+    """Whether a live broker beside one has all records of a partition."""
+    row = draft.row(key)
+    proven = () if row is None else row.isr + row.elr
+    return any(replica != without and draft.is_live(replica) for replica in proven)
 
 
 def remove_broker(draft: Draft, node_id: int) -> None:
     """A ``Broker`` object is being deleted and nothing blocks it: its replicas leave every
-    partition and become placeholders, which another broker fills."""
+    partition and become placeholders, which another broker fills; those that were going, or coming,
+    with a move leave no place behind. One that others were to make room for stays in the place of
+    one that comes no more: a move never ends with fewer than it was to end with."""
     for row in draft.rows_on(node_id):
+        back = _called_back(row, node_id)
         free = min((*row.replicas, 0)) - 1
-        replicas = tuple(free if replica == node_id else replica for replica in row.replicas)
+        instead = {node_id: back if node_id in row.adding + row.removing else free}
+        replicas = (instead.get(other, other) for other in row.replicas if other != back)
         left = dataclasses.replace(
             row,
-            replicas=replicas,
+            replicas=tuple(replica for replica in replicas if replica is not None),
             isr=tuple(replica for replica in row.isr if replica != node_id),
             leader=NO_LEADER if row.leader == node_id else row.leader,
+            adding=_still_coming(row, node_id),
+            removing=tuple(other for other in row.removing if other not in (node_id, back)),
         )
         left = eligible.carried(row, left, draft.min_isr(row))
         draft.put_row(elections.raised(row, elections.best(draft, left, unclean=False)))
+
+
+def _called_back(row: PartitionRow, node_id: int) -> int | None:
+    """Who stays of those that go, since one that was to come is removed."""
+    if node_id not in row.adding:
+        return None
+    in_sync = [other for other in row.removing if other in row.isr]
+    return next(iter([*in_sync, *row.removing]), None)
+
+
+def _still_coming(row: PartitionRow, node_id: int) -> tuple[int, ...]:
+    """Once one is gone that others were to replace, these count as what the partition has: else so
+    few would be left that the minimum in sync, which is never more than that, would sink."""
+    if node_id in row.removing:
+        return ()
+    return tuple(replica for replica in row.adding if replica != node_id)

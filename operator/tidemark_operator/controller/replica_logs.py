@@ -52,6 +52,12 @@ class ReplicaLogs:
         first = 0 if reached is None else bisect.bisect_right(keys, reached)
         return [*keys[first:], *keys[:first]][:ASKED_MAX]
 
+    def forget_gone(self, state: ControllerState) -> None:
+        """Partitions that are no more are neither asked about nor remembered."""
+        for start in self._starts.values():
+            for keys in (start.pending, start.answered):
+                keys.difference_update([key for key in keys if state.row(key) is None])
+
     def _start(self, state: ControllerState, broker: BrokerInfo) -> _Start:
         start = self._starts.get(broker.node_id)
         if start is None or start.broker_epoch != broker.broker_epoch:
@@ -93,9 +99,9 @@ def _held_without_proof(state: ControllerState, broker: BrokerInfo) -> set[RowKe
 
 
 def _lacks(state: ControllerState, key: RowKey, node_id: int) -> bool:
-    """Whether an election waits for this broker's answer (or for its storage)."""
+    """Whether an election, or a person, waits for this broker's answer (or for its storage)."""
     row = state.row(key)
-    if row is None or node_id not in row.last_known_elr:
+    if row is None or node_id not in (row.last_known_elr if row.holders else row.hosts):
         return False
     return state.logs_of(row).get(node_id) is None
 

@@ -11,6 +11,7 @@ understood must never be taken for an empty one.
 
 A log directory is ``<node id>|<directory id>``: the one in which a broker had its replicas of this
 slice when the slice was written, so that it stays known when the ``Broker`` object is made again.
+A record of a placement is ``<topic id>|<partitions>`` (:mod:`placement_records`).
 """
 
 import hashlib
@@ -145,6 +146,21 @@ def decode_directory(text: str) -> tuple[int, uuid.UUID]:
         return int(node_id), parse_id(directory_id)
     except ValueError as error:
         raise BadRow(f"bad log directory {text!r}: {error}") from error
+
+
+def encode_record(topic_id: uuid.UUID, partitions: int) -> str:
+    return f"{id_text(topic_id)}|{partitions}"
+
+
+def decode_record(text: str) -> tuple[uuid.UUID, int]:
+    """Inverse of :func:`encode_record`."""
+    topic_id, separator, partitions = text.partition("|")
+    if not separator or not partitions.isdecimal():
+        raise BadRow(f"bad record of a placement {text!r}")
+    try:
+        return parse_id(topic_id), int(partitions)
+    except ValueError as error:
+        raise BadRow(f"bad record of a placement {text!r}: {error}") from error
 
 
 def _split(text: str, counts: Mapping[str, int]) -> list[str]:

@@ -10,6 +10,7 @@ acting).
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 
+from tidemark.leader_epochs import same_generation
 from tidemark.wire.control import (
     BrokerState,
     ConfigEntry,
@@ -51,6 +52,8 @@ def delta(
     parts: dict[str, list[PartitionRow]] = {key: [] for key in topics if key in state.topics}
     for row_key in sorted(set(rows)):
         topic, row = state.topic_by_id(row_key[0]), state.row(row_key)
+        if row_key in state.doubted:
+            continue
         if topic is not None and row is not None and row.partition < topic.partitions_placed:
             parts.setdefault(topic.key, []).append(row)
     changed = [(state.topics[key], parts[key]) for key in sorted(parts)]
@@ -84,6 +87,8 @@ def removals_of(state: ControllerState, write: SliceWrite) -> Mapping[int, tuple
     gone: dict[int, list[Removal]] = {}
     for row in write.rows:
         old = state.row(row.key)
+        if old is not None and not same_generation(old.leader_epoch, row.leader_epoch):
+            continue  # of what was rebuilt nobody knows all replicas: they are kept
         for node_id in set(old.hosts if old else ()) - set(row.hosts):
             removal = Removal(
                 topic_id=row.topic_id, partition=row.partition, partition_epoch=row.partition_epoch
@@ -105,8 +110,13 @@ def _served(state: ControllerState, topic: TopicInfo) -> bool:
 
 
 def _ordered(state: ControllerState, topic: TopicInfo) -> list[PartitionRow]:
+    """What may be older than what brokers were told is told to nobody."""
     rows = state.rows_of(topic.id)
-    return [rows[partition] for partition in sorted(rows) if partition < topic.partitions_placed]
+    return [
+        rows[partition]
+        for partition in sorted(rows)
+        if partition < topic.partitions_placed and (topic.id, partition) not in state.doubted
+    ]
 
 
 def _request(
@@ -127,6 +137,7 @@ def _request(
         topics=tuple(topics),
         removals=tuple(removals),
         users_follow=cluster.authorize,
+        commit=state.landed,
         groups=tuple(
             GroupConfig(group_id=group_id, config=_entries(cluster.groups[group_id]))
             for group_id in sorted(cluster.groups)
@@ -157,11 +168,12 @@ def topic_state(topic: TopicInfo, rows: Iterable[PartitionRow]) -> TopicState:
         tiering_state=int(topic.tiering.state),
         tiered_epoch=topic.tiering.epoch,
         disable_policy=int(topic.tiering.disable_policy),
-        partitions=tuple(map(_partition, rows)),
+        partitions=tuple(map(partition_state, rows)),
     )
 
 
-def _partition(row: PartitionRow) -> PartitionState:
+def partition_state(row: PartitionRow) -> PartitionState:
+    """What a broker is told of a row."""
     return PartitionState(
         partition=row.partition,
         leader=row.leader,

@@ -2,13 +2,15 @@
 finalizer goes (invariant 23).
 
 A dead broker deletes on its return because of the tombstone, which stays until every broker that
-hosted a replica has confirmed or its ``Broker`` object is gone. Remote data is deleted by one live
-broker that the controller names, after the live ones have stopped. ``deletionPolicy: Orphan``
-releases the Topic at any time; what stays behind is written into the Cluster's status first.
+hosted a replica, or was away, has confirmed or its ``Broker`` object is gone. Remote data is
+deleted by one live broker that the controller names, after the live ones have stopped.
+``deletionPolicy: Orphan`` releases the Topic at any time; what stays behind is written into the
+Cluster's status first.
 """
 
 import dataclasses
 import uuid
+from collections.abc import Collection, Iterable
 
 from kio.schema.errors import ErrorCode
 
@@ -16,11 +18,13 @@ from tidemark.wire.control import (
     PartitionStatesRequest,
     PartitionStatesResponse,
 )
+from tidemark_operator.controller import left_behind
 from tidemark_operator.controller.broker_calls import TierDeletion, TierDeletionAnswer
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import numbers
 from tidemark_operator.controller.model import (
+    BrokerInfo,
     DeletionPolicy,
     OrphanedTopic,
     PartitionRow,
@@ -105,10 +109,19 @@ class Deletions:
     def failures(self, topic_id: uuid.UUID) -> int:
         return self._failures.get(topic_id, 0)
 
-    def forget(self, topic_id: uuid.UUID) -> None:
+    def forget_gone(self, state: ControllerState) -> None:
+        """Of a topic of which neither Topic nor tombstone is left nothing is asked any more."""
+        waiting = set(state.tombstoned_ids())
         for table in (self._confirmed, self._failures, self.problems):
-            table.pop(topic_id, None)
-        self._emptied.discard(topic_id)
+            for topic_id in _gone(state, table, waiting):
+                del table[topic_id]
+        self._emptied.difference_update(_gone(state, self._emptied, waiting))
+
+
+def _gone(
+    state: ControllerState, ids: Iterable[uuid.UUID], waiting: Collection[uuid.UUID]
+) -> list[uuid.UUID]:
+    return [id_ for id_ in ids if id_ not in waiting and state.topic_by_id(id_) is None]
 
 
 def step(draft: Draft, topic: TopicInfo, deletions: Deletions, *, now_ms: int) -> DeletionStep:
@@ -121,7 +134,7 @@ def step(draft: Draft, topic: TopicInfo, deletions: Deletions, *, now_ms: int) -
         return DeletionStep(message="partitions are being removed from the brokers")
     tombstones = draft.state.tombstones_of(topic.id)
     if not tombstones:
-        if topic.partitions_placed == 0:
+        if topic.partitions_placed == 0 and not draft.state.held.numbers(topic.id):
             return DeletionStep(release=True, message="nothing was ever placed")
         _bury_unknown(draft, topic)
         return DeletionStep(message="partitions are being removed from the brokers")
@@ -139,13 +152,26 @@ def _released(draft: Draft, topic: TopicInfo, now_ms: int) -> DeletionStep:
     known = draft.rows_of(topic.id) or draft.state.tombstones_of(topic.id)
     if not known and topic.partitions_placed == 0:
         return DeletionStep(release=True, message="nothing was ever placed")
-    orphan = OrphanedTopic(topic_id=topic.id, name=topic.name, since_ms=now_ms)
+    orphan = OrphanedTopic(
+        topic_id=topic.id,
+        name=topic.name,
+        since_ms=now_ms,
+        tiering_status=topic.tiering_status,
+    )
+    if left_behind.added(draft.state.cluster, orphan) is None:
+        text = left_behind.full_message(draft.state.cluster)
+        return DeletionStep(message=text, problem=text)
     return DeletionStep(release=True, orphan=orphan, message="left behind (deletionPolicy Orphan)")
 
 
 def _bury(draft: Draft, topic: TopicInfo, rows: list[PartitionRow]) -> None:
-    """One tombstone per slice, in the same write that takes the slice's rows away."""
+    """One tombstone per slice, in the same write that takes the slice's rows away. The first waits
+    also for who has something of it that no row says: by what brokers report, or maybe, since a
+    replica was moved from a broker that is away, which has not heard of it."""
     hosts: dict[int, set[int]] = {}
+    away = {node_id for node_id, broker in draft.state.brokers.items() if _is_away(broker)}
+    if others := away.union(draft.state.held.brokers_of(topic.id)):
+        hosts[draft.state.slice_index((topic.id, 0))] = others
     for row in rows:
         hosts.setdefault(draft.state.slice_index(row.key), set()).update(row.hosts)
         draft.remove_row(row.key)
@@ -153,6 +179,10 @@ def _bury(draft: Draft, topic: TopicInfo, rows: list[PartitionRow]) -> None:
         former = draft.state.tombstones_of(topic.id).get(index)
         pending = node_ids | set(former.pending if former else ())
         draft.put_tombstone(index, _tombstone(topic, pending))
+
+
+def _is_away(broker: BrokerInfo) -> bool:
+    return broker.registered and not broker.live
 
 
 def _bury_unknown(draft: Draft, topic: TopicInfo) -> None:
@@ -174,7 +204,10 @@ def _tombstone(topic: TopicInfo, pending: set[int]) -> Tombstone:
 def _unconfirmed(
     state: ControllerState, topic_id: uuid.UUID, hosts: set[int], deletions: Deletions
 ) -> tuple[int, ...]:
-    """Live brokers that may still have a replica; the dead have their tombstone."""
+    """Live brokers that may still have a replica; the dead have their tombstone, and so have those
+    of which none has reached this controller."""
+    if state.unreached:
+        return ()
     late = (node for node in sorted(hosts) if not deletions.confirmed(state, topic_id, node))
     return tuple(node for node in late if state.is_live(node))
 

@@ -2,23 +2,40 @@
 
 Level-based: called for a key whenever anything about it may have changed, it finds the present
 distance between spec and state and drafts the next step. What the operator refuses (name taken,
-adoption, storage, room) is a blocker with a sentence that says what to do; nothing is created then.
+adoption, storage, room) is told with a sentence that says what to do. Of a topic that is not there
+yet nothing is created then; of one that is, the refused part alone is not acted on, and elections,
+growth and tiering go on as if nobody had asked for it.
 """
 
 import dataclasses
 
 from tidemark.configuration.broker_keys import TIERING_SYSTEM
 from tidemark.ids import id_text
-from tidemark_operator.controller import disablement, elections, moving, topic_deletion
+from tidemark_operator.controller import (
+    accepted_losses,
+    adoption,
+    disablement,
+    elections,
+    moving,
+    protection,
+    rebuilding,
+    resizing,
+    topic_deletion,
+)
 from tidemark_operator.controller.commit import Draft, SliceFull
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.disablement import DisablementProgress
-from tidemark_operator.controller.events import Event, count, warning
-from tidemark_operator.controller.model import TieringStatus, TopicInfo
-from tidemark_operator.controller.placement import BrokersMissing, place_topic
+from tidemark_operator.controller.events import Event, count, normal, warning
+from tidemark_operator.controller.model import (
+    Acceptance,
+    TieringSpec,
+    TieringStatus,
+    TopicInfo,
+)
+from tidemark_operator.controller.placement import BrokersMissing, place_topic, staying
+from tidemark_operator.controller.resizing import Resizing
 from tidemark_operator.controller.topic_deletion import Deletions, DeletionStep
 
-REPLICATION_FACTOR_FIXED = "ReplicationFactorFixed"
 _RECHECK_DISABLING_MS = 5_000
 
 
@@ -32,15 +49,21 @@ class Blocker:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDecision:
-    """What was decided about a topic. ``blocker``: nothing goes on; ``refused``: part of the spec
-    is not acted on, the rest is. ``tiering_status`` is the next ``status.tiering``, to be persisted
-    by the status write; ``events`` are to be emitted after that write. ``recheck_ms``: look again
-    then, though nothing happened."""
+    """What was decided about a topic. ``blocker``: it cannot be had, or not as a whole;
+    ``refused``: part of the spec is not acted on, the rest is. ``tiering_status`` is the next
+    ``status.tiering``, to be persisted by the status write; ``resizing``: partitions have not as
+    many replicas as the manifest says; ``events`` are to be emitted after that write.
+    ``recheck_ms``: look again then, though nothing happened. ``adopted``: this status write makes
+    the Topic that topic; all else comes after it. ``accepted``: what a person has accepted, to
+    stand in the status."""
 
     tiering_status: TieringStatus
     paused: bool = False
+    adopted: adoption.Adoption | None = None
+    accepted: tuple[Acceptance, ...] = ()
     blocker: Blocker | None = None
     refused: Blocker | None = None
+    resizing: Resizing | None = None
     missing: BrokersMissing | None = None
     deletion: DeletionStep | None = None
     events: tuple[Event, ...] = ()
@@ -60,35 +83,121 @@ def decide(
     if topic.deletion_ms is not None:
         step = _delete(draft, topic, deletions, now_ms)
         return TopicDecision(deletion=step, tiering_status=kept, recheck_ms=_RECHECK_DISABLING_MS)
-    blocker = _blocker(draft, topic)
-    if blocker is not None:
-        return TopicDecision(blocker=blocker, tiering_status=kept, events=_refused(topic, blocker))
-    return _go_on(draft, topic, disablements, now_ms)
+    past = _past(draft.state, topic)
+    if isinstance(past, adoption.Adoption):
+        return _adopt(topic, past)
+    blocker = past or _rebuilding(draft, topic)
+    if blocker is None:
+        return _go_on(draft, topic, disablements, now_ms)
+    if not draft.rows_of(topic.id):
+        return _nothing(topic, blocker, rebuilding.accepted(draft.state, topic))
+    return _serve(draft, topic, disablements, now_ms, blocker=blocker)
 
 
 def _go_on(
     draft: Draft, topic: TopicInfo, disablements: DisablementProgress, now_ms: int
 ) -> TopicDecision:
+    refusals = _refusals(draft, topic)
+    refused = _joined(refusals)
+    if refused is not None and not _has_partitions(draft.state, topic):
+        return _nothing(topic, refused)
+    wanted, placed = _acted_on(draft.state, topic), None
+    unheard = _unheard(draft, topic)
+    if unheard is not None and not draft.rows_of(topic.id):
+        return _nothing(topic, unheard, rebuilding.accepted(draft.state, topic))
     try:
-        placed = _place(draft, topic)
+        if unheard is None:
+            placed = _place(draft, _as_placed(draft, wanted))
+        else:
+            refusals.append(unheard)
     except SliceFull as full:
-        blocker = Blocker(reason="SliceFull", message=str(full))
-        kept = topic.tiering_status
-        return TopicDecision(blocker=blocker, tiering_status=kept, events=_refused(topic, blocker))
+        refusals.append(Blocker(reason="SliceFull", message=str(full)))
+        if not _has_partitions(draft.state, topic):
+            return _nothing(topic, refusals[0])
+    return _serve(draft, wanted, disablements, now_ms, missing=placed, refused=_joined(refusals))
+
+
+def _nothing(
+    topic: TopicInfo, blocker: Blocker, accepted: tuple[Acceptance, ...] = ()
+) -> TopicDecision:
+    kept, events = topic.tiering_status, _refused(topic, blocker)
+    return TopicDecision(
+        blocker=blocker,
+        tiering_status=kept,
+        accepted=accepted,
+        events=events,
+        recheck_ms=0 if accepted else None,
+    )
+
+
+def _serve(
+    draft: Draft,
+    topic: TopicInfo,
+    disablements: DisablementProgress,
+    now_ms: int,
+    *,
+    missing: BrokersMissing | None = None,
+    blocker: Blocker | None = None,
+    refused: Blocker | None = None,
+) -> TopicDecision:
+    """Elections and tiering of the partitions that there are."""
+    accepted = accepted_losses.settle(draft, topic) + rebuilding.accepted(draft.state, topic)
     elections.settle_topic(draft, topic)
     next_status, event = disablement.step(draft.state, topic, disablements, now_ms=now_ms)
-    nothing_yet = placed is not None and topic.partitions_placed == 0
-    refused = _config_refused(topic)
+    # A disablement that is restored has nobody to acknowledge it until its rows stand.
+    # Nor while rows are rebuilt: who hosts a replica is not known.
+    nothing_yet = rebuilding.is_under_way(draft, topic) or (
+        topic.partitions_placed == 0 and (missing is not None or topic.tiering.is_disabling)
+    )
+    resized = None if blocker is not None else resizing.outlook(draft, topic)
+    waits = _resizing_waits(topic, resized)
+    refused = _joined([each for each in (refused, waits) if each is not None])
+    told = blocker or refused
     return TopicDecision(
-        missing=placed,
+        missing=missing,
+        blocker=blocker,
+        resizing=resized,
         refused=refused,
+        accepted=accepted,
         tiering_status=topic.tiering_status if nothing_yet else next_status,
         events=(
             *(() if event is None or nothing_yet else (event,)),
-            *(() if refused is None else _refused(topic, refused)),
+            *(() if told is None else _refused(topic, told)),
         ),
-        recheck_ms=_RECHECK_DISABLING_MS if next_status.tiering.is_disabling else None,
+        recheck_ms=_recheck_ms(next_status, accepted),
     )
+
+
+def _acted_on(state: ControllerState, topic: TopicInfo) -> TopicInfo:
+    """The Topic as it is acted on: without the parts of its spec that are refused."""
+    if not _has_partitions(state, topic):
+        return topic
+    if _storage(state, topic) is not None:
+        topic = dataclasses.replace(topic, tiering_spec=TieringSpec())
+    return topic
+
+
+def _as_placed(draft: Draft, topic: TopicInfo) -> TopicInfo:
+    """Where brokers are missing for another number of replicas, partitions that are added have as
+    many as the others."""
+    factor = moving.common_factor(draft.rows_of(topic.id).values())
+    if factor is None or len(staying(draft)) >= topic.replication_factor:
+        return topic
+    return dataclasses.replace(topic, replication_factor=factor)
+
+
+def _joined(refusals: list[Blocker]) -> Blocker | None:
+    """One sentence of all that is refused, under the first of the reasons."""
+    if len(refusals) < 2:
+        return refusals[0] if refusals else None
+    text = "; ".join(f"{each.reason}: {each.message}" for each in refusals)
+    return Blocker(reason=refusals[0].reason, message=text)
+
+
+def _recheck_ms(status: TieringStatus, accepted: tuple[Acceptance, ...]) -> int | None:
+    if accepted:
+        return 0  # it is recorded now, and acted upon next
+    return _RECHECK_DISABLING_MS if status.tiering.is_disabling else None
 
 
 def _delete(draft: Draft, topic: TopicInfo, deletions: Deletions, now_ms: int) -> DeletionStep:
@@ -115,12 +224,40 @@ def _place(draft: Draft, topic: TopicInfo) -> BrokersMissing | None:
 # ---------------------------------------------------------------- what the operator refuses
 
 
-def _blocker(draft: Draft, topic: TopicInfo) -> Blocker | None:
-    for check in (_name_taken, _adoption, _rows_missing, _replication_factor, _storage):
-        blocker = check(draft.state, topic)
-        if blocker is not None:
-            return blocker
-    return None if _has_partitions(draft.state, topic) else _config_refused(topic)
+def _past(state: ControllerState, topic: TopicInfo) -> Blocker | adoption.Adoption | None:
+    """What stands in its way, or is to be taken over, because its name is known already."""
+    taken = _name_taken(state, topic)
+    if taken is not None:
+        return taken
+    past = adoption.look(state, topic)
+    return _as_blocker(past) if isinstance(past, adoption.Refusal) else past
+
+
+def _as_blocker(refusal: adoption.Refusal) -> Blocker:
+    return Blocker(reason=refusal.reason, message=refusal.message)
+
+
+def _adopt(topic: TopicInfo, adopted: adoption.Adoption) -> TopicDecision:
+    what = f"with {count(adopted.partitions, 'partition')}" if adopted.partitions else "in the tier"
+    text = f"topic {topic.name} {what} is adopted: its id is {id_text(adopted.topic_id)}"
+    return TopicDecision(
+        tiering_status=adopted.tiering_status,
+        adopted=adopted,
+        accepted=(
+            (Acceptance(adopted.annotation, topic.asked[adopted.annotation], text),)
+            if adopted.annotation
+            else ()
+        ),
+        events=(normal("Topic", topic.key, "TopicAdopted", text),),
+        recheck_ms=0,
+    )
+
+
+def _refusals(draft: Draft, topic: TopicInfo) -> list[Blocker]:
+    """What of the spec is not acted on; a topic that is not there yet is not created with it."""
+    checks = (_deletion_held, _storage, _config_refused, _adoption_refused)
+    found = (check(draft.state, topic) for check in checks)
+    return [each for each in found if each is not None]
 
 
 def owner_of(state: ControllerState, name: str) -> TopicInfo | None:
@@ -148,51 +285,28 @@ def _name_taken(state: ControllerState, topic: TopicInfo) -> Blocker | None:
     return Blocker(reason="NameTaken", message=text)
 
 
-def _adoption(state: ControllerState, topic: TopicInfo) -> Blocker | None:
-    """Identity: a name that is known under an id which no Topic has is not made again."""
-    known = set(state.row_ids_named(topic.name))
-    known.update(orphan.topic_id for orphan in state.cluster.orphans if orphan.name == topic.name)
-    stray = sorted(id_ for id_ in known if state.topic_by_id(id_) is None)
-    if not stray or _has_partitions(state, topic):
+def _rebuilding(draft: Draft, topic: TopicInfo) -> Blocker | None:
+    """Absence is not evidence: what was placed and is in no slice is not made again, and what may
+    be older than what brokers were told is not acted on."""
+    waiting = rebuilding.settle(draft, topic)
+    if waiting is None:
         return None
-    text = (
-        f"topic {topic.name} exists under id {id_text(stray[0])}, which no Topic has: choose "
-        "another topicName"
+    return Blocker(
+        reason="Rebuilding",
+        message=rebuilding.text(draft.state, topic, waiting),
     )
-    return Blocker(reason="AdoptionRequired", message=text)
 
 
-def _rows_missing(state: ControllerState, topic: TopicInfo) -> Blocker | None:
-    """Absence is not evidence: what was placed and is in no slice is not made again."""
-    rows = state.rows_of(topic.id)
-    lost = sum(partition not in rows for partition in range(topic.partitions_placed))
-    if not lost:
+def _unheard(draft: Draft, topic: TopicInfo) -> Blocker | None:
+    """Partitions that may be on a broker which has not reported are not made as new ones."""
+    brokers = rebuilding.unheard(draft.state, topic)
+    rows = draft.rows_of(topic.id) if brokers else {}
+    if not brokers or all(partition in rows for partition in range(topic.partitions)):
         return None
-    text = (
-        f"{count(lost, 'partition')} of topic {topic.name} were placed and are in no "
-        "PartitionSlice: restore the slices from a backup; nothing is created in their place"
+    return Blocker(
+        reason="Rebuilding",
+        message=rebuilding.unheard_text(draft.state, topic, brokers),
     )
-    return Blocker(reason="PartitionsLost", message=text)
-
-
-def _replication_factor(state: ControllerState, topic: TopicInfo) -> Blocker | None:
-    rows = state.rows_of(topic.id).values()
-    other = next(
-        (
-            row
-            for row in rows
-            if not moving.is_moving(row) and len(row.replicas) != topic.replication_factor
-        ),
-        None,
-    )
-    if other is None:
-        return None
-    text = (
-        f"replicationFactor {topic.replication_factor} differs from the {len(other.replicas)} "
-        "replicas that were placed: set it back, and have it changed by a reassignment of all "
-        "partitions through Kafka's API"
-    )
-    return Blocker(reason=REPLICATION_FACTOR_FIXED, message=text)
 
 
 def _storage(state: ControllerState, topic: TopicInfo) -> Blocker | None:
@@ -214,12 +328,43 @@ def _not_configured(state: ControllerState) -> str:
     return f"give Cluster {cluster.key} a remoteStorage"
 
 
-def _config_refused(topic: TopicInfo) -> Blocker | None:
-    """Local retention above a total that comes from a default: what admission cannot see. A new
-    topic is not created with it; one that is served goes on, and expires by the total."""
+def _config_refused(_: ControllerState, topic: TopicInfo) -> Blocker | None:
+    """What admission cannot see, since a default of the Cluster makes it: local retention above the
+    total, compaction of a tiered topic. A new topic is not created with it; one that is served goes
+    on, expires by the total, and stays what it is, tiered or compacted."""
     if not topic.config_problem:
         return None
-    return Blocker(reason="LocalRetentionTooLong", message=topic.config_problem)
+    return Blocker(reason=topic.config_reason, message=topic.config_problem)
+
+
+def _resizing_waits(topic: TopicInfo, resized: Resizing | None) -> Blocker | None:
+    """Another number of replicas that cannot be had at present."""
+    if resized is None or not (resized.without_broker or resized.without_leader):
+        return None
+    text = f"replicationFactor {topic.replication_factor} waits in "
+    if resized.without_broker:
+        text += (
+            f"{count(resized.without_broker, 'partition')}: fewer live brokers take replicas; "
+            "start more, or set it back"
+        )
+    else:
+        text += (
+            f"{count(resized.without_leader, 'partition')} without a leader to catch up from: see "
+            "Ready"
+        )
+    return Blocker(reason="ReplicationFactorWaits", message=text)
+
+
+def _deletion_held(_: ControllerState, topic: TopicInfo) -> Blocker | None:
+    if not topic.deletion_held:
+        return None
+    return Blocker(reason="DeletionProtected", message=protection.held_text("Topic"))
+
+
+def _adoption_refused(_: ControllerState, topic: TopicInfo) -> Blocker | None:
+    """An annotation that asks a topic for another id than it has."""
+    refusal = adoption.too_late(topic)
+    return None if refusal is None else _as_blocker(refusal)
 
 
 def _refused(topic: TopicInfo, blocker: Blocker) -> tuple[Event, ...]:

@@ -9,7 +9,7 @@ snapshot.
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -79,13 +79,16 @@ class Link:
         *,
         full: Callable[[], PartitionStatesRequest],
         delta: Callable[[Change], PartitionStatesRequest],
+        begin: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """``begin``: returns once the broker may be told anything."""
         self.channel = channel
         self.node_id = channel.broker_id
         self.errors: dict[RowKey, PartitionError] = {}
         self._listener = listener
         self._full = full
         self._delta = delta
+        self._begin = begin
         self._change = Change()
         self._brokers: tuple[BrokerState, ...] = ()
         self._storage = ("", "")
@@ -115,6 +118,8 @@ class Link:
     async def run(self) -> None:
         """Serve until the connection ends (returns) or the task is cancelled."""
         try:
+            if self._begin is not None:
+                await self._begin()
             await self._send(self._full())
             while not self.channel.closed:
                 await self._wait()
@@ -181,8 +186,11 @@ class Link:
             for state in topic.partitions
         }
         delivered |= {(removal.topic_id, removal.partition) for removal in request.removals}
+        gone = {removal.topic_id for removal in request.removals if removal.partition < 0}
         self.errors = {
-            key: error for key, error in self.errors.items() if key not in delivered
+            key: error
+            for key, error in self.errors.items()
+            if key not in delivered and key[0] not in gone
         } | failed
         removals = {(removal.topic_id, removal.partition): removal for removal in request.removals}
         kept = {key: removal for key, removal in self._refused.items() if key not in removals}

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -56,8 +56,16 @@ class EngineListener(LinkListener, UserListener, Protocol):
 class OwnBrokers(Engine):
     """The engine of one controller term. Belongs to the main loop."""
 
-    def __init__(self, state: ControllerState, listener: EngineListener) -> None:
+    def __init__(
+        self,
+        state: ControllerState,
+        listener: EngineListener,
+        *,
+        begin: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """``begin``: returns once anybody may be told anything."""
         self._state = state
+        self._begin = begin
         self._listener = listener
         self._links: dict[int, Link] = {}
         self._users: dict[int, UserLink] = {}
@@ -71,7 +79,7 @@ class OwnBrokers(Engine):
 
     def attach(self, channel: Channel) -> None:
         """A broker opened its command connection: a full snapshot goes first."""
-        link = Link(channel, self._listener, full=self._full, delta=self._delta)
+        link = Link(channel, self._listener, full=self._full, delta=self._delta, begin=self._begin)
         users = UserLink(channel, self._listener, lambda: snapshot.users(self._state))
         self._links[channel.broker_id], self._users[channel.broker_id] = link, users
         task = asyncio.get_running_loop().create_task(self._serve(link, users))

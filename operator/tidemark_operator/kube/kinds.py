@@ -72,6 +72,8 @@ EVENT = Kind("events.k8s.io", "v1", "events", "Event")
 
 #: The kinds whose objects wake the reconcilers.
 WATCHED = (CLUSTER, BROKER, TOPIC, RECORD_DELETION, USER)
+#: By the name that a key has.
+BY_KIND = {kind.kind: kind for kind in WATCHED}
 
 
 @dataclass(frozen=True, slots=True, order=True)

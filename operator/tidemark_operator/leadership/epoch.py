@@ -5,18 +5,19 @@ under another identity, so of two that believe they lead exactly one gets each n
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidemark_operator.controller.epochs import EPOCH_MAX
 from tidemark_operator.kube.client import KubeApi
-from tidemark_operator.kube.errors import Conflict, Invalid, Unavailable
+from tidemark_operator.kube.errors import Conflict, Invalid, NotFound, Unavailable
 from tidemark_operator.kube.kinds import CLUSTER, Json
 from tidemark_operator.leadership.terms import EpochsExhausted, NotLeading
 
 logger = logging.getLogger(__name__)
 
 TRIES_MAX = 20
+_NOTHING: Mapping[str, object] = {}
 
 
 def stored_epoch(cluster: Json) -> int:
@@ -24,11 +25,16 @@ def stored_epoch(cluster: Json) -> int:
     return int(_controller(cluster).get("epoch", 0))
 
 
-def with_controller(cluster: Json, identity: str, epoch: int, cluster_id: str) -> Json:
+def with_controller(
+    cluster: Json,
+    identity: str,
+    epoch: int,
+    beginning: Mapping[str, object],
+    noted: Mapping[str, object] = _NOTHING,
+) -> Json:
     """The Cluster with a new controller in its status; the resourceVersion stays."""
-    status: Json = dict(cluster.get("status") or {})
+    status: Json = {**beginning, **(cluster.get("status") or {}), **noted}
     status["controller"] = {"identity": identity, "epoch": epoch}
-    status.setdefault("clusterId", cluster_id)
     return {**cluster, "status": status}
 
 
@@ -38,18 +44,23 @@ async def raise_epoch(
     name: str,
     *,
     identity: str,
-    cluster_id: Callable[[Json], str],
+    uid: str,
+    beginning: Mapping[str, object],
+    noted: Mapping[str, object] = _NOTHING,
     floor: int,
     leads: Callable[[], bool],
 ) -> Json:
     """Write ourselves in as the controller, one above the stored epoch and above ``floor``; the
-    Cluster as written. Raises ``NotFound`` without a Cluster, ``NotLeading`` without the Lease,
-    ``EpochsExhausted``."""
+    Cluster as written. What stands in ``beginning`` is written where the status has it not yet,
+    what is ``noted`` in any case. Raises ``NotFound`` without that Cluster, ``NotLeading`` without
+    the Lease, ``EpochsExhausted``."""
     tried = 0
     for _ in range(TRIES_MAX):
         if not leads():
             raise NotLeading("the Lease ran out during the take-over")
         cluster = await api.get(CLUSTER, namespace, name)
+        if cluster["metadata"]["uid"] != uid:
+            raise NotFound(404, f"Cluster {namespace}/{name} was made again during the take-over")
         if tried and _controller(cluster) == {"identity": identity, "epoch": tried}:
             return cluster  # the write that seemed to fail
         tried = max(stored_epoch(cluster), floor) + 1
@@ -58,7 +69,7 @@ async def raise_epoch(
                 f"controller epoch {EPOCH_MAX} is the last one: nobody can take over any more. "
                 "Make another Cluster and move the topics there"
             )
-        body = with_controller(cluster, identity, tried, cluster_id(cluster))
+        body = with_controller(cluster, identity, tried, beginning, noted)
         try:
             return await api.replace_status(CLUSTER, body)
         except (Conflict, Invalid, Unavailable) as error:

@@ -21,6 +21,11 @@ class EpochTooLow(TermEnded):
         self.floor = floor
 
 
+class SlicesBehind(TermEnded):
+    """More was decided than the slices hold: take over again, and rebuild them from what brokers
+    report then."""
+
+
 class EpochsExhausted(Exception):
     """There is no higher controller epoch: nobody can take over any more."""
 

@@ -32,6 +32,8 @@ def not_controller(request: Request) -> Response:
             controller_epoch=-1,
             session_timeout_ms=0,
         )
+    if isinstance(request, control.ReplicaStatesRequest):
+        return control.ReplicaStatesResponse(error_code=int(ErrorCode.not_controller))
     return _refused(request, ErrorCode.not_controller, -1)
 
 

@@ -6,6 +6,7 @@ from tidemark.wire import control, framing, topics
 
 _REQUESTS: dict[int, type] = {
     control.BROKER_REGISTRATION: control.BrokerRegistrationRequest,
+    control.REPLICA_STATES: control.ReplicaStatesRequest,
     control.BROKER_HEARTBEAT: control.BrokerHeartbeatRequest,
     control.ALTER_PARTITION: control.AlterPartitionRequest,
     control.BROKER_STATUS: control.BrokerStatusRequest,
@@ -23,9 +24,12 @@ SessionRequest = (
     | control.AttachRequest
     | topics.ChangeTopicsRequest
 )
-Request = control.BrokerRegistrationRequest | SessionRequest
+#: What comes before a session.
+Introduction = control.BrokerRegistrationRequest | control.ReplicaStatesRequest
+Request = Introduction | SessionRequest
 Response = (
     control.BrokerRegistrationResponse
+    | control.ReplicaStatesResponse
     | control.BrokerHeartbeatResponse
     | control.AlterPartitionResponse
     | control.BrokerStatusResponse

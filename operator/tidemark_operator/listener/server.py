@@ -49,6 +49,11 @@ class ControlHandler(Protocol):
         registered under this id before has been heard of lately; ``connected``: and its
         connections are not known to have ended."""
 
+    async def replica_states(
+        self, request: control.ReplicaStatesRequest
+    ) -> control.ReplicaStatesResponse:
+        """Take in what a broker says of its replicas before it is admitted."""
+
     async def alter_partition(
         self, request: control.AlterPartitionRequest
     ) -> control.AlterPartitionResponse:
@@ -325,6 +330,8 @@ class ControlServer:
             raise ConnectionAbortedError(f"{peer.identity} speaks for broker {request.broker_id}")
         if isinstance(request, control.BrokerRegistrationRequest):
             return self._register(term, request, peer)
+        if isinstance(request, control.ReplicaStatesRequest):
+            return self._in_main(self._handler.replica_states(request))
         session = term.sessions.get(request.broker_id, request.broker_epoch)
         if session is None or not session.proves(request.session_token):
             return stale(request, term.controller_epoch)

@@ -1,6 +1,8 @@
 """Broker sessions: who has been heard of, on the monotonic clock. Pure; time is an argument.
 
-Three rules stand here. Every session counts as fresh at a take-over. After a stall
+Four rules stand here. Every session counts as fresh at a take-over. Nobody expires before any
+broker has reached this controller: silence of all of them says more about it than about them, and
+whoever fenced them would stop a cluster that goes on without a controller. After a stall
 of the intake itself the time of the stall does not count: what lies in the sockets is read before
 anybody is expired. And a broker whose main loop has not turned for a whole session counts as dead,
 however regularly its heartbeat thread reports.
@@ -59,6 +61,12 @@ class Sessions:
         self._tick_s = tick_s
         self._sessions: dict[int, Session] = {}
         self._last_tick_s: float | None = None
+        #: None: no broker has been heard of; False: one has, since the last tick.
+        self._is_reached: bool | None = None
+
+    def _reached(self) -> None:
+        if self._is_reached is None:
+            self._is_reached = False
 
     def open(self, broker_id: int, broker_epoch: int, now_s: float, *, fenced: bool = True) -> None:
         """A broker registered, or was known at the take-over: fresh from now on."""
@@ -102,6 +110,7 @@ class Sessions:
         session = self.get(broker_id, broker_epoch)
         if session is None:
             return False
+        self._reached()
         session.connections += 1
         session.lost_s = None
         return True
@@ -120,7 +129,10 @@ class Sessions:
         return session is not None and session.lost_s is None
 
     def knocked(self, broker_id: int, now_s: float) -> None:
-        """A registration of this id came in: the grace does not run out while it is decided."""
+        """A registration of this id came in: the grace does not run out while it is decided. And
+        somebody has reached this controller, who may have to wait until a former process of it has
+        expired."""
+        self._reached()
         session = self._sessions.get(broker_id)
         if session is not None and session.lost_s is not None:
             session.lost_s = now_s
@@ -155,6 +167,7 @@ class Sessions:
         session = self.get(broker_id, broker_epoch)
         if session is None:
             return None
+        self._reached()
         stalled = loop_age_s > self.session_timeout_s
         beat = Beat(
             snapshot_controller_epoch=snapshot_controller_epoch,
@@ -179,11 +192,22 @@ class Sessions:
         if stall_s > self._tick_s:
             self._give_back(stall_s, now_s)
             return []
+        if not self._is_reached:
+            self._begin(now_s)
+            return []
         return [
             (session.broker_id, session.broker_epoch)
             for session in self._running_out(now_s)
             if self._expire(session)
         ]
+
+    def _begin(self, now_s: float) -> None:
+        """With the first that reaches this controller the time of all others begins."""
+        if self._is_reached is None:
+            return
+        self._is_reached = True
+        for session in self._sessions.values():
+            session.last_seen_s = now_s
 
     def _running_out(self, now_s: float) -> Iterable[Session]:
         for session in self._sessions.values():

@@ -11,16 +11,18 @@ from tidemark_operator.health import Echoes
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import NotFound
 from tidemark_operator.kube.finalizers import add_finalizer, finalizers_of, remove_finalizer
-from tidemark_operator.kube.kinds import WATCHED, Json, Key, Kind, resource_version
+from tidemark_operator.kube.kinds import BY_KIND, Json, Key, Kind, resource_version
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.store import ObjectStore
 
 PARALLEL_WRITES = 16
-_KINDS = {kind.kind: kind for kind in WATCHED}
+#: Of the first writes of new objects: thousands of them are not to hold up any other.
+PARALLEL_HOLDS = 8
 
 
 class ObjectClient:
-    """Writes at most ``PARALLEL_WRITES`` objects at a time. All methods raise ``KubeError``."""
+    """Writes at most ``PARALLEL_WRITES`` objects at a time, and ``PARALLEL_HOLDS`` new ones. All
+    methods raise ``KubeError``."""
 
     def __init__(
         self, api: KubeApi, objects: ObjectStore, metrics: Metrics, echoes: Echoes
@@ -30,6 +32,7 @@ class ObjectClient:
         self._objects = objects
         self._metrics = metrics
         self._parallel = asyncio.Semaphore(PARALLEL_WRITES)
+        self._holds = asyncio.Semaphore(PARALLEL_HOLDS)
 
     async def replace_status(self, kind: Kind, key: Key, status: Mapping[str, object]) -> Json:
         """The object with the new status; ``Conflict`` when what is in the store is not the newest
@@ -50,7 +53,7 @@ class ObjectClient:
         """Our finalizer stands on the object."""
         if finalizer in finalizers_of(body):
             return
-        async with self._parallel:
+        async with self._holds:
             held = await add_finalizer(self.api, kind, body, finalizer)
         self._objects.put(held)
 
@@ -87,15 +90,19 @@ class ObjectClient:
             await self.api.delete(kind, key.namespace, key.name, uid=uid)
         await self.refresh(key)
 
-    async def refresh(self, key: Key) -> None:
-        """Read the newest object of a key, after a conflict."""
+    async def refresh(self, key: Key) -> bool:
+        """Read the newest object of a key, after a conflict; whether it is news."""
         held = self._objects.get(key)
         try:
-            self._objects.put(await self.api.get(_KINDS[key.kind], key.namespace, key.name))
+            return self._objects.put(await self.api.get(BY_KIND[key.kind], key.namespace, key.name))
         except NotFound:  # what was held: another may have been made meanwhile
-            if held is not None:
-                self._objects.remove(held)
+            return held is not None and self._objects.remove(held)
 
     async def relist(self, kind: Kind, namespace: str) -> list[Key]:
-        """Read every object of a kind; the keys that appeared, changed or vanished."""
-        return self._objects.replace_kind(kind, await self.api.list_all(kind, namespace))
+        """Read every object of a kind; the keys that appeared, changed or vanished. That they did
+        its watch has yet to tell."""
+        began_s = self._echoes.begins()
+        changed = self._objects.replace_kind(kind, await self.api.list_all(kind, namespace))
+        if changed:
+            self._echoes.wrote(kind.kind, began_s)
+        return changed

@@ -2,6 +2,14 @@
 
 import uuid
 
+from tidemark.annotations import (
+    ADOPT_CLUSTER_ID,
+    DELETION_PROTECTION,
+    OF_BROKER,
+    OF_CLUSTER,
+    OF_TOPIC,
+)
+from tidemark.configuration.broker_keys import SWEEP
 from tidemark.configuration.layers import topic_defaults
 from tidemark.ids import id_text, parse_id
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
@@ -15,17 +23,24 @@ from tidemark_operator.controller.deletion_values import (
 from tidemark_operator.controller.model import (
     BrokerInfo,
     ClusterInfo,
+    ClusterRebuilding,
     DeletionPolicy,
     OrphanedTopic,
     TieringSpec,
     TieringStatus,
     TopicInfo,
 )
+from tidemark_operator.controller.slice_claim import Claimant
 from tidemark_operator.kube.kinds import Json
 from tidemark_operator.objects.quotas import cluster_quotas
 from tidemark_operator.resources.assignments import parse_assignments
 from tidemark_operator.resources.broker import Broker, parse_broker
-from tidemark_operator.resources.cluster import parse_cluster
+from tidemark_operator.resources.cluster import (
+    Cluster,
+    LeftBehind,
+    RebuildingReason,
+    parse_cluster,
+)
 from tidemark_operator.resources.conditions import READY, ConditionStatus, find_condition
 from tidemark_operator.resources.durations import duration_ms
 from tidemark_operator.resources.metadata import InvalidResource, ObjectMeta
@@ -33,6 +48,7 @@ from tidemark_operator.resources.names import (
     ASSIGNMENT_ANNOTATION,
     PAUSED_ANNOTATION,
     SLICES_DEFAULT,
+    SWEEP_PAUSED_ANNOTATION,
 )
 from tidemark_operator.resources.record_deletion import (
     RecordDeletion,
@@ -43,13 +59,29 @@ from tidemark_operator.resources.times import ms_of_time
 from tidemark_operator.resources.topic import DisablePolicy as SpecPolicy
 from tidemark_operator.resources.topic import TieringStatus as StoredTiering
 from tidemark_operator.resources.topic import Topic, parse_topic
-from tidemark_operator.resources.topic_config import kafka_config, retention_problem
+from tidemark_operator.resources.topic_config import (
+    COMPACTED,
+    is_compacted,
+    kafka_config,
+    retention_problem,
+)
 
 
 def cluster_id_of(body: Json) -> str:
     """Kafka's cluster id: what the status holds, else the Cluster's uid in Kafka's text form."""
     stored = (body.get("status") or {}).get("clusterId")
     return str(stored) if stored else id_text(uuid.UUID(body["metadata"]["uid"]))
+
+
+def claimant_of(body: Json) -> Claimant:
+    """The Cluster as it asks for its PartitionSlices."""
+    meta, status = body["metadata"], body.get("status") or {}
+    return Claimant(
+        own_id=id_text(uuid.UUID(meta["uid"])),
+        stored_id=str(status.get("clusterId") or ""),
+        recorded=status.get("slices"),
+        asked=str((meta.get("annotations") or {}).get(ADOPT_CLUSTER_ID, "")).strip(),
+    )
 
 
 def cluster_of(body: Json) -> str:
@@ -62,20 +94,42 @@ def is_paused(meta: ObjectMeta) -> bool:
     return meta.annotations.get(PAUSED_ANNOTATION, "").lower() == "true"
 
 
+def is_protected(meta: ObjectMeta) -> bool:
+    """``tidemark.dev/deletion-protection: "true"``: what is deleted all the same is not carried
+    out."""
+    return meta.annotations.get(DELETION_PROTECTION, "").lower() == "true"
+
+
+def is_leaving(body: Json) -> bool:
+    """A deletion was asked for, and is to be carried out."""
+    meta = body["metadata"]
+    held = (meta.get("annotations") or {}).get(DELETION_PROTECTION, "").lower() == "true"
+    return bool(meta.get("deletionTimestamp")) and not held
+
+
+def _deletion_ms(meta: ObjectMeta) -> int | None:
+    if meta.deletion_timestamp is None or is_protected(meta):
+        return None
+    return ms_of_time(meta.deletion_timestamp)
+
+
 def cluster_info(body: Json, *, remote_storage: str, storage_problem: str) -> ClusterInfo:
     """A ``Cluster`` with what was found out about its storage."""
     cluster = parse_cluster(body)
     status, authorization = cluster.status, cluster.spec.authorization
     orphans = tuple(
         OrphanedTopic(
-            topic_id=parse_id(left.topic_id), name=left.topic_name, since_ms=ms_of_time(left.since)
+            topic_id=parse_id(left.topic_id),
+            name=left.topic_name,
+            since_ms=ms_of_time(left.since),
+            tiering_status=_left_tiering(left),
         )
         for left in status.left_behind or ()
     )
     return ClusterInfo(
         key=cluster.metadata.key,
         cluster_id=cluster_id_of(body),
-        config=dict(cluster.spec.config or {}),
+        config=_cluster_config(cluster),
         groups=dict(cluster.spec.groups or {}),
         remote_storage=remote_storage,
         store_id=status.store_id or "",
@@ -84,10 +138,31 @@ def cluster_info(body: Json, *, remote_storage: str, storage_problem: str) -> Cl
         quotas=cluster_quotas(cluster.spec.quotas),
         super_users=tuple(sorted((authorization and authorization.super_users) or ())),
         orphans=orphans,
+        rebuilding=rebuilding_of(body),
+        asked=_asked(cluster.metadata, OF_CLUSTER),
+        deleting=cluster.metadata.is_deleting and not is_protected(cluster.metadata),
+        deletion_held=cluster.metadata.is_deleting and is_protected(cluster.metadata),
         slices=status.slices or SLICES_DEFAULT,
         generation=cluster.metadata.generation,
         status=body.get("status") or {},
     )
+
+
+def rebuilding_of(body: Json) -> ClusterRebuilding | None:
+    """What a Cluster's status says of a rebuilding, before anything of it is read."""
+    stored = (body.get("status") or {}).get("rebuilding")
+    if not stored:
+        return None
+    behind = {RebuildingReason.SLICES_MISSING: False, RebuildingReason.SLICES_BEHIND: True}
+    return ClusterRebuilding(since=str(stored["since"]), behind=behind[stored["reason"]])
+
+
+def _cluster_config(cluster: Cluster) -> dict[str, str]:
+    """What is set, and what an annotation says for the time being."""
+    config = dict(cluster.spec.config or {})
+    if cluster.metadata.annotations.get(SWEEP_PAUSED_ANNOTATION, "").lower() == "true":
+        config[SWEEP] = "false"
+    return config
 
 
 def broker_info(body: Json, *, fenced: bool) -> BrokerInfo:
@@ -100,13 +175,17 @@ def broker_info(body: Json, *, fenced: bool) -> BrokerInfo:
     return BrokerInfo(
         node_id=broker.spec.node_id,
         key=meta.key,
-        rack=broker.spec.rack,
+        spec_rack=broker.spec.rack,
+        reported_rack=status.rack,
         broker_epoch=-1 if status.broker_epoch is None else status.broker_epoch,
         incarnation_id=uuid.UUID(status.incarnation_id) if status.incarnation_id else None,
         directory_id=uuid.UUID(status.directory_id) if status.directory_id else None,
         listeners=listeners,
         fenced=fenced,
-        deleting=meta.is_deleting,
+        deleting=meta.is_deleting and not is_protected(meta),
+        deletion_held=meta.is_deleting and is_protected(meta),
+        drain=bool(broker.spec.drain),
+        asked=_asked(meta, OF_BROKER),
         generation=meta.generation,
         status=body.get("status") or {},
     )
@@ -120,7 +199,9 @@ def stored_fenced(broker: Broker) -> bool:
 
 def topic_info(body: Json, cluster_config: dict[str, str]) -> TopicInfo:
     """A ``Topic``; ``cluster_config`` holds the Cluster's defaults for topics. The configuration
-    of a paused one is what its status holds: nothing else is to reach a broker."""
+    of a paused one is what its status holds: nothing else is to reach a broker. Where a default of
+    the Cluster asks for compaction, which admission cannot see, what the topic is stays: one with
+    data in the tier is not compacted, and one without is not tiered."""
     topic = parse_topic(body)
     spec, status, meta = topic.spec, topic.status, topic.metadata
     if meta.uid is None:
@@ -129,6 +210,14 @@ def topic_info(body: Json, cluster_config: dict[str, str]) -> TopicInfo:
     config = kafka_config(spec, topic_defaults(cluster_config))
     if paused and status.held_config is not None:
         config = dict(status.held_config)
+    in_tier = _in_tier(status.tiering)
+    compacted = is_compacted(config) and (spec.tiering_enabled or in_tier)
+    enabled = spec.tiering_enabled and (in_tier or not compacted)
+    problem = COMPACTED if compacted else (enabled and retention_problem(config)) or ""
+    if compacted and in_tier:
+        config["cleanup.policy"] = "delete"
+    elif compacted:
+        config["remote.storage.enable"] = "false"
     return TopicInfo(
         key=meta.key,
         uid=meta.uid,
@@ -137,25 +226,39 @@ def topic_info(body: Json, cluster_config: dict[str, str]) -> TopicInfo:
         partitions=spec.partitions,
         replication_factor=spec.replication_factor,
         config=config,
-        config_problem=(retention_problem(config) or "") if spec.tiering_enabled else "",
+        config_problem=problem,
+        config_reason="Compacted" if compacted else "LocalRetentionTooLong",
         tiering_spec=TieringSpec(
-            enabled=spec.tiering_enabled,
+            enabled=enabled,
             policy=None if spec.tiering is None else _policy(spec.tiering.disable_policy),
         ),
         tiering_status=_tiering(status.tiering),
         topic_id=parse_id(status.topic_id) if status.topic_id else None,
         created_ms=_created_ms(topic),
-        deletion_ms=None
-        if meta.deletion_timestamp is None
-        else ms_of_time(meta.deletion_timestamp),
+        deletion_ms=_deletion_ms(meta),
+        protected=is_protected(meta),
+        deletion_held=meta.is_deleting and is_protected(meta),
         deletion_policy=(
             DeletionPolicy.ORPHAN if spec.is_orphaned_on_delete else DeletionPolicy.DELETE
         ),
         assignments=parse_assignments(meta.annotations.get(ASSIGNMENT_ANNOTATION, "")),
         paused=paused,
+        asked=_asked(meta, OF_TOPIC),
         partitions_placed=status.partitions_placed or 0,
         status=body.get("status") or {},
     )
+
+
+def _asked(meta: ObjectMeta, names: tuple[str, ...]) -> dict[str, str]:
+    return {name: text for name in names if (text := meta.annotations.get(name, "").strip())}
+
+
+def _left_tiering(left: LeftBehind) -> TieringStatus:
+    if left.tiering is None:
+        return TieringStatus()
+    stored = left.tiering
+    tiering = Tiering(TieringState[stored.state.name], stored.epoch, _policy(stored.policy))
+    return TieringStatus(tiering=tiering, since_ms=ms_of_time(left.since))
 
 
 def _created_ms(resource: Topic | RecordDeletion) -> int:
@@ -165,6 +268,14 @@ def _created_ms(resource: Topic | RecordDeletion) -> int:
 
 def _policy(policy: SpecPolicy | None) -> DisablePolicy | None:
     return None if policy is None else DisablePolicy[policy.name]
+
+
+def _in_tier(stored: StoredTiering | None) -> bool:
+    """Whether data of the topic is in the tier, as the rule of admission asks it."""
+    if stored is None:
+        return False
+    is_disabled = TieringState[stored.state.name] is TieringState.DISABLED
+    return not (is_disabled and stored.remote_segments == 0)
 
 
 def _tiering(stored: StoredTiering | None) -> TieringStatus:

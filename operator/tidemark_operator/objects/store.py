@@ -7,14 +7,27 @@ counts for good: the answer to a write of our own may come after the news that i
 and would bring back a user whom everybody has forgotten.
 """
 
+import sys
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from tidemark.lru import Lru
 from tidemark_operator.kube.kinds import Json, Key, Kind, Listed, key_of, resource_version
 
 #: So many deleted objects are remembered: more than writes can be under way.
 DELETED_MAX = 10_000
+#: What no two objects have in common.
+_OWN = frozenset({"uid", "resourceVersion", "name", "topicId", "topicName"})
+
+
+def shared(value: Any, name: str = "") -> Any:
+    """The same JSON, in which equal texts are one: most of an object's memory is names of fields
+    and reasons and messages of conditions, of which each answer brings its own copies."""
+    if isinstance(value, dict):
+        return {sys.intern(key): shared(each, key) for key, each in value.items()}
+    if isinstance(value, list):
+        return [shared(each, name) for each in value]
+    return sys.intern(value) if type(value) is str and name not in _OWN else value
 
 
 class StoreListener(Protocol):
@@ -50,6 +63,7 @@ class ObjectStore:
         if known is not None and resource_version(known) >= resource_version(body):
             return False
         body.get("metadata", {}).pop("managedFields", None)
+        body = shared(body)
         self._objects[key] = body
         self._by_kind.setdefault(key.kind, set()).add(key)
         if self.listener is not None:

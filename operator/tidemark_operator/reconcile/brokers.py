@@ -1,21 +1,21 @@
 """One Broker: its finalizer, its status, and its removal once nothing depends on it."""
 
+import dataclasses
 import logging
-from collections.abc import Sequence
 
 from tidemark_operator.certificates.authority import BadCertificate
 from tidemark_operator.certificates.keepers import KeptByAnother, Overtaken
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller import registration
-from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.events import count, normal
+from tidemark_operator.controller import accepted_losses, draining, rebuilding, registration
+from tidemark_operator.controller.commit import Draft
+from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.model import BrokerInfo, RowKey
 from tidemark_operator.controller.status import broker_status
-from tidemark_operator.controller.status.conditions import condition, render, summary
+from tidemark_operator.controller.status.conditions import find, summary
 from tidemark_operator.controller.status.pacing import figures_interval_ms
 from tidemark_operator.kube.finalizers import finalizers_of
 from tidemark_operator.kube.kinds import BROKER, Json, Key
-from tidemark_operator.objects.conversions import cluster_of
+from tidemark_operator.objects.conversions import broker_info, cluster_of
 from tidemark_operator.reconcile.elsewhere import elsewhere, write_conditions
 from tidemark_operator.reconcile.reflector import Reflector
 from tidemark_operator.reconcile.services import Services
@@ -24,8 +24,6 @@ from tidemark_operator.resources.names import BROKER_FINALIZER
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 5.0
-#: Partitions that a condition names; the rest are counted.
-NAMED_MAX = 3
 
 
 class BrokerReconciler:
@@ -43,22 +41,23 @@ class BrokerReconciler:
             return None
         if cluster_of(body) != services.cluster_key.name:
             return await elsewhere(services, BROKER, key, body)
-        node_id = int(body["spec"]["nodeId"])
+        node_id, generation = int(body["spec"]["nodeId"]), int(body["metadata"]["generation"])
         broker = services.state.brokers.get(node_id)
         if broker is None or broker.key != key.namespaced_name:
             return await self._taken(key, body, broker)
         if broker.deleting:
             return await self._remove(key, body, broker)
-        await services.client.hold(BROKER, body, BROKER_FINALIZER)
+        if not broker.deletion_held:
+            await services.client.hold(BROKER, body, BROKER_FINALIZER)
         try:
             await services.certificates.leaf(broker.node_id, key.name, body)
         except Overtaken:
             raise
         except (BadCertificate, KeptByAnother) as error:  # its status is told all the same
             logger.warning("broker %d is given no certificate: %s", broker.node_id, error)
-            await self._write(key, broker.node_id)
+            await self._write(key, broker.node_id, generation)
             return LOOK_AGAIN_S
-        return await self._write(key, broker.node_id)
+        return await self._write(key, broker.node_id, generation)
 
     async def _taken(self, key: Key, body: Json, other: BrokerInfo | None) -> float | None:
         """Another Broker has this node id; when it goes, this one is looked at again."""
@@ -66,6 +65,7 @@ class BrokerReconciler:
             await self._services.client.release(BROKER, body, BROKER_FINALIZER)
             return None
         if other is None:
+            broker_info(body, fenced=True)  # raises what is wrong with it, if that is why
             self._reflector.changed(body)
             return 0.0
         text = f"nodeId {other.node_id} belongs to Broker {other.key}: delete one of the two"
@@ -74,58 +74,64 @@ class BrokerReconciler:
         return LOOK_AGAIN_S
 
     async def _remove(self, key: Key, body: Json, broker: BrokerInfo) -> float | None:
+        """Deleted: its replicas move first. Where none of them can, a broker that was stopped goes
+        all the same if others have what it had, and leaves placeholders."""
         services, node_id = self._services, broker.node_id
+        if not services.first_reports.are_in:
+            return LOOK_AGAIN_S
         if BROKER_FINALIZER not in finalizers_of(body):
             return None
-        blockers = registration.removal_blockers(services.state, node_id)
-        if broker.live or blockers:
-            reason, text = "BrokerIsLive", f"broker {node_id} is live: stop it first"
-            if blockers:
-                reason, text = "ReplicasInUse", _in_use(services.state, blockers)
-            await self._write(key, node_id, reason, text)
-            return LOOK_AGAIN_S
-        await services.committer.decide(lambda draft: registration.remove_broker(draft, node_id))
-        services.events.emit(
-            normal("Broker", broker.key, "BrokerRemoved", f"broker {node_id} is removed")
-        )
+        given_up: list[RowKey] | None = None
+        if draining.may_go(Draft(services.state), broker):
+            given_up = await services.committer.decide(lambda draft: _removed(draft, node_id))
+        if given_up is None:
+            return await self._write(key, node_id, broker.generation)
+        services.events.emit(accepted_losses.removed(services.state, broker, given_up))
         await services.client.release(BROKER, body, BROKER_FINALIZER)
         return None
 
-    async def _write(
-        self, key: Key, node_id: int, reason: str = "", draining: str = ""
-    ) -> float | None:
-        """Write the status if it differs; ``draining`` says why the Broker cannot go yet."""
+    async def _write(self, key: Key, node_id: int, generation: int) -> float | None:
+        """Write the status if it differs, for the generation that was looked at: the spec may be
+        newer by now. When to look again."""
         services, now_ms = self._services, wall_ms()
-        broker = services.state.brokers.get(node_id)
-        if broker is None:
+        present = services.state.brokers.get(node_id)
+        if present is None:
             return None
+        broker = dataclasses.replace(present, generation=generation)
         status = broker_status(services.state, broker, now_ms=now_ms).status
-        if draining:
-            waits = [condition("Draining", True, reason, draining)]
-            listed = status["conditions"]
-            rendered = render(waits, broker.status, generation=broker.generation, now_ms=now_ms)
-            status["conditions"] = [*(listed if isinstance(listed, list) else []), *rendered]
         written = await services.statuses.write_if_due(
             BROKER, key, broker.status, status, now_ms=now_ms
         )
+        if written:
+            self._tell(broker, status)
+        state = services.state
+        if broker.leaving and (
+            state.replica_count(node_id) or rebuilding.only_reported(state, node_id)
+        ):
+            return LOOK_AGAIN_S
         if not written and broker.status != status:
             return figures_interval_ms(status) / 1000
         return None
 
+    def _tell(self, broker: BrokerInfo, status: Json) -> None:
+        """One Event when a drain is over, or nothing of it can go on."""
+        former, present = (find(each, "Draining") or {} for each in (broker.status, status))
+        reason = str(present.get("reason", ""))
+        if reason in _TOLD and reason != former.get("reason"):
+            kind = normal if reason == "Drained" else warning
+            text = str(present.get("message", ""))
+            self._services.events.emit(kind("Broker", broker.key, reason, text))
 
-def _in_use(state: ControllerState, blockers: Sequence[RowKey]) -> str:
-    """Why a Broker cannot go yet, and every way in which it can."""
-    topics = [state.topic_by_id(topic_id) for topic_id, _ in blockers[:NAMED_MAX]]
-    named = [
-        f"{'(no Topic)' if topic is None else topic.name}-{partition}"
-        for topic, (_, partition) in zip(topics, blockers, strict=False)
-    ]
-    more = f" and {len(blockers) - NAMED_MAX} more" if len(blockers) > NAMED_MAX else ""
-    rows = [state.row(key) for key in blockers]
-    others = any(row is not None and len(row.hosts) > 1 for row in rows)
-    catch_up = "start the other replicas and let them catch up, or " if others else ""
-    return (
-        f"{count(len(blockers), 'partition')} ({', '.join(named)}{more}) "
-        "would lose the last live copy: "
-        f"{catch_up}delete the topics; until then the broker serves on, and takes no new replica"
-    )
+
+def _removed(draft: Draft, node_id: int) -> list[RowKey] | None:
+    """Take a Broker out of all partitions, if it may still go by what was decided meanwhile; those
+    of which others have not enough."""
+    broker = draft.broker(node_id)
+    if broker is None or not draining.may_go(draft, broker):
+        return None
+    given_up = registration.removal_blockers(draft, node_id)
+    registration.remove_broker(draft, node_id)
+    return given_up
+
+
+_TOLD = ("Drained", "ReplicasCannotMove", "ReplicasInUse")

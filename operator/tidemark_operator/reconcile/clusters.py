@@ -4,25 +4,34 @@ controlled by this operator, which are told so."""
 import asyncio
 import dataclasses
 import logging
+import time
 
 from tidemark.tier.config import location_of, moved
 from tidemark_operator.clock import wall_ms
+from tidemark_operator.controller import left_behind
 from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.status import cluster_status
 from tidemark_operator.controller.status.conditions import summary
 from tidemark_operator.controller.status.pacing import FIGURES_MS
 from tidemark_operator.kube.errors import KubeError
-from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Key
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, Json, Key
+from tidemark_operator.leadership.terms import TermEnded
+from tidemark_operator.objects.conversions import cluster_info, cluster_of, is_leaving
 from tidemark_operator.reconcile import remote_storage
 from tidemark_operator.reconcile.elsewhere import write_conditions
 from tidemark_operator.reconcile.services import Services
+from tidemark_operator.resources.names import CLUSTER_FINALIZER
 
 logger = logging.getLogger(__name__)
 
 FIRST_LOOK_S = 3.0
 STORAGE_RETRY_S = 5.0
+#: The last Topic or Broker that goes wakes the Cluster; this is for what was missed.
+LEAVING_CHECK_S = 5.0
 #: A Secret is not watched: a key that was changed is noticed within this time.
 STORAGE_CHECK_S = 15.0
+#: What a sweep has left is shown within this time.
+SWEEP_CHECK_S = 60.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,6 +49,7 @@ class ClusterReconciler:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._failing = False
+        self._sweep_due_s = 0.0
 
     @property
     def _known(self) -> RemoteStorageState:
@@ -62,19 +72,36 @@ class ClusterReconciler:
         if key != services.cluster_key:
             text = (
                 f"this operator looks after Cluster {services.cluster_key.name} of this namespace: "
-                "use one namespace for each Cluster"
+                "delete one of the two, as each Cluster has a namespace of its own"
             )
             conditions = summary(ready=False, reason="SecondCluster", message=text, stalled=True)
             await write_conditions(services, CLUSTER, key, body, conditions)
             return None
-        if not body["metadata"].get("deletionTimestamp"):
-            await self._storage(key, body)
-        later_s = await self._write(key)
+        generation = int(body["metadata"]["generation"])
+        if is_leaving(body):
+            return await self._leave(key, generation)
+        cluster_info(body, remote_storage="", storage_problem="")  # raises what is wrong with it
+        if not services.state.cluster.deletion_held:
+            await services.client.hold(CLUSTER, body, CLUSTER_FINALIZER)
+        await self._storage(key, body)
+        if not self._known.problem:
+            await self._look_at_sweep()
+        later_s = await self._write(key, generation)
         if self._known.problem:
             return STORAGE_RETRY_S
         configured = bool(body["spec"].get("remoteStorage"))
         check_s = STORAGE_CHECK_S if configured else None
         return min((s for s in (later_s, check_s) if s is not None), default=None)
+
+    async def _leave(self, key: Key, generation: int) -> float | None:
+        """Say for what the Cluster waits; the term ends when it is for nothing, and what is left
+        is removed between terms (:mod:`tidemark_operator.term.burial`)."""
+        objects = self._services.objects
+        for kind in (TOPIC, BROKER):
+            if any(cluster_of(each) == key.name for each in objects.of_kind(kind)):
+                await self._write(key, generation)
+                return LEAVING_CHECK_S
+        raise TermEnded(f"Cluster {key.name} is being deleted, and nothing needs it any more")
 
     # ------------------------------------------------------------ storage
 
@@ -104,6 +131,16 @@ class ClusterReconciler:
                 services.client.api, services.cluster_key.namespace, spec
             )
             self._know(RemoteStorageState(text, self._known.problem))
+
+    async def _look_at_sweep(self) -> None:
+        """What the last sweep has left, once a minute at most."""
+        state = self._services.state
+        if not state.cluster.remote_storage or time.monotonic() < self._sweep_due_s:
+            return
+        self._sweep_due_s = time.monotonic() + SWEEP_CHECK_S
+        swept = await remote_storage.last_sweep(state.cluster.remote_storage)
+        if swept is not None:
+            state.cluster = dataclasses.replace(state.cluster, swept=swept)
 
     async def _storage(self, key: Key, body: Json) -> None:
         before = self._known
@@ -189,11 +226,16 @@ class ClusterReconciler:
 
     # ------------------------------------------------------------ status
 
-    async def _write(self, key: Key) -> float | None:
+    async def _write(self, key: Key, generation: int) -> float | None:
+        """``generation``: the one whose storage was looked at; the spec may be newer by now."""
         services, now_ms = self._services, wall_ms()
         former = services.state.cluster.status
-        status = cluster_status(services.state, now_ms=now_ms).status
+        status = cluster_status(services.state, generation=generation, now_ms=now_ms).status
+        forgotten = left_behind.settle(services.state).events
         written = await services.statuses.write_if_due(CLUSTER, key, former, status, now_ms=now_ms)
+        if written:
+            for event in forgotten:
+                services.events.emit(event)
         if not written and former != status:
             return FIGURES_MS / 1000
         return None

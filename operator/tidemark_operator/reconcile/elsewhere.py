@@ -14,7 +14,8 @@ async def elsewhere(services: Services, kind: Kind, key: Key, body: Json) -> flo
     if exists:
         text = (
             f"Cluster {name} is not controlled by this operator, which looks after "
-            f"{services.cluster_key.name}"
+            f"{services.cluster_key.name}: make the object again with that clusterRef, or in the "
+            f"namespace of an operator that looks after {name}"
         )
         conditions = summary(ready=False, reason="ClusterNotControlled", message=text, stalled=True)
     else:

@@ -3,7 +3,8 @@
 A key stands in it once however often it is added, is worked on by one worker at a time, and comes
 again if it was added meanwhile. It is bounded by the number of objects, so overload slows it down
 and never stops it (invariant 25). Failures wait with exponential backoff; keys can be added for
-later. The clock is passed in.
+later. What brings something under way to its end goes ahead of what has yet to begin, or thousands
+of new objects would all be begun before the first of them is done. The clock is passed in.
 """
 
 import asyncio
@@ -15,26 +16,40 @@ from tidemark.backoff import Backoff
 from tidemark_operator.kube.kinds import Key
 
 RETRY = Backoff(first_s=0.2, most_s=30.0)
+#: Of so many keys one is the oldest, whatever goes ahead.
+OLDEST_EVERY = 4
 
 
 class KeyQueue:
-    """First in, first out. Not locked: owned by the main loop."""
+    """First in, first out, of those that go ahead and of the others. Not locked: owned by the main
+    loop."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._ready: dict[Key, float] = {}
+        self._ahead: dict[Key, float] = {}
+        self._taken = 0
         self._running: dict[Key, float] = {}
-        self._again: set[Key] = set()
+        #: To come again, and whether it goes ahead then.
+        self._again: dict[Key, bool] = {}
         self._later: list[tuple[float, Key]] = []
         self._due: dict[Key, float] = {}
         self._failures: dict[Key, int] = {}
         self._wake = asyncio.Event()
+        #: Of the workers that have nothing to do one waits for the next key, the others for their
+        #: turn: a key, or a later time, wakes one of them and not all.
+        self._turn = asyncio.Lock()
 
-    def add(self, key: Key) -> None:
-        """Reconcile ``key`` soon."""
+    def add(self, key: Key, *, ahead: bool = False) -> None:
+        """Reconcile ``key`` soon; ``ahead``: before those that have not begun."""
         if key in self._running:
-            self._again.add(key)
-        elif key not in self._ready:
+            self._again[key] = ahead or self._again.get(key, False)
+        elif key in self._ahead or (key in self._ready and not ahead):
+            return
+        elif ahead:
+            self._ahead[key] = self._ready.pop(key, self._clock())
+            self._wake.set()
+        else:
             self._ready[key] = self._clock()
             self._wake.set()
 
@@ -48,38 +63,51 @@ class KeyQueue:
 
     async def get(self) -> Key:
         """The next key; it is being worked on until ``done`` or ``failed``."""
-        while True:
-            self._promote()
-            if self._ready:
-                key = next(iter(self._ready))
-                del self._ready[key]
-                self._running[key] = self._clock()
-                if self._ready:
-                    self._wake.set()
-                return key
-            self._wake.clear()
-            await self._wait()
+        async with self._turn:
+            while True:
+                self._promote()
+                if self._ready or self._ahead:
+                    key = self._next()
+                    self._running[key] = self._clock()
+                    return key
+                self._wake.clear()
+                await self._wait()
+
+    def _next(self) -> Key:
+        self._taken += 1
+        oldest = not self._ahead or (self._taken % OLDEST_EVERY == 0 and bool(self._ready))
+        line = self._ready if oldest else self._ahead
+        key = next(iter(line))
+        del line[key]
+        return key
 
     def done(self, key: Key) -> None:
         """``key`` was reconciled."""
         self._failures.pop(key, None)
         self._finish(key)
 
-    def failed(self, key: Key, *, at_least_s: float = 0.0) -> float:
+    def failed(
+        self, key: Key, *, at_least_s: float = 0.0, at_most_s: float = RETRY.most_s
+    ) -> float:
         """``key`` failed: it comes again; the delay in seconds."""
         failures = self._failures.get(key, 0) + 1
         self._failures[key] = failures
-        delay_s = max(at_least_s, RETRY.pause_s(failures, jitter=random.random()))
-        self._again.discard(key)
+        pause_s = min(at_most_s, RETRY.pause_s(failures, jitter=random.random()))
+        delay_s = max(at_least_s, pause_s)
+        self._again.pop(key, None)
         self._finish(key)
         self.add_later(key, delay_s)
         return delay_s
 
+    def failures(self, key: Key) -> int:
+        """How often in a row a key has failed."""
+        return self._failures.get(key, 0)
+
     def _finish(self, key: Key) -> None:
         self._running.pop(key, None)
-        if key in self._again:
-            self._again.discard(key)
-            self.add(key)
+        ahead = self._again.pop(key, None)
+        if ahead is not None:
+            self.add(key, ahead=ahead)
 
     def _promote(self) -> None:
         now_s = self._clock()
@@ -102,7 +130,7 @@ class KeyQueue:
     @property
     def depth(self) -> int:
         """Keys that wait for a worker now (not those put off)."""
-        return len(self._ready)
+        return len(self._ready) + len(self._ahead)
 
     @property
     def running(self) -> int:
@@ -113,6 +141,7 @@ class KeyQueue:
         """How long the oldest key has been waiting or worked on, in seconds."""
         oldest = min(
             next(iter(self._ready.values()), self._clock()),
+            next(iter(self._ahead.values()), self._clock()),
             min(self._running.values(), default=self._clock()),
         )
         return self._clock() - oldest

@@ -3,7 +3,8 @@
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
+import uuid
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from tidemark_operator.clock import wall_ms
@@ -14,6 +15,7 @@ from tidemark_operator.controller.deletion_values import (
     DeletionAnswer,
     DeletionInfo,
     Finished,
+    PointAnswer,
     PointQuery,
     Resolve,
     Step,
@@ -25,6 +27,7 @@ from tidemark_operator.controller.status.conditions import find
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.kube.kinds import RECORD_DELETION, Json, Key
 from tidemark_operator.objects.conversions import deletion_info
+from tidemark_operator.reconcile.leader_turns import LeaderTurns
 from tidemark_operator.reconcile.services import Services
 
 logger = logging.getLogger(__name__)
@@ -40,6 +43,7 @@ class RecordDeletionReconciler:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._turns = LeaderTurns(services.queue.add)
 
     async def reconcile(self, key: Key) -> float | None:
         """One step; when to look again, in seconds."""
@@ -70,9 +74,8 @@ class RecordDeletionReconciler:
         by_leader: dict[int, list[PointQuery]] = {}
         for query in step.queries:
             by_leader.setdefault(query.node_id, []).append(query)
-        engine = self._services.engine
         answers, problem = await _all_at_once(
-            engine.deletion_points(node_id, step.topic_id, queries)
+            self._points(key, node_id, step.topic_id, queries)
             for node_id, queries in sorted(by_leader.items())
         )
         if problem:
@@ -80,11 +83,20 @@ class RecordDeletionReconciler:
             return LOOK_AGAIN_S
         state = self._services.state
         frozen = deletion_offsets.freeze(state, view, step, answers, now_ms=wall_ms())
+        if isinstance(frozen, Finished):
+            await self._finish(key, view, frozen)
+            return 0.0
         if isinstance(frozen, Waiting):
             await self._write(key, view, frozen)
             return LOOK_AGAIN_S
         await self._write(key, frozen, step)
         return 0.0
+
+    async def _points(
+        self, key: Key, node_id: int, topic_id: uuid.UUID, queries: Sequence[PointQuery]
+    ) -> Mapping[int, PointAnswer]:
+        with self._turns.turn(node_id, key):
+            return await self._services.engine.deletion_points(node_id, topic_id, queries)
 
     # ------------------------------------------------------------ delete
 
@@ -115,7 +127,8 @@ class RecordDeletionReconciler:
         command = self._command_for(key, view, node_id)
         if command is None:
             return {}
-        return await self._services.engine.delete_records(command, ASK_TIMEOUT_MS)
+        with self._turns.turn(node_id, key):
+            return await self._services.engine.delete_records(command, ASK_TIMEOUT_MS)
 
     def _command_for(self, key: Key, view: DeletionInfo, node_id: int) -> DeleteCommand | None:
         if not self._is_wanted(key, view):

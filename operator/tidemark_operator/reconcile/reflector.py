@@ -48,7 +48,7 @@ class Reflector:
         services, name = self._services, key.namespaced_name
         services.statuses.forget(key)
         if key.kind == TOPIC.kind:
-            services.state.drop_topic(name)
+            self._topic_gone(name)
         if key.kind == BROKER.kind:
             for broker in list(services.state.brokers.values()):
                 if broker.key == name:
@@ -56,6 +56,8 @@ class Reflector:
 
         if key.kind == USER.kind:
             self._user_gone(key)
+        if key.kind in (TOPIC.kind, BROKER.kind) and services.state.cluster.deleting:
+            services.queue.add(services.cluster_key)  # it may have waited for this one
 
     def catch_up(self) -> None:
         """What came while the take-over was under way is in the store, but not in the state: let
@@ -84,6 +86,19 @@ class Reflector:
             topic = dataclasses.replace(topic, config=former.config)
         state.put_topic(topic)
 
+    def _topic_gone(self, name: str) -> None:
+        """Others that claim the same name are looked at again."""
+        state = self._services.state
+        topic = state.topics.get(name)
+        state.drop_topic(name)
+        if topic is not None:
+            state.forget_reports(topic.id)
+            self._wake_named(topic.name)
+
+    def _wake_named(self, topic_name: str) -> None:
+        for claim in self._services.state.topics_named(topic_name):
+            self._services.queue.add(TOPIC.key(claim.key))
+
     def _broker_changed(self, body: Json) -> None:
         """The registration is the state's own; the object says the rest."""
         state = self._services.state
@@ -95,8 +110,11 @@ class Reflector:
             state.put_broker(
                 dataclasses.replace(
                     former,
-                    rack=broker.rack if broker.rack is not None else former.rack,
+                    spec_rack=broker.spec_rack,
                     deleting=broker.deleting,
+                    drain=broker.drain,
+                    deletion_held=broker.deletion_held,
+                    asked=broker.asked,
                     generation=broker.generation,
                     status=broker.status,
                 )
@@ -109,7 +127,7 @@ class Reflector:
         self._sessions.close_session(node_id)
         services.state.drop_broker(node_id)
         services.engine.publish()
-        if services.state.keys_on(node_id):
+        if services.state.replica_count(node_id):
             services.background.spawn(("gone", node_id), self._let_others_lead(node_id))
 
     async def _let_others_lead(self, node_id: int) -> None:
@@ -134,12 +152,15 @@ class Reflector:
                 storage_problem=former.storage_problem,
             ),
             certificates_problem=former.certificates_problem,
+            swept=former.swept,
         )
         present = services.state.cluster
         if former.told_with_users != present.told_with_users:
             services.engine.publish_users()
             for user in services.objects.keys(USER):
                 services.queue.add(user)
+        for left in set(former.orphans).symmetric_difference(present.orphans):
+            self._wake_named(left.name)
         if former.groups != present.groups:
             services.engine.publish()
         if dict(former.config) != dict(present.config):

@@ -29,7 +29,8 @@ async def write_broker(services: Services, drafted: BrokerInfo) -> bool:
         if held is None:
             return False
         fresh = _with_status(drafted, broker_info(held, fenced=True))
-        status = broker_status(services.state, fresh, now_ms=wall_ms()).status
+        told = dataclasses.replace(fresh, generation=_observed(fresh))
+        status = broker_status(services.state, told, now_ms=wall_ms()).status
         try:
             written = await services.statuses.write(BROKER, key, status)
         except Conflict:
@@ -41,8 +42,20 @@ async def write_broker(services: Services, drafted: BrokerInfo) -> bool:
     return False
 
 
+def _observed(broker: BrokerInfo) -> int:
+    """The generation that was reconciled last: a registration looks at no spec."""
+    observed = broker.status.get("observedGeneration")
+    return observed if isinstance(observed, int) else broker.generation
+
+
 def _identity(broker: BrokerInfo) -> tuple[object, ...]:
-    return broker.broker_epoch, broker.incarnation_id, broker.directory_id, broker.listeners
+    return (
+        broker.broker_epoch,
+        broker.incarnation_id,
+        broker.directory_id,
+        broker.listeners,
+        broker.reported_rack,
+    )
 
 
 def _with_status(drafted: BrokerInfo, stored: BrokerInfo) -> BrokerInfo:
@@ -50,7 +63,9 @@ def _with_status(drafted: BrokerInfo, stored: BrokerInfo) -> BrokerInfo:
     return dataclasses.replace(
         drafted,
         key=stored.key,
+        spec_rack=stored.spec_rack,
         deleting=stored.deleting,
+        drain=stored.drain,
         generation=stored.generation,
         status=stored.status,
     )

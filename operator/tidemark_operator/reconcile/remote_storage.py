@@ -20,8 +20,11 @@ from tidemark.tier.config import credential_names, ensure_place, from_json, loca
 from tidemark.tier.config_fields import InvalidConfig
 from tidemark.tier.endpoint import Endpoint, hands_out_credentials
 from tidemark.tier.identity import ensure_identity
-from tidemark.tier.objects import StoreUnavailable
+from tidemark.tier.objects import StoreError, StoreUnavailable
 from tidemark.tier.open import open_store
+from tidemark.tier.sweep_lease import SweepLease
+from tidemark_operator.clock import wall_ms
+from tidemark_operator.controller.events import count
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError, NotFound
 from tidemark_operator.kube.kinds import SECRET, Json
@@ -113,6 +116,33 @@ async def accept(text: str, location: Json, terms: Terms) -> Accepted:
     except StoreUnavailable as error:
         raise RemoteStorageProblem(_shown(error, terms)) from error
     return Accepted(text, location, store_id)
+
+
+async def last_sweep(text: str) -> str | None:
+    """What the last sweep of an accepted storage has left, in words; "" for nothing, None where
+    nobody has said it, or the store does not answer."""
+    try:
+        async with asyncio.timeout(CHECK_TIMEOUT_S):
+            return await asyncio.to_thread(_last_sweep, text)
+    except (TimeoutError, StoreError, InvalidConfig) as error:
+        logger.info("what the last sweep has left is not known: %s", error)
+        return None
+
+
+def _last_sweep(text: str) -> str | None:
+    left = SweepLease(open_store(from_json(text)), "", wall_ms).left()
+    if left is None:
+        return None
+    found = []
+    if left.orphans or left.uploads:
+        objects, uploads = count(left.orphans, "object"), count(left.uploads, "unfinished upload")
+        found.append(f"nothing names {objects} ({left.size_bytes} bytes) and {uploads}")
+    if left.unknown:
+        found.append(f"{count(left.unknown, 'object')} in folders without a manifest")
+    if left.passed_over:
+        found.append(f"{count(left.passed_over, 'time')} something could not be read")
+    more = "; brokers remove what is old enough, tidemark sweep lists all of it"
+    return "; ".join(found) + more if found else ""
 
 
 def _shown(error: StoreUnavailable, terms: Terms) -> str:

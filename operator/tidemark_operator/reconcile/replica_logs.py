@@ -31,6 +31,10 @@ class LogQuestions:
             ):
                 services.background.spawn(("replica logs", node_id), self._question(node_id))
 
+    def forget_gone(self) -> None:
+        """What was asked of partitions that are no more."""
+        self._logs.forget_gone(self._services.state)
+
     async def _question(self, node_id: int) -> None:
         services = self._services
         keys = self._logs.unanswered(services.state, node_id)

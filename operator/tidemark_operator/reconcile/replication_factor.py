@@ -4,7 +4,7 @@ A move to another number of replicas (AlterPartitionReassignments) is committed 
 follows it, and whoever carries it out may die in between, or not be answered; the client need not
 ask again. A factor that Kafka's clients alone hold was never written by anybody else, so where it
 differs from what is placed, a move has made it differ, and it follows. What a person has written is
-theirs, and is refused (``ReplicationFactorFixed``).
+theirs, and the partitions follow it (:mod:`resizing`).
 """
 
 import logging

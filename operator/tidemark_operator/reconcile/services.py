@@ -16,6 +16,7 @@ from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient
 from tidemark_operator.objects.statuses import StatusWriter
 from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.reconcile.first_reports import FirstReports
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.slices.committer import Committer
 
@@ -42,9 +43,23 @@ class Services:
     allowed_endpoints: frozenset[str] = frozenset()
     disablements: DisablementProgress = dataclasses.field(default_factory=DisablementProgress)
     deletions: Deletions = dataclasses.field(default_factory=Deletions)
+    first_reports: FirstReports = dataclasses.field(default_factory=FirstReports)
 
-    def wake_topic(self, topic_id: uuid.UUID) -> None:
-        """Reconcile the Topic of an id soon, if there is one."""
+    def wake_topic(self, topic_id: uuid.UUID, *, ahead: bool = False) -> None:
+        """Reconcile the Topic of an id soon, if there is one; ``ahead``: see the queue."""
         topic = self.state.topic_by_id(topic_id)
         if topic is not None:
-            self.queue.add(TOPIC.key(topic.key))
+            self.queue.add(TOPIC.key(topic.key), ahead=ahead)
+
+    def wake_rebuilt(self, node_id: int) -> None:
+        """A broker has said what it has: whatever may have waited for that is looked at again."""
+        state = self.state
+        self.queue.add(self.cluster_key)
+        if state.cluster.rebuilding is not None:
+            for key in state.topics:
+                self.queue.add(TOPIC.key(key))
+            return
+        for topic_id in {topic_id for topic_id, _ in state.held.keys_on(node_id)}:
+            if state.topic_by_id(topic_id) is None:
+                for topic in state.topics_named(state.held.name(topic_id)):
+                    self.queue.add(TOPIC.key(topic.key))

@@ -4,26 +4,31 @@ import logging
 
 from kio.schema.errors import ErrorCode
 
-from tidemark.ids import id_text
 from tidemark.wire.control import (
     TopicState,
 )
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller import disablement
+from tidemark_operator.controller import disablement, left_behind
 from tidemark_operator.controller.broker_calls import Disablement, TierDeletion
+from tidemark_operator.controller.commit import Draft, SliceFull
+from tidemark_operator.controller.events import normal
+from tidemark_operator.controller.first_status import (
+    FirstStatuses,
+    put_on_record,
+    says_nothing_yet,
+)
 from tidemark_operator.controller.model import OrphanedTopic, TopicInfo
 from tidemark_operator.controller.snapshot import topic_state
-from tidemark_operator.controller.status import time_text, topic_status
+from tidemark_operator.controller.status import topic_status
+from tidemark_operator.controller.status.left_behind import rendered
+from tidemark_operator.controller.status.news import Outages
 from tidemark_operator.controller.status.pacing import figures_interval_ms, quiet_deletion_ms
 from tidemark_operator.controller.topic_deletion import DeletionStep
-from tidemark_operator.controller.topics import (
-    REPLICATION_FACTOR_FIXED,
-    TopicDecision,
-    decide,
-)
+from tidemark_operator.controller.topics import TopicDecision, decide
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.kube.finalizers import finalizers_of
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Key
+from tidemark_operator.objects.conversions import cluster_of, topic_info
 from tidemark_operator.reconcile import replication_factor
 from tidemark_operator.reconcile.elsewhere import elsewhere
 from tidemark_operator.reconcile.services import Services
@@ -32,6 +37,8 @@ from tidemark_operator.resources.names import TOPIC_FINALIZER
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 5.0
+#: While it is not certain yet that the slices hold what brokers were told.
+FIRST_REPORTS_S = 0.3
 
 #: What a broker is told of a topic beside its rows, and how many rows count: the very message, so
 #: that nothing can be sent whose change is not seen.
@@ -43,6 +50,8 @@ class TopicReconciler:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._outages = Outages()
+        self._first_statuses = FirstStatuses()
         self._published: dict[str, Published] = {
             key: _published(topic) for key, topic in services.state.topics.items()
         }
@@ -54,20 +63,18 @@ class TopicReconciler:
         text = key.namespaced_name
         if body is None:
             self._published.pop(text, None)
+            self._outages.forget(text)
+            self._first_statuses.forget(text)
             return None
         if text not in services.state.topics:
+            if cluster_of(body) == services.cluster_key.name:
+                topic_info(body, {})  # raises what is wrong with it: the state could not take it in
             return await elsewhere(services, TOPIC, key, body)
         if not await self._hold(body, services.state.topics[text]):
             return None
-        now_ms = wall_ms()
-        # The status tells of the Topic that was decided about: it may have been edited since.
-        decision, topic = await services.committer.decide(
-            lambda draft: (
-                decide(draft, text, services.disablements, services.deletions, now_ms=now_ms),
-                draft.state.topics.get(text),
-            ),
-            urgent=False,
-        )
+        if not services.first_reports.are_in:
+            return FIRST_REPORTS_S
+        decision, topic = await self._decide(text)
         present = services.state.topics.get(text)
         if decision is None or topic is None or present is None or present.uid != topic.uid:
             return None
@@ -75,28 +82,69 @@ class TopicReconciler:
             return None
         if await self._follow(key, present, decision):
             return None
+        if (later_s := await self._put_off(text, decision)) > 0:
+            return later_s
         delay_s = await self._write(key, topic, decision)
         self._publish(text)
         self._disable(text)
         return delay_s
 
+    async def _decide(self, text: str) -> tuple[TopicDecision | None, TopicInfo | None]:
+        """The next step, stored, and the Topic that it is about: that may have been edited
+        since. Mostly there is none, and nothing to wait for."""
+        services, now_ms = self._services, wall_ms()
+
+        def both(draft: Draft) -> tuple[TopicDecision | None, TopicInfo | None]:
+            decided = decide(draft, text, services.disablements, services.deletions, now_ms=now_ms)
+            return decided, draft.state.topics.get(text)
+
+        seen = services.committer.glance(both)
+        return seen if seen is not None else await services.committer.decide(both, urgent=False)
+
     async def _hold(self, body: Json, topic: TopicInfo) -> bool:
         """Our finalizer stands before anything exists outside; False: nothing is left to do."""
-        if topic.deletion_ms is not None:
+        if body["metadata"].get("deletionTimestamp"):
             return TOPIC_FINALIZER in finalizers_of(body)
         if not topic.paused:
             await self._services.client.hold(TOPIC, body, TOPIC_FINALIZER)
         return True
 
     async def _follow(self, key: Key, topic: TopicInfo, decision: TopicDecision) -> bool:
-        """Is it no refusal, since the manifest follows a move of Kafka's clients?"""
-        blocker = decision.blocker
-        if blocker is None or blocker.reason != REPLICATION_FACTOR_FIXED:
+        """Where partitions have another number of replicas than the manifest says: has the manifest
+        followed a move of Kafka's clients? Else they follow the manifest."""
+        resizing = self._services.state.resizing
+        if decision.resizing is None or topic.id in resizing:
+            if decision.resizing is None:
+                resizing.discard(topic.id)
             return False
-        followed = await replication_factor.follow(self._services, topic)
-        if followed:
+        if await replication_factor.follow(self._services, topic):
             self._services.queue.add(key)
-        return followed
+            return True
+        resizing.add(topic.id)
+        return False
+
+    async def _put_off(self, text: str, decision: TopicDecision) -> float:
+        """How long the first status of new partitions waits for their brokers, which are told of
+        them once the placement is on record; 0.0: it is written now, as is any other."""
+        services, now_ms = self._services, wall_ms()
+        topic = services.state.topics[text]
+        if not says_nothing_yet(services.state, topic, decision):
+            self._first_statuses.forget(text)
+            return 0.0
+        if topic.partitions_placed < topic.partitions and not await self._put_on_record(text):
+            return 0.0
+        self._publish(text)
+        return self._first_statuses.put_off_ms(text, now_ms=now_ms) / 1000
+
+    async def _put_on_record(self, text: str) -> bool:
+        """False: too little is to be done to share that write, or there is no room."""
+        committer = self._services.committer
+        if not committer.is_busy:
+            return False
+        try:
+            return await committer.decide(lambda draft: put_on_record(draft, text), urgent=False)
+        except SliceFull:
+            return False
 
     async def _write(self, key: Key, topic: TopicInfo, decision: TopicDecision) -> float | None:
         services, now_ms = self._services, wall_ms()
@@ -108,8 +156,10 @@ class TopicReconciler:
             TOPIC, key, topic.status, result.status, now_ms=now_ms
         ):
             logger.info("%s", result.sentence)
-            for event in decision.events:
+            for event in (*decision.events, *self._outages.news(topic, result.status)):
                 services.events.emit(event)
+            if decision.adopted is not None:
+                services.queue.add(services.cluster_key)  # its leftBehind names it no more
         elif topic.status != result.status:
             later_s = figures_interval_ms(result.status) / 1000
             return later_s if recheck_s is None else min(recheck_s, later_s)
@@ -160,7 +210,7 @@ class TopicReconciler:
     # ------------------------------------------------------------ deleting
 
     async def _delete(self, key: Key, topic: TopicInfo, step: DeletionStep) -> bool:
-        """Carry a deletion on; True when the Topic was released."""
+        """Carry a deletion on; False when its status is to say how far it is."""
         services = self._services
         if step.remote is not None:
             node_id, request = step.remote
@@ -169,10 +219,15 @@ class TopicReconciler:
             )
         if not step.release:
             return False
-        if step.orphan is not None:
-            await self._record_orphan(step.orphan)
+        if step.orphan is not None and not await self._record_orphan(step.orphan):
+            services.queue.add_later(key, LOOK_AGAIN_S)
+            return True
         body = services.objects.get(key)
         if body is not None:
+            reason = "TopicDeleted" if step.orphan is None else "TopicLeftBehind"
+            services.events.emit(
+                normal("Topic", topic.key, reason, f"{topic.name}: {step.message}")
+            )
             await services.client.release(TOPIC, body, TOPIC_FINALIZER)
             services.disablements.forget(topic.id)
             self._published.pop(topic.key, None)
@@ -192,20 +247,16 @@ class TopicReconciler:
         delay_s = delays_s.get(response.error_code, LOOK_AGAIN_S)
         services.queue.add_later(TOPIC.key(text), delay_s)
 
-    async def _record_orphan(self, orphan: OrphanedTopic) -> None:
-        """What is left behind stands in the Cluster's status before the Topic goes."""
+    async def _record_orphan(self, orphan: OrphanedTopic) -> bool:
+        """What is left behind stands in the Cluster's status before the Topic goes; False: others
+        have filled the list meanwhile."""
         services = self._services
-        held = services.objects.get(services.cluster_key)
-        status = dict((held or {}).get("status") or {})
-        left = list(status.get("leftBehind") or [])
-        text = id_text(orphan.topic_id)
-        if any(entry.get("topicId") == text for entry in left):
-            return
-        left.append(
-            {"topicName": orphan.name, "topicId": text, "since": time_text(orphan.since_ms)}
-        )
-        status["leftBehind"] = left
-        await services.statuses.write(CLUSTER, services.cluster_key, status)
+        cluster = services.state.cluster
+        left = left_behind.added(cluster, orphan)
+        if left is not None and left != cluster.orphans:
+            status = {**cluster.status, "leftBehind": rendered(left)}
+            await services.statuses.write(CLUSTER, services.cluster_key, status)
+        return left is not None
 
 
 def _quiet_s(topic: TopicInfo, decision: TopicDecision, now_ms: int) -> float:

@@ -7,11 +7,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from tidemark_operator.kube.errors import Conflict, Invalid, KubeError, Unavailable
 from tidemark_operator.kube.kinds import Key
 from tidemark_operator.leadership.terms import ControllerFenced, TermEnded
+from tidemark_operator.reconcile.failures import Failures
+from tidemark_operator.reconcile.queue import RETRY
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.metadata import InvalidResource
 from tidemark_operator.slices.committer import DecisionFailed
 
 logger = logging.getLogger(__name__)
+
+#: An object that others changed meanwhile is looked at as soon as any that is changed, however
+#: often that was so: who changes it in a row is not to wait for the last change.
+CHANGED_S = 1.0
 
 #: Looks at a key; when to look again, in seconds (None: when something changes).
 Reconcile = Callable[[Key], Awaitable[float | None]]
@@ -33,6 +39,7 @@ class Workers:
         self._services = services
         self._reconcilers = reconcilers
         self._last_pass = last_pass
+        self._failures = Failures(services)
 
     async def work(self) -> None:
         """One worker: serves the queue until the term ends."""
@@ -57,8 +64,9 @@ class Workers:
         except Conflict as error:
             logger.debug("%s: %s", key, error)
             self._services.metrics.conflicts.labels(key.kind).inc()
-            await self._refresh(key)
-            queue.failed(key)
+            is_news = await self._refresh(key)
+            queue.failed(key, at_most_s=CHANGED_S if is_news else RETRY.most_s)
+            await self._failures.tell(key, error)
             return "retry"
         except TermEnded:
             queue.done(key)
@@ -69,18 +77,22 @@ class Workers:
             at_least_s = error.retry_after_s if isinstance(error, Unavailable) else 0.0
             delay_s = queue.failed(key, at_least_s=at_least_s)
             logger.warning("%s: again in %.1f s: %s", key, delay_s, error)
+            await self._failures.tell(key, error)
             return "error"
-        except Exception:  # a fault of ours in one object must not stop the others
+        except Exception as error:  # a fault of ours in one object must not stop the others
             delay_s = queue.failed(key, at_least_s=1.0)
             logger.exception("%s: failed, again in %.1f s", key, delay_s)
+            await self._failures.tell(key, error)
             return "error"
         queue.done(key)
+        self._failures.over(key)
         if delay_s is not None:
             queue.add_later(key, delay_s)
         return "done"
 
-    async def _refresh(self, key: Key) -> None:
+    async def _refresh(self, key: Key) -> bool:
         try:
-            await self._services.client.refresh(key)
+            return await self._services.client.refresh(key)
         except KubeError as error:
             logger.info("%s cannot be read again: %s", key, error)
+            return False

@@ -66,6 +66,13 @@ class BrokerSpec(SpecModel):
             description="Failure zone; replicas of a partition are spread over racks.",
         ),
     ] = None
+    drain: Annotated[
+        bool | None,
+        Field(
+            description="Its replicas move to other brokers and it is given no new ones, while it "
+            "serves on; as deleting it does, without removing it."
+        ),
+    ] = None
     workload: Annotated[
         Workload,
         Field(
@@ -80,6 +87,14 @@ class Endpoint(ApiModel):
     name: Annotated[str, Field(max_length=64)]
     host: Annotated[str, Field(max_length=255)]
     port: Annotated[int, Field(ge=0, le=65535), Kube(format="int32")]
+
+
+class DrainStatus(ApiModel):
+    """How far the broker is that is being drained or deleted."""
+
+    remaining: Annotated[Count, Field(description="Replicas that it still has.")]
+    moving: Annotated[Count, Field(description="Those whose successors catch up.")]
+    stuck: Annotated[Count, Field(description="Those that cannot move: see Draining.")]
 
 
 class BrokerStatus(ApiModel):
@@ -98,9 +113,16 @@ class BrokerStatus(ApiModel):
     directory_id: Annotated[
         str | None, Field(max_length=36, description="Identity of the log directory.")
     ] = None
+    rack: Annotated[
+        str | None,
+        Field(max_length=255, description="Failure zone, as the broker said when it registered."),
+    ] = None
     endpoints: Annotated[tuple[Endpoint, ...], Field(max_length=16), Kube(**ATOMIC)] = ()
     leaders: Annotated[Count | None, Field(description="Partitions that it leads.")] = None
     replicas: Annotated[Count | None, Field(description="Replicas that it holds.")] = None
+    drain: Annotated[
+        DrainStatus | None, Field(description="How far it is; absent if it is to stay.")
+    ] = None
     log_bytes: Annotated[Count | None, Field(description="Size of its logs.")] = None
     conditions: Conditions = ()
 
@@ -133,6 +155,7 @@ BROKER = ResourceKind(
         Column(name="Rack", type="string", json_path=".spec.rack", description="Failure zone"),
         condition_column("Registered"),
         condition_column("Ready"),
+        condition_column("Draining"),
         Column(
             name="Leaders",
             type="integer",

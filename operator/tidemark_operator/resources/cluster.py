@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from tidemark.configuration.values import INT32_MAX
+from tidemark_operator.resources.accepted import ACCEPTED_MAX, Accepted
 from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.config_rules import ClusterConfig, GroupConfig
 from tidemark_operator.resources.metadata import Resource
@@ -34,9 +35,13 @@ from tidemark_operator.resources.schema import (
     condition_column,
 )
 from tidemark_operator.resources.times import Time
+from tidemark_operator.resources.topic import DisablePolicy, TieringState
 
 #: Consumer groups with a configuration of their own.
 GROUPS_MAX = 128
+#: Topics that a Cluster's status lists as left behind.
+LEFT_BEHIND_MAX = 1024
+STRAY_TOPICS_MAX = 64
 #: Amazon S3, "Bucket naming rules".
 Bucket = Annotated[
     str,
@@ -214,12 +219,42 @@ class BrokerCounts(ApiModel):
     fenced: Count
 
 
+class LeftBehindTiering(ApiModel):
+    """The tiering with which a topic was left behind, and is adopted."""
+
+    state: TieringState
+    epoch: Annotated[int, Field(ge=0, le=INT32_MAX), Kube(format="int32")]
+    policy: DisablePolicy | None = None
+
+
 class LeftBehind(ApiModel):
     """A topic whose object was deleted with deletionPolicy Orphan: its data is still there."""
 
     topic_name: Annotated[str, Field(max_length=249)]
     topic_id: TopicIdText
     since: Time
+    tiering: LeftBehindTiering | None = None
+
+
+class RebuildingReason(enum.StrEnum):
+    """Which PartitionSlices partitions are rebuilt without."""
+
+    SLICES_MISSING = "SlicesMissing"
+    SLICES_BEHIND = "SlicesBehind"
+
+
+class Rebuilding(ApiModel):
+    """Partitions are rebuilt from what brokers report: slices were lost, or are older than that."""
+
+    since: Time
+    reason: RebuildingReason
+
+
+class StrayTopic(ApiModel):
+    """A topic that brokers have, and that no Topic and no PartitionSlice knows: it is kept."""
+
+    topic_name: Annotated[str, Field(max_length=249)]
+    topic_id: TopicIdText
 
 
 class ClusterStatus(ApiModel):
@@ -269,7 +304,16 @@ class ClusterStatus(ApiModel):
         ),
     ] = None
     left_behind: Annotated[
-        tuple[LeftBehind, ...] | None, Field(max_length=1024), Kube(**ATOMIC)
+        tuple[LeftBehind, ...] | None, Field(max_length=LEFT_BEHIND_MAX), Kube(**ATOMIC)
+    ] = None
+    rebuilding: Rebuilding | None = None
+    stray_topics: Annotated[
+        tuple[StrayTopic, ...] | None, Field(max_length=STRAY_TOPICS_MAX), Kube(**ATOMIC)
+    ] = None
+    accepted: Annotated[
+        tuple[Accepted, ...] | None,
+        Field(max_length=ACCEPTED_MAX, description="What was accepted by annotation, the latest."),
+        Kube(**ATOMIC),
     ] = None
     conditions: Conditions = ()
 

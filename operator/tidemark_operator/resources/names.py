@@ -12,6 +12,9 @@ API_VERSION = f"{GROUP}/{VERSION}"
 PAUSED_ANNOTATION = f"{GROUP}/paused"
 #: On a Cluster: another text than before has its certificate authority renewed.
 RENEWAL_ANNOTATION = f"{GROUP}/renew-certificates"
+#: On a Cluster: ``"true"`` keeps brokers from sweeping the tier, as
+#: ``tidemark.remote.sweep.enable: "false"`` does, whatever its configuration says.
+SWEEP_PAUSED_ANNOTATION = f"{GROUP}/sweep-paused"
 
 #: The same for the authority of its clients.
 CLIENTS_RENEWAL_ANNOTATION = f"{GROUP}/renew-clients-certificates"
@@ -24,6 +27,8 @@ INTERNAL_LABEL = f"{GROUP}/internal"
 #: The Cluster that an object written by the operator belongs to.
 CLUSTER_LABEL = f"{GROUP}/cluster"
 
+CLUSTER_FINALIZER = f"{GROUP}/cluster"
+LEASE_FINALIZER = f"{GROUP}/lease"
 TOPIC_FINALIZER = f"{GROUP}/topic"
 BROKER_FINALIZER = f"{GROUP}/broker"
 SLICE_FINALIZER = f"{GROUP}/partition-slice"

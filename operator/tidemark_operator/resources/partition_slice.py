@@ -70,6 +70,14 @@ class PartitionSlice(Resource):
         Field(max_length=65536, description="Deleted topics and replicas to be removed."),
         Kube(**ATOMIC),
     ] = ()
+    placed: Annotated[
+        tuple[Row, ...],
+        Field(
+            max_length=4096,
+            description="Placements of other slices that no Topic's status counts yet.",
+        ),
+        Kube(**ATOMIC),
+    ] = ()
 
 
 PARTITION_SLICE = ResourceKind(

@@ -18,6 +18,7 @@ from tidemark_operator.resources.schema import (
     AGE,
     ATOMIC,
     IMMUTABLE,
+    PAUSED,
     ApiModel,
     Column,
     ControllerEpoch,
@@ -142,7 +143,13 @@ class RecordDeletionSpec(SpecModel):
     ] = None
     all: AllPartitions | None = None
     timeout: Annotated[
-        Duration | None, Field(description="When to give up waiting for the low watermarks.")
+        Duration | None,
+        Field(
+            description=(
+                "When to give up waiting for the low watermarks. For a Topic that is not there, "
+                "5 minutes where nothing is given."
+            )
+        ),
     ] = None
     dry_run: Annotated[
         bool | None, Field(description="Resolve and report only; nothing is deleted.")
@@ -275,6 +282,7 @@ RECORD_DELETION = ResourceKind(
             description="Time since it finished",
             priority=1,
         ),
+        PAUSED,
         AGE,
     ),
 )

@@ -164,6 +164,13 @@ def condition_column(condition: str, *, name: str | None = None, priority: int =
     )
 
 
+PAUSED = Column(
+    name="Paused",
+    type="string",
+    json_path=r".metadata.annotations.tidemark\.dev/paused",
+    description="true: reconciling is paused by the annotation tidemark.dev/paused",
+)
+
 AGE = Column(
     name="Age",
     type="date",

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from tidemark.configuration.values import INT32_MAX
 from tidemark.logfiles.names import COORDINATORS_TOPICS, INTERNAL_TOPICS
+from tidemark_operator.resources.accepted import ACCEPTED_MAX, Accepted
 from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.config_rules import TopicConfig, cel_list
 from tidemark_operator.resources.durations import Duration
@@ -24,6 +25,7 @@ from tidemark_operator.resources.references import FixedClusterRef
 from tidemark_operator.resources.schema import (
     AGE,
     ATOMIC,
+    PAUSED,
     ApiModel,
     Column,
     ControllerEpoch,
@@ -234,6 +236,11 @@ class TopicStatus(ApiModel):
             "by Kafka's keys, whatever spec.config says meanwhile.",
         ),
     ] = None
+    accepted: Annotated[
+        tuple[Accepted, ...] | None,
+        Field(max_length=ACCEPTED_MAX, description="What was accepted by annotation, the latest."),
+        Kube(**ATOMIC),
+    ] = None
     conditions: Conditions = ()
 
 
@@ -311,6 +318,7 @@ TOPIC = ResourceKind(
             json_path='.status.conditions[?(@.type=="Ready")].reason',
             description="Reason of the condition Ready",
         ),
+        PAUSED,
         AGE,
     ),
 )

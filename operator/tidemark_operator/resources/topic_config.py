@@ -5,11 +5,16 @@ fields under ``spec.tiering``. Keys and values are Kafka's, so the result can go
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from tidemark.configuration.table import TOPIC
+from tidemark.tiering import Tiering
 from tidemark_operator.resources.durations import duration_ms
 from tidemark_operator.resources.quantities import quantity_bytes
 from tidemark_operator.resources.topic import TopicSpec
+
+#: The keys that have fields.
+TYPED = frozenset(name for name, key in TOPIC.items() if key.field)
 
 
 def kafka_config(spec: TopicSpec, defaults: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -28,6 +33,26 @@ def _typed(spec: TopicSpec) -> dict[str, str]:
     return entries
 
 
+def spec_of_kafka_config(config: Mapping[str, str], tiering: Tiering) -> dict[str, Any]:
+    """The other way round: ``config`` and ``tiering`` of a spec that amounts to this configuration
+    of a topic with that tiering. Keys that are no topic's any more are left out."""
+    plain = {name: value for name, value in config.items() if name in TOPIC and name not in TYPED}
+    block: dict[str, Any] = {"enabled": tiering.copies}
+    if tiering.policy_holds:
+        block["disablePolicy"] = tiering.disable_policy.name.capitalize()
+    local = {
+        field: config[key] + unit
+        for key, field, unit in (
+            ("local.retention.ms", "time", "ms"),
+            ("local.retention.bytes", "size", ""),
+        )
+        if config.get(key, "").isdigit()
+    }
+    if local:
+        block["localRetention"] = local
+    return {"tiering": block, **({"config": plain} if plain else {})}
+
+
 def retention_problem(config: Mapping[str, str]) -> str | None:
     """Local retention above total retention in a whole configuration: what CEL cannot see is a
     total that comes from the Cluster's defaults or from Kafka's. None when all is well."""
@@ -40,3 +65,15 @@ def retention_problem(config: Mapping[str, str]) -> str | None:
                 f", or set {key} in spec.config"
             )
     return None
+
+
+COMPACTED = (
+    "a compacted topic cannot be tiered, and cleanup.policy is compact (what spec.config does not "
+    "set comes from log.cleanup.policy of the Cluster): set cleanup.policy to delete in "
+    "spec.config, or leave tiering off"
+)
+
+
+def is_compacted(config: Mapping[str, str]) -> bool:
+    """Whether a whole configuration asks for compaction."""
+    return "compact" in config.get("cleanup.policy", "")

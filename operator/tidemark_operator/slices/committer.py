@@ -28,7 +28,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 GROUP_MAX = 4096
 RETAKEN_MAX = 8
-LINGER_S = 1.0
+#: A group that is worth waiting for waits while it grows, and no longer than this.
+LINGER_S = 3.0
+GROWS_WITHIN_S = 0.1
 
 
 class DecisionFailed(RuntimeError):
@@ -45,6 +47,11 @@ class TrackingDraft(Draft):
         self.touched: set[int] = set()
         self.touched_brokers: set[int] = set()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was changed, and nobody is to be told anything."""
+        return not (self.touched or self.touched_brokers or self.events)
+
     def begin(self) -> None:
         """A new decision starts."""
         self.touched = set()
@@ -59,6 +66,10 @@ class TrackingDraft(Draft):
         self.touched.add(self.state.slice_index(row.key))
         super().put_row(row)
 
+    def settle_row(self, row: PartitionRow) -> None:
+        self.touched.add(self.state.slice_index(row.key))
+        super().settle_row(row)
+
     def remove_row(self, key: RowKey) -> None:
         self.touched.add(self.state.slice_index(key))
         super().remove_row(key)
@@ -70,6 +81,10 @@ class TrackingDraft(Draft):
     def drop_tombstone(self, index: int, topic_id: uuid.UUID) -> None:
         self.touched.add(index)
         super().drop_tombstone(index, topic_id)
+
+    def put_record(self, topic_id: uuid.UUID, partitions: int) -> None:
+        self.touched.add(self.state.record_home(topic_id))
+        super().put_record(topic_id, partitions)
 
     def put_broker(self, broker: BrokerInfo) -> None:
         self.touched_brokers.add(broker.node_id)
@@ -151,6 +166,21 @@ class Committer:
             self._urgent.set()
         return await answer
 
+    def glance(self, decide: Callable[[Draft], T]) -> T | None:
+        """What is decided, where that is to change nothing: nobody has to wait for it, nor for
+        others. None: it has to be stored (:meth:`decide`), or the term has ended. What a group
+        that is under way changes is not seen yet; its topics are woken when it is stored."""
+        if self._ended is not None:
+            return None
+        draft = TrackingDraft(self.state)
+        result = decide(draft)
+        return result if draft.is_empty else None
+
+    @property
+    def is_busy(self) -> bool:
+        """So much is to be done that a write is worth waiting for, if others share it."""
+        return self._busy()
+
     async def try_decide(self, decide: Callable[[Draft], T], what: str) -> T | None:
         """Take a decision that comes again, by itself or by whoever asked, when it cannot be stored
         now: then None."""
@@ -181,7 +211,17 @@ class Committer:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER_S):
+                while await self._grows():
+                    pass
+
+    async def _grows(self) -> bool:
+        """Whether more decisions join those in the line, none of them urgent."""
+        before = len(self._line)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GROWS_WITHIN_S):
                 await self._urgent.wait()
+                return False
+        return len(self._line) > before
 
     def _end(self, error: BaseException) -> None:
         self._ended = error

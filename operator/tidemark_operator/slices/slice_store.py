@@ -9,24 +9,33 @@ number is never used for two contents, so even a PUT that lands late is told apa
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable
+import uuid
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tidemark.backoff import Backoff
-from tidemark_operator.controller.commit import SliceWrite, apply, landed, load_slice
+from tidemark.ids import id_text, parse_id
+from tidemark_operator.controller.commit import (
+    SliceWrite,
+    apply,
+    goes_back,
+    landed,
+    load_slice,
+)
 from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.slice_claim import FoundSlice
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable
 from tidemark_operator.kube.kinds import PARTITION_SLICE, Json
-from tidemark_operator.leadership.terms import ControllerFenced, NotLeading
+from tidemark_operator.leadership.terms import ControllerFenced, NotLeading, SlicesBehind
 from tidemark_operator.resources.names import CLUSTER_LABEL, SLICE_FINALIZER, slice_name
 
 logger = logging.getLogger(__name__)
 
 PARALLEL_WRITES = 16
 REREAD = Backoff(first_s=0.1, most_s=2.0)
+#: The id of the slice's cluster as a uid; as text it may begin with what no label may.
 CLUSTER_UID_LABEL = f"{CLUSTER_LABEL}-uid"
-
 
 #: Called for each write that took effect, before the state advances.
 Landing = Callable[[ControllerState, SliceWrite], None]
@@ -46,7 +55,24 @@ class Home:
 
     namespace: str
     cluster: str
-    uid: str
+    cluster_id: str
+
+
+async def list_slices(api: KubeApi, namespace: str, cluster: str) -> dict[str, Json]:
+    """Every slice under the name of a Cluster, by name, without a cache."""
+    selector = f"{CLUSTER_LABEL}={cluster}"
+    listed = await api.list_all(PARTITION_SLICE, namespace, label_selector=selector)
+    return {str(body["metadata"]["name"]): body for body in listed}
+
+
+def found_slice(body: Json) -> FoundSlice:
+    """Whose a slice is, by its label; one that says so in no way that we know is nobody's."""
+    labelled = (body["metadata"].get("labels") or {}).get(CLUSTER_UID_LABEL, "")
+    try:
+        cluster_id = id_text(uuid.UUID(labelled))
+    except ValueError:
+        cluster_id = f"unknown ({labelled})"
+    return FoundSlice(cluster_id, int(body["controllerEpoch"]))
 
 
 class SliceStore:
@@ -63,43 +89,29 @@ class SliceStore:
         self._home = home
         self._leads = leads
         self._objects: dict[int, Json] = {}
+        self._missing: list[int] = []
         self._parallel = asyncio.Semaphore(PARALLEL_WRITES)
         self.conflicts = 0
         self.writes = 0
 
     # ------------------------------------------------------------ taking over
 
-    async def read_all(self, slices: int, *, create_missing: bool) -> None:
-        """List every slice without a cache. Missing ones are made only for a new Cluster."""
-        selector = f"{CLUSTER_LABEL}={self._home.cluster}"
-        found = await self._api.list_all(
-            PARTITION_SLICE, self._home.namespace, label_selector=selector
-        )
-        by_name = {str(body["metadata"]["name"]): body for body in found}
-        strangers = [name for name, body in by_name.items() if not self._ours(body)]
-        if strangers:
-            raise SlicesUnusable(
-                "SlicesOfAnotherCluster",
-                f"{len(strangers)} PartitionSlices ({strangers[0]}, …) belong to an earlier "
-                f"Cluster of this name: remove them, or restore that Cluster",
-            )
+    def begin(self, found: Mapping[str, Json], slices: int) -> None:
+        """Go on with the slices that were listed; :meth:`create_missing` makes the others."""
         names = {index: slice_name(self._home.cluster, index) for index in range(slices)}
-        missing = [index for index, name in names.items() if name not in by_name]
-        if missing and not create_missing:
-            raise SlicesUnusable(
-                "SlicesMissing",
-                f"{len(missing)} of {slices} PartitionSlices are missing ({names[missing[0]]}, …) "
-                "and with them the placement of their partitions: restore them from a backup",
-            )
-        self._objects = {i: by_name[name] for i, name in names.items() if name in by_name}
-        await asyncio.gather(*(self._create(index) for index in missing))
+        self._missing = [index for index, name in names.items() if name not in found]
+        self._objects = {i: found[name] for i, name in names.items() if name in found}
 
-    def _ours(self, body: Json) -> bool:
-        return (body["metadata"].get("labels") or {}).get(CLUSTER_UID_LABEL) == self._home.uid
+    async def create_missing(self) -> None:
+        """For a Cluster that never had any."""
+        await asyncio.gather(*(self._create(index) for index in self._missing))
 
     async def _create(self, index: int) -> None:
         name = slice_name(self._home.cluster, index)
-        labels = {CLUSTER_LABEL: self._home.cluster, CLUSTER_UID_LABEL: self._home.uid}
+        labels = {
+            CLUSTER_LABEL: self._home.cluster,
+            CLUSTER_UID_LABEL: str(parse_id(self._home.cluster_id)),
+        }
         body: Json = {
             "apiVersion": PARTITION_SLICE.api_version,
             "kind": PARTITION_SLICE.kind,
@@ -116,6 +128,12 @@ class SliceStore:
                 )
             except Conflict:  # an earlier try of ours, or the operator that was here before
                 self._objects[index] = await self._get(index)
+            except (Invalid, Forbidden) as error:
+                raise SlicesUnusable(
+                    "SliceRefused",
+                    f"PartitionSlice {name} is refused: {error.message}: allow it, or apply the "
+                    "resource definitions and roles of this version",
+                ) from error
 
     def payloads(self) -> Iterable[tuple[int, Json]]:
         """(index, slice) as last read, for loading the core's state."""
@@ -195,6 +213,9 @@ class SliceStore:
         if landed(write, now):
             return True
         self.conflicts += 1
+        # What brokers said was said before: they are asked anew.
+        if any(map(state.held.has_heard, state.brokers)) and goes_back(state, write.index, now):
+            raise SlicesBehind(f"slice {write.index} was put back to what it held before")
         load_slice(state, write.index, now)
         return False
 

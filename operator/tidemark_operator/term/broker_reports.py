@@ -4,7 +4,7 @@ them."""
 from tidemark.wire import control
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import elections
-from tidemark_operator.controller.model import BrokerHealth, RowKey
+from tidemark_operator.controller.model import BrokerHealth, RowKey, TopicInfo
 from tidemark_operator.kube.kinds import BROKER, TOPIC
 from tidemark_operator.reconcile.services import Services
 
@@ -26,6 +26,7 @@ def _take_health(services: Services, request: control.BrokerStatusRequest) -> No
         log_bytes=request.log_bytes,
         replicas=request.replicas,
         storage_error=request.storage_error,
+        directory_error=request.directory_error,
         remote_error=request.remote_error,
         store_id=request.store_id,
     )
@@ -75,7 +76,7 @@ def _take_partition(services: Services, report: control.PartitionStatus) -> None
     state.reports[row.key] = report
     disabling = topic.tiering.is_disabling
     if disabling:
-        _note_remaining(services, report)
+        _note_remaining(services, topic, report)
     key = TOPIC.key(topic.key)
     if former is None or _trouble(former) != _trouble(report):
         services.queue.add(key)
@@ -83,20 +84,20 @@ def _take_partition(services: Services, report: control.PartitionStatus) -> None
         services.queue.add_later(key, FIGURES_DISABLING_S if disabling else FIGURES_S)
 
 
-def _note_remaining(services: Services, report: control.PartitionStatus) -> None:
+def _note_remaining(services: Services, topic: TopicInfo, report: control.PartitionStatus) -> None:
     state = services.state
     reports = (
         state.reports.get((report.topic_id, partition))
         for partition in state.rows_of(report.topic_id)
     )
     remaining = sum(found.remaining_segments for found in reports if found is not None)
-    services.disablements.note_remaining(report.topic_id, remaining, now_ms=wall_ms())
+    services.disablements.note_remaining(topic, remaining, now_ms=wall_ms())
 
 
-def _trouble(report: control.PartitionStatus) -> tuple[str, bool]:
-    """What of a report must be shown at once."""
-    return report.error_reason, report.offline
+def _trouble(report: control.PartitionStatus) -> tuple[str, bool, bool]:
+    """What of a report must be shown at once: also that there is something in the tier now."""
+    return report.error_reason, report.offline, report.remote_segments > 0
 
 
-def _errors(health: BrokerHealth) -> tuple[str, str, str]:
-    return health.storage_error, health.remote_error, health.store_id
+def _errors(health: BrokerHealth) -> tuple[str, ...]:
+    return health.storage_error, health.directory_error, health.remote_error, health.store_id

@@ -5,18 +5,26 @@ when the term ends meanwhile, the answer is NOT_CONTROLLER and the broker tries 
 """
 
 import asyncio
+import contextlib
+import dataclasses
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control, topics
-from tidemark_operator.controller import elections, epochs, isr, registration
+from tidemark_operator.controller import elections, epochs, isr, rebuilding, registration
+from tidemark_operator.controller.held_states import HeldStates
 from tidemark_operator.engines.own_brokers import EngineListener, OwnBrokers
 from tidemark_operator.kube.kinds import USER
-from tidemark_operator.leadership.terms import ControllerFenced, EpochTooLow, TermEnded
+from tidemark_operator.leadership.terms import (
+    ControllerFenced,
+    EpochTooLow,
+    SlicesBehind,
+    TermEnded,
+)
 from tidemark_operator.listener.answers import not_controller
 from tidemark_operator.listener.channel import Channel
 from tidemark_operator.listener.frames import Response
@@ -25,12 +33,15 @@ from tidemark_operator.listener.sessions import Beat
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.term.broker_reports import take_report
 from tidemark_operator.term.producer_ids import ProducerIdBlocks
+from tidemark_operator.term.replica_states import ReplicaStates
 from tidemark_operator.topic_changes.changer import TopicChanger
 
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 ERRORS_LOGGED_MAX = 3
+#: Longer than brokers need to come back, and shorter than they wait for an answer.
+FIRST_REPORTS_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +55,9 @@ class RequestedTerm:
     server: ControlServer
     session_timeout_s: float
     end: Callable[[TermEnded], None]
+    replica_states: ReplicaStates = field(default_factory=ReplicaStates)
+    #: Brokers that know this controller's epoch, as their registration was answered with it.
+    admitted: set[int] = field(default_factory=set)
 
     @property
     def session_timeout_ms(self) -> int:
@@ -81,6 +95,17 @@ class BrokerRequests(ControlHandler, EngineListener):
         if epochs.is_ahead(state, request):
             term.end(EpochTooLow(request.highest_controller_epoch))
             return refusal
+        is_refused = registration.refusal(
+            state,
+            state.brokers.get(request.broker_id),
+            request,
+            session_alive=session_alive,
+            connected=connected,
+        )
+        if is_refused is None and not await self._may_decide(term, request):
+            return dataclasses.replace(refusal, wants_states=request.has_states)
+        if _is_duplicate(is_refused) and not self._overhear(term, request):
+            return dataclasses.replace(refusal, wants_states=request.has_states)
         response = await term.services.committer.try_decide(
             lambda draft: registration.register(
                 draft,
@@ -98,8 +123,82 @@ class BrokerRequests(ControlHandler, EngineListener):
             return response
         broker = state.brokers.get(request.broker_id)
         fenced = broker is None or not broker.live
+        term.admitted.add(request.broker_id)
         term.server.open_session(request.broker_id, response.broker_epoch, fenced=fenced)
         return response
+
+    async def replica_states(
+        self, request: control.ReplicaStatesRequest
+    ) -> control.ReplicaStatesResponse:
+        """What a broker says of its replicas, until it registers."""
+        term = self._term
+        if term is None or request.broker_id not in term.services.state.brokers:
+            return _as(control.ReplicaStatesResponse, not_controller(request))
+        return term.replica_states.take(request)
+
+    async def _may_decide(
+        self, term: RequestedTerm, request: control.BrokerRegistrationRequest
+    ) -> bool:
+        """Whether what this broker was told is known; and, as a new process changes rows, what all
+        others were told who are live."""
+        services, node_id = term.services, request.broker_id
+        if request.has_states and not self._hear(term, request):
+            return False
+        services.first_reports.presented(node_id)
+        if services.state.brokers[node_id].incarnation_id != request.incarnation_id:
+            await _first_reports(services)
+        return term is self._term and (
+            services.first_reports.are_in
+            or services.state.brokers[node_id].incarnation_id == request.incarnation_id
+        )
+
+    def _hear(self, term: RequestedTerm, request: control.BrokerRegistrationRequest) -> bool:
+        """Take in what a broker has said of its replicas; False: it has to say it first. Where that
+        is more than the slices hold the term ends before anything is decided."""
+        services, node_id = term.services, request.broker_id
+        told = term.replica_states.whole(node_id, request.incarnation_id)
+        if told is None:
+            return False
+        services.state.take_held(node_id, told)
+        if self._is_behind(term, services.state.held, request):
+            return False
+        services.wake_rebuilt(node_id)
+        return True
+
+    def _overhear(self, term: RequestedTerm, request: control.BrokerRegistrationRequest) -> bool:
+        """The same of a process that is not admitted while its former one may be alive. Nothing is
+        kept of it; but whatever shows that the slices are old shows it now, and not only once
+        others were elected."""
+        if not request.has_states:
+            return True
+        services, node_id = term.services, request.broker_id
+        told = term.replica_states.whole(node_id, request.incarnation_id)
+        if told is None:
+            return False
+        held = HeldStates()
+        held.take(node_id, told)
+        if self._is_behind(term, held, request):
+            return False
+        if services.state.brokers[node_id].directory_id == request.directory_id:
+            services.first_reports.presented(node_id)
+        return True
+
+    def _is_behind(
+        self,
+        term: RequestedTerm,
+        held: HeldStates,
+        request: control.BrokerRegistrationRequest,
+    ) -> bool:
+        state, node_id = term.services.state, request.broker_id
+        is_known = state.cluster.rebuilding is not None and state.cluster.rebuilding.behind
+        is_news = not is_known and node_id not in term.admitted
+        if not (is_news and epochs.knows_more(state, request)) and not rebuilding.reveals(
+            state, held, node_id
+        ):
+            return False
+        term.end(SlicesBehind(f"broker {node_id} was told more than the PartitionSlices hold"))
+        self._term = None  # nothing that has begun meanwhile goes on
+        return True
 
     async def alter_partition(
         self, request: control.AlterPartitionRequest
@@ -132,6 +231,8 @@ class BrokerRequests(ControlHandler, EngineListener):
         self, request: control.AllocateProducerIdsRequest
     ) -> control.AllocateProducerIdsResponse:
         """A block of producer ids."""
+        if self._term is not None:
+            await _first_reports(self._term.services)
         if self._term is None:
             return _as(control.AllocateProducerIdsResponse, not_controller(request))
         return await self._term.producer_ids.allocate(request.broker_id)
@@ -208,8 +309,10 @@ class BrokerRequests(ControlHandler, EngineListener):
         if term is None:
             return
         services = term.services
-        for topic_id in services.deletions.take(services.state, node_id, request, response):
-            services.wake_topic(topic_id)
+        news = services.state.take_states(node_id, request, response)
+        news.update(services.deletions.take(services.state, node_id, request, response))
+        for topic_id in news:
+            services.wake_topic(topic_id, ahead=True)
         for error in response.errors[:ERRORS_LOGGED_MAX]:
             logger.warning(
                 "broker %d, partition %s-%d: error %d: %s",
@@ -243,7 +346,20 @@ class BrokerRequests(ControlHandler, EngineListener):
             self._term.end(ControllerFenced(f"broker {node_id} has seen a higher controller epoch"))
 
 
+def _is_duplicate(refused: tuple[ErrorCode, str] | None) -> bool:
+    return refused is not None and refused[0] is ErrorCode.duplicate_broker_registration
+
+
+async def _first_reports(services: Services) -> None:
+    """Until every live broker has said what it was told, or for as long as may be waited."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(FIRST_REPORTS_S):
+            await services.first_reports.wait()
+
+
 async def _decide_beat(term: RequestedTerm, request: control.BrokerHeartbeatRequest) -> None:
+    if request.want_shut_down:
+        await _first_reports(term.services)
     await term.services.committer.try_decide(
         lambda draft: registration.heartbeat(
             draft, request, session_timeout_ms=term.session_timeout_ms

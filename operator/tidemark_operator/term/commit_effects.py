@@ -47,6 +47,9 @@ class CommitEffects(CommitListener):
             return
         services.metrics.commit_seconds.observe(committed.seconds)
         services.engine.flush()
+        services.first_reports.look_again(services.state.is_live)
+        if services.state.cluster.rebuilding is not None:
+            services.queue.add(services.cluster_key)
         changed, self._changed_topics = self._changed_topics, set()
         for topic_id in changed:
             services.wake_topic(topic_id)

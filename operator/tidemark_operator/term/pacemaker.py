@@ -7,7 +7,15 @@ from collections.abc import Callable
 
 from tidemark_operator.certificates.authority import BadCertificate
 from tidemark_operator.certificates.keepers import KeptByAnother, Overtaken
-from tidemark_operator.controller import elections, moving, placement, topic_deletion
+from tidemark_operator.clock import wall_ms
+from tidemark_operator.controller import (
+    draining,
+    elections,
+    moving,
+    placement,
+    resizing,
+    topic_deletion,
+)
 from tidemark_operator.kube.errors import Forbidden, KubeError
 from tidemark_operator.kube.kinds import BROKER, USER
 from tidemark_operator.leadership.terms import TermEnded
@@ -21,12 +29,14 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 1.0
 FILL_LIMIT = 100
-BALANCE_TURNS = 300
 MEASURE_TURNS = 5
 COLLECT_TURNS = 5
-BALANCE_LIMIT = 50
+#: A second: leaders of a broker with 1,000 partitions are back within a minute of its replicas.
+BALANCE_LIMIT = 20
 CERTIFICATE_TURNS = 5
 LEAF_TURNS = 600
+#: After so many turns without any broker it is told: longer than a session.
+UNREACHED_TURNS = 10
 
 
 class Pacemaker:
@@ -50,22 +60,65 @@ class Pacemaker:
             await self._turn(turns)
 
     async def _turn(self, number: int) -> None:
+        state = self._services.state
+        for topic_id in state.acknowledgements.tick(now_ms=wall_ms()):
+            self._services.wake_topic(topic_id)
+        self._notice_silence(number)
+        if self._are_first_reports_in(number):
+            await self._decide_all(number)
+            self._questions.ask()
+
+    def _are_first_reports_in(self, number: int) -> bool:
+        """Nothing moves before it is certain that the slices hold what brokers were told."""
+        reports = self._services.first_reports
+        reports.look_again(self._services.state.is_live)
+        if number >= UNREACHED_TURNS:
+            reports.give_up()
+        return reports.are_in
+
+    async def _decide_all(self, number: int) -> None:
         state, deletions = self._services.state, self._services.deletions
         if any(state.failed()):
             await self._decide(elections.leave_failed)
         if state.with_placeholders and state.live_brokers():
             await self._decide(lambda draft: placement.fill_placeholders(draft, limit=FILL_LIMIT))
+        if any(broker.leaving for broker in state.brokers.values()):
+            await self._decide(draining.step)
+        if state.resizing:
+            await self._decide(resizing.step)
         if state.moving:
             await self._decide(moving.finish)
-        if number % COLLECT_TURNS == 0 and state.tombstoned_ids():
-            await self._decide(lambda draft: topic_deletion.collect(draft, deletions))
-        if number % BALANCE_TURNS == 0:
+        if number % COLLECT_TURNS == 0:
+            if state.tombstoned_ids():
+                await self._decide(lambda draft: topic_deletion.collect(draft, deletions))
+            self._forget_gone()
+        if state.unbalanced:
             await self._decide(lambda draft: elections.balance_leaders(draft, limit=BALANCE_LIMIT))
         if number % CERTIFICATE_TURNS == 0:
             await self._renew_certificates(all_leaves=number % LEAF_TURNS == 0)
         if number % MEASURE_TURNS == 1:
             measure(self._services)
-        self._questions.ask()
+
+    def _notice_silence(self, number: int) -> None:
+        """Nobody is fenced by a controller that no broker has reached; but it is told."""
+        services, state = self._services, self._services.state
+        unreached = (
+            number >= UNREACHED_TURNS
+            and not state.acknowledgements.has_told_any
+            and bool(state.live_brokers())
+        )
+        if unreached != state.unreached:
+            state.unreached = unreached
+            services.queue.add(services.cluster_key)
+            for broker in state.brokers.values():
+                services.queue.add(BROKER.key(broker.key))
+
+    def _forget_gone(self) -> None:
+        """Nothing of a deleted topic stays in memory."""
+        services = self._services
+        services.deletions.forget_gone(services.state)
+        services.disablements.forget_gone(services.state)
+        self._questions.forget_gone()
 
     async def _renew_certificates(self, *, all_leaves: bool) -> None:
         """The authority's next step; leaves are their Broker's reconciler's."""

@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.configuration.values import INT64_MAX
 from tidemark.wire.control import AllocateProducerIdsResponse
+from tidemark_operator.controller.restoring import first_producer_id
 from tidemark_operator.kube.errors import Conflict, KubeError
 from tidemark_operator.kube.kinds import CLUSTER
 from tidemark_operator.reconcile.services import Services
@@ -55,7 +56,7 @@ class ProducerIdBlocks:
         """The first id of a block that is given now; None where there is none any more."""
         services, key = self._services, self._services.cluster_key
         status = dict((services.objects.get(key) or {}).get("status") or {})
-        first = int(status.get("nextProducerId", 0))
+        first = max(int(status.get("nextProducerId", 0)), first_producer_id(services.state))
         if first > INT64_MAX - BLOCK_IDS:
             return None
         status["nextProducerId"] = first + BLOCK_IDS

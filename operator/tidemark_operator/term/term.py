@@ -41,7 +41,7 @@ from tidemark_operator.topic_changes.changer import TopicChanger
 
 logger = logging.getLogger(__name__)
 
-WORKERS = 256
+WORKERS = 1024
 
 
 class Term:
@@ -124,6 +124,7 @@ class Term:
                 self.end,
             )
         )
+        services.first_reports.expect(broker.node_id for broker in services.state.live_brokers())
         self._server.begin_term(services.state.controller_epoch, session_timeout_s, known)
         self._reflector.catch_up()
 

@@ -21,17 +21,20 @@ from tidemark_operator.certificates.clients import ClientCertificates
 from tidemark_operator.certificates.formats import read_authority
 from tidemark_operator.certificates.keepers import Keeper, KeptByAnother, SecretKeeper
 from tidemark_operator.clock import utc_now, wall_ms
+from tidemark_operator.controller.events import normal
 from tidemark_operator.controller.status.conditions import render, summary
 from tidemark_operator.engines.own_brokers import OwnBrokers
 from tidemark_operator.events import EventWriter
 from tidemark_operator.health import Echoes, Pulse
 from tidemark_operator.kube.client import KubeApi
-from tidemark_operator.kube.errors import KubeError
+from tidemark_operator.kube.errors import KubeError, NotFound
 from tidemark_operator.kube.kinds import CLUSTER, USER, Json
+from tidemark_operator.leadership.lease_kept import keep_lease, let_lease_go
 from tidemark_operator.leadership.terms import (
     EpochsExhausted,
     EpochTooLow,
     NotLeading,
+    SlicesBehind,
     TermEnded,
 )
 from tidemark_operator.listener.server import ControlServer
@@ -39,6 +42,7 @@ from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient
 from tidemark_operator.objects.statuses import StatusWriter
 from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.reconcile.first_reports import FirstReports
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.reconcile.workers import LastPass
@@ -46,6 +50,7 @@ from tidemark_operator.settings import Settings
 from tidemark_operator.slices.committer import Committer
 from tidemark_operator.slices.slice_store import SlicesUnusable
 from tidemark_operator.term.broker_requests import BrokerRequests
+from tidemark_operator.term.burial import bury
 from tidemark_operator.term.takeover import TakenOver, TakeOver
 from tidemark_operator.term.term import Term
 from tidemark_operator.users.user_secret import USER_SECRETS, read_certificate
@@ -90,6 +95,7 @@ class TermLoop:
         self._queue = KeyQueue(time.monotonic)
         self._term: Term | None = None
         self._floor = 0
+        self._behind = False
         self._changed = asyncio.Event()
         self._leading = asyncio.Event()
         self.arrived: collections.deque[tuple[Json, bool]] = collections.deque()
@@ -161,6 +167,7 @@ class TermLoop:
             self._floor = max(self._floor, error.floor)
             logger.warning("taking over again: %s", error)
         except TermEnded as error:
+            self._behind = self._behind or isinstance(error, SlicesBehind)
             logger.warning("the term ended: %s", error)
         except (SlicesUnusable, EpochsExhausted) as error:
             logger.warning("nobody can take over: %s", error)
@@ -176,13 +183,20 @@ class TermLoop:
 
     async def _one_term(self, api: KubeApi, server: ControlServer, events: EventWriter) -> None:
         cluster = await self._find_cluster(api)
+        if await bury(api, self._settings.namespace, cluster):
+            self._excuse = f"Cluster {cluster} is being deleted: finalizers of others hold it"
+            return
+        began_s = self._echoes.begins()
         taken = await TakeOver(
             api=api,
             namespace=self._settings.namespace,
             identity=self._identity,
             leads=self._leads,
             objects=self._objects,
-        ).run(cluster, self._floor)
+        ).run(cluster, self._floor, behind=self._behind)
+        self._behind = False
+        self._echoes.wrote(CLUSTER.kind, began_s)  # the epoch: so a watch that never began is seen
+        await keep_lease(api, self._settings.namespace, self._settings.lease_name)
         of_this = (
             self._keeper_of(api),
             taken.cluster_key.name,
@@ -198,10 +212,17 @@ class TermLoop:
             taken.state.cluster,
             certificates_problem=await _problem(client_certificates, self._leaves(api)),
         )
-        brokers = OwnBrokers(taken.state, self._requests)
+        first_reports = FirstReports()
+        brokers = OwnBrokers(taken.state, self._requests, begin=first_reports.wait)
+        if taken.adopted is not None:
+            key, accepted = taken.cluster_key, taken.adopted
+            text = f"{accepted.effect} {accepted.value} ({accepted.annotation})"
+            events.emit(normal(CLUSTER.kind, key.namespaced_name, "ClusterAdopted", text))
         self._queue = KeyQueue(time.monotonic)
         self._term = Term(
-            self._services(api, events, taken, brokers, certificates, client_certificates),
+            self._services(
+                api, events, taken, brokers, certificates, client_certificates, first_reports
+            ),
             brokers,
             server,
             self._requests,
@@ -225,6 +246,7 @@ class TermLoop:
         brokers: OwnBrokers,
         certificates: Certificates,
         client_certificates: ClientCertificates,
+        first_reports: FirstReports,
     ) -> Services:
         queue, client = self._queue, ObjectClient(api, self._objects, self._metrics, self._echoes)
         return Services(
@@ -242,6 +264,7 @@ class TermLoop:
             certificates=certificates,
             client_certificates=client_certificates,
             allowed_endpoints=self._settings.allowed_endpoints,
+            first_reports=first_reports,
         )
 
     async def _leaves(self, api: KubeApi) -> AsyncIterator[tuple[str, KeyPair]]:
@@ -277,16 +300,31 @@ class TermLoop:
             if not self._leads():
                 raise NotLeading("the Lease was lost before a Cluster was found")
             self._changed.clear()
-            found = await api.list_all(CLUSTER, self._settings.namespace)
+            found = await self._clusters(api)
             name = self._settings.cluster
-            named = [body for body in found if name in ("", body["metadata"]["name"])]
+            named = [body for body in found or () if name in ("", body["metadata"]["name"])]
             if named:
                 return str(min(named, key=_age)["metadata"]["name"])
-            self._excuse = f"waiting for a Cluster in namespace {self._settings.namespace}"
+            if found == []:
+                await let_lease_go(api, self._settings.namespace, self._settings.lease_name)
+            self._excuse = (
+                f"waiting for a Cluster in namespace {self._settings.namespace}"
+                if found is not None
+                else "the API server does not serve clusters.tidemark.dev yet: install the "
+                "resource definitions (crds/)"
+            )
             logger.info("%s", self._excuse)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_FOR_CLUSTER_S):
                     await self._changed.wait()
+
+    async def _clusters(self, api: KubeApi) -> list[Json] | None:
+        """The Clusters of the namespace; None while the API server knows no such kind: the watches
+        tell when it does, as of a Cluster that is made."""
+        try:
+            return await api.list_all(CLUSTER, self._settings.namespace)
+        except NotFound:
+            return None
 
     async def _say(self, api: KubeApi, reason: str, message: str) -> None:
         """What stops a take-over stands in the Cluster's conditions."""

@@ -16,6 +16,7 @@ from tidemark.wire.topics import (
     Assignment,
     TopicChange,
 )
+from tidemark_operator.controller import protection
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Kind
@@ -164,6 +165,8 @@ def check_deletion(topic: TopicInfo, body: Json) -> None:
     if topic.is_internal:
         text = f"{topic.name} is an internal topic: delete Topic {topic.key} if it has to be"
         raise refused(ErrorCode.policy_violation, text)
+    if topic.protected:
+        raise refused(ErrorCode.policy_violation, protection.refused_text(topic.key))
     owner = holder(body, ("spec",))
     if owner is not None:
         text = (

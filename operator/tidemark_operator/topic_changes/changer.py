@@ -25,6 +25,7 @@ from tidemark.wire.topics import (
 )
 from tidemark_operator.controller import asked_elections, moving
 from tidemark_operator.controller.commit import Draft
+from tidemark_operator.controller.controller_state import collision_key
 from tidemark_operator.controller.events import normal
 from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.controller.topics import owner_of
@@ -71,7 +72,7 @@ class TopicChanger:
     async def _one(self, request: ChangeTopicsRequest, change: TopicChange) -> TopicChangeResult:
         topic = self._known(change)
         name = change.name if topic is None else topic.name
-        lock = self._locks.setdefault(creation.collision_key(name or ""), asyncio.Lock())
+        lock = self._locks.setdefault(collision_key(name or ""), asyncio.Lock())
         try:
             async with lock:
                 return await self._change(request, change)

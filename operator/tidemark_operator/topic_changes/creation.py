@@ -25,7 +25,7 @@ from tidemark.wire.topics import Assignment, TopicChange
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import TopicInfo
-from tidemark_operator.controller.placement import required_brokers, takers
+from tidemark_operator.controller.placement import required_brokers, staying
 from tidemark_operator.kube.kinds import TOPIC, Json
 from tidemark_operator.objects.conversions import topic_info
 from tidemark_operator.resources.assignments import assignments_text
@@ -90,14 +90,11 @@ def check_configuration(state: ControllerState, info: TopicInfo) -> None:
     if least_ms > most_ms:
         text = f"{_COMPACTION_LAGS[0]} {least_ms} is more than {_COMPACTION_LAGS[1]} {most_ms}"
         raise refused(ErrorCode.invalid_config, text)
-    if info.tiering_spec.enabled:
-        if not state.cluster.tiering_available:
-            text = "the Cluster has no tiered storage: give it a remoteStorage and switch it on"
-            raise refused(ErrorCode.invalid_config, text)
-        if "compact" in info.config.get("cleanup.policy", ""):
-            raise refused(ErrorCode.invalid_config, "a compacted topic cannot be tiered")
-        if info.config_problem:
-            raise refused(ErrorCode.invalid_config, info.config_problem)
+    if info.config_problem:
+        raise refused(ErrorCode.invalid_config, info.config_problem)
+    if info.tiering_spec.enabled and not state.cluster.tiering_available:
+        text = "the Cluster has no tiered storage: give it a remoteStorage and switch it on"
+        raise refused(ErrorCode.invalid_config, text)
 
 
 def _number(config: Mapping[str, str], name: str) -> int:
@@ -107,7 +104,7 @@ def _number(config: Mapping[str, str], name: str) -> int:
 def check_brokers(state: ControllerState, info: TopicInfo) -> None:
     """Enough are there for a partition that is placed nowhere yet. Raises :class:`Refusal`."""
     draft = Draft(state)
-    live, required = len(takers(draft)), required_brokers(draft, info)
+    live, required = len(staying(draft)), required_brokers(draft, info)
     if live < required and not info.assignments:
         text = (
             f"Unable to replicate the partition {info.replication_factor} time(s): "
@@ -115,12 +112,6 @@ def check_brokers(state: ControllerState, info: TopicInfo) -> None:
             " factor, or set enable.under.replicated.topic.creation in the Cluster's config"
         )
         raise refused(ErrorCode.invalid_replication_factor, text)
-
-
-def collision_key(topic: str) -> str:
-    """Names with the same one cannot be told apart in names of metrics (Kafka's
-    ``Topic.unifyCollisionChars``)."""
-    return topic.replace(".", "_")
 
 
 def as_map(assignments: Iterable[Assignment]) -> Mapping[int, tuple[int, ...]]:
@@ -145,13 +136,10 @@ def _check_name(state: ControllerState, topic: str) -> None:
         raise refused(ErrorCode.invalid_topic_exception, text)
     if state.topics_named(topic) or state.row_ids_named(topic):
         raise refused(ErrorCode.topic_already_exists, f"Topic '{topic}' already exists.")
-    key = collision_key(topic)
-    if key == topic and "_" not in topic:
-        return
-    for other in state.topics.values():
-        if collision_key(other.name) == key:
-            text = f"Topic '{topic}' collides with existing topic: {other.name}"
-            raise refused(ErrorCode.invalid_topic_exception, text)
+    alike = state.names_like(topic)
+    if alike:
+        text = f"Topic '{topic}' collides with existing topic: {alike[0]}"
+        raise refused(ErrorCode.invalid_topic_exception, text)
 
 
 def _check_given(change: TopicChange) -> None:

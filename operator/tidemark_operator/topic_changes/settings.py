@@ -18,6 +18,7 @@ from tidemark.configuration.problems import PAGE, problems
 from tidemark.configuration.table import BROKER, CLUSTER, CLUSTER_DEFAULTS, DYNAMIC, TOPIC
 from tidemark.wire.topics import Setting, SettingOperation
 from tidemark_operator.kube.kinds import Json
+from tidemark_operator.resources.topic_config import TYPED
 from tidemark_operator.topic_changes.refusal import refused
 
 ENABLE = "remote.storage.enable"
@@ -26,8 +27,6 @@ COPY_DISABLE = "remote.log.copy.disable"
 DELETE_ON_DISABLE = "remote.log.delete.on.disable"
 LOCAL_MS = "local.retention.ms"
 LOCAL_BYTES = "local.retention.bytes"
-#: The keys that have fields.
-TYPED = frozenset(name for name, key in TOPIC.items() if key.field)
 
 _AS_TOTAL = "-2"
 _RETAIN, _DELETE = "Retain", "Delete"

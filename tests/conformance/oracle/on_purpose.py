@@ -137,10 +137,6 @@ ON_PURPOSE = (
     ),
     # What is not served, or is not there.
     Difference(
-        "SaslHandshake v0 *", "", "SASL without Kafka's framing, from before Kafka 1.0",
-        ours="closed"
-    ),
-    Difference(
         "Frame a version of ApiVersions too new", "*api_keys", "Kafka names ApiVersions alone, "
         "ours all that it serves, as Kafka did before 2.4"
     ),

@@ -104,6 +104,24 @@ class Api:
             )
         )
 
+    def printed(self, body: Object) -> Object:
+        """What kubectl prints of an object, by column."""
+        plural, name = PLURALS[body["kind"]], body["metadata"]["name"]
+        host = self._client.configuration.host
+        answer = self._client.rest_client.request(
+            "GET",
+            f"{host}/apis/{GROUP}/{VERSION}/namespaces/{NAMESPACE}/{plural}/{name}",
+            headers={"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"} | self._headers(),
+        )
+        table = json.loads(answer.read())
+        columns = [each["name"] for each in table["columnDefinitions"]]
+        return dict(zip(columns, table["rows"][0]["cells"], strict=True))
+
+    def _headers(self) -> dict[str, str]:
+        """What proves who asks, where no certificate does."""
+        found = self._client.configuration.auth_settings().get("BearerToken")
+        return {} if found is None else {found["key"]: found["value"]}
+
     def apply(self, body: Object, *, manager: str) -> Object:
         """Server-side apply under a field manager of its own; raises Refused."""
         plural, name = PLURALS[body["kind"]], body["metadata"]["name"]

@@ -174,3 +174,15 @@ def test_step(api: Api, body: Object, before: Object, after: Object, message: st
             api.replace_status(live, after)
         assert message in str(refusal.value)
     api.delete(live)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [tiered_topic(), record_deletion(all={"beforeOffset": -1})],
+    ids=["Topic", "RecordDeletion"],
+)
+def test_a_paused_object_shows_it_in_a_column(api: Api, body: Object) -> None:
+    body = api.create(body)
+    assert not api.printed(body)["Paused"]
+    body["metadata"]["annotations"] = {"tidemark.dev/paused": "true"}
+    assert api.printed(api.replace(body))["Paused"] == "true"

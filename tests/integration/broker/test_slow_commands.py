@@ -10,6 +10,9 @@ from pathlib import Path
 from tests.integration.broker.broker_process import BrokerProcess, StartBrokers
 from tests.integration.broker.kafka_clients import produce_async
 from tests.integration.broker.scripted_controller import ScriptedController
+from tests.orphans import found, look
+from tidemark.tier.config import parse
+from tidemark.tier.open import open_tier
 from tidemark.tiering import TieringState
 from tidemark.wire.connection import ConnectionClosed
 from tidemark.wire.deletions import (
@@ -71,7 +74,8 @@ async def test_a_broker_ends_though_its_store_hangs(
             program = Path(__file__).with_name("hanging_store_broker.py")
             return [sys.executable, str(program), str(faults), *super().command()[3:]]
 
-    controller.remote_storage = json.dumps({"filesystem": {"path": str(tmp_path / "tier")}})
+    storage = {"filesystem": {"path": str(tmp_path / "tier")}}
+    controller.remote_storage = json.dumps(storage)
     (faults / "hang").touch()
     [broker] = await start_brokers(1, kind=Hanging)
     await controller.create_topic("flights", [(1,)] * 3, tiering=TieringState.ENABLED)
@@ -88,3 +92,4 @@ async def test_a_broker_ends_though_its_store_hangs(
     await broker.start()
     assert controller.registrations[-1].previous_broker_epoch > 0
     assert await broker.stop() == 0
+    assert not found(look(open_tier(parse(storage))))

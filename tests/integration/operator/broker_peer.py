@@ -142,16 +142,18 @@ class BrokerPeer:
         self.controller_epoch = response.controller_epoch
         return response
 
-    async def start(self, address: str, timeout_s: float = 20.0) -> None:
+    async def start(self, address: str, timeout_s: float = 40.0) -> None:
         """Register (again and again while the controller is not ready), attach, send heartbeats."""
         async with asyncio.timeout(timeout_s):
             while True:
                 try:
                     await self.register(address)
                     break
-                except (Refused, OSError) as error:
+                except (Refused, OSError, EOFError) as error:
                     if isinstance(error, Refused) and error.code not in (41, 101, 102):
                         raise
+                    # A controller has a limit for the connections of one broker.
+                    self._hang_up()
                     await asyncio.sleep(0.1)
         await self.attach(address)
         self._spawn(self._heartbeats(address))
@@ -178,6 +180,9 @@ class BrokerPeer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
         for connection in self._open:
             connection.close()
         self._open.clear()

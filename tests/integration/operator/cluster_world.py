@@ -64,7 +64,7 @@ class ClusterWorld:
         control: str = "127.0.0.1:0",
         *,
         session_timeout_s: float = 2,
-        lease_duration_s: float = 3,
+        lease_duration_s: float = 5,
     ) -> OperatorProcess:
         """An operator of this namespace that is not started yet."""
         log = self.folder / f"operator-{len(self.operators)}.log"
@@ -164,6 +164,11 @@ class ClusterWorld:
     async def patch(self, kind: Kind, name: str, **spec: Any) -> Json:
         """Change a spec."""
         return await self.api.merge_patch(kind, self.namespace, name, {"spec": spec})
+
+    async def annotate(self, kind: Kind, name: str, **annotations: str | None) -> Json:
+        """Set annotations, or take them away (None)."""
+        change = {"metadata": {"annotations": annotations}}
+        return await self.api.merge_patch(kind, self.namespace, name, change)
 
     async def delete(self, kind: Kind, name: str) -> None:
         """Ask for a deletion."""

@@ -18,14 +18,20 @@ class OperatorProcess:
         control: str,
         *,
         session_timeout_s: float = 2,
-        certificates: Path,
-        lease_duration_s: float = 3,
+        certificates: Path | None,
+        lease_duration_s: float = 5,
+        log_level: str = "DEBUG",
+        profile: Path | None = None,
     ) -> None:
+        """``certificates`` None: in Secrets. ``profile``: where cProfile leaves what it saw of the
+        main thread, after a clean stop."""
+        seen = () if profile is None else ("-m", "cProfile", "-o", str(profile))
+        self._program = (sys.executable, *seen, "-m", "tidemark_operator")
         self._arguments = [
             *("--kubeconfig", str(kubeconfig), "--namespace", namespace, "--control", control),
-            *("--lease-duration-s", str(lease_duration_s), "--log-level", "DEBUG"),
+            *("--lease-duration-s", str(lease_duration_s), "--log-level", log_level),
             *("--session-timeout-s", str(session_timeout_s)),
-            *("--certificates", str(certificates)),
+            *(("--certificates", str(certificates)) if certificates else ()),
         ]
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
@@ -47,7 +53,7 @@ class OperatorProcess:
         """Start the process; it need not become the leader."""
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tidemark_operator", *self._arguments),
+                *(*self._program, *self._arguments),
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
             )

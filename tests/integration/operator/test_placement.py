@@ -174,11 +174,32 @@ async def test_a_broker_that_goes_leaves_placeholders(world: ClusterWorld) -> No
     await world.create_topic("t")
     await world.until(lambda: ("t", 0) in peer.rows, "placed")
     await world.delete(BROKER, "broker-2")
-    await world.condition(BROKER, "broker-2", "Draining", "True", "BrokerIsLive")
+    stays = await world.condition(BROKER, "broker-2", "Draining", "True", "ReplicasCannotMove")
+    assert "start another broker" in stays["message"]
+    assert "stop the broker: its replicas become placeholders" in stays["message"]
     await other.close()
     await world.until(lambda: world.gone(BROKER, "broker-2"), "the finalizer goes")
     await world.until(lambda: sorted(peer.rows["t", 0].replicas) == [-1, 1], "a placeholder")
     await world.until(lambda: 2 not in peer.brokers, "the broker is known no more")
+
+
+async def test_a_broker_is_drained_then_deleted_while_it_runs(world: ClusterWorld) -> None:
+    await world.create_cluster()
+    operator = await world.start_operator()
+    one = await world.start_broker(1, operator)
+    await world.create_topic("t", replicas=1)
+    await world.until(lambda: ("t", 0) in one.rows, "placed")
+    two = await world.start_broker(2, operator)
+    await world.api.merge_patch(BROKER, world.namespace, "broker-1", {"spec": {"drain": True}})
+    await world.until(lambda: ("t", 0) in two.rows, "the successor is told")
+    await world.until(lambda: 2 in one.rows["t", 0].replicas, "and the leader")
+    assert one.rows["t", 0].leader == 1
+    await world.condition(BROKER, "broker-1", "Draining", "True", "MovingReplicas")
+    assert (await one.alter("t", 0, (1, 2))).error_code == 0
+    await world.until(lambda: two.rows["t", 0].leader == 2, "the successor leads")
+    await world.condition(BROKER, "broker-1", "Draining", "False", "Drained")
+    await world.delete(BROKER, "broker-1")
+    await world.until(lambda: world.gone(BROKER, "broker-1"), "nothing holds it")
 
 
 async def test_a_change_of_topics_does_not_name_the_brokers_again(world: ClusterWorld) -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.integration.operator.broker_peer import BrokerPeer
 from tests.integration.operator.cluster_world import ClusterWorld, condition_of
 from tests.integration.operator.operator_process import OperatorProcess
+from tidemark.annotations import ADOPT_TOPIC_ID
 from tidemark.tiering import TieringState
 from tidemark_operator.kube.errors import Invalid
 from tidemark_operator.kube.kinds import CLUSTER, RECORD_DELETION, TOPIC, Json
@@ -186,7 +187,7 @@ async def test_a_dead_broker_deletes_on_its_return(world: ClusterWorld) -> None:
     assert (topic_id, -1) in back.removed
 
 
-async def test_an_orphaned_topic_is_released_and_written_down(world: ClusterWorld) -> None:
+async def test_an_orphaned_topic_is_released_written_down_and_adopted(world: ClusterWorld) -> None:
     _, (one, _) = await tiered(world, deletionPolicy="Orphan")
     await world.delete(TOPIC, "t")
     await world.until(lambda: world.gone(TOPIC, "t"), "released")
@@ -194,5 +195,19 @@ async def test_an_orphaned_topic_is_released_and_written_down(world: ClusterWorl
     assert [entry["topicName"] for entry in left] == ["t"]
     assert len(await world.rows()) == 2, "what is left behind stays where it is"
     assert not one.removed
-    await world.create_topic("again", topicName="t")
+    await world.create_topic("again", partitions=2, topicName="t", tiering={"enabled": True})
     await world.condition(TOPIC, "again", "Stalled", "True", "AdoptionRequired")
+    message = condition_of((await world.get(TOPIC, "again"))["status"], "Stalled")["message"]
+    assert f"{ADOPT_TOPIC_ID}: {left[0]['topicId']}" in message
+    await world.annotate(TOPIC, "again", **{ADOPT_TOPIC_ID: left[0]["topicId"]})
+    await world.condition(TOPIC, "again", "Ready", "True")
+    adopted = (await world.get(TOPIC, "again"))["status"]
+    assert adopted["topicId"] == left[0]["topicId"]
+    assert adopted["tiering"]["state"] == "Enabled"
+    assert [record["annotation"] for record in adopted["accepted"]] == [ADOPT_TOPIC_ID]
+    assert len(await world.rows()) == 2
+
+    async def forgotten() -> bool:
+        return "leftBehind" not in (await world.get(CLUSTER, "demo"))["status"]
+
+    await world.until(forgotten, "what was adopted is not left behind any more")

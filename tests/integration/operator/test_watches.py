@@ -56,9 +56,33 @@ class Delivered:
 
     def __init__(self) -> None:
         self.names: set[str] = set()
+        self.gone: set[str] = set()
 
     def __call__(self, body: Json, gone: bool) -> None:
-        self.names.add(body["metadata"]["name"])
+        (self.gone if gone else self.names).add(body["metadata"]["name"])
+
+
+async def define(world: ClusterWorld) -> None:
+    """The definition, as soon as a former one has gone."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await world.api._call("POST", DEFINITIONS, body=DEFINITION)
+                break
+            except KubeError:
+                await asyncio.sleep(0.05)
+
+
+async def make(world: ClusterWorld, name: str) -> None:
+    """A Latecomer, as soon as they are served."""
+    body = {"apiVersion": f"{LATE.group}/v1", "kind": LATE.kind, "metadata": {"name": name}}
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await world.api.create(LATE, world.namespace, body)
+                break
+            except KubeError:
+                await asyncio.sleep(0.05)
 
 
 @pytest.fixture
@@ -116,16 +140,26 @@ async def test_a_kind_that_is_served_later_is_watched_all_the_same(
     await world.until(lambda: "flights" in delivered.names, "other kinds are watched meanwhile")
     await world.until(lambda: len(runs) > 2, "they have begun again")
     assert caplog.text.count("does not serve") == 1, "it is said once"
-    await world.api._call("POST", DEFINITIONS, body=DEFINITION)
-    body = {"apiVersion": f"{LATE.group}/v1", "kind": LATE.kind, "metadata": {"name": "one"}}
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                await world.api.create(LATE, world.namespace, body)
-                break
-            except KubeError:
-                await asyncio.sleep(0.05)
+    await define(world)
+    await make(world, "one")
     await world.until(lambda: "one" in delivered.names, "the watch brings it")
+
+
+@pytest.mark.usefixtures("definition_goes")
+@pytest.mark.parametrize("watched", [(TOPIC, LATE)], ids=["a definition goes and comes"])
+async def test_a_definition_that_is_deleted_and_made_again_is_watched_again(
+    world: ClusterWorld, delivered: Delivered
+) -> None:
+    await define(world)
+    await make(world, "one")
+    await world.until(lambda: "one" in delivered.names, "the watch brings it")
+    await world.api._call("DELETE", f"{DEFINITIONS}/{LATE.plural}.{LATE.group}")
+    await world.until(lambda: "one" in delivered.gone, "the object went with its definition")
+    await define(world)
+    await make(world, "two")
+    await world.until(lambda: "two" in delivered.names, "it is watched again")
+    await world.create_topic("flights", partitions=1, replicas=1)
+    await world.until(lambda: "flights" in delivered.names, "and so are the others")
 
 
 @pytest.fixture

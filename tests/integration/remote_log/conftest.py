@@ -1,4 +1,5 @@
-"""Hosts on one tier's directory; all of them end with the test."""
+"""Hosts on one tier's directory; all of them end with the test, and leave no orphans in the tier
+(invariant 10)."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -7,8 +8,10 @@ from typing import Any
 import pytest
 
 from tests.integration.remote_log.fetch_client import Client
+from tests.integration.remote_log.orphans import left_clean
 from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import NOW_MS, TieredHost
+from tests.s3 import fresh_bucket
 from tidemark.wire.connection import KafkaConnection
 
 MakeHost = Callable[..., TieredHost]
@@ -32,6 +35,7 @@ async def make_host(tmp_path: Path, tier_path: Path) -> AsyncIterator[MakeHost]:
         return host
 
     yield make
+    await left_clean(made)
     for host in made:
         await host.close()
 
@@ -48,6 +52,7 @@ async def cluster(tmp_path: Path, tier_path: Path) -> AsyncIterator[TieredCluste
     await made.start(1, 2)
     await made.apply(leader=1, leader_epoch=1, replicas=(1, 2), isr=(1, 2))
     yield made
+    await left_clean(made.hosts.values())
     await made.close()
 
 
@@ -77,3 +82,9 @@ async def make_client(make_host: MakeHost) -> AsyncIterator[MakeClient]:
 @pytest.fixture
 async def client(make_client: MakeClient) -> Client:
     return await make_client(remote_fetch_max_wait_ms=2000)
+
+
+@pytest.fixture
+def s3(minio: Any) -> dict[str, Any]:
+    """The configuration of a fresh bucket."""
+    return fresh_bucket(minio)

@@ -6,6 +6,7 @@ import uuid
 
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.held_storage import held
+from tests.integration.remote_log.orphans import no_orphans
 from tests.integration.remote_log.tiered_host import CLUSTER, TOPIC, TOPIC_ID, TieredHost
 from tidemark.tier import transitions
 from tidemark.tier.auxiliary import Aux
@@ -104,6 +105,7 @@ async def test_a_copy_under_way_is_fenced_by_a_disablement(host: TieredHost) -> 
     await host.until(lambda: not host.objects() and host.head().is_empty)
     assert host.live() == []
     assert not any(entry.segment_id in host.remote._shared.uploads for entry in storage.begun)
+    await no_orphans(host)
 
 
 async def test_an_upload_that_outlives_the_deletion_of_its_entry_leaves_nothing(
@@ -121,6 +123,7 @@ async def test_an_upload_that_outlives_the_deletion_of_its_entry_leaves_nothing(
     # Its finish_copy is refused, and nobody else knows of what it stored.
     await host.until(lambda: host.summary.error_reason == "Fenced")
     await host.until(lambda: not host.objects())
+    await no_orphans(host)
 
 
 async def test_a_copy_that_waits_for_a_thread_when_cancelled_is_forgotten(
@@ -137,6 +140,8 @@ async def test_a_copy_that_waits_for_a_thread_when_cancelled_is_forgotten(
         await host.apply(tiering_state=DISABLING, tiered_epoch=1, disable_policy=1)
         assert not (await host.disable(1, DisablePolicy.DELETE)).error_code
     await host.until(lambda: not host.objects() and host.head().is_empty)
+    await no_orphans(host)
+    await no_orphans(host)
 
 
 async def test_an_upload_cancelled_before_it_began_may_be_deleted(make_host: MakeHost) -> None:
@@ -171,6 +176,7 @@ async def test_a_commit_whose_answer_was_lost_does_not_stop_copying(host: Tiered
     await host.copied()
     assert is_contiguous(host)
     await host.until(lambda: all(e.segment_id != left.segment_id for e in host.head().entries))
+    await no_orphans(host)
 
 
 async def test_a_crash_within_a_copy_is_gone_over(make_host: MakeHost, host: TieredHost) -> None:
@@ -193,6 +199,7 @@ async def test_a_crash_within_a_copy_is_gone_over(make_host: MakeHost, host: Tie
     await again.until(lambda: len(again.objects()) == 2 * len(again.live()))
     end = again.partition.log.highest_remote_offset + 1
     assert (await again.read_tier(0, end))[-1] == end - 1
+    await no_orphans(again)
 
 
 async def test_a_deleted_topics_objects_go_at_once(host: TieredHost) -> None:
@@ -210,6 +217,7 @@ async def test_a_deleted_topics_objects_go_at_once(host: TieredHost) -> None:
     await host.delete()
     await host.delete_remote()
     assert not list(host.tier().topics.all())
+    await no_orphans(host)
 
 
 async def test_a_leader_that_leads_no_more_writes_nothing(host: TieredHost) -> None:

@@ -6,6 +6,7 @@ import uuid
 from dataclasses import replace
 
 from tests.integration.remote_log.conftest import MakeHost
+from tests.integration.remote_log.orphans import no_orphans
 from tests.integration.remote_log.tiered_host import TOPIC, TOPIC_ID, TieredHost
 from tests.integration.remote_log.watched_store import Held, ready, watch, watched_leader
 from tidemark.ids import id_text
@@ -78,6 +79,7 @@ async def test_the_topic_object_does_not_come_back(make_host: MakeHost, host: Ti
     await emptied_by(await other_broker(make_host, host))
     await held.release()
     assert left_of_it(host) == []
+    await no_orphans(host)
     topics = host.tier().topics
     again = TopicObject(topic_id=uuid.uuid4(), name=TOPIC, cluster_id="c", partitions=1)
     topics.put(again)
@@ -92,6 +94,7 @@ async def test_a_first_head_does_not_come_after_the_end(
     await emptied_by(await other_broker(make_host, host))
     await held.release()
     assert left_of_it(host) == []
+    await no_orphans(host)
 
 
 async def test_a_leader_that_was_cut_off_writes_nothing(
@@ -106,6 +109,7 @@ async def test_a_leader_that_was_cut_off_writes_nothing(
     await asyncio.sleep(0.3)
     await host.delete()
     assert left_of_it(host) == []
+    await no_orphans(host)
 
 
 async def test_pages_that_the_store_would_not_delete_are_asked_for_again(host: TieredHost) -> None:
@@ -124,6 +128,7 @@ async def test_pages_that_the_store_would_not_delete_are_asked_for_again(host: T
     refuses = False
     await host.delete_remote()
     assert left_of_it(host) == []
+    await no_orphans(host)
 
 
 async def test_a_page_that_no_head_names_goes_too(make_host: MakeHost, host: TieredHost) -> None:
@@ -142,6 +147,7 @@ async def test_a_page_that_no_head_names_goes_too(make_host: MakeHost, host: Tie
     await host.until(lambda: dead)
     await emptied_by(await other_broker(make_host, host))
     assert left_of_it(host) == []
+    await no_orphans(host)
 
 
 async def test_two_brokers_may_empty_it_at_once(make_host: MakeHost, host: TieredHost) -> None:
@@ -152,3 +158,4 @@ async def test_two_brokers_may_empty_it_at_once(make_host: MakeHost, host: Tiere
     await host.delete()
     await asyncio.gather(emptied_by(host), emptied_by(other))
     assert left_of_it(host) == []
+    await no_orphans(host)

@@ -144,6 +144,7 @@ async def test_who_was_taken_in_again_since_needs_no_store(
     await cluster.in_sync(1, 2)
     await host.until(lambda: host.partition.isr == (1, 2))
     await cluster.stop(1)
-    host.tier_path.rename(host.tier_path.with_name("moved"))
+    moved = host.tier_path.rename(host.tier_path.with_name("moved"))
     await cluster.apply(leader=2, leader_epoch=2, isr=(2,))
     assert host.partition.is_leader
+    moved.rename(host.tier_path)

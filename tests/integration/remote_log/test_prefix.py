@@ -261,11 +261,12 @@ async def test_a_cleanly_elected_leader_does_not_need_the_store(cluster: TieredC
     await host.until(lambda: host.partition.isr == (1, 3))
     await host.until(lambda: host.partition.next_offset == leader.partition.next_offset)
     await cluster.stop(1)
-    host.tier_path.rename(host.tier_path.with_name("moved"))
+    moved = host.tier_path.rename(host.tier_path.with_name("moved"))
     host.partition.remote_end = None  # it may also never have heard of the tier's end
     await cluster.apply(3, leader=3, leader_epoch=3, isr=(3,))
     assert host.partition.is_leader
     await host.produce(10)
+    moved.rename(host.tier_path)
 
 
 async def test_a_stale_end_that_is_in_the_tier_no_more_keeps_nobody_offline(

@@ -3,16 +3,14 @@
 import asyncio
 import itertools
 import socket
-import uuid
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
-from minio import Minio
 
 from tests.integration.remote_log.conftest import MakeHost
+from tests.integration.remote_log.orphans import no_orphans
 from tests.integration.remote_log.tiered_host import TieredHost
 from tidemark.tiering import DisablePolicy, TieringState
 from tidemark_broker.remote_log import metrics
@@ -30,7 +28,7 @@ async def copied_before(host: TieredHost) -> int:
 
 
 async def all_is_well(host: TieredHost, records: int) -> None:
-    """The fault is over: every record is there, in one line."""
+    """The fault is over: every record is there, in one line, and nothing beside them."""
     await host.until(lambda: not host.remote.status().error, 30)
     await host.until(lambda: host.gauge(metrics.STORE_AVAILABLE) == 1)
     await host.copied()
@@ -42,6 +40,7 @@ async def all_is_well(host: TieredHost, records: int) -> None:
     end = host.partition.log.local_log_start_offset
     assert await host.read_tier(0, end) == list(range(4, end, 5))
     assert host.partition.next_offset == records
+    await no_orphans(host)
 
 
 async def test_a_change_that_says_nothing_of_the_store_leaves_it_in_use(host: TieredHost) -> None:
@@ -136,24 +135,7 @@ async def test_a_store_that_fails_while_it_is_disabled(host: TieredHost) -> None
 
     await host.acknowledged(1, DisablePolicy.DELETE)
     await host.until(lambda: not host.objects())
-
-
-@pytest.fixture
-def s3(minio: Any) -> dict[str, Any]:
-    """The configuration of a fresh bucket."""
-    address = urlsplit(minio.endpoint).netloc
-    bucket = f"tier-{uuid.uuid4().hex[:12]}"
-    Minio(
-        address, access_key=minio.access_key, secret_key=minio.secret_key, secure=False
-    ).make_bucket(bucket)
-    return {
-        "endpoint": minio.endpoint,
-        "region": "us-east-1",
-        "buckets": [bucket],
-        "prefix": "p",
-        "accessKeyId": minio.access_key,
-        "secretAccessKey": minio.secret_key,
-    }
+    await no_orphans(host)
 
 
 async def test_a_wrong_secret_key_is_named_and_corrected(

@@ -179,7 +179,7 @@ def test_a_web_server_that_is_no_s3_is_never_an_empty_store(config: S3Config) ->
             connection.recv(65536)
             connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nnope")
 
-    with _serving(answer) as endpoint, pytest.raises(StoreUnavailable) as caught:
+    with serving(answer) as endpoint, pytest.raises(StoreUnavailable) as caught:
         S3Store(replace(config, endpoint=endpoint)).get("k")
     assert caught.value.reason == "StoreNotS3"
 
@@ -309,7 +309,7 @@ def _segment(number: int) -> SegmentEntry:
 
 
 @contextlib.contextmanager
-def _serving(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+def serving(answer: Callable[[socket.socket], None]) -> Iterator[str]:
     """A server that hands each connection to ``answer`` in a thread of its own."""
     threads: list[threading.Thread] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -364,7 +364,7 @@ def _losing_an_answer(upstream: str) -> Iterator[str]:
                         return
                     client.sendall(answer)
 
-    with _serving(proxy) as endpoint:
+    with serving(proxy) as endpoint:
         yield endpoint
     assert left == [0], "no answer was lost"
 

@@ -5,6 +5,7 @@ import dataclasses
 from typing import Any
 
 from tests.answers import room
+from tests.loop_turns import many_turns
 from tests.services import services
 from tests.unit.api import api_requests as kafka
 from tidemark.wire.framing import encode_request
@@ -40,10 +41,10 @@ async def test_one_client_has_half_of_them_and_the_others_are_served() -> None:
     """Each connection's answer may weigh tens of megabytes while it is made."""
     slow = Slow()
     tasks = [slow.asks(f"10.0.0.1:{port}") for port in range(100)]
-    await asyncio.sleep(0.01)
+    await many_turns()
     assert len(slow.making) == TOLD_AT_ONCE // 2
     tasks += [slow.asks(f"10.0.0.{other}:1") for other in range(2, 30)]
-    await asyncio.sleep(0.01)
+    await many_turns()
     assert len(slow.making) == TOLD_AT_ONCE
     assert "10.0.0.2:1" in slow.making
     slow.may_end.set()

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +12,18 @@ from pathlib import Path
 import pytest
 
 from tidemark_cli.local import processes
+from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.layout import Layout
+from tidemark_cli.local.settings import Settings
 
+SETTINGS = Settings(
+    cluster="local",
+    namespace="default",
+    tier="directory",
+    kubeconfig="",
+    control_port=0,
+    metrics_port=0,
+)
 READY = 'print(\'{"ready": true, "port": 7}\', flush=True); '
 SLEEPS = READY + "import time; time.sleep(60)"
 STUBBORN = (
@@ -93,3 +105,66 @@ def test_a_start_that_fails_quotes_the_log_and_leaves_nothing(
         start(layout, code, timeout_s=timeout_s)
     assert processes.running(layout) == []
     assert list(layout.run.iterdir()) == []
+
+
+WAITS = (
+    "import pathlib, time\n"
+    "while not pathlib.Path('{go}').exists(): time.sleep(0.01)\n"
+    'print(\'{{"ready": true, "port": 8}}\', flush=True); time.sleep(60)'
+)
+OTHER = """
+import pathlib, sys
+from tidemark_cli.local import processes
+from tidemark_cli.local.layout import Layout
+command = [sys.executable, "-c", sys.argv[2]]
+processes.spawn(Layout.at(pathlib.Path(sys.argv[1])), "one", command, timeout_s=60)
+"""
+
+
+@pytest.fixture
+def not_ready(layout: Layout, tmp_path: Path) -> processes.ProcessRecord:
+    """A process whose ``tidemark`` was killed before it had seen it ready: it will be once there is
+    a file ``go``."""
+    code = WAITS.format(go=tmp_path / "go")
+    other = subprocess.Popen([sys.executable, "-c", OTHER, str(layout.root), code])
+    while (found := processes.find(layout, "one")) is None:
+        assert other.poll() is None
+        time.sleep(0.01)
+    other.kill()
+    other.wait()
+    return found
+
+
+def ensure(layout: Layout, *, timeout_s: float) -> processes.ProcessRecord:
+    return processes.ensure(layout, "one", [sys.executable, "-c", SLEEPS], timeout_s=timeout_s)
+
+
+def test_one_that_nobody_saw_ready_is_waited_for(
+    layout: Layout, not_ready: processes.ProcessRecord, tmp_path: Path
+) -> None:
+    (tmp_path / "go").touch()
+    record = ensure(layout, timeout_s=20)
+    assert (record.pid, record.ready["port"]) == (not_ready.pid, 8)
+    assert ensure(layout, timeout_s=0) == record
+
+
+def test_one_that_never_becomes_ready_is_stopped_and_started_anew(
+    layout: Layout, not_ready: processes.ProcessRecord
+) -> None:
+    with pytest.raises(processes.StartError, match="was not ready after 0 s"):
+        ensure(layout, timeout_s=0.1)
+    assert processes.running(layout) == []
+    record = ensure(layout, timeout_s=20)
+    assert record.pid != not_ready.pid
+    assert record.ready["port"] == 7
+
+
+def test_a_process_that_is_not_ready_yet_has_no_address(
+    layout: Layout, not_ready: processes.ProcessRecord
+) -> None:
+    (layout.run / "one.json").rename(layout.run / "broker-1.json")
+    text = (layout.run / "broker-1.json").read_text().replace('"one"', '"broker-1"')
+    (layout.run / "broker-1.json").write_text(text)
+    found = LocalCluster(layout, SETTINGS, print).addresses()
+    assert found.processes == {"broker-1": not_ready.pid}
+    assert found.bootstrap == ""

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.certificates import folder_of
+from tidemark.tls.identity import Identity
 from tidemark.wire.control import Endpoint
 from tidemark_broker.config import load, parse
 from tidemark_broker.entries import ConfigError
@@ -142,3 +144,30 @@ def test_a_broken_file_says_where(tmp_path: Path) -> None:
     path.write_text("node.id=1\nnonsense\n")
     with pytest.raises(ConfigError, match="line 2: write key=value"):
         load(path, {})
+
+
+def unnamed(folder: Path) -> Path:
+    """A configuration without cluster.id, whose certificates are in ``folder``."""
+    entries = ENTRIES | {"tidemark.tls.directory": str(folder)}
+    del entries["cluster.id"]
+    path = folder.parent / "broker.json"
+    path.write_text(json.dumps(entries))
+    return path
+
+
+def test_the_cluster_is_the_one_of_the_certificate_where_nothing_else_is_said(
+    tmp_path: Path,
+) -> None:
+    folder = folder_of(Identity("theirs", 1), tmp_path / "tls")
+    assert load(unnamed(folder), {}).cluster_id == "theirs"
+    assert load(unnamed(folder), {"TIDEMARK_CLUSTER_ID": "said"}).cluster_id == "said"
+
+
+def test_a_certificate_that_is_not_this_brokers_says_nothing(tmp_path: Path) -> None:
+    for who, told in ((Identity("c", 2), "of broker 2 of"), (Identity("c"), "of a controller of")):
+        folder = folder_of(who, tmp_path / "tls")
+        with pytest.raises(ConfigError, match=f"cluster.id is not given.*{told}.*not of broker 1"):
+            load(unnamed(folder), {})
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ConfigError, match=r"cluster.id is not given.*tls\.crt does not say it"):
+        load(unnamed(tmp_path / "none"), {})

@@ -5,6 +5,7 @@ import json
 import uuid
 from collections.abc import Iterable, Mapping
 
+from tests.control_messages import topic_state
 from tidemark.ids import parse_id
 from tidemark.tiering import Tiering, TieringState
 from tidemark.wire.control import (
@@ -13,8 +14,11 @@ from tidemark.wire.control import (
     BrokerRegistrationRequest,
     Endpoint,
     IsrChange,
+    PartitionError,
+    PartitionStatesResponse,
+    PartitionStatus,
 )
-from tidemark_operator.controller import commit, elections, registration, topics
+from tidemark_operator.controller import commit, elections, registration, snapshot, topics
 from tidemark_operator.controller import isr as isr_rules
 from tidemark_operator.controller.broker_calls import (
     DisabledReplica,
@@ -32,6 +36,7 @@ from tidemark_operator.controller.model import (
     ClusterInfo,
     LogEnd,
     PartitionRow,
+    RowKey,
     TieringSpec,
     TieringStatus,
     TopicInfo,
@@ -63,7 +68,7 @@ def broker(
     return BrokerInfo(
         node_id=node_id,
         key=f"ns/broker-{node_id}",
-        rack=rack,
+        spec_rack=rack,
         broker_epoch=node_id + 100 if epoch is None else epoch,
         incarnation_id=numbered_uuid(1000 + node_id),
         directory_id=numbered_uuid(2000 + node_id),
@@ -107,6 +112,23 @@ def row(
         name=f"topic-{number}" if partition == 0 else "",
     )
     return dataclasses.replace(made, **fields)  # type: ignore[arg-type]
+
+
+def local_bytes(key: RowKey, size: int) -> PartitionStatus:
+    """What the leader of a partition reports of its log."""
+    offsets = ("log_start_offset", "local_log_start_offset", "high_watermark", "next_offset")
+    remote = ("remote_segments", "remote_bytes", "remaining_segments", "remaining_bytes")
+    return PartitionStatus(
+        topic_id=key[0],
+        partition=key[1],
+        leader_epoch=0,
+        highest_remote_offset=-1,
+        low_watermark=0,
+        local_bytes=size,
+        error_reason="",
+        error_message="",
+        **dict.fromkeys(offsets + remote, 0),
+    )
 
 
 class World:
@@ -165,13 +187,36 @@ class World:
         assert decision is not None
         return decision
 
-    def reconcile(self, number: int = 1, *, now_ms: int = T0) -> StatusResult:
-        """Decide, commit and write the status, as the shell does."""
+    def reconcile(
+        self, number: int = 1, *, now_ms: int = T0, brokers_hear: bool = True
+    ) -> StatusResult:
+        """Decide, commit and write the status, as the shell does; and once more when the brokers
+        have acknowledged what they were told then."""
         decision = self.decide(number, now_ms=now_ms)
+        result = self._write(number, decision, now_ms)
+        if brokers_hear:
+            self.tell()
+            stored = dataclasses.replace(decision, accepted=())  # once is enough
+            result = self._write(number, stored, now_ms)
+        return result
+
+    def _write(self, number: int, decision: TopicDecision, now_ms: int) -> StatusResult:
         view = self.view(number)
         result = topic_status(self.state, view, decision, self.disablements, now_ms=now_ms)
         self.state.put_topic(written(view, result, decision.tiering_status))
         return result
+
+    def tell(self, *node_ids: int, errors: tuple[PartitionError, ...] = ()) -> set[uuid.UUID]:
+        """Brokers (all that live) apply a snapshot and say so; the topics that are news."""
+        news = set[uuid.UUID]()
+        for node_id in node_ids or [each.node_id for each in self.state.live_brokers()]:
+            answer = PartitionStatesResponse(
+                error_code=0,
+                broker_epoch=self.state.brokers[node_id].broker_epoch,
+                errors=errors,
+            )
+            news |= self.state.take_states(node_id, snapshot.full(self.state), answer)
+        return news
 
     def register(
         self,
@@ -219,6 +264,7 @@ def registration_request(
     directory: int | None = None,
     previous: int = -1,
     cluster_id: str = CLUSTER_ID,
+    rack: str | None = None,
 ) -> BrokerRegistrationRequest:
     return BrokerRegistrationRequest(
         broker_id=node_id,
@@ -227,7 +273,7 @@ def registration_request(
         directory_id=numbered_uuid(2000 + node_id if directory is None else directory),
         previous_broker_epoch=previous,
         highest_controller_epoch=0,
-        rack=None,
+        rack=rack,
         listeners=(Endpoint(name="PLAINTEXT", host="127.0.0.1", port=9092),),
     )
 
@@ -338,3 +384,22 @@ def report_log(
     draft = world.draft()
     elections.settle_rows(draft, keys)
     return [*events, *world.commit(draft).events]
+
+
+def reports(world: World, node_id: int, *held: PartitionRow, **tiering: int) -> None:
+    """A broker says what it was told of its replicas; ``tiering``: fields of its topics' states."""
+    by_topic: dict[uuid.UUID, list[PartitionRow]] = {}
+    for each in held:
+        by_topic.setdefault(each.topic_id, []).append(each)
+    world.state.held.take(
+        node_id,
+        [
+            topic_state(
+                topic_id,
+                f"topic-{topic_id.int - numbered_uuid(0).int}",
+                partitions=tuple(map(snapshot.partition_state, rows)),
+                **tiering,
+            )
+            for topic_id, rows in by_topic.items()
+        ],
+    )

@@ -14,7 +14,10 @@ from tests.unit.controller.controller_world import (
     acknowledge,
     broker,
     cluster,
+    fence,
+    messages,
     numbered_uuid,
+    ready,
     row,
     tiered,
     topic,
@@ -111,11 +114,11 @@ def _pending(world: World) -> dict[int, tuple[int, ...]]:
     return disablement.pending(world.state, world.view(), world.disablements)
 
 
-def _ack(world: World, node_id: int, **fields: object) -> bool:
+def _ack(world: World, node_id: int, *, now_ms: int = T0, **fields: object) -> bool:
     asked = disablement.requests(world.state, world.view(), world.disablements)
     answer = acknowledge(world, node_id, asked[node_id])
     answer = dataclasses.replace(answer, **fields)  # type: ignore[arg-type]
-    return world.disablements.take(world.state, numbered_uuid(1), node_id, answer, now_ms=T0)
+    return world.disablements.take(world.state, numbered_uuid(1), node_id, answer, now_ms=now_ms)
 
 
 def test_each_hosting_broker_is_asked_for_what_it_hosts_and_placeholders_are_not() -> None:
@@ -127,6 +130,22 @@ def test_each_hosting_broker_is_asked_for_what_it_hosts_and_placeholders_are_not
         3: (1,),
     }
     assert {(r.tiered_epoch, r.policy) for r in asked.values()} == {(1, DELETE)}
+
+
+def test_without_progress_the_topic_says_who_is_waited_for_and_goes_on_with_that_broker() -> None:
+    world = _disabling_world()
+    for node_id in (1, 2):
+        _ack(world, node_id)
+    late = T0 + disablement.STALL_MS
+    result = world.reconcile(now_ms=late)
+    assert ready(result)["Stalled"] == ("True", "NoProgress")
+    assert "waiting for brokers 3" in messages(result)["Stalled"]
+    assert "start those brokers" in messages(result)["Stalled"]
+    world.state.put_broker(broker(3))
+    _ack(world, 3, now_ms=late)
+    result = world.reconcile(now_ms=late)
+    assert ready(result)["Stalled"][0] == "False"
+    assert ready(result)["TieringSettled"] == ("True", "Disabled")
 
 
 def test_disabled_once_all_have_acknowledged_and_the_dead_are_named_till_then() -> None:
@@ -204,13 +223,47 @@ def test_a_failure_is_remembered_for_the_condition() -> None:
     assert world.disablements.errors == {numbered_uuid(1): "broker 1, partition 0: bucket is gone"}
 
 
+def _stalled(world: World, progress: DisablementProgress, ms: int) -> bool:
+    status = world.view().tiering_status
+    return progress.stalled(numbered_uuid(1), status, now_ms=T0 + ms)
+
+
 def test_no_progress_for_ten_minutes_is_a_stall_and_progress_ends_it() -> None:
-    acks = DisablementProgress()
-    topic_id = numbered_uuid(1)
-    assert not acks.stalled(topic_id, now_ms=T0)
-    assert acks.stalled(topic_id, now_ms=T0 + disablement.STALL_MS)
-    acks.note_remaining(topic_id, 5, now_ms=T0 + disablement.STALL_MS)
-    assert not acks.stalled(topic_id, now_ms=T0 + disablement.STALL_MS + 1)
+    world, stall_ms = _disabling_world(), disablement.STALL_MS
+    acks = world.disablements
+    assert not _stalled(world, acks, stall_ms - 1)
+    assert _stalled(world, acks, stall_ms)
+    for remaining in (5, 5, 7):
+        acks.note_remaining(world.view(), remaining, now_ms=T0 + stall_ms)
+        assert _stalled(world, acks, stall_ms + 1), "nothing has become less"
+    acks.note_remaining(world.view(), 4, now_ms=T0 + stall_ms)
+    assert not _stalled(world, acks, stall_ms + 1)
+    _ack(world, 1, now_ms=T0 + 2 * stall_ms)
+    assert not _stalled(world, acks, 3 * stall_ms - 1)
+
+
+def test_a_second_disablement_has_a_clock_of_its_own() -> None:
+    world, stall_ms = _disabling_world(), disablement.STALL_MS
+    world.disablements.note_remaining(world.view(), 4, now_ms=T0)
+    second = TieringStatus(tiering=Tiering(DISABLING, 9), since_ms=T0 + 5 * stall_ms)
+    world.state.put_topic(dataclasses.replace(world.view(), tiering_status=second))
+    assert not _stalled(world, world.disablements, 6 * stall_ms - 1)
+    assert _stalled(world, world.disablements, 6 * stall_ms)
+    world.disablements.note_remaining(world.view(), 3, now_ms=T0 + 6 * stall_ms)
+    assert _stalled(world, world.disablements, 6 * stall_ms), "that was another epoch's"
+
+
+def test_a_new_controller_does_not_set_the_clock_back() -> None:
+    """Nor does it when brokers acknowledge to it what they have acknowledged before."""
+    world, stall_ms = _disabling_world(), disablement.STALL_MS
+    waits = dataclasses.replace(world.view().tiering_status, pending_brokers=(2, 3))
+    world.state.put_topic(dataclasses.replace(world.view(), tiering_status=waits))
+    world.disablements = DisablementProgress()
+    world.disablements.note_remaining(world.view(), 5, now_ms=T0 + stall_ms)
+    assert _ack(world, 1, now_ms=T0 + stall_ms)
+    assert _stalled(world, world.disablements, stall_ms)
+    _ack(world, 2, now_ms=T0 + stall_ms)
+    assert not _stalled(world, world.disablements, stall_ms)
 
 
 def test_a_removed_broker_is_not_waited_for() -> None:
@@ -241,6 +294,20 @@ _LEGAL = {
     (DISABLED, ENABLED),
     (DISABLED, DISABLING),
 }
+
+
+def test_an_answer_that_was_overtaken_takes_back_no_later_one() -> None:
+    """The leader's part was asked for once more, though it was done."""
+    world = _disabling_world()
+    asked = disablement.requests(world.state, world.view(), world.disablements)
+    late = acknowledge(world, 2, asked[2])
+    fence(world, 1)
+    assert world.row().leader == 2
+    assert _ack(world, 2)
+    before = _pending(world)
+    world.disablements.take(world.state, numbered_uuid(1), 2, late, now_ms=T0)
+    assert _pending(world) == before
+    assert 2 not in before
 
 
 class TieringMachine(RuleBasedStateMachine):

@@ -51,6 +51,19 @@ def test_replicas_come_before_others_go() -> None:
     assert made.row().leader == 1
 
 
+def test_a_move_is_not_called_off_while_the_minimum_in_sync_needs_who_came() -> None:
+    """Acknowledged records were on one replica alone then."""
+    made = world(row((1, 2)), config={"min.insync.replicas": "2"})
+    reassign(made, {0: (3, 4)})
+    assert alter(made, 1, 3) == 0
+    for asked in ((), (1, 2), (4, 2)):
+        assert reassign(made, {0: asked}) == {0: "invalid_replica_assignment"}
+    assert shape(made)[1] == (3, 1)
+    assert alter(made, 1, 2, 3) == 0
+    assert reassign(made, {0: ()}) == {0: "none"}
+    assert shape(made) == ((1, 2), (1, 2), (), ())
+
+
 def test_a_leader_that_goes_hands_over_in_the_same_commit() -> None:
     made = world(row((1, 2)))
     before = made.row()
@@ -226,3 +239,28 @@ def test_a_paused_topic_keeps_leaders_and_replicas() -> None:
     made = world(row((1, 2), leader=2), paused=True)
     assert elect(made, 0) == {0: "policy_violation"}
     assert reassign(made, {0: (2, 1)}) == {0: "policy_violation"}
+
+
+def test_whoever_goes_is_waited_for_as_long_as_the_minimum_in_sync_needs_it() -> None:
+    """Kafka lets it go, and producers with acks=all are refused."""
+    made = world(row((1, 2), isr=(1,)), config={"min.insync.replicas": "2"})
+    reassign(made, {0: (3, 2)})
+    assert alter(made, 1, 3) == 0
+    assert shape(made) == ((3, 2, 1), (3, 1), (3,), (1,))
+    assert alter(made, 1, 2, 3) == 0
+    assert shape(made) == ((3, 2), (3, 2), (), ())
+
+
+def test_whoever_goes_and_drops_out_of_the_isr_still_has_what_was_committed() -> None:
+    """It was told to delete it, and the one that had it beside it lost its tail."""
+    moved = row((2, 1, 4), isr=(2, 4), adding=(2,), removing=(4,))
+    made = world(moved, config={"min.insync.replicas": "2"})
+    assert alter(made, 2) == 0
+    assert shape(made)[0] == (2, 1, 4)
+    assert made.row().elr == (4,)
+
+
+def test_a_partition_does_not_move_to_places_that_nobody_has() -> None:
+    made = world(row((1, -1)))
+    draft = made.draft()
+    assert moving.redirected(draft, made.row(), (-1,)) is None

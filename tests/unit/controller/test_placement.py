@@ -12,6 +12,8 @@ from tests.unit.controller.controller_world import (
     World,
     broker,
     cluster,
+    fence,
+    local_bytes,
     numbered_uuid,
     row,
     topic,
@@ -122,6 +124,92 @@ def test_leaders_and_replicas_are_balanced() -> None:
     leaders = Counter(made.leader for made in world.state.all_rows())
     assert max(replicas.values()) - min(replicas.values()) <= 2
     assert max(leaders.values()) - min(leaders.values()) <= 1
+
+
+def test_a_broker_that_joins_does_not_lead_all_of_the_next_topic() -> None:
+    """It led the fewest partitions of all, so it was the first choice each time."""
+    world = World(
+        brokers=[broker(node) for node in (1, 2, 3)],
+        topics=[topic(number, partitions=12) for number in (1, 2)],
+    )
+    _place(world, 1)
+    world.state.put_broker(broker(4))
+    _place(world, 2)
+    rows = world.state.rows_of(numbered_uuid(2)).values()
+    assert Counter(made.leader for made in rows) == dict.fromkeys((1, 2, 3, 4), 3)
+    assert Counter(node for made in rows for node in made.replicas) == dict.fromkeys(
+        (1, 2, 3, 4), 9
+    )
+
+
+def test_among_brokers_with_as_much_of_a_topic_the_one_with_least_of_all_is_taken() -> None:
+    world = World(
+        brokers=[broker(node) for node in (1, 2, 3)],
+        topics=[topic(number, replication_factor=1) for number in (1, 2)],
+        rows=[row((node,), number=9, partition=node) for node in (1, 2, 2, 3)],
+    )
+    for part in range(3):
+        world.state.put_row(row((1 + part % 2,), number=8, partition=part))
+    _place(world)
+    assert world.row().replicas == (3,)
+
+
+def test_as_many_placeholders_are_filled_as_may_catch_up_on_a_broker() -> None:
+    most = {**KIP_409, "tidemark.catch.up.replicas.per.broker": "2"}
+    world = World(
+        brokers=[broker(1), broker(2)],
+        topics=[topic(partitions=5, replication_factor=2, partitions_placed=5)],
+        rows=[row((1, -1), partition=part) for part in range(5)],
+        view=cluster(most),
+    )
+    assert (_fill(world), _fill(world)) == (2, 0)
+    world.state.put_row(dataclasses.replace(world.row(0), isr=(1, 2)))
+    assert _fill(world) == 1, "one has caught up"
+    fence(world, 2)
+    world.state.put_broker(broker(3))
+    assert _fill(world) == 2, "what is away does not catch up"
+
+
+def test_as_many_placeholders_are_filled_as_may_catch_up_in_the_cluster() -> None:
+    world = World(
+        brokers=[broker(1), broker(2), broker(3)],
+        topics=[topic(partitions=5, replication_factor=2, partitions_placed=5)],
+        rows=[row((1, -1), partition=part) for part in range(5)],
+        view=cluster({"tidemark.catch.up.replicas": "3"}),
+    )
+    assert (_fill(world), _fill(world)) == (3, 0)
+
+
+def test_a_broker_catches_up_with_so_many_bytes_at_once_and_a_larger_log_goes_alone() -> None:
+    world = World(
+        brokers=[broker(1), broker(2)],
+        topics=[topic(partitions=4, replication_factor=2, partitions_placed=4)],
+        rows=[row((1, -1), partition=part) for part in range(4)],
+        view=cluster({"tidemark.catch.up.bytes.per.broker": "100"}),
+    )
+    for part, size in enumerate((60, 40, 30, 500)):
+        key = (numbered_uuid(1), part)
+        world.state.reports[key] = local_bytes(key, size)
+    assert _fill(world) == 2
+    assert [world.row(part).replicas[1] for part in range(4)] == [2, 2, -1, -1]
+    for part in (0, 1):
+        world.state.put_row(dataclasses.replace(world.row(part), isr=(1, 2)))
+    assert _fill(world) == 1
+    world.state.put_row(dataclasses.replace(world.row(2), isr=(1, 2)))
+    assert _fill(world) == 1
+    assert world.row(3).replicas == (1, 2)
+
+
+def test_a_replica_waits_for_the_rack_that_it_belongs_in() -> None:
+    """Rather than to share a rack for ever, since nobody moves it later."""
+    world = World(
+        brokers=[broker(1, rack="a"), broker(2, rack="a"), broker(3, rack="b")],
+        topics=[topic(partitions=2, replication_factor=2, partitions_placed=2)],
+        rows=[row((1, -1), partition=part) for part in range(2)],
+        view=cluster({"tidemark.catch.up.replicas.per.broker": "1"}),
+    )
+    assert _fill(world) == 1
+    assert [world.row(part).replicas for part in range(2)] == [(1, 3), (1, -1)]
 
 
 def test_the_same_seed_gives_the_same_plan() -> None:

@@ -20,6 +20,7 @@ from tests.unit.controller.controller_world import (
 from tidemark.wire.control import PartitionStatus
 from tidemark_operator.controller import deletion, deletion_offsets
 from tidemark_operator.controller.deletion_values import (
+    TOPIC_TIMEOUT_MS,
     Delete,
     DeleteCommand,
     DeletePoint,
@@ -331,6 +332,35 @@ def test_it_waits_for_topics_and_leaders_and_gives_up_in_time() -> None:
     assert isinstance(step, Finished)
     assert step.reason == "Timeout"
     assert "Topic ns/topic-1, which does not exist; nothing was deleted" in step.message
+
+
+def test_an_unknown_topic_is_not_waited_for_for_ever() -> None:
+    world = _world()
+    view = _view(ALL_TO_HW, timeout_ms=None, created_ms=T0)
+    world.state.drop_topic("ns/topic-1")
+    late_ms = T0 + TOPIC_TIMEOUT_MS
+    assert isinstance(deletion.next_step(world.state, view, now_ms=late_ms - 1), Waiting)
+    step = deletion.next_step(world.state, view, now_ms=late_ms)
+    assert isinstance(step, Finished)
+    assert step.reason == "Timeout"
+    longer = dataclasses.replace(view, timeout_ms=2 * TOPIC_TIMEOUT_MS)
+    assert isinstance(deletion.next_step(world.state, longer, now_ms=late_ms), Waiting)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_what_leaders_would_refuse_fails_before_anything_is_frozen(dry_run: bool) -> None:
+    world = _world()
+    view = _view(ALL_TO_HW, dry_run=dry_run)
+    step = deletion.next_step(world.state, view, now_ms=T0)
+    assert isinstance(step, Resolve)
+    refused = {
+        query.partition: PointAnswer(error_code=ErrorCode.policy_violation.value)
+        for query in step.queries
+    }
+    ended = deletion_offsets.freeze(world.state, view, step, refused, now_ms=T0)
+    assert isinstance(ended, Finished)
+    assert (ended.succeeded, ended.reason) == (False, "PartitionsFailed")
+    assert "POLICY_VIOLATION" in ended.message
 
 
 def test_the_timeout_counts_from_resolution_and_names_what_is_late() -> None:

@@ -15,7 +15,7 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark.wire.control import BrokerHeartbeatRequest
-from tidemark_operator.controller import commit, elections, placement, registration
+from tidemark_operator.controller import catching_up, commit, elections, registration
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import BrokerInfo
 
@@ -209,8 +209,23 @@ def test_at_a_take_over_the_slices_say_who_was_not_fenced(
 
 def test_a_broker_with_the_last_copy_cannot_be_removed() -> None:
     world = _world()
-    assert registration.removal_blockers(world.state, 1) == [(numbered_uuid(1), 1)]
-    assert registration.removal_blockers(world.state, 2) == [(numbered_uuid(1), 2)]
+    assert registration.removal_blockers(world.draft(), 1) == [(numbered_uuid(1), 1)]
+    assert registration.removal_blockers(world.draft(), 2) == [(numbered_uuid(1), 2)]
+
+
+def test_a_broker_that_the_minimum_in_sync_needs_cannot_be_removed() -> None:
+    """Acknowledged records were on the other alone then, which lost a tail that it had not synced:
+    with a minimum of 2 one loss must not lose a record."""
+    world = World(
+        brokers=[broker(1, fenced=True), broker(2)],
+        topics=[topic(config={"min.insync.replicas": "2"})],
+        rows=[
+            row((2, 1, -1), isr=(2,), elr=(1,), partition=0),
+            row((2, 1, -1), isr=(2,), partition=1),
+            row((2, 3, 1), isr=(2, 3), partition=2),
+        ],
+    )
+    assert registration.removal_blockers(world.draft(), 1) == [(numbered_uuid(1), 0)]
 
 
 def test_a_removed_broker_leaves_placeholders_behind() -> None:
@@ -233,7 +248,7 @@ def test_a_broker_that_is_being_deleted_registers_and_takes_no_new_replica() -> 
     assert world.register(1, incarnation=FRESH)[0] == 0
     world.beat(1)
     assert world.row(1).leader == 1, "its partitions stay online until it may go"
-    assert [each.node_id for each in placement.takers(world.draft())] == [2]
+    assert [each.node_id for each in catching_up.takers(world.draft())] == [2]
 
 
 def _made_again(world: World, *node_ids: int) -> World:
@@ -366,3 +381,33 @@ def test_no_broker_uses_up_the_epochs_of_all(previous: int) -> None:
     assert error == int(ErrorCode.invalid_registration.value)
     error, epoch = world.register(2, incarnation=6000)
     assert (error, epoch < 2**40) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("adding", "removing", "after"),
+    [((3,), (1,), (2, 3)), ((1,), (3,), (2, 3)), ((), (), (2, -1, 3))],
+    ids=["going", "coming", "staying"],
+)
+def test_a_broker_that_is_removed_on_its_way_leaves_no_place_behind(
+    adding: tuple[int, ...], removing: tuple[int, ...], after: tuple[int, ...]
+) -> None:
+    """A replica too many was placed in the end."""
+    moved = row((2, 1, 3), isr=(2,), adding=adding, removing=removing)
+    world = World(brokers=[broker(n) for n in (1, 2, 3)], topics=[topic()], rows=[moved])
+    draft = world.draft()
+    registration.remove_broker(draft, 1)
+    world.commit(draft)
+    assert world.row().replicas == after
+    assert 1 not in world.row().adding + world.row().removing
+
+
+def test_the_minimum_in_sync_stays_when_a_broker_goes_whose_successor_catches_up() -> None:
+    """One replica was enough from then on, since the other one was still coming."""
+    view = topic(replication_factor=2, config={"min.insync.replicas": "2"})
+    moved = row((2, 3, 1), isr=(2, 1), adding=(3,), removing=(1,))
+    world = World(brokers=[broker(n) for n in (1, 2, 3)], topics=[view], rows=[moved])
+    draft = world.draft()
+    registration.remove_broker(draft, 1)
+    world.commit(draft)
+    assert (world.row().replicas, world.row().adding) == ((2, 3), ())
+    assert world.state.min_isr(world.row()) == 2

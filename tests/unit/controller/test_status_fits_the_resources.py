@@ -71,7 +71,7 @@ def test_brokers_and_clusters() -> None:
     world.reconcile()
     result = broker_status(world.state, world.state.brokers[1], now_ms=T0)
     assert BrokerStatus.model_validate(result.status).dump() == result.status
-    whole = cluster_status(world.state, now_ms=T0)
+    whole = cluster_status(world.state, generation=1, now_ms=T0)
     assert ClusterStatus.model_validate(whole.status).dump() == whole.status
 
 

@@ -80,6 +80,23 @@ def test_live_brokers_confirm_the_dead_keep_their_tombstone() -> None:
     assert world.state.tombstoned_ids() == []
 
 
+def test_a_dead_broker_whose_replica_was_moved_away_deletes_it_on_its_return_too() -> None:
+    """It had not heard of the move, and no tombstone was left: it kept the replica for ever."""
+    world = World(
+        brokers=[broker(1), broker(2), broker(3, fenced=True), broker(4, epoch=-1)],
+        topics=[topic(partitions_placed=1, deletion_ms=T0)],
+        rows=[row((1, 2), partition_epoch=7)],
+    )
+    _step(world)
+    assert {tomb.pending for tomb in world.state.tombstones_of(ID).values()} == {(1, 2, 3)}
+    assert _step(world).waiting_for == (1, 2), "it is not waited for"
+    for node_id in (1, 2, 3):
+        _confirm(world, node_id)
+    world.state.drop_topic("ns/topic-1")
+    draft = world.draft()
+    assert topic_deletion.collect(draft, world.deletions) == 1
+
+
 def test_tombstones_stay_while_the_topic_is_there() -> None:
     world = _world()
     _step(world)
@@ -199,3 +216,16 @@ def test_a_topic_that_lost_the_fight_for_its_name_leaves_the_others_partitions_a
     assert step is not None
     assert step.release
     assert world.row().replicas == (1,)
+
+
+def test_brokers_of_which_none_has_reached_this_controller_are_not_waited_for() -> None:
+    """Nobody fences them; their tombstone waits for them, as for those that are dead."""
+    world = World(brokers=[broker(1), broker(2)], topics=[topic(replication_factor=2)])
+    world.reconcile()
+    world.state.put_topic(dataclasses.replace(world.view(), deletion_ms=T0))
+    world.decide()
+    assert world.decide().deletion.waiting_for == (1, 2)  # type: ignore[union-attr]
+    world.state.unreached = True
+    assert world.decide().deletion.release  # type: ignore[union-attr]
+    (tombstone,) = world.state.tombstones_of(numbered_uuid(1)).values()
+    assert tombstone.pending == (1, 2)

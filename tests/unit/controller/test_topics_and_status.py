@@ -314,17 +314,136 @@ def test_a_served_topic_goes_on_with_such_a_retention_and_says_so_once() -> None
     assert [event.message for event in world.decide().events] == ["another"]
 
 
+def test_what_is_refused_of_a_configuration_has_its_own_reason() -> None:
+    compacted = topic(config_problem="a compacted topic cannot be", config_reason="Compacted")
+    world = World(brokers=_brokers(1, 2, 3), topics=[compacted])
+    assert _refused(world, 1, "Compacted") == "a compacted topic cannot be"
+
+
 def test_rows_that_were_placed_and_are_lost_are_not_made_again() -> None:
     world = World(brokers=_brokers(1, 2, 3), topics=[topic(partitions_placed=1)])
-    assert "PartitionSlice" in _refused(world, 1, "PartitionsLost")
+    assert "PartitionSlice" in _refused(world, 1, "Rebuilding")
 
 
-def test_a_changed_replication_factor_is_said_to_be_fixed() -> None:
+def test_a_changed_replication_factor_is_under_way_and_the_topic_serves() -> None:
     world = World(
         brokers=_brokers(1, 2, 3), topics=[topic(partitions_placed=1)], rows=[row((1, 2))]
     )
     result = world.reconcile()
-    assert ready(result)["Stalled"] == ("True", "ReplicationFactorFixed")
+    assert _main(result) == ("True", "False", "False")
+    assert ready(result)["FullyReplicated"] == ("False", "ReplicationFactorChanging")
+
+
+def _edited(world: World, **fields: object) -> None:
+    view = world.view()
+    world.state.put_topic(
+        dataclasses.replace(view, generation=view.generation + 1, **fields)  # type: ignore[arg-type]
+    )
+
+
+def test_a_replication_factor_that_waits_stops_neither_growth_nor_elections() -> None:
+    world = World(brokers=_brokers(1, 2, 3), topics=[topic(replication_factor=2)])
+    world.reconcile()
+    _edited(world, replication_factor=4, partitions=2)
+    result = world.reconcile()
+    assert _main(result) == ("True", "False", "True")
+    assert ready(result)["Stalled"] == ("True", "ReplicationFactorWaits")
+    assert len(world.row(1).replicas) == 2, "placed as the others are"
+    draft = world.draft()
+    elections.fence(draft, [1, 2, 3], reason="test")
+    world.commit(draft)
+    result = world.reconcile()
+    assert ready(result)["Ready"] == ("False", "PartitionsOffline")
+    assert ready(result)["Stalled"] == ("True", "ReplicationFactorWaits")
+
+
+def test_another_replication_factor_stops_no_disablement_and_no_figure() -> None:
+    world = World(
+        brokers=_brokers(1, 2, 3), topics=[topic(tiering_spec=ON)], view=cluster(TIERED, **STORE)
+    )
+    world.reconcile()
+    _edited(world, tiering_spec=TieringSpec())
+    world.reconcile()
+    _edited(world, replication_factor=1)
+    result = world.reconcile()
+    assert _main(result) == ("True", "True", "False")
+    assert ready(result)["Reconciling"] == ("True", "Disabling")
+    assert result.status["replicas"]["desired"] == 3  # type: ignore[index]
+    for node_id, asked in disablement.requests(
+        world.state, world.view(), world.disablements
+    ).items():
+        answer = acknowledge(world, node_id, asked)
+        world.disablements.take(world.state, numbered_uuid(1), node_id, answer, now_ms=T0)
+    result = world.reconcile()
+    assert ready(result)["TieringSettled"] == ("True", "Disabled")
+
+
+def test_another_replication_factor_lowers_no_minimum_at_once() -> None:
+    config = {"min.insync.replicas": "2"}
+    world = World(brokers=_brokers(1, 2, 3), topics=[topic(config=config)])
+    world.reconcile()
+    _edited(world, replication_factor=1)
+    assert world.state.min_isr(world.row()) == 2
+
+
+def test_tiering_that_cannot_begin_stops_nothing_else_of_a_topic_that_is_there() -> None:
+    world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
+    world.reconcile()
+    _edited(world, tiering_spec=ON, partitions=2)
+    result = world.reconcile()
+    assert _main(result) == ("True", "False", "True")
+    assert ready(result)["Stalled"] == ("True", "StorageUnavailable")
+    assert result.status["partitionsPlaced"] == 2
+    assert "tiering" not in result.status
+    assert not world.decide().events, "told once"
+
+
+def test_two_refusals_are_both_told() -> None:
+    world = World(brokers=_brokers(1, 2, 3), topics=[topic()])
+    world.reconcile()
+    _edited(world, tiering_spec=ON, replication_factor=5)
+    result = world.reconcile()
+    assert ready(result)["Stalled"] == ("True", "StorageUnavailable")
+    assert "ReplicationFactorWaits: replicationFactor 5 waits" in messages(result)["Stalled"]
+
+
+def test_all_refusals_of_a_new_topic_are_told() -> None:
+    """One after the other took a change and a look for each."""
+    view = topic(tiering_spec=ON, config_problem="too long", config_reason="LocalRetentionTooLong")
+    world = World(brokers=_brokers(1, 2, 3), topics=[view], view=cluster(slices=1))
+    world.state.row_bytes[0] = SLICE_BYTES_MAX
+    result = world.reconcile()
+    assert ready(result)["Stalled"] == ("True", "StorageUnavailable")
+    message = messages(result)["Stalled"]
+    assert "StorageUnavailable: tiering cannot begin" in message
+    assert "LocalRetentionTooLong: too long" in message
+    assert messages(result)["Ready"] == message
+
+
+def test_partitions_for_which_there_is_no_room_stop_nothing_else() -> None:
+    world = World(brokers=_brokers(1, 2, 3), topics=[topic()], view=cluster(slices=1))
+    world.reconcile()
+    world.state.row_bytes[0] = SLICE_BYTES_MAX
+    _edited(world, partitions=2)
+    result = world.reconcile()
+    assert _main(result) == ("True", "False", "True")
+    assert ready(result)["Stalled"] == ("True", "SliceFull")
+    assert result.status["partitionsPlaced"] == 1
+
+
+def test_partitions_that_are_lost_stop_no_disablement_of_the_others() -> None:
+    world = World(
+        brokers=_brokers(1, 2, 3),
+        topics=[topic(partitions=2, tiering_spec=ON)],
+        view=cluster(TIERED, **STORE),
+    )
+    world.reconcile()
+    world.state.remove_row((numbered_uuid(1), 1))
+    _edited(world, tiering_spec=TieringSpec())
+    result = world.reconcile()
+    assert ready(result)["Stalled"] == ("True", "Rebuilding")
+    assert world.view().tiering.state is TieringState.DISABLING
+    assert (numbered_uuid(1), 1) not in {made.key for made in world.state.all_rows()}
 
 
 def test_a_full_slice_refuses_a_topic_and_leaves_no_trace_in_the_draft() -> None:
@@ -430,10 +549,13 @@ def test_figures_are_written_once_a_minute_and_everything_else_at_once() -> None
         "remoteSegments": 3,
         "remoteBytes": 3000,
     }
-    assert not pacer.should_write("t", old.status, new.status, now_ms=T0 + 59_999)
-    assert pacer.should_write("t", old.status, new.status, now_ms=T0 + 60_000)
-    changed = {**new.status, "observedGeneration": 2}
-    assert pacer.should_write("t", new.status, changed, now_ms=T0 + 60_001)
+    assert pacer.should_write("t", old.status, new.status, now_ms=T0 + 1), "the first at once"
+    world.state.reports[numbered_uuid(1), 0] = _report(segments=4)
+    more = world.reconcile()
+    assert not pacer.should_write("t", new.status, more.status, now_ms=T0 + 60_000)
+    assert pacer.should_write("t", new.status, more.status, now_ms=T0 + 60_001)
+    changed = {**more.status, "observedGeneration": 2}
+    assert pacer.should_write("t", more.status, changed, now_ms=T0 + 60_002)
 
 
 def test_progress_of_a_disablement_is_written_every_five_seconds() -> None:
@@ -502,9 +624,15 @@ def test_the_status_of_a_broker() -> None:
         ),
         (
             broker(1),
-            BrokerHealth(storage_error="no space left"),
+            BrokerHealth(storage_error="no space left", directory_error="no space left"),
             "LogDirectoryFailed",
             ("False", "False", "True"),
+        ),
+        (
+            broker(1),
+            BrokerHealth(storage_error="t-0: bad magic"),
+            "ReplicasFailed",
+            ("True", "False", "False"),
         ),
         (
             broker(1),
@@ -534,7 +662,7 @@ def test_the_status_of_the_cluster_keeps_what_is_not_its_own() -> None:
     world.reconcile(1)
     world.reconcile(2)
     world.state.health[2] = BrokerHealth(remote_error="wrong key")
-    result = cluster_status(world.state, now_ms=T0)
+    result = cluster_status(world.state, generation=1, now_ms=T0)
     assert result.status["brokers"] == {"registered": 4, "fenced": 1}
     assert (result.status["tieredTopics"], result.status["slices"]) == (1, 64)
     assert ready(result)["RemoteStorageReady"] == ("False", "RemoteStorageUnavailable")
@@ -545,7 +673,7 @@ def test_the_status_of_the_cluster_keeps_what_is_not_its_own() -> None:
 def test_epochs_that_run_out_are_said_long_before(left: int, stalled: str) -> None:
     world = World(brokers=[broker(1)])
     world.state.controller_epoch = EPOCH_MAX - left
-    result = cluster_status(world.state, now_ms=T0)
+    result = cluster_status(world.state, generation=1, now_ms=T0)
     assert _main(result) == ("True", "False", stalled)
 
 

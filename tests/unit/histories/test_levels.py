@@ -91,6 +91,23 @@ def test_only_plain_producers_may_write_twice(
     assert (made.names(), made.allowed()) == (violations, allowed)
 
 
+@pytest.mark.parametrize("answered_before", [False, True])
+def test_what_is_under_way_when_a_library_begins_another_epoch_may_come_twice(
+    made: Made, answered_before: bool
+) -> None:
+    """What was acknowledged before may not."""
+    asked = {"place": "a-0", "value": "v", "level": IDEMPOTENT, "txn": "", "origin": None}
+    operation = made.recorder.invoke("p", "send", **asked)
+    if answered_before:
+        operation.ok(offset=0)
+    made.recorder.point("p", "raised")
+    if not answered_before:
+        operation.ok(offset=1)
+    made.final((0, "v"), (1, "v"))
+    found = ["duplicate"]
+    assert (made.names(), made.allowed()) == ((found, []) if answered_before else ([], found))
+
+
 @pytest.mark.parametrize(
     ("level", "violations", "allowed"),
     [(PLAIN, [], ["nonmonotonic send"]), (IDEMPOTENT, ["nonmonotonic send"], [])],

@@ -32,6 +32,7 @@ from tidemark_broker.log import (
     RecordTooLarge,
     TimestampOffset,
     UnsupportedCompression,
+    flushing,
 )
 
 T0 = 1_700_000_000_000
@@ -421,3 +422,21 @@ def test_a_leader_epoch_without_records_is_kept(bench: Bench) -> None:
     assert text == "0\n2\n1 0\n5 2\n"
     with pytest.raises(ValueError, match="leader epoch 4"):
         log.append_as_leader(bench.batch(), leader_epoch=4, now_ms=T0)
+
+
+def test_a_cut_is_made_durable_with_what_follows_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a new segment begins at the cut: it alone was synced."""
+    bench.config = replace(bench.config, segment_bytes=400)
+    log = bench.create()
+    bench.fill(log, [1] * 6)
+    log.flush()
+    cut, path = log.next_offset - 1, f"{log.segments()[-1].base_offset:020d}.log"
+    log.truncate_to(cut)
+    bench.fill(log, [8], epoch=5)
+    assert log.segments()[-1].base_offset == cut
+    synced: list[str] = []
+    monkeypatch.setattr(flushing, "sync_file", lambda file: synced.append(file.name))
+    assert log.flush() == log.next_offset
+    assert path in synced

@@ -18,7 +18,7 @@ from tidemark_operator.certificates.certificates import Certificates
 from tidemark_operator.certificates.clients import ClientCertificates
 from tidemark_operator.certificates.keepers import SecretKeeper
 from tidemark_operator.clock import utc_now
-from tidemark_operator.controller import registration
+from tidemark_operator.controller import registration, snapshot
 from tidemark_operator.controller.broker_calls import (
     Disablement,
     DisablementAnswer,
@@ -157,6 +157,8 @@ class ShellWorld:
         self.events = NoEvents()
         self.listener = FakeListener()
         self.leads = True
+        #: Much is to be done: writes are worth waiting for.
+        self.busy = False
         self.now = utc_now
         self.services: Services
         self.reflector: Reflector
@@ -242,7 +244,7 @@ class ShellWorld:
         self.services = Services(
             cluster_key=taken.cluster_key,
             state=taken.state,
-            committer=Committer(taken.state, taken.store, busy=lambda: False),
+            committer=Committer(taken.state, taken.store, busy=lambda: self.busy),
             engine=self.engine,
             objects=objects,
             client=client,
@@ -268,7 +270,9 @@ class ShellWorld:
             await asyncio.gather(line, return_exceptions=True)
             await self.services.background.close()
 
-    async def start_broker(self, node_id: int, incarnation: int | None = None) -> None:
+    async def start_broker(
+        self, node_id: int, incarnation: int | None = None, *, rack: str | None = None
+    ) -> None:
         """It registers, is given the snapshot, and is unfenced. Another incarnation is another
         process, without proof that the former one lost nothing."""
         state = self.services.state
@@ -278,6 +282,7 @@ class ShellWorld:
             node_id,
             incarnation=node_id if incarnation is None else incarnation,
             cluster_id=cluster_id_of(body),
+            rack=rack,
         )
         response = await self.services.committer.decide(
             lambda draft: registration.register(
@@ -297,6 +302,14 @@ class ShellWorld:
         )
         self.engine.reachable.add(node_id)
         self.journal.clear()
+
+    def acknowledge(self, node_id: int) -> None:
+        """A broker applies a snapshot, and says so."""
+        state = self.services.state
+        answer = control.PartitionStatesResponse(
+            error_code=0, broker_epoch=state.brokers[node_id].broker_epoch, errors=()
+        )
+        state.take_states(node_id, snapshot.full(state), answer)
 
     async def quiet(self) -> None:
         """Until nothing runs in the background."""

@@ -1,14 +1,20 @@
 """One Broker on a fake API server: its finalizer, its status, and when it may go."""
 
+import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
+from tidemark.annotations import ACCEPT_COPY, ACCEPT_LOST_DIRECTORY
+from tidemark_operator.controller import elections, moving
+from tidemark_operator.controller.commit import Draft
 from tidemark_operator.kube.kinds import BROKER, SECRET, TOPIC
 from tidemark_operator.reconcile.brokers import LOOK_AGAIN_S, BrokerReconciler
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.resources.names import BROKER_FINALIZER
+from tidemark_operator.term.pacemaker import Pacemaker
 
 ONE = ShellWorld.key(BROKER, "broker-1")
 
@@ -57,6 +63,24 @@ async def test_a_registration_stands_in_the_status_before_it_counts(world: Shell
     assert world.listener.states[1] is False
 
 
+async def test_a_rack_that_a_broker_told_outlives_its_session_and_the_controller(
+    world: ShellWorld,
+) -> None:
+    """A new controller knew of none before the broker came again, and put replicas together."""
+    await world.start_broker(1, rack="a")
+    assert world.status(BROKER, "broker-1")["rack"] == "a"
+    async with world.term():
+        assert world.services.state.brokers[1].rack == "a"
+        world.edit(BROKER, "broker-1", rack="b")
+        assert world.services.state.brokers[1].rack == "b", "the manifest's goes before it"
+        await world.start_broker(1, rack="c")
+        assert world.services.state.brokers[1].rack == "b"
+        world.edit(BROKER, "broker-1", rack=None)
+        await world.start_broker(1, incarnation=2)
+        assert world.services.state.brokers[1].rack is None
+        assert "rack" not in world.status(BROKER, "broker-1")
+
+
 async def test_of_two_objects_of_one_node_id_the_second_is_told_and_takes_over_later(
     world: ShellWorld,
 ) -> None:
@@ -91,3 +115,161 @@ async def test_a_stopped_broker_without_replicas_is_released(world: ShellWorld) 
     assert 1 not in world.services.state.brokers
     assert world.listener.closed == [1]
     assert world.events.reasons == ["BrokerRemoved"]
+
+
+async def caught_up(world: ShellWorld) -> None:
+    """Every replica is in sync, and what follows from that is committed."""
+
+    def all_in_sync(draft: Draft) -> None:
+        for old in list(world.services.state.all_rows()):
+            new = moving.settled(draft, dataclasses.replace(old, isr=old.hosts))
+            draft.put_row(elections.changed(old, new, draft.min_isr(old)))
+
+    await world.services.committer.decide(all_in_sync)
+
+
+async def turn(world: ShellWorld) -> None:
+    """A second of the term."""
+    await Pacemaker(world.services, world.questions, leads=lambda: True)._turn(1)
+
+
+async def placed_on_one(world: ShellWorld) -> None:
+    """Two brokers, and a topic that is on the first alone."""
+    await world.start_broker(1)
+    world.make_topic()
+    await TopicReconciler(world.services).reconcile(world.key(TOPIC, "t"))
+    world.make_broker(2)
+    await world.start_broker(2)
+
+
+async def test_a_drained_broker_says_how_far_it_is_and_stays(world: ShellWorld) -> None:
+    await placed_on_one(world)
+    world.edit(BROKER, "broker-1", drain=True)
+    await turn(world)
+    assert await reconciler(world).reconcile(ONE) == LOOK_AGAIN_S
+    assert world.condition(BROKER, "broker-1", "Draining")[:2] == ("True", "MovingReplicas")
+    assert world.status(BROKER, "broker-1")["drain"] == {"remaining": 1, "moving": 1, "stuck": 0}
+    await caught_up(world)
+    assert await reconciler(world).reconcile(ONE) is None
+    assert world.condition(BROKER, "broker-1", "Draining")[:2] == ("False", "Drained")
+    assert world.condition(BROKER, "broker-1", "Ready")[0] == "True"
+    assert world.events.reasons.count("Drained") == 1
+    world.journal.clear()
+    await reconciler(world).reconcile(ONE)
+    assert world.journal == [], "at rest nothing is written"
+    world.edit(BROKER, "broker-1", drain=False)
+    await reconciler(world).reconcile(ONE)
+    conditions = world.status(BROKER, "broker-1")["conditions"]
+    assert "Draining" not in [each["type"] for each in conditions]
+    assert "drain" not in world.status(BROKER, "broker-1")
+
+
+async def test_a_deleted_broker_that_runs_goes_once_its_replicas_have_moved(
+    world: ShellWorld,
+) -> None:
+    """It had to be stopped first, and what only it had kept it for ever."""
+    await placed_on_one(world)
+    await reconciler(world).reconcile(ONE)
+    world.delete(BROKER, "broker-1")
+    await turn(world)
+    assert await reconciler(world).reconcile(ONE) == LOOK_AGAIN_S
+    assert world.condition(BROKER, "broker-1", "Draining")[:2] == ("True", "MovingReplicas")
+    await caught_up(world)
+    assert await reconciler(world).reconcile(ONE) is None
+    assert world.server.find(BROKER, "broker-1") is None
+    (row,) = world.services.state.all_rows()
+    assert (row.replicas, row.leader) == ((2,), 2)
+
+
+async def test_a_new_controller_goes_on_with_a_drain(world: ShellWorld) -> None:
+    await placed_on_one(world)
+    world.edit(BROKER, "broker-1", drain=True)
+    for name in ("broker-1", "broker-2"):
+        await reconciler(world).reconcile(world.key(BROKER, name))
+    async with world.term():
+        await turn(world)
+        (row,) = world.services.state.all_rows()
+        assert row.adding == (2,)
+
+
+async def test_what_is_observed_of_a_broker_is_what_was_looked_at(world: ShellWorld) -> None:
+    """Also when its spec is edited before the status is written, and when it registers again."""
+    await world.start_broker(1)
+
+    def edited(call: str) -> None:
+        if call.startswith("apply Broker"):
+            world.api.before = lambda _: None
+            world.edit(BROKER, "broker-1", rack="r2")
+
+    world.api.before = edited
+    await reconciler(world).reconcile(ONE)
+    assert world.known(BROKER, "broker-1")["metadata"]["generation"] == 2
+    assert world.status(BROKER, "broker-1")["observedGeneration"] == 1
+    await world.start_broker(1, incarnation=77)
+    assert world.status(BROKER, "broker-1")["observedGeneration"] == 1
+    await reconciler(world).reconcile(ONE)
+    assert world.status(BROKER, "broker-1")["observedGeneration"] == 2
+
+
+async def test_a_dead_broker_with_the_last_copy_goes_when_a_person_gives_it_up_by_name(
+    world: ShellWorld,
+) -> None:
+    """Literally what the messages say, one after the other, until the topic is served again."""
+    await world.start_broker(1)
+    world.make_topic()
+    topics = TopicReconciler(world.services)
+    await topics.reconcile(ShellWorld.key(TOPIC, "t"))
+    await reconciler(world).reconcile(ONE)
+    world.delete(BROKER, "broker-1")
+    await world.services.committer.decide(
+        lambda draft: elections.fence(draft, [1], reason="no heartbeat")
+    )
+    await reconciler(world).reconcile(ONE)
+    message = world.condition(BROKER, "broker-1", "Draining")[2]
+    named = message.rpartition(f"{ACCEPT_LOST_DIRECTORY}: ")[2]
+    world.annotate(BROKER, "broker-1", **{ACCEPT_LOST_DIRECTORY: f"{named}0"})
+    await reconciler(world).reconcile(ONE)
+    assert "which is not what is there" in world.condition(BROKER, "broker-1", "Draining")[2]
+    world.annotate(BROKER, "broker-1", **{ACCEPT_LOST_DIRECTORY: named})
+    await reconciler(world).reconcile(ONE)
+    assert world.server.find(BROKER, "broker-1") is None
+    (told,) = (event for event in world.events.emitted if event.reason == "BrokerRemoved")
+    assert "1 partition of topics t" in told.message
+
+    world.make_broker(2)
+    await world.start_broker(2)
+    await topics.reconcile(ShellWorld.key(TOPIC, "t"))
+    assert world.condition(TOPIC, "t", "Ready")[1] == "LastCopyMissing"
+    offered = world.condition(TOPIC, "t", "Ready")[2].rpartition(f"{ACCEPT_COPY}: ")[2]
+    world.annotate(TOPIC, "t", **{ACCEPT_COPY: offered})
+    assert await topics.reconcile(ShellWorld.key(TOPIC, "t")) == 0
+    await topics.reconcile(ShellWorld.key(TOPIC, "t"))
+    world.acknowledge(2)
+    await topics.reconcile(ShellWorld.key(TOPIC, "t"))
+    assert world.condition(TOPIC, "t", "Ready")[:2] == ("True", "Serving")
+    (record,) = world.status(TOPIC, "t")["accepted"]
+    assert record["value"] == offered
+    assert "CopyAccepted" in world.events.reasons
+
+
+async def test_a_stopped_broker_stays_if_the_other_copy_is_lost_before_its_removal_is_decided(
+    world: ShellWorld,
+) -> None:
+    """What it was decided by is as old as the line of decisions is long."""
+    for node_id in (1, 2):
+        if node_id == 2:
+            world.make_broker(2)
+        await world.start_broker(node_id)
+    world.make_topic(replicationFactor=2)
+    await TopicReconciler(world.services).reconcile(ShellWorld.key(TOPIC, "t"))
+    await reconciler(world).reconcile(ONE)
+    world.delete(BROKER, "broker-1")
+    decide = world.services.committer.decide
+    await decide(lambda draft: elections.fence(draft, [1], reason="no heartbeat"))
+    await asyncio.gather(
+        decide(lambda draft: elections.fence(draft, [2], reason="no heartbeat")),
+        reconciler(world).reconcile(ONE),
+    )
+    assert world.server.find(BROKER, "broker-1") is not None
+    (row,) = world.services.state.all_rows()
+    assert 1 in row.replicas

@@ -1,78 +1,23 @@
 """What brokers ask, with and without a term; an answer that is a decision follows its commit."""
 
 import asyncio
-import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.unit.controller.controller_world import registration_request
+from tests.unit.operator_shell.asked_requests import Asked
 from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
 from tidemark.wire import control
-from tidemark_operator.engines.own_brokers import OwnBrokers
-from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, USER
-from tidemark_operator.leadership.terms import ControllerFenced, EpochTooLow, TermEnded
+from tidemark_operator.controller import snapshot
+from tidemark_operator.kube.kinds import BROKER, TOPIC, USER
+from tidemark_operator.leadership.terms import ControllerFenced, EpochTooLow
 from tidemark_operator.listener.sessions import Beat
-from tidemark_operator.objects.conversions import cluster_id_of
 from tidemark_operator.reconcile.topics import TopicReconciler
-from tidemark_operator.term.broker_requests import BrokerRequests, RequestedTerm
-from tidemark_operator.term.producer_ids import ProducerIdBlocks
-from tidemark_operator.topic_changes.changer import TopicChanger
+from tidemark_operator.term.pacemaker import Pacemaker
 
 NOT_CONTROLLER = int(ErrorCode.not_controller)
-
-
-class Asked:
-    """A world with its requests; ``ends`` are why the term was ended."""
-
-    def __init__(self, world: ShellWorld) -> None:
-        self.world = world
-        self.requests = BrokerRequests()
-        self.ends: list[TermEnded] = []
-        self.sessions: list[int] = []
-
-    def begin(self) -> None:
-        brokers = OwnBrokers(self.world.services.state, self.requests)
-        self.requests.begin(
-            RequestedTerm(
-                self.world.services,
-                brokers,
-                TopicChanger(self.world.services),
-                ProducerIdBlocks(self.world.services),
-                self,  # type: ignore[arg-type]
-                9.0,
-                self.ends.append,
-            )
-        )
-
-    def open_session(self, broker_id: int, broker_epoch: int, *, fenced: bool) -> None:
-        self.sessions.append(broker_id)
-
-    async def register(self, **fields: object) -> control.BrokerRegistrationResponse:
-        body = self.world.server.find(CLUSTER, "main")
-        assert body is not None
-        request = registration_request(1, incarnation=1, cluster_id=cluster_id_of(body))
-        return await self.requests.register(
-            dataclasses.replace(request, **fields),  # type: ignore[arg-type]
-            session_alive=False,
-            connected=False,
-        )
-
-    def report(self, **fields: object) -> control.BrokerStatusRequest:
-        broker = self.world.services.state.brokers[1]
-        request = control.BrokerStatusRequest(
-            broker_id=1,
-            broker_epoch=broker.broker_epoch,
-            log_bytes=10,
-            replicas=1,
-            storage_error="",
-            remote_error="",
-            store_id="",
-            partitions=(),
-        )
-        return dataclasses.replace(request, **fields)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -214,3 +159,29 @@ async def test_users_that_wait_are_looked_at_once_no_broker_is_behind(asked: Ask
     assert await services.queue.get() == asked.world.key(USER, "alice")
     asked.requests.end()
     asked.requests.on_users(1)
+
+
+async def test_a_topic_is_looked_at_when_its_leader_has_acknowledged_and_when_it_does_not(
+    asked: Asked,
+) -> None:
+    world, services = asked.world, asked.world.services
+    await world.start_broker(1)
+    world.make_topic()
+    key, reconciler = world.key(TOPIC, "t"), TopicReconciler(services)
+    await reconciler.reconcile(key)
+    assert world.condition(TOPIC, "t", "Ready")[:2] == ("False", "LeadersStarting")
+    services.queue._ready.clear()
+    for _ in range(2):
+        services.state.acknowledgements.tick(now_ms=0)
+    await Pacemaker(services, world.questions, leads=lambda: True)._turn(2)
+    assert list(services.queue._ready) == [key]
+    await reconciler.reconcile(key)
+    assert "broker 1 did not" in world.condition(TOPIC, "t", "Ready")[2]
+    services.queue._ready.clear()
+    answer = control.PartitionStatesResponse(
+        error_code=0, broker_epoch=services.state.brokers[1].broker_epoch, errors=()
+    )
+    asked.requests.on_states(1, snapshot.full(services.state), answer)
+    assert key in services.queue._ahead
+    await reconciler.reconcile(key)
+    assert world.condition(TOPIC, "t", "Ready")[:2] == ("True", "Serving")

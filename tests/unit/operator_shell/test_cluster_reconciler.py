@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from tests.unit.operator_shell.shell_world import NAMESPACE, ShellWorld
+from tidemark.tier.directory import DirectoryStore
+from tidemark.tier.sweep_lease import Left, SweepLease
 from tidemark_operator.kube.kinds import CLUSTER, SECRET, TOPIC
+from tidemark_operator.reconcile import remote_storage
 from tidemark_operator.reconcile.clusters import (
     STORAGE_CHECK_S,
     STORAGE_RETRY_S,
@@ -103,7 +106,7 @@ async def test_credentials_come_from_the_secret_and_what_is_wrong_with_it_is_sai
     s3 = {
         "endpoint": "http://127.0.0.1:1",
         "region": "r",
-        "buckets": ["b"],
+        "buckets": ["bucket"],
         "credentialsSecretRef": {"name": "keys"},
     }
     world.edit(CLUSTER, "main", remoteStorage={"s3": s3})
@@ -129,7 +132,60 @@ async def test_before_the_first_broker_is_told_anything_the_accepted_store_is_kn
         assert not world.services.state.cluster.storage_problem
 
 
+async def test_what_a_sweep_has_left_stands_in_a_condition_until_it_is_gone(
+    world: ShellWorld, tmp_path: Path
+) -> None:
+    world.edit(CLUSTER, "main", remoteStorage=folder(tmp_path))
+    reconciler, store = ClusterReconciler(world.services), DirectoryStore(tmp_path)
+
+    async def looked() -> list[str]:
+        reconciler._sweep_due_s = 0.0
+        world.journal.clear()
+        await reconciler.reconcile(MAIN)
+        conditions = world.status(CLUSTER, "main")["conditions"]
+        return [each["reason"] for each in conditions if each["type"] == "TierSwept"]
+
+    def swept(left: Left) -> None:
+        lease = SweepLease(store, "broker 1", lambda: 1_800_000_000_000).take()
+        lease.end(done=True, left=left)
+
+    assert await looked() == []
+    swept(Left(orphans=2, size_bytes=70, unknown=1))
+    assert await looked() == ["OrphansLeft"]
+    message = world.condition(CLUSTER, "main", "TierSwept")[2]
+    assert message.startswith("nothing names 2 objects (70 bytes) and 0 unfinished uploads; 1 obj")
+    swept(Left(orphans=2, size_bytes=70, unknown=1))
+    assert await looked() == ["OrphansLeft"]
+    assert world.journal == [], "the same is not written again"
+    swept(Left())
+    await reconciler.reconcile(MAIN)
+    assert world.condition(CLUSTER, "main", "TierSwept")[0] == "False", "once a minute"
+    assert await looked() == ["Swept"]
+    async with world.term():
+        assert await looked() == ["Swept"], "whoever controls"
+
+
 async def test_a_second_cluster_of_the_namespace_is_told_so(world: ShellWorld) -> None:
     world.make(CLUSTER, "second", {})
     await ClusterReconciler(world.services).reconcile(world.key(CLUSTER, "second"))
     assert world.condition(CLUSTER, "second", "Ready")[:2] == ("False", "SecondCluster")
+
+
+async def test_what_is_observed_of_a_cluster_is_what_was_looked_at(
+    world: ShellWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when its spec is edited while the store is looked at."""
+    world.edit(CLUSTER, "main", remoteStorage=folder(tmp_path))
+    accept = remote_storage.accept
+
+    async def edited(*args: Any) -> Any:
+        monkeypatch.undo()
+        world.edit(CLUSTER, "main", config={"min.insync.replicas": "2"})
+        return await accept(*args)
+
+    monkeypatch.setattr(remote_storage, "accept", edited)
+    await ClusterReconciler(world.services).reconcile(MAIN)
+    assert world.known(CLUSTER, "main")["metadata"]["generation"] == 3
+    assert world.status(CLUSTER, "main")["observedGeneration"] == 2
+    await ClusterReconciler(world.services).reconcile(MAIN)
+    assert world.status(CLUSTER, "main")["observedGeneration"] == 3

@@ -55,7 +55,7 @@ class Line:
 @pytest.fixture
 async def line() -> AsyncIterator[Line]:
     slices = Slices()
-    await slices.store.read_all(2, create_missing=True)
+    await slices.begin()
     committer = Committer(slices.state, slices.store, busy=lambda: False)
     notes = Notes(slices)
     running = asyncio.create_task(committer.run(notes))
@@ -173,7 +173,7 @@ async def test_the_end_of_the_term_reaches_whoever_waits_and_whoever_comes_later
 
 async def test_what_is_not_urgent_waits_for_company_while_there_is_much_to_do() -> None:
     slices = Slices()
-    await slices.store.read_all(2, create_missing=True)
+    await slices.begin()
     committer, notes = Committer(slices.state, slices.store, busy=lambda: True), Notes(slices)
     running = asyncio.create_task(committer.run(notes))
     patient = asyncio.create_task(committer.decide(put(1), urgent=False))
@@ -184,3 +184,27 @@ async def test_what_is_not_urgent_waits_for_company_while_there_is_much_to_do() 
     assert len(notes.groups) == 1
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_it_waits_no_longer_than_others_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GROWS_WITHIN_S", 0.001)
+    slices = Slices()
+    await slices.begin()
+    committer, notes = Committer(slices.state, slices.store, busy=lambda: True), Notes(slices)
+    running = asyncio.create_task(committer.run(notes))
+    async with asyncio.timeout(module.LINGER_S / 2):
+        await committer.decide(put(1), urgent=False)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_what_changes_nothing_is_known_at_once_and_what_does_is_not_taken(line: Line) -> None:
+    assert line.committer.glance(lambda draft: len(draft.rows) + 5) == 5
+    assert line.committer.glance(put(1)) is None
+    assert line.committer.glance(lambda draft: draft.emit(normal("Topic", "k", "R", "t"))) is None
+    assert line.slices.rows == 0
+    line.running.cancel()
+    await asyncio.gather(line.running, return_exceptions=True)
+    assert line.committer.glance(lambda _: 5) is None
+    with pytest.raises(NotLeading):
+        await line.committer.decide(lambda _: 5)

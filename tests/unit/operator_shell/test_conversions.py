@@ -3,10 +3,12 @@
 import uuid
 from typing import Any
 
+import pytest
+
 from tidemark.configuration.layers import effective
 from tidemark_broker.log import LogConfig
 from tidemark_operator.kube.kinds import Json
-from tidemark_operator.objects.conversions import topic_info
+from tidemark_operator.objects.conversions import cluster_info, topic_info
 
 PAUSED = {"tidemark.dev/paused": "true"}
 HELD = {"heldConfig": {"retention.ms": "1"}}
@@ -41,11 +43,54 @@ def test_a_paused_topic_has_the_configuration_that_its_status_holds() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [({}, "true"), ({"tidemark.dev/sweep-paused": "true"}, "false")],
+    ids=["not-paused", "paused"],
+)
+def test_an_annotation_of_the_cluster_pauses_sweeping(
+    annotations: dict[str, str], expected: str
+) -> None:
+    cluster = body(annotations=annotations) | {
+        "kind": "Cluster",
+        "spec": {"config": {"tidemark.remote.sweep.enable": "true"}},
+    }
+    found = cluster_info(cluster, remote_storage="", storage_problem="")
+    assert found.config == {"tidemark.remote.sweep.enable": expected}
+
+
 def test_local_retention_is_compared_with_the_total_that_holds() -> None:
     tiering = {"enabled": True, "localRetention": {"time": "2h"}}
     hour = {"log.retention.ms": "3600000"}
     assert "local.retention.ms" in topic_info(body(tiering=tiering), hour).config_problem
     assert not topic_info(body(tiering=tiering), {}).config_problem
+
+
+COMPACTING = {"log.cleanup.policy": "compact"}
+TIERED = {"enabled": True}
+
+
+def test_a_default_of_compaction_does_not_make_a_tiered_topic_a_compacted_one() -> None:
+    """Admission sees the Topic alone: the default reached the brokers."""
+    status = {"tiering": {"state": "Enabled", "epoch": 0}}
+    view = topic_info(body(tiering=TIERED, status=status), COMPACTING)
+    assert (view.config["cleanup.policy"], view.tiering_spec.enabled) == ("delete", True)
+    assert view.config_reason == "Compacted"
+    assert "log.cleanup.policy" in view.config_problem
+
+
+def test_a_topic_that_a_default_compacts_is_not_tiered() -> None:
+    """Its records would expire, which compaction was to keep."""
+    emptied = {"tiering": {"state": "Disabled", "epoch": 1, "remoteSegments": 0}}
+    for status in ({}, emptied):
+        view = topic_info(body(tiering=TIERED, status=status), COMPACTING)
+        assert (view.config["cleanup.policy"], view.tiering_spec.enabled) == ("compact", False)
+        assert view.config["remote.storage.enable"] == "false"
+        assert view.config_reason == "Compacted"
+    untiered = topic_info(body(status=emptied), COMPACTING)
+    assert (untiered.config["cleanup.policy"], untiered.config_problem) == ("compact", "")
+    own = topic_info(body(tiering=TIERED, config={"cleanup.policy": "delete"}), COMPACTING)
+    assert (own.tiering_spec.enabled, own.config_problem) == (True, "")
 
 
 def test_a_topic_that_is_not_tiered_has_no_local_retention() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
 from tidemark_operator import events as events_module
-from tidemark_operator.controller.events import normal
+from tidemark_operator.controller.events import EventType, normal
 from tidemark_operator.events import Aggregator, EventWriter
 from tidemark_operator.kube.kinds import EVENT, TOPIC, Json
 from tidemark_operator.metrics import Metrics
@@ -118,8 +118,30 @@ def test_of_the_same_event_at_most_one_in_a_few_seconds_and_the_rest_is_counted(
     assert aggregator.admit("u1", "BrokerFenced", 6.0) == 2
 
 
+def test_what_is_held_back_of_one_object_is_no_example() -> None:
+    aggregator = Aggregator()
+    for number in range(2 * events_module.EXAMPLES_MAX):
+        aggregator.admit("u1", "TopicOnline", number / 1000, EventType.NORMAL)
+    assert aggregator.admit("u2", "TopicOnline", 1.0, EventType.NORMAL) == 0
+
+
 def test_what_the_aggregator_remembers_is_bounded() -> None:
     aggregator = Aggregator(quiet_s=5.0, remembered_max=2)
     for number in range(3):
         aggregator.admit(f"u{number}", "R", 0.0)
     assert aggregator.admit("u0", "R", 0.1) == 0
+
+
+def test_what_goes_well_with_thousands_is_told_by_examples_and_what_goes_wrong_of_each() -> None:
+    aggregator, most = Aggregator(), events_module.EXAMPLES_MAX
+
+    def told(reason: str, at_s: float, type_: EventType) -> list[int]:
+        found = (aggregator.admit(f"u{i}-{at_s}", reason, at_s, type_) for i in range(1000))
+        return [held_back for held_back in found if held_back is not None]
+
+    assert told("PartitionsPlaced", 0.0, EventType.NORMAL) == [0] * most
+    assert told("TopicDeleted", 0.0, EventType.NORMAL) == [0] * most, "of each reason"
+    second = int(events_module.EXAMPLES_PER_S)
+    assert told("PartitionsPlaced", 1.0, EventType.NORMAL) == [1000 - most] + [0] * (second - 1)
+    assert told("PartitionsOffline", 1.0, EventType.WARNING) == [0] * 1000
+    assert len(told("PartitionsPlaced", 1e6, EventType.NORMAL)) == most

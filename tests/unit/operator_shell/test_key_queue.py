@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.loop_turns import many_turns
 from tidemark_operator.kube.kinds import Key
 from tidemark_operator.reconcile.queue import KeyQueue
 
@@ -52,6 +53,26 @@ async def test_a_key_stands_in_it_once_and_first_come_goes_first(queue: KeyQueue
         key("a"),
         None,
     ]
+
+
+async def test_what_goes_ahead_comes_first_and_the_others_are_not_forgotten(
+    queue: KeyQueue, clock: Clock
+) -> None:
+    for number in range(6):
+        queue.add(key(f"new-{number}"))
+    clock.now_s += 2.0
+    for number in (5, 4, 3, 2):
+        queue.add(key(f"new-{number}"), ahead=True)
+        queue.add(key(f"new-{number}"))
+    assert queue.depth == 6
+    assert queue.head_age_s() == 2.0
+    came = [await next_of(queue) for _ in range(7)]
+    assert came == [*(key(f"new-{number}") for number in (5, 4, 3, 0, 2, 1)), None]
+    queue.add(key("other"))
+    queue.add(key("new-5"), ahead=True)
+    queue.add(key("new-5"))
+    queue.done(key("new-5"))
+    assert [await next_of(queue), await next_of(queue)] == [key("new-5"), key("other")]
 
 
 async def test_a_key_is_worked_on_by_one_worker_and_comes_again_if_added_meanwhile(
@@ -115,6 +136,35 @@ async def test_a_waiting_worker_wakes_when_a_key_is_added(queue: KeyQueue) -> No
     await asyncio.sleep(0)
     queue.add(key("a"))
     assert await waiting == key("a")
+
+
+async def test_a_key_wakes_one_worker_however_many_wait(
+    queue: KeyQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them woke for each key, and for each time that was put off: the more workers, the more
+    of the operator's time."""
+    waits, real = 0, queue._wait
+
+    async def wait() -> None:
+        nonlocal waits
+        waits += 1
+        await real()
+
+    monkeypatch.setattr(queue, "_wait", wait)
+    workers = [asyncio.create_task(queue.get()) for _ in range(32)]
+    await many_turns()
+    assert waits == 1
+    queue.add_later(key("later"), 60.0)
+    await many_turns()
+    assert waits == 2
+    for number in range(4):
+        queue.add(key(f"k{number}"))
+    await many_turns()
+    assert waits == 3
+    assert [worker.done() for worker in workers] == [True] * 4 + [False] * 28
+    for worker in workers:
+        worker.cancel()
+    await asyncio.gather(*workers, return_exceptions=True)
 
 
 async def test_the_age_of_the_head_counts_waiting_and_work(queue: KeyQueue, clock: Clock) -> None:

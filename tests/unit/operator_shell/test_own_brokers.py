@@ -246,6 +246,24 @@ async def test_what_a_broker_cannot_serve_it_is_told_again_after_a_while(
     assert [part.partition for part in again.topics[0].partitions] == [2]
 
 
+async def test_what_a_broker_could_not_serve_of_a_topic_that_is_gone_is_forgotten(
+    engine: Engine,
+) -> None:
+    """It was asked for every few seconds, for ever."""
+    await engine.attach()
+    link = engine.brokers._links[1]
+    topic_id = numbered_uuid(1)
+    error = control.PartitionError(
+        topic_id=topic_id, partition=0, error_code=56, message="the disk"
+    )
+    link.errors[topic_id, 0] = error
+    link.errors[numbered_uuid(2), 0] = error
+    whole = control.Removal(topic_id=topic_id, partition=-1, partition_epoch=-1)
+    link.add(removals=[whole])
+    await engine.told(2)
+    assert set(link.errors) == {(numbered_uuid(2), 0)}
+
+
 async def test_a_broker_under_a_higher_epoch_is_reported_and_its_connection_ends(
     engine: Engine,
 ) -> None:

@@ -2,18 +2,27 @@
 
 import base64
 import datetime as dt
+import itertools
 from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.unit.controller.controller_world import row
 from tests.unit.operator_shell.shell_world import ShellWorld
 from tidemark_operator.certificates.authority import split
 from tidemark_operator.certificates.clients import ANNOUNCED_PAUSE
 from tidemark_operator.clock import utc_now
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, SECRET, USER, Key
+from tidemark_operator.reconcile.brokers import BrokerReconciler
 from tidemark_operator.reconcile.clusters import ClusterReconciler
 from tidemark_operator.reconcile.users import UserReconciler
-from tidemark_operator.term.pacemaker import CERTIFICATE_TURNS, Pacemaker
+from tidemark_operator.term.pacemaker import (
+    BALANCE_LIMIT,
+    CERTIFICATE_TURNS,
+    TICK_S,
+    UNREACHED_TURNS,
+    Pacemaker,
+)
 from tidemark_operator.users.user_secret import TRUSTED
 
 ALICE = ShellWorld.key(USER, "alice")
@@ -113,3 +122,58 @@ async def test_nothing_steps_on_before_every_user_was_looked_at(world: Paced) ->
         await world.trusted()
         await world.turn()
         assert ALICE in await world.queued()
+
+
+async def test_the_leaders_of_a_broker_with_1000_partitions_are_back_within_two_minutes(
+    world: Paced,
+) -> None:
+    """50 of them were moved every five minutes."""
+    state = world.services.state
+    world.make_broker(2)
+    await world.start_broker(1)
+    await world.start_broker(2)
+    for number in range(1000):
+        state.put_row(row((1, 2), partition=number, leader=2))
+    moved = []
+    while state.unbalanced:
+        await world.turn()
+        moved.append(sum(found.leader == 1 for found in state.all_rows()))
+    assert len(moved) * TICK_S <= 120
+    steps = [after - before for before, after in itertools.pairwise([0, *moved])]
+    assert max(steps) == BALANCE_LIMIT, "and not all at once"
+
+
+async def test_leaders_go_back_only_to_a_broker_that_is_live_and_in_sync(world: Paced) -> None:
+    state = world.services.state
+    world.make_broker(2)
+    await world.start_broker(2)
+    state.put_row(row((1, 2), leader=2, partition=1))
+    state.put_row(row((1, 2), leader=2, partition=2, isr=(2,)))
+    await world.turn()
+    assert {found.leader for found in state.all_rows()} == {2}
+    await world.start_broker(1)
+    state.put_row(row((1, 2), leader=2, partition=1))
+    await world.turn()
+    assert {found.partition: found.leader for found in state.all_rows()} == {1: 1, 2: 2}
+
+
+async def test_a_controller_that_no_broker_has_reached_says_so_and_when_one_has(
+    world: Paced,
+) -> None:
+    await world.start_broker(1)
+    await world.queued()
+    pacemaker = Pacemaker(world.services, world.questions, leads=lambda: True)
+    cluster, broker = world.services.cluster_key, world.key(BROKER, "broker-1")
+    await pacemaker._turn(UNREACHED_TURNS - 1)
+    assert cluster not in await world.queued()
+    await pacemaker._turn(UNREACHED_TURNS)
+    assert {cluster, broker} <= await world.queued()
+    await ClusterReconciler(world.services).reconcile(cluster)
+    await BrokerReconciler(world.services, world.reflector).reconcile(broker)
+    assert world.condition(CLUSTER, "main", "Ready")[:2] == ("False", "NoBrokerReached")
+    assert world.condition(BROKER, "broker-1", "Ready")[:2] == ("False", "NotReached")
+    world.acknowledge(1)
+    await pacemaker._turn(UNREACHED_TURNS + 1)
+    assert {cluster, broker} <= await world.queued()
+    await ClusterReconciler(world.services).reconcile(cluster)
+    assert world.condition(CLUSTER, "main", "Ready")[:2] == ("True", "Serving")

@@ -1,12 +1,17 @@
 """Blocks of producer ids: none is given twice, whoever writes to the Cluster's status."""
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.unit.controller.controller_world import topic
 from tests.unit.operator_shell.shell_world import ShellWorld
+from tidemark.annotations import RESTORE_FROM_TIER
 from tidemark.configuration.values import INT64_MAX
+from tidemark.tier.restoring import TierOrigin
+from tidemark.tiering import Tiering, TieringState
 from tidemark_operator.kube.errors import Unavailable
 from tidemark_operator.kube.kinds import CLUSTER, Json
 from tidemark_operator.term.producer_ids import BLOCK_IDS, ProducerIdBlocks
@@ -53,6 +58,22 @@ async def test_what_another_controller_gave_is_not_given_again(world: ShellWorld
     answer = await ProducerIdBlocks(world.services).allocate(1)
     assert answer.producer_id_start == 7 * BLOCK_IDS
     assert next_id(world) == 8 * BLOCK_IDS
+
+
+async def test_ids_that_a_restored_topic_has_seen_are_not_given(world: ShellWorld) -> None:
+    """Their sequence numbers are in the log: a new producer's first records would count as sent
+    before."""
+    origin = TierOrigin(
+        topic_id=uuid.UUID(int=5),
+        partitions=1,
+        leader_epoch=1,
+        tiering=Tiering(TieringState.ENABLED, 0),
+        first_producer_id=12_345,
+    )
+    info = topic(1, asked={RESTORE_FROM_TIER: origin.text()})
+    world.services.state.put_topic(info)
+    assert (await ProducerIdBlocks(world.services).allocate(1)).producer_id_start == 12_345
+    assert (await ProducerIdBlocks(world.services).allocate(1)).producer_id_start == 13_345
 
 
 async def test_a_block_of_which_nobody_knows_whether_it_was_written_is_lost(

@@ -137,17 +137,32 @@ async def test_what_is_finished_goes_after_its_time(world: ShellWorld) -> None:
 async def test_a_deletion_without_its_topic_waits_and_fails_after_its_timeout(
     world: ShellWorld,
 ) -> None:
-    ask(world, topicRef={"name": "nothing"})
+    ask(world, topicRef={"name": "nothing"}, timeout="876000h")
     await run(world)
     assert world.condition(RECORD_DELETION, "d", "Succeeded")[:2] == ("Unknown", "TopicNotFound")
-    world.delete(RECORD_DELETION, "d")
-    ask(world, topicRef={"name": "nothing"}, timeout="0s")
-    await run(world)
-    status, reason, message = world.condition(RECORD_DELETION, "d", "Succeeded")
-    assert (status, reason) == ("False", "Timeout")
-    assert "Topic ns/nothing, which does not exist" in message
-    assert world.condition(RECORD_DELETION, "d", "Stalled")[0] == "True"
+    for given in ({"timeout": "0s"}, {}):  # none: a time of its own, for what was made long ago
+        world.delete(RECORD_DELETION, "d")
+        ask(world, topicRef={"name": "nothing"}, **given)
+        await run(world)
+        status, reason, message = world.condition(RECORD_DELETION, "d", "Succeeded")
+        assert (status, reason) == ("False", "Timeout")
+        assert "Topic ns/nothing, which does not exist" in message
+        assert world.condition(RECORD_DELETION, "d", "Stalled")[0] == "True"
     assert deletions(world) == []
+
+
+async def test_a_deletion_goes_on_once_its_topic_is_there_and_placed(world: ShellWorld) -> None:
+    ask(world, topicRef={"name": "later"}, timeout="876000h")
+    await run(world, 1)
+    status, reason, message = world.condition(RECORD_DELETION, "d", "Succeeded")
+    assert (status, reason) == ("Unknown", "TopicNotFound")
+    assert "ns/later" in message
+    world.make_topic("later")
+    await run(world, 1)
+    assert world.condition(RECORD_DELETION, "d", "Succeeded")[:2] == ("Unknown", "TopicNotReady")
+    await TopicReconciler(world.services).reconcile(world.key(TOPIC, "later"))
+    await run(world)
+    assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] == "True"
 
 
 async def test_a_dry_run_counts_records_and_bytes_of_each_partition(world: ShellWorld) -> None:

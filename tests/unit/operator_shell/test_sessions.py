@@ -7,10 +7,19 @@ TIMEOUT_S = 9.0
 TICK_S = 0.25
 
 
-def sessions_of(*broker_ids: int, now_s: float = 0.0) -> Sessions:
+OTHER = 99
+
+
+def sessions_of(*broker_ids: int, now_s: float = 0.0, reached: bool = True) -> Sessions:
+    """``reached``: another broker has been heard of."""
     held = Sessions(TIMEOUT_S, TICK_S)
     for broker_id in broker_ids:
         held.open(broker_id, broker_epoch=broker_id * 10, now_s=now_s)
+    if reached:
+        held.open(OTHER, OTHER * 10, now_s)
+        beat(held, OTHER, now_s)
+        held.close(OTHER)
+        held.tick(now_s - TICK_S)
     held.tick(now_s)
     return held
 
@@ -51,6 +60,25 @@ def test_a_silent_broker_expires_once_after_its_session() -> None:
     assert run_to(held, 9.0, 13.0) == [(1, 10)]
     assert not held.alive(1)
     assert held.alive(2)
+
+
+def test_a_controller_that_no_broker_has_reached_fences_nobody() -> None:
+    """Brokers go on without a controller: one that is cut off from all of them must not stop
+    them. With the first that comes the time of the others begins."""
+    held = sessions_of(1, 2, reached=False)
+    assert run_to(held, 0.0, 100.0) == []
+    assert held.alive(1)
+    beat(held, 2, 100.0)
+    assert run_to(held, 100.0, 109.0) == []
+    beat(held, 2, 108.0)
+    assert run_to(held, 109.0, 112.0) == [(1, 10)]
+
+
+def test_whoever_comes_as_another_process_does_not_wait_for_ever_for_the_former_one() -> None:
+    """Without proof it is refused until the session of that one has expired."""
+    held = sessions_of(1, reached=False)
+    held.knocked(1, 50.0)
+    assert run_to(held, 50.0, 60.0) == [(1, 10)]
 
 
 def test_after_a_stall_of_the_intake_nobody_expires_and_the_stall_is_given_back() -> None:

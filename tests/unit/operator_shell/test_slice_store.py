@@ -2,20 +2,29 @@
 outcome."""
 
 import dataclasses
+import uuid
 
 import pytest
 
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
-from tests.unit.controller.controller_world import cluster, row
+from tests.unit.controller.controller_world import broker, cluster, row
+from tidemark.ids import id_text
 from tidemark_operator.controller.commit import SliceWrite, plan
 from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.slice_claim import FoundSlice
 from tidemark_operator.kube.errors import Forbidden, Invalid, Unavailable
 from tidemark_operator.kube.kinds import PARTITION_SLICE, Json
-from tidemark_operator.leadership.terms import ControllerFenced, NotLeading
+from tidemark_operator.leadership.terms import ControllerFenced, NotLeading, SlicesBehind
 from tidemark_operator.slices.committer import TrackingDraft
-from tidemark_operator.slices.slice_store import Home, SliceStore, SlicesUnusable
+from tidemark_operator.slices.slice_store import (
+    Home,
+    SliceStore,
+    SlicesUnusable,
+    found_slice,
+    list_slices,
+)
 
-HOME = Home("ns", "main", "uid-1")
+HOME = Home("ns", "main", id_text(uuid.UUID(int=1)))
 WRITE = "replace PartitionSlice"
 READ = "get PartitionSlice"
 
@@ -33,12 +42,17 @@ class Slices:
         )
         self.store = self.opened()
 
-    def opened(self, home: Home = HOME) -> SliceStore:
-        return SliceStore(self.api, home, leads=lambda: self.leads)  # type: ignore[arg-type]
+    def opened(self) -> SliceStore:
+        return SliceStore(self.api, HOME, leads=lambda: self.leads)  # type: ignore[arg-type]
 
-    def planned(self, number: int = 1) -> SliceWrite:
+    async def begin(self) -> None:
+        """Two slices are made, as for a new Cluster."""
+        self.store.begin(await list_slices(self.api, "ns", "main"), 2)  # type: ignore[arg-type]
+        await self.store.create_missing()
+
+    def planned(self, number: int = 1, partition_epoch: int = 0) -> SliceWrite:
         draft = TrackingDraft(self.state)
-        draft.put_row(row((1, 2), number=number))
+        draft.put_row(row((1, 2), number=number, partition_epoch=partition_epoch))
         (write,) = plan(draft).writes
         return write
 
@@ -67,21 +81,22 @@ class Slices:
 @pytest.fixture
 async def slices() -> Slices:
     made = Slices()
-    await made.store.read_all(2, create_missing=True)
+    await made.begin()
     return made
 
 
-async def test_slices_are_made_only_for_a_cluster_that_never_had_any(slices: Slices) -> None:
-    assert len(slices.server.of_kind(PARTITION_SLICE)) == 2
-    await slices.opened().read_all(2, create_missing=False)
-    with pytest.raises(SlicesUnusable, match="1 of 3 PartitionSlices are missing"):
-        await slices.opened().read_all(3, create_missing=False)
+async def test_what_is_there_is_not_made_again(slices: Slices) -> None:
+    slices.overwrite(1, commit=5)
+    slices.store = slices.opened()
+    await slices.begin()
+    assert [payload["commit"] for _, payload in slices.store.payloads()] == [0, 5]
 
 
-async def test_slices_of_an_earlier_cluster_of_the_name_are_not_touched(slices: Slices) -> None:
-    with pytest.raises(SlicesUnusable, match="an earlier Cluster") as refused:
-        await slices.opened(Home("ns", "main", "uid-2")).read_all(2, create_missing=True)
-    assert refused.value.reason == "SlicesOfAnotherCluster"
+async def test_a_slice_says_whose_it_is(slices: Slices) -> None:
+    assert found_slice(slices.stored(0)) == FoundSlice(HOME.cluster_id, 0)
+    body = slices.stored(0)
+    nobodys = {**body, "metadata": {**body["metadata"], "labels": {}}}
+    assert found_slice(nobodys).cluster_id == "unknown ()"
 
 
 async def test_the_state_advances_by_a_write_that_took_effect_and_after_it_is_told(
@@ -105,6 +120,24 @@ async def test_a_conflict_is_never_forced_and_what_the_other_wrote_is_taken_in(
     assert slices.state.commit == 50
     assert slices.rows == 1, "theirs"
     assert slices.stored(write.index)["commit"] == 50
+
+
+@pytest.mark.parametrize("way", ["older", "gone"])
+async def test_a_slice_that_is_put_back_under_a_controller_ends_its_term(
+    slices: Slices, way: str
+) -> None:
+    """What brokers said when they came is older than what they were told since: rows that are
+    missing now must not be rebuilt from that."""
+    before = slices.planned()
+    assert await slices.write(before)
+    slices.state.put_broker(broker(1))
+    slices.state.take_held(1, [])
+    assert await slices.write(slices.planned(partition_epoch=1))
+    slices.overwrite(before.index, **(before.payload if way == "older" else {"partitions": []}))
+    with pytest.raises(SlicesBehind):
+        await slices.write(slices.planned(partition_epoch=2))
+    (known,) = slices.state.all_rows()
+    assert known.partition_epoch == 1
 
 
 @pytest.mark.parametrize("took_effect", [True, False])

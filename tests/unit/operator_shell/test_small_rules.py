@@ -71,7 +71,7 @@ def test_what_was_written_has_to_come_back_over_its_watch() -> None:
     assert echoes.silent() == ("Broker", 121.0)
     well, why = verdict(pulse(silent=echoes.silent()), 120.0)
     assert not well
-    assert "a Broker was written 121 s ago" in why
+    assert "a Broker has changed 121 s ago" in why
     echoes.heard("Broker")
     assert echoes.silent() is None
 

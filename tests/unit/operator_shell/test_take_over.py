@@ -4,10 +4,16 @@ decided."""
 import pytest
 
 from tests.unit.operator_shell.shell_world import ShellWorld
+from tidemark.annotations import ADOPT_CLUSTER_ID
 from tidemark_operator.kube.errors import Conflict, NotFound, Unavailable
-from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, Json
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC, Json
 from tidemark_operator.leadership.terms import NotLeading
+from tidemark_operator.objects.conversions import cluster_id_of
+from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.resources.cluster import parse_cluster
+from tidemark_operator.resources.names import CLUSTER_FINALIZER
 from tidemark_operator.slices.slice_store import SlicesUnusable
+from tidemark_operator.term.producer_ids import ProducerIdBlocks
 
 
 def made() -> ShellWorld:
@@ -49,15 +55,38 @@ async def test_a_slice_that_an_older_controller_still_writes_is_claimed_again() 
         assert epochs(world) == {2}
 
 
-async def test_a_lost_slice_stops_the_take_over_and_makes_no_new_one() -> None:
+async def test_a_lost_slice_is_made_again_once_its_loss_stands_in_the_status() -> None:
     world = made()
     async with world.term():
         pass
     del world.server._objects["PartitionSlice", "main-05"]
-    with pytest.raises(SlicesUnusable, match="main-05"):
-        async with world.term():
-            pass
-    assert world.server.find(PARTITION_SLICE, "main-05") is None
+    told_before = []
+
+    def look(call: str) -> None:
+        if call.startswith("create PartitionSlice"):
+            told_before.append(world.status(CLUSTER, "main").get("rebuilding"))
+
+    world.api.before = look
+    async with world.term():
+        assert world.server.find(PARTITION_SLICE, "main-05") is not None
+        assert world.services.state.cluster.rebuilding is not None
+        assert not world.services.state.doubted
+    (told,) = told_before
+    assert told is not None
+    assert told["reason"] == "SlicesMissing"
+    assert world.status(CLUSTER, "main")["nextProducerId"] > 1_000_000_000_000_000
+
+
+async def test_a_later_take_over_does_not_begin_it_anew() -> None:
+    world = made()
+    async with world.term():
+        pass
+    del world.server._objects["PartitionSlice", "main-05"]
+    async with world.term():
+        since = world.status(CLUSTER, "main")["rebuilding"]["since"]
+    async with world.term():
+        assert world.services.state.cluster.rebuilding is not None
+        assert world.services.state.cluster.rebuilding.since == since
 
 
 async def test_without_lease_or_cluster_there_is_no_take_over() -> None:
@@ -104,3 +133,109 @@ async def test_what_is_no_valid_topic_is_left_out_and_keeps_nobody_from_leading(
     world.make_topic("good")
     async with world.term():
         assert set(world.services.state.topics) == {"ns/good"}
+
+
+def remade(world: ShellWorld, **annotations: str) -> str:
+    """The Cluster object goes by force, without its slices, and is made again; the id that the
+    slices have."""
+    former = cluster_id_of(world.server._objects.pop(("Cluster", "main")))
+    world.make(CLUSTER, "main", {"config": {}}, metadata={"annotations": annotations})
+    return former
+
+
+async def placed() -> ShellWorld:
+    """A Cluster with a broker and a partition."""
+    world = made()
+    world.make_broker(1)
+    world.make_topic()
+    async with world.term():
+        await world.start_broker(1)
+        await TopicReconciler(world.services).reconcile(world.key(TOPIC, "t"))
+        assert len(list(world.services.state.all_rows())) == 1
+    return world
+
+
+async def test_a_cluster_that_cannot_be_controlled_is_not_written_to() -> None:
+    world = await placed()
+    remade(world)
+    world.journal.clear()
+    for _ in range(3):
+        with pytest.raises(SlicesUnusable, match="an earlier Cluster"):
+            async with world.term():
+                pass
+    assert world.journal == []
+
+
+async def test_a_cluster_made_again_adopts_its_slices_by_annotation() -> None:
+    world = await placed()
+    former = remade(world)
+    world.annotate(CLUSTER, "main", **{ADOPT_CLUSTER_ID: former})
+    async with world.term():
+        state = world.services.state
+        assert state.cluster.cluster_id == former
+        assert len(list(state.all_rows())) == 1, "what was placed is known"
+        assert epochs(world) == {2}, "above the epoch in the slices"
+    status = world.status(CLUSTER, "main")
+    assert status["clusterId"] == former
+    assert status["slices"] == len(world.server.of_kind(PARTITION_SLICE))
+    (record,) = status["accepted"]
+    assert (record["annotation"], record["value"]) == (ADOPT_CLUSTER_ID, former)
+    parse_cluster(world.server.find(CLUSTER, "main") or {})
+    async with world.term():
+        assert world.status(CLUSTER, "main")["accepted"] == [record], "it is adopted once"
+
+
+async def test_producer_ids_are_not_given_twice_by_a_cluster_that_was_made_again() -> None:
+    world = await placed()
+    async with world.term():
+        first = await ProducerIdBlocks(world.services).allocate(1)
+    former = remade(world)
+    world.annotate(CLUSTER, "main", **{ADOPT_CLUSTER_ID: former})
+    async with world.term():
+        again = await ProducerIdBlocks(world.services).allocate(1)
+    assert again.producer_id_start >= first.producer_id_start + first.producer_id_len
+
+
+async def test_an_adoption_that_ended_halfway_is_carried_on() -> None:
+    world = await placed()
+    former = remade(world)
+    world.annotate(CLUSTER, "main", **{ADOPT_CLUSTER_ID: former})
+    world.api.fail("list_all Topic", Unavailable(503, "busy"))
+    with pytest.raises(Unavailable):
+        async with world.term():
+            pass
+    world.annotate(CLUSTER, "main")
+    async with world.term():
+        assert len(list(world.services.state.all_rows())) == 1
+
+
+async def test_an_annotation_that_names_another_cluster_is_refused_with_the_right_name() -> None:
+    world = await placed()
+    former = remade(world, **{ADOPT_CLUSTER_ID: "AAAAAAAAAAAAAAAAAAAAAA"})
+    with pytest.raises(SlicesUnusable, match=f"{ADOPT_CLUSTER_ID}: {former}"):
+        async with world.term():
+            pass
+
+
+async def test_a_slice_that_is_not_understood_stops_the_take_over_before_any_write() -> None:
+    world = await placed()
+    body = world.server.find(PARTITION_SLICE, "main-03")
+    assert body is not None
+    world.server.replace("newer", PARTITION_SLICE, {**body, "partitions": ["?"]})
+    world.journal.clear()
+    with pytest.raises(SlicesUnusable) as refused:
+        async with world.term():
+            pass
+    assert refused.value.reason == "SliceUnreadable"
+    assert world.journal == []
+
+
+async def test_our_finalizer_stands_before_anything_exists_outside() -> None:
+    world = made()
+    async with world.term():
+        pass
+    body = world.server.find(CLUSTER, "main")
+    assert body is not None
+    assert body["metadata"]["finalizers"] == [CLUSTER_FINALIZER]
+    first = next(call for call in world.api.calls if call.startswith(("apply", "create")))
+    assert first == "apply Cluster main"

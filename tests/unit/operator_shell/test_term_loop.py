@@ -5,16 +5,21 @@ from typing import Any
 
 import pytest
 
+from tests.loop_turns import many_turns
 from tests.unit.operator_shell.shell_world import NAMESPACE, NoEvents, ShellWorld
 from tidemark_operator.certificates.certificates import OwnLeaf
 from tidemark_operator.certificates.keepers import SecretKeeper
 from tidemark_operator.clock import utc_now
 from tidemark_operator.controller.epochs import EPOCH_MAX
-from tidemark_operator.kube.errors import Unavailable
-from tidemark_operator.kube.kinds import CLUSTER, PARTITION_SLICE
+from tidemark_operator.health import verdict
+from tidemark_operator.kube.errors import NotFound, Unavailable
+from tidemark_operator.kube.kinds import CLUSTER, LEASE, PARTITION_SLICE, Json
+from tidemark_operator.leadership.lease_kept import keep_lease
 from tidemark_operator.leadership.terms import EpochTooLow, NotLeading
 from tidemark_operator.metrics import Metrics
+from tidemark_operator.resources.names import LEASE_FINALIZER
 from tidemark_operator.settings import Settings
+from tidemark_operator.term import term_loop
 from tidemark_operator.term.broker_requests import BrokerRequests
 from tidemark_operator.term.term_loop import TermLoop
 
@@ -69,6 +74,21 @@ async def test_a_cluster_that_is_made_later_is_noticed_at_once() -> None:
     assert await asyncio.wait_for(finding, 5) == "main"
 
 
+async def test_an_operator_that_started_before_the_definitions_waits_for_them() -> None:
+    shell = Shell()
+    shell.api.fail("list_all Cluster", NotFound(404, "no such resource"))
+    finding = asyncio.create_task(shell.find_cluster())
+    while "list_all Cluster " not in shell.api.calls:  # noqa: ASYNC110 - it tells nobody
+        await asyncio.sleep(0)
+    await many_turns()
+    shell.loop.won()
+    assert "install the resource definitions" in shell.loop.pulse().excuse
+    shell.loop.arrived.append((shell.make(CLUSTER, "main", {}), False))
+    shell.loop.drain()
+    async with asyncio.timeout(5):
+        assert await finding == "main"
+
+
 async def test_without_the_lease_no_cluster_is_looked_for() -> None:
     shell = Shell()
     shell.leads = False
@@ -93,18 +113,18 @@ async def test_slices_that_cannot_be_used_stand_in_the_clusters_conditions_once(
     shell.make_cluster()
     async with shell.term():
         pass
-    del shell.server._objects[PARTITION_SLICE.kind, "main-05"]
+    shell.server._objects[PARTITION_SLICE.kind, "main-05"]["partitions"] = ["9|newer"]
     await shell.try_a_term()
     status, _, message = shell.condition(CLUSTER, "main", "Stalled")
     assert status == "True"
-    assert "main-05" in message
+    assert "slice 5" in message
     shell.loop.won()
     pulse = shell.loop.pulse()
     assert pulse.without_term_s is not None
-    assert "main-05" in pulse.excuse, "a restart of the process would not help"
+    assert "slice 5" in pulse.excuse, "a restart of the process would not help"
     shell.journal.clear()
     await shell.try_a_term()
-    assert shell.journal == ["replace_status Cluster main"], "the epoch; the conditions say it"
+    assert shell.journal == [], "the conditions say it, and no epoch is spent on it"
 
 
 async def test_a_higher_epoch_that_a_broker_has_seen_is_taken_over_above(
@@ -131,3 +151,72 @@ async def test_what_stops_a_term_that_no_condition_tells_is_a_fault() -> None:
     assert pulse.leads
     assert pulse.without_term_s is not None
     assert not pulse.excuse
+
+
+async def test_a_watch_that_never_began_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but the epoch need ever be written: it has to come back."""
+    shell = Shell()
+    shell.make_cluster()
+    shell.loop.won()
+
+    class IdleTerm:
+        def __init__(self, *_: object, **__: object) -> None:
+            self.began = begun
+
+        async def run(self) -> None:
+            self.began.set()
+            await asyncio.Future()
+
+        def deliver(self, body: Json, gone: bool) -> None:
+            shell.loop._objects.put(body)
+
+    begun = asyncio.Event()
+    monkeypatch.setattr(term_loop, "Term", IdleTerm)
+    leading = asyncio.create_task(shell.try_a_term())
+    async with asyncio.timeout(20):
+        await begun.wait()
+    pulse = shell.loop.pulse()
+    assert pulse.silent is not None
+    assert pulse.silent[0] == CLUSTER.kind
+    assert not verdict(pulse, stand_still_s=-1.0)[0]
+    body = shell.server.find(CLUSTER, "main")
+    assert body is not None
+    shell.loop.arrived.append((body, False))
+    shell.loop.drain()
+    assert shell.loop.pulse().silent is None
+    leading.cancel()
+
+
+def lease(shell: Shell) -> Json:
+    body = shell.server.find(LEASE, "tidemark-operator")
+    assert body is not None
+    return body
+
+
+async def test_the_lease_is_kept_while_a_cluster_needs_a_controller() -> None:
+    shell = Shell()
+    meta = {"metadata": {"name": "tidemark-operator"}}
+    shell.server.create("elector", LEASE, NAMESPACE, meta)
+    api: Any = shell.api
+    for _ in range(2):
+        await keep_lease(api, NAMESPACE, "tidemark-operator")
+    assert lease(shell)["metadata"]["finalizers"] == [LEASE_FINALIZER]
+    shell.server.delete("namespace controller", LEASE, "tidemark-operator")
+    await keep_lease(api, NAMESPACE, "tidemark-operator")
+    assert lease(shell)["metadata"]["deletionTimestamp"]
+    finding = asyncio.create_task(shell.find_cluster())
+    async with asyncio.timeout(5):
+        while shell.server.find(LEASE, "tidemark-operator"):  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0)
+    finding.cancel()
+
+
+async def test_what_is_left_of_a_deleted_cluster_is_removed_between_terms() -> None:
+    shell = Shell()
+    shell.make_cluster()
+    async with shell.term():
+        pass
+    shell.server.delete("user", CLUSTER, "main")
+    await shell.try_a_term()
+    assert not shell.server.of_kind(CLUSTER)
+    assert not shell.server.of_kind(PARTITION_SLICE)

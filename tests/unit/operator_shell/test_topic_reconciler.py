@@ -1,15 +1,19 @@
 """One Topic on a fake API server: decide, commit, write the status, tell the brokers, in that
 order."""
 
+import dataclasses
 from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
+from tidemark_operator.controller import elections, first_status, snapshot
+from tidemark_operator.controller.first_status import PUT_OFF_MS
 from tidemark_operator.kube.errors import Conflict, Unavailable
-from tidemark_operator.kube.kinds import CLUSTER, TOPIC
+from tidemark_operator.kube.kinds import CLUSTER, PARTITION_SLICE, TOPIC
 from tidemark_operator.reconcile.topics import TopicReconciler
-from tidemark_operator.resources.names import TOPIC_FINALIZER
+from tidemark_operator.resources.names import TOPIC_FINALIZER, slice_name
+from tidemark_operator.slices import committer
 
 T = ShellWorld.key(TOPIC, "t")
 
@@ -22,6 +26,14 @@ async def world() -> AsyncIterator[ShellWorld]:
     async with made.term():
         await made.start_broker(1)
         yield made
+
+
+@pytest.fixture
+def crowd(world: ShellWorld, monkeypatch: pytest.MonkeyPatch) -> ShellWorld:
+    """Much is to be done, and nobody else comes."""
+    monkeypatch.setattr(committer, "GROWS_WITHIN_S", 0)
+    world.busy = True
+    return world
 
 
 async def test_nothing_is_told_before_it_is_stored(world: ShellWorld) -> None:
@@ -38,6 +50,92 @@ async def test_nothing_is_told_before_it_is_stored(world: ShellWorld) -> None:
     ]
     assert world.status(TOPIC, "t")["partitionsPlaced"] == 1
     assert world.server.find(TOPIC, "t")["metadata"]["finalizers"] == [TOPIC_FINALIZER]
+
+
+async def test_among_many_a_new_topic_costs_one_write_of_its_status(crowd: ShellWorld) -> None:
+    """Its placement is on record in another slice before a broker is told of it."""
+    reconciler = TopicReconciler(crowd.services)
+    crowd.make_topic()
+    assert await reconciler.reconcile(T) == PUT_OFF_MS / 1000
+    state = crowd.services.state
+    topic_id = state.topics["ns/t"].id
+    home = state.slice_index((topic_id, 0))
+    slices = [
+        f"replace PartitionSlice {slice_name('main', index)}"
+        for index in (home, state.record_home(topic_id))
+    ]
+    assert slices[0] != slices[1]
+    landed = ["slice landed", "brokers told"]
+    assert crowd.journal == [
+        "apply Topic t", slices[0], *landed, slices[1], *landed, "published ns/t"
+    ]  # fmt: skip
+    assert (topic_id, 0) in {
+        (each.topic_id, part.partition)
+        for each in snapshot.full(state).topics
+        for part in each.partitions
+    }
+    crowd.journal.clear()
+    assert 0 < (await reconciler.reconcile(T) or 0) <= PUT_OFF_MS / 1000
+    assert crowd.journal == [], "nobody has answered"
+    crowd.acknowledge(1)
+    await reconciler.reconcile(T)
+    assert crowd.journal == ["replace_status Topic t"]
+    assert crowd.condition(TOPIC, "t", "Ready")[:2] == ("True", "Serving")
+    assert crowd.status(TOPIC, "t")["partitionsPlaced"] == 1
+
+
+async def test_a_first_status_is_not_put_off_for_long(
+    crowd: ShellWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1_000_000]
+    monkeypatch.setattr("tidemark_operator.reconcile.topics.wall_ms", lambda: now[0])
+    reconciler = TopicReconciler(crowd.services)
+    crowd.make_topic()
+    await reconciler.reconcile(T)
+    now[0] += PUT_OFF_MS - 1
+    assert await reconciler.reconcile(T) == pytest.approx(0.001)
+    now[0] += 1
+    await reconciler.reconcile(T)
+    assert crowd.condition(TOPIC, "t", "Ready")[:2] == ("False", "LeadersStarting")
+
+
+async def test_what_else_is_to_be_stored_is_stored_before_a_broker_is_told(
+    crowd: ShellWorld,
+) -> None:
+    state = crowd.services.state
+    state.cluster = dataclasses.replace(
+        state.cluster,
+        remote_storage="{}",
+        config={**state.cluster.config, "remote.log.storage.system.enable": "true"},
+    )
+    crowd.make_topic(tiering={"enabled": True})
+    await TopicReconciler(crowd.services).reconcile(T)
+    assert crowd.journal[-2:] == ["replace_status Topic t", "published ns/t"]
+    assert crowd.status(TOPIC, "t")["tiering"]["state"] == "Enabled"
+
+
+async def test_where_there_is_no_room_for_the_record_the_status_comes_first(
+    crowd: ShellWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_status, "RECORDS_MAX", 0)
+    crowd.make_topic()
+    await TopicReconciler(crowd.services).reconcile(T)
+    assert crowd.journal[-2:] == ["replace_status Topic t", "published ns/t"]
+
+
+async def test_a_record_is_evidence_that_a_slice_has_lost_rows(crowd: ShellWorld) -> None:
+    crowd.make_topic()
+    await TopicReconciler(crowd.services).reconcile(T)
+    state = crowd.services.state
+    home = state.slice_index((state.topics["ns/t"].id, 0))
+    body = crowd.server.find(PARTITION_SLICE, slice_name("main", home))
+    assert body is not None
+    crowd.server.replace("backup", PARTITION_SLICE, {**body, "partitions": []})
+    crowd.server.edit(CLUSTER, "main", {})
+    async with crowd.term():
+        await TopicReconciler(crowd.services).reconcile(T)
+        assert crowd.condition(TOPIC, "t", "Ready")[:2] == ("False", "Rebuilding")
+        assert not crowd.services.state.rows_of(state.topics["ns/t"].id)
 
 
 async def test_a_topic_that_stands_as_it_should_costs_nothing(world: ShellWorld) -> None:
@@ -150,3 +248,60 @@ async def test_an_orphan_is_recorded_before_its_topic_goes(world: ShellWorld) ->
 async def test_an_object_that_is_gone_is_nothing_to_do(world: ShellWorld) -> None:
     assert await TopicReconciler(world.services).reconcile(T) is None
     assert world.journal == []
+
+
+async def test_events_tell_that_a_topic_is_offline_and_that_it_is_back(world: ShellWorld) -> None:
+    world.make_topic()
+    reconciler, services = TopicReconciler(world.services), world.services
+    await reconciler.reconcile(T)
+    world.acknowledge(1)
+    await reconciler.reconcile(T)
+    assert world.condition(TOPIC, "t", "Ready")[0] == "True"
+    assert "TopicOnline" not in world.events.reasons, "it was being made"
+    world.events.emitted.clear()
+    await services.committer.decide(lambda draft: elections.fence(draft, [1], reason="test"))
+    await reconciler.reconcile(T)
+    await reconciler.reconcile(T)
+    assert world.events.reasons == ["BrokerFenced", "PartitionsOffline"]
+    world.events.emitted.clear()
+    await services.committer.decide(lambda draft: elections.unfence(draft, 1))
+    await reconciler.reconcile(T)
+    assert world.condition(TOPIC, "t", "Ready")[:2] == ("False", "LeadersStarting")
+    world.acknowledge(1)
+    await reconciler.reconcile(T)
+    await reconciler.reconcile(T)
+    assert world.events.reasons == ["BrokerReady", "TopicOnline"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"), [("Delete", "TopicDeleted"), ("Orphan", "TopicLeftBehind")]
+)
+async def test_an_event_tells_that_a_topic_is_deleted_or_left_behind(
+    world: ShellWorld, policy: str, reason: str
+) -> None:
+    world.make_topic(deletionPolicy=policy)
+    reconciler, services = TopicReconciler(world.services), world.services
+    await reconciler.reconcile(T)
+    topic_id = services.state.topics["ns/t"].id
+    services.deletions._confirmed[topic_id] = {1: services.state.brokers[1].directory_id}
+    world.delete(TOPIC, "t")
+    for _ in range(3):
+        await reconciler.reconcile(T)
+    assert world.server.find(TOPIC, "t") is None
+    assert world.events.reasons.count(reason) == 1
+
+
+async def test_a_paused_topic_that_is_deleted_says_what_its_deletion_waits_for(
+    world: ShellWorld,
+) -> None:
+    world.make_topic()
+    reconciler = TopicReconciler(world.services)
+    await reconciler.reconcile(T)
+    world.annotate(TOPIC, "t", **{"tidemark.dev/paused": "true"})
+    world.delete(TOPIC, "t")
+    await reconciler.reconcile(T)
+    _, reason, message = world.condition(TOPIC, "t", "Reconciling")
+    assert reason == "Paused"
+    assert "remove the annotation tidemark.dev/paused" in message
+    assert "the Topic's deletion waits for it" in message
+    assert world.server.find(TOPIC, "t") is not None

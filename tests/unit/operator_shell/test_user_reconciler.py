@@ -244,6 +244,10 @@ async def test_a_secret_of_somebody_else_is_not_touched(world: ShellWorld) -> No
     assert (status, reason) == ("False", "SecretTaken")
     assert "rename it, or give it the labels" in message
     assert told(world).scram == ()
+    world.server.delete("user", SECRET, "alice")
+    await reconcile(world)
+    assert fits(world, secret_of(world)["password"].decode())
+    assert world.condition(USER, "alice", "Ready")[0] == "True"
 
 
 @pytest.mark.parametrize("type_", ["scram-sha-512", "tls", "oauth"])
@@ -270,6 +274,8 @@ async def test_an_account_that_may_not_touch_secrets_is_said(world: ShellWorld) 
     world.api.fail("get Secret", Forbidden(403, "secrets is forbidden"))
     assert await reconcile(world) == PROBLEM_RETRY_S
     assert world.condition(USER, "alice", "Ready")[1] == "SecretRefused"
+    await reconcile(world)  # it may by now
+    assert world.condition(USER, "alice", "Ready")[0] == "True"
 
 
 async def test_what_was_accepted_stays_in_force_while_secrets_are_refused(
@@ -336,6 +342,22 @@ async def test_an_authority_that_cannot_be_read_is_never_replaced(world: ShellWo
     await reconcile(world)
     assert world.condition(USER, "alice", "Ready")[1] == "CertificatesUnusable"
     assert world.server.find(SECRET, "alice") is None
+
+
+async def test_an_authority_that_is_restored_issues_again(world: ShellWorld) -> None:
+    world.make_user(authentication={"type": "tls"})
+    await reconcile(world)
+    sound = world.server.find(SECRET, "main-clients-ca")
+    assert sound is not None
+    spoilt = world.server.replace("somebody", SECRET, {**sound, "data": {}})
+    world.make_user("bob", authentication={"type": "tls"})
+    await reconcile(world, "bob")
+    status, reason, message = world.condition(USER, "bob", "Ready")
+    assert (status, reason) == ("False", "CertificatesUnusable")
+    assert "main-clients-ca" in message
+    world.server.replace("user", SECRET, {**spoilt, "data": sound["data"]})
+    await reconcile(world, "bob")
+    assert world.condition(USER, "bob", "Ready")[0] == "True"
 
 
 @pytest.mark.parametrize(("type_", "username"), [("tls-external", "CN=alice"), ("oauth", "alice")])
@@ -502,6 +524,10 @@ async def test_a_user_beyond_the_limit_is_told_so(
         await reconcile(world, name)
     assert world.condition(USER, "alice", "Ready")[0] == "True"
     assert world.condition(USER, "bob", "Ready")[:2] == ("False", "LimitReached")
+    world.delete(USER, "alice")
+    await reconcile(world)
+    await reconcile(world, "bob")
+    assert world.condition(USER, "bob", "Ready")[0] == "True"
 
 
 async def test_a_user_of_another_cluster_is_not_told(world: ShellWorld) -> None:

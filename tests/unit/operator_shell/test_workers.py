@@ -7,10 +7,16 @@ import pytest
 
 from tests.unit.operator_shell.shell_world import ShellWorld
 from tidemark_operator.background import BackgroundTasks
-from tidemark_operator.kube.errors import Conflict, Invalid, NotFound, Unavailable
-from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Key
+from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, Key
 from tidemark_operator.leadership.terms import ControllerFenced, NotLeading, TermEnded
+from tidemark_operator.reconcile import workers as workers_module
+from tidemark_operator.reconcile.brokers import BrokerReconciler
+from tidemark_operator.reconcile.clusters import ClusterReconciler
+from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.reconcile.workers import LastPass, Workers
+from tidemark_operator.resources.metadata import InvalidResource
+from tidemark_operator.slices.committer import DecisionFailed
 
 T = ShellWorld.key(TOPIC, "t")
 
@@ -41,6 +47,105 @@ async def test_whatever_fails_comes_again_and_never_ends_the_worker(world: Shell
         assert await outcome(world, error) == "error"
     assert await outcome(world, None) == "done"
     assert world.services.queue._due[T] > 0
+
+
+@pytest.mark.parametrize(
+    ("error", "tries", "reason"),
+    [
+        (Invalid(422, "replicas: too many"), 3, "WriteRefused"),
+        (Forbidden(403, "topics/status is forbidden"), 3, "AccessDenied"),
+        (Conflict(409, "modified"), 8, "Contended"),
+        (InvalidResource("spec.partitions is no number"), 3, "NotUnderstood"),
+        (DecisionFailed("slice 3 cannot be written"), 3, "DecisionNotStored"),
+        (KeyError("a fault of ours"), 3, "InternalError"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_what_fails_again_and_again_is_told_once_and_taken_back(
+    world: ShellWorld, error: Exception, tries: int, reason: str
+) -> None:
+    workers, failing = Workers(world.services, {}, LastPass()), [error]
+
+    async def reconcile(key: Key) -> float | None:
+        for each in failing:
+            raise each
+        return await TopicReconciler(world.services).reconcile(key)
+
+    workers._reconcilers = {TOPIC.kind: reconcile}
+    for _ in range(tries - 1):
+        await workers._one(T)
+    assert world.events.reasons == []
+    for _ in range(2):
+        await workers._one(T)
+    assert world.events.reasons == [reason]
+    status, told, message = world.condition(TOPIC, "t", "Stalled")
+    assert (status, told) == ("True", reason)
+    assert str(error) in message
+    failing.clear()
+    await workers._one(T)
+    assert world.condition(TOPIC, "t", "Stalled")[:2] == ("False", "Progressing")
+    failing.append(error)
+    for _ in range(tries):
+        await workers._one(T)
+    assert world.events.reasons == [reason, reason]
+
+
+async def test_a_server_that_does_not_answer_is_not_told_of_it(world: ShellWorld) -> None:
+    world.journal.clear()
+    for _ in range(9):
+        await outcome(world, Unavailable(503, "busy", 2.0))
+    assert world.journal == []
+
+
+async def test_what_cannot_be_told_in_a_condition_is_told_as_an_event(world: ShellWorld) -> None:
+    world.api.fail("replace_status Topic", Forbidden(403, "no"), times=9)
+    workers = Workers(
+        world.services, {TOPIC.kind: TopicReconciler(world.services).reconcile}, LastPass()
+    )
+    for _ in range(5):
+        assert await workers._one(T) == "error"
+    assert world.events.reasons == ["AccessDenied"]
+
+
+async def test_an_object_that_this_version_cannot_read_is_told_so(world: ShellWorld) -> None:
+    """It may be a later version's: and it is not told that it belongs to somebody else."""
+    reconcilers: dict[str, Callable[[Key], Awaitable[float | None]]] = {
+        TOPIC.kind: TopicReconciler(world.services).reconcile,
+        BROKER.kind: BrokerReconciler(world.services, world.reflector).reconcile,
+        CLUSTER.kind: ClusterReconciler(world.services).reconcile,
+    }
+    workers = Workers(world.services, reconcilers, LastPass())
+    base = {"clusterRef": {"name": "main"}}
+    world.make(TOPIC, "u", base | {"partitions": "many", "replicationFactor": 1})
+    world.make(BROKER, "b", base | {"nodeId": 7, "workload": "Cloud"})
+    world.edit(CLUSTER, "main", config={"num.partitions": ["none"]})
+    keys = [(TOPIC, "u"), (BROKER, "b"), (CLUSTER, "main")]
+    for kind, name in keys:
+        for _ in range(3):
+            assert await workers._one(world.key(kind, name)) == "error"
+        assert world.condition(kind, name, "Stalled")[:2] == ("True", "NotUnderstood")
+    world.edit(CLUSTER, "main", config={})
+    world.edit(TOPIC, "u", partitions=1)
+    world.edit(BROKER, "b", workload="External")
+    for kind, name in keys:
+        for _ in range(2):
+            assert await workers._one(world.key(kind, name)) == "done"
+        assert world.condition(kind, name, "Stalled")[0] == "False"
+
+
+async def test_who_changes_an_object_in_a_row_waits_no_longer_for_the_last_change(
+    world: ShellWorld,
+) -> None:
+    """Each try met another resourceVersion: the object is as new as one that was just edited."""
+    queue = world.services.queue
+    for number in range(7):
+        world.server.edit(TOPIC, "t", {"partitions": number + 2})
+        assert await outcome(world, Conflict(409, "modified")) == "retry"
+    assert queue.failures(T) == 7
+    assert 0 < queue._due[T] - asyncio.get_running_loop().time() <= workers_module.CHANGED_S
+    queue._due.clear()
+    await outcome(world, Conflict(409, "modified"))
+    assert queue._due[T] - asyncio.get_running_loop().time() > 10, "nothing has changed"
 
 
 async def test_after_a_conflict_the_newest_object_is_read(world: ShellWorld) -> None:
@@ -92,7 +197,7 @@ async def test_a_worker_serves_the_queue(world: ShellWorld) -> None:
 
 async def test_the_echo_of_an_own_write_is_no_news(world: ShellWorld) -> None:
     written = await world.services.statuses.write(TOPIC, T, {"observedGeneration": 1})
-    assert world.known(TOPIC, "t") is written
+    assert world.known(TOPIC, "t") == written
     assert not world.services.objects.put(dict(written))
 
 
@@ -103,6 +208,10 @@ async def test_a_list_finds_what_a_watch_has_missed(world: ShellWorld) -> None:
     assert {key.name for key in changed} == {"t", "u"}
     assert world.services.state.topics["ns/t"].partitions == 2
     assert "ns/u" in world.services.state.topics
+    silent = world.services.client._echoes.silent()
+    assert silent is not None
+    assert silent[0] == TOPIC.kind, "its watch has yet to bring them"
+    assert await world.services.client.relist(BROKER, "ns") == []
 
 
 async def test_new_defaults_of_the_cluster_reach_every_topic(world: ShellWorld) -> None:

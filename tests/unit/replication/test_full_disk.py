@@ -159,3 +159,16 @@ async def test_nor_does_its_first_fetch_after_that(node: Nodes) -> None:
         assert await two.fetch_once(one) is Outcome.BACK_OFF
     await one.append(1)
     assert one.partition.high_watermark == 7
+
+
+async def test_a_disk_without_room_is_the_directorys_fault_until_there_is_some(node: Nodes) -> None:
+    one = node(1)
+    await one.lead(1)
+    with full_disk():
+        await refused(one)
+        one.now_s += 40
+        await one.manager.retry()
+        assert one.log_directory.directory_error() != ""
+    one.now_s += 40
+    await one.manager.retry()
+    assert one.log_directory.directory_error() == ""

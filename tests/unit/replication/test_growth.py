@@ -5,15 +5,15 @@ The same operations as ``make bench-scale`` works, which tells their CPU time.
 """
 
 import asyncio
-import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
 from tests.benchmarks.scale_operations import OPERATIONS, Operation
+from tests.counted_calls import counted_calls, dearer
 from tests.unit.replication.replica_nodes import TOPIC, Node, batch, newer, row, states
 from tidemark.wire import control
 from tidemark_broker.control.status import StatusReporter
@@ -34,24 +34,14 @@ ELSEWHERE = {
 COUNTED = [each for each in OPERATIONS if each.name not in ELSEWHERE]
 
 
-async def calls(work: Callable[[], Awaitable[object]]) -> dict[str, int]:
+async def calls(work: Callable[[], Awaitable[object]]) -> Counter[str]:
     """How often each function of ours is entered on this thread."""
-    found: dict[str, int] = {}
-
-    def note(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and "tidemark_broker" in frame.f_code.co_filename:
-            name = frame.f_code.co_qualname
-            found[name] = found.get(name, 0) + 1
-
-    sys.setprofile(note)
-    try:
+    with counted_calls("tidemark_broker") as found:
         await work()
-    finally:
-        sys.setprofile(None)
     return found
 
 
-async def cost(operation: Operation, folder: Path, size: int) -> dict[str, int]:
+async def cost(operation: Operation, folder: Path, size: int) -> Counter[str]:
     folder.mkdir()
     async with operation.ready(folder, size) as work:
         await work()
@@ -64,9 +54,8 @@ async def test_ten_times_as_many_do_not_make_one_dearer(
 ) -> None:
     few = await cost(operation, tmp_path / "few", FEW)
     many = await cost(operation, tmp_path / "many", MANY)
-    dearer = {name: (few.get(name, 0), n) for name, n in many.items() if n > 2 * few.get(name, 0)}
     assert few
-    assert sum(many.values()) <= 1.5 * sum(few.values()), dearer
+    assert many.total() <= 1.5 * few.total(), dearer(few, many)
 
 
 async def leading(node: Nodes, count: int = MANY) -> Node:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, row, states
+from tidemark.leader_epochs import GENERATION
 from tidemark.wire import control
 from tidemark_broker.replication.partition import in_sync
 
@@ -77,3 +78,15 @@ async def test_a_move_that_ends_with_an_answer_has_ended(node: Nodes, is_told_fi
     await one.told(ended)
     assert one.partition.row == ended
     assert one.context.metadata.topics[TOPIC].partitions[0] == ended
+
+
+async def test_across_a_rebuilding_absence_takes_nothing(node: Nodes) -> None:
+    """Whoever rebuilt the partition may not have heard of this replica; what is decided after that
+    by one who has takes it all the same."""
+    one = await _with_a_replica(node, epoch=4)
+    rebuilt = 5 + GENERATION
+    await one.told(row(partition_epoch=rebuilt, leader_epoch=rebuilt, **ELSEWHERE), full=True)
+    assert one.log_folder.exists()
+    removal = control.Removal(topic_id=TOPIC_ID, partition=0, partition_epoch=rebuilt)
+    await one.told(removals=(removal,))
+    assert not one.log_folder.exists()

@@ -383,3 +383,12 @@ async def test_only_the_present_controller_is_obeyed(
 
 def test_the_controller_is_told_that_these_commands_are_known() -> None:
     assert wire.DELETION_POINTS < wire.DELETE_TOPIC_RECORDS <= LAST_COMMAND
+
+
+async def test_what_a_compacted_topic_would_refuse_a_dry_run_is_told_too(node: Nodes) -> None:
+    one = await led(node)
+    one.partition.log.config = replace(
+        one.partition.log.config, cleanup_policy=frozenset({"compact"})
+    )
+    assert (await delete(one, 3)).error_code == int(ErrorCode.policy_violation.value)
+    assert (await meant(one)).error_code == int(ErrorCode.policy_violation.value)

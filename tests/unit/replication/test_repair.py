@@ -243,3 +243,17 @@ async def test_a_removal_that_failed_is_repeated_by_the_controller(
     assert not one.log_folder.exists()
     await one.told(row(replicas=(1,), isr=(1,), leader_epoch=7), topic_id=uuid.UUID(int=5))
     assert one.partition.is_leader
+
+
+async def test_a_failure_to_make_a_replica_goes_with_its_topic(node: Nodes) -> None:
+    """Not only with the next start: nobody is left whom it concerns."""
+    one = node(1)
+    one.log_folder.write_text("something else has the name")
+    [error] = await one.told(ALONE)
+    assert error.error_code == STORAGE_ERROR
+    assert "t-0" in one.log_directory.error()
+    assert one.log_directory.directory_error() == "", "all other replicas are served"
+    removal = control.Removal(topic_id=TOPIC_ID, partition=-1, partition_epoch=-1)
+    await one.manager.apply(states(removals=(removal,)))
+    assert one.log_directory.error() == ""
+    assert one.manager.failed_replicas() == ()

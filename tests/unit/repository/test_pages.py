@@ -11,6 +11,10 @@ import yaml
 from tidemark.wire import control, deletions, topics, users
 from tidemark_operator import pages
 from tidemark_operator.controller.status.reasons import TABLE
+from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, NotFound
+from tidemark_operator.reconcile import failures
+from tidemark_operator.resources.metadata import InvalidResource
+from tidemark_operator.slices.committer import DecisionFailed
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -123,6 +127,31 @@ def test_no_reason_is_explained_that_nobody_gives() -> None:
     text = "\n".join(path.read_text() for path in _sources(*folders) if path.name != "reasons.py")
     names = {reason.name for reasons in TABLE.values() for reason in reasons}
     assert not {name for name in names if f'"{name}"' not in text and f"class {name}(" not in text}
+
+
+@pytest.mark.parametrize("kind", TABLE)
+def test_every_reason_has_a_meaning_and_an_exit(kind: str) -> None:
+    """As sentences, in the page's row of that reason."""
+    page = pages.conditions_page()
+    for reason in TABLE[kind]:
+        assert reason.conditions, reason.name
+        for text in (reason.meaning, reason.action):
+            assert re.fullmatch(r"\S.+\.", text), f"{reason.name}: {text!r}"
+        assert f"| `{reason.name}` | {reason.conditions} | " in page
+
+
+def test_what_fails_again_and_again_is_explained() -> None:
+    errors = (
+        Conflict(409, ""),
+        Forbidden(403, ""),
+        Invalid(422, ""),
+        NotFound(404, ""),
+        InvalidResource(""),
+        DecisionFailed(""),
+        KeyError(),
+    )
+    known = {reason.name for reason in TABLE["Every kind"]}
+    assert {failures.reason_of(error) for error in errors} == known
 
 
 @pytest.mark.parametrize("kind", TABLE)

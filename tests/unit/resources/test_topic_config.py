@@ -5,8 +5,39 @@ from typing import Any
 import pytest
 
 from tidemark.configuration.layers import topic_defaults
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_operator.resources.topic import TopicSpec
-from tidemark_operator.resources.topic_config import kafka_config, retention_problem
+from tidemark_operator.resources.topic_config import (
+    kafka_config,
+    retention_problem,
+    spec_of_kafka_config,
+)
+
+
+@pytest.mark.parametrize(
+    ("tiering", "block"),
+    [
+        (Tiering(TieringState.ENABLED, 0), {"enabled": True}),
+        (
+            Tiering(TieringState.DISABLED, 1, DisablePolicy.DELETE),
+            {"enabled": False, "disablePolicy": "Delete"},
+        ),
+    ],
+    ids=["enabled", "disabled"],
+)
+def test_a_spec_is_made_of_a_configuration(tiering: Tiering, block: dict[str, object]) -> None:
+    """As a restored topic's: what comes of it is what it was made of."""
+    config = {
+        "local.retention.bytes": "1048576",
+        "local.retention.ms": "1500",
+        "remote.storage.enable": str(block["enabled"]).lower(),
+        "retention.ms": "-1",
+    }
+    made = spec_of_kafka_config({**config, "no.longer.there": "1"}, tiering)
+    local = {"time": "1500ms", "size": "1048576"}
+    assert made == {"tiering": {**block, "localRetention": local}, "config": {"retention.ms": "-1"}}
+    counts = {"partitions": 1, "replicationFactor": 1, "clusterRef": {"name": "c"}}
+    assert kafka_config(TopicSpec.model_validate({**counts, **made})) == config
 
 
 def _spec(**fields: Any) -> TopicSpec:

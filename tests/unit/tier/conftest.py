@@ -20,6 +20,7 @@ from tidemark.tier.objects import (
     ObjectStore,
     PreconditionFailed,
     StoreUnavailable,
+    UnfinishedUpload,
     Version,
 )
 from tidemark.tier.segment import SegmentEntry, new_segment
@@ -85,6 +86,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
+        self.uploads: list[UnfinishedUpload] = []
 
     def get(self, key: str) -> Got:
         if key not in self.objects:
@@ -123,6 +125,12 @@ class MemoryStore:
         for key in sorted(self.objects):
             if key.startswith(prefix):
                 yield ObjectInfo(key, len(self.objects[key]), 0)
+
+    def unfinished(self) -> Iterator[UnfinishedUpload]:
+        yield from tuple(self.uploads)
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        self.uploads.remove(upload)
 
     def describe(self) -> str:
         return "memory"

@@ -192,3 +192,27 @@ def test_writing_and_pruning_at_once(directory: DirectoryStore) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(churn, range(4)))
     assert list(directory.list("")) == []
+
+
+def test_folders_that_are_deeper_than_a_key_is_long_are_passed_over(
+    directory: DirectoryStore, tmp_path: Path
+) -> None:
+    """With more of them each sweep, and each deletion of a topic, ended in a RecursionError."""
+    directory.put("data/a/b", b"1")
+    folder = os.open(tmp_path / "data", os.O_RDONLY)
+    for _ in range(600):
+        os.mkdir("d", dir_fd=folder)
+        inner = os.open("d", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=folder))
+    os.close(folder)
+    assert [info.key for info in directory.list("data/")] == ["data/a/b"]
+
+
+def test_a_temporary_file_of_any_name_is_removed(directory: DirectoryStore, tmp_path: Path) -> None:
+    directory.put("a", b"1")
+    (tmp_path / ".tidemark-store" / "tmp" / "a\\b").write_bytes(b"1")
+    (found,) = directory.unfinished()
+    directory.abort(found)
+    assert list(directory.unfinished()) == []

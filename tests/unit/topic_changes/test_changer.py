@@ -18,7 +18,7 @@ from tidemark.wire.topics import (
     TopicChange,
     TopicChangeResult,
 )
-from tidemark_operator.controller import snapshot
+from tidemark_operator.controller import resizing, snapshot
 from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, NotFound
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json
 from tidemark_operator.objects.ownership import MANAGER
@@ -130,6 +130,19 @@ async def test_counts_that_are_not_said_are_the_clusters(changes: Changes) -> No
     changes.world.edit(CLUSTER, "main", config=cluster)
     assert await changes.one(create(partitions=-1, replicas=-1)) == ("none", "")
     assert (changes.spec()["partitions"], changes.spec()["replicationFactor"]) == (4, 2)
+
+
+async def test_more_replicas_than_brokers_are_granted_where_the_cluster_says_so(
+    changes: Changes,
+) -> None:
+    """KIP-409."""
+    assert (await changes.one(create(replicas=3)))[0] == "invalid_replication_factor"
+    config = {"enable.under.replicated.topic.creation": "true"}
+    changes.world.edit(CLUSTER, "main", config=config)
+    state = changes.world.services.state
+    state.cluster = dataclasses.replace(state.cluster, config=config)
+    assert await changes.one(create(replicas=3)) == ("none", "")
+    assert changes.spec()["replicationFactor"] == 3
 
 
 async def test_validation_alone_writes_nothing(changes: Changes) -> None:
@@ -649,18 +662,26 @@ async def test_a_factor_that_a_move_could_not_write_is_written_later(changes: Ch
     for _ in range(2):
         await reconciler.reconcile(changes.world.key(TOPIC, "t"))
     assert changes.spec()["replicationFactor"] == 1
-    assert changes.world.condition(TOPIC, "t", "Ready")[0] == "True"
-    assert "ReplicationFactorFixed" not in changes.world.events.reasons
+    assert changes.world.condition(TOPIC, "t", "Stalled")[0] == "False"
+    assert not changes.world.services.state.resizing, "the manifest followed, not the partitions"
 
 
-async def test_a_factor_that_a_person_has_written_is_not_written_over(changes: Changes) -> None:
+async def test_partitions_follow_a_factor_that_a_person_has_written(changes: Changes) -> None:
+    """It was refused, and was to be set back."""
     await _placed(changes, replicas=2)
     changes.world.edit(TOPIC, "t", replicationFactor=1)
     changes.world.server.hold(TOPIC, "t", "kubectl-edit", ("spec", "replicationFactor"))
     reconciler = TopicReconciler(changes.world.services)
     await reconciler.reconcile(changes.world.key(TOPIC, "t"))
     assert changes.spec()["replicationFactor"] == 1
-    assert changes.world.condition(TOPIC, "t", "Stalled")[1] == "ReplicationFactorFixed"
+    assert changes.world.condition(TOPIC, "t", "Stalled")[0] == "False"
+    services = changes.world.services
+    await services.committer.decide(resizing.step)
+    (row,) = services.state.all_rows()
+    assert (len(row.replicas), row.leader) == (1, *row.isr)
+    await reconciler.reconcile(changes.world.key(TOPIC, "t"))
+    assert changes.world.condition(TOPIC, "t", "FullyReplicated")[1] != "ReplicationFactorChanging"
+    assert not services.state.resizing
 
 
 async def test_leaders_are_elected(changes: Changes) -> None:

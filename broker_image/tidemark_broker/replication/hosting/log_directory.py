@@ -68,6 +68,7 @@ class LogDirectory:
         self._waiting: list[tuple[Partition, asyncio.Future[None]]] = []
         self._requested = asyncio.Event()
         self._checkpoint_error = ""
+        self._probe_error = ""
         self.failures = StorageFailures()
 
     @classmethod
@@ -106,8 +107,14 @@ class LogDirectory:
         """Logs that are here, those that do not open included."""
         return len(self._logs.logs()) + len(self._logs.failures)
 
+    def directory_error(self) -> str:
+        """What is wrong with the directory as a whole: it takes nothing. What single replicas'
+        files refuse is theirs."""
+        return self._checkpoint_error or (self._probe_error if self.failures.count else "")
+
     def error(self) -> str:
-        """For BrokerStatus: what is wrong with the disk, empty when all is well."""
+        """For BrokerStatus: what is wrong with the disk, or with the files of replicas; empty when
+        all is well."""
         if self._checkpoint_error:
             return self._checkpoint_error
         if self._logs.failures:
@@ -174,7 +181,12 @@ class LogDirectory:
     def probe(self) -> None:
         """Is there room to write again? Writes some, durably, and removes it (blocks). All logs lie
         on one disk."""
-        probe_room(self._logs.directory, _ROOM_BYTES)
+        try:
+            probe_room(self._logs.directory, _ROOM_BYTES)
+        except StorageError as error:
+            self._probe_error = str(error)
+            raise
+        self._probe_error = ""
 
     def discard(self, tp: TopicPartition) -> None:
         """Remove the folder of one of them (blocks)."""

@@ -71,7 +71,7 @@ class Placement:
     def forget(self, removals: Removals) -> None:
         """What they name is not wanted here any more."""
         for key in [key for key in self._offline if removals.name(key)]:
-            del self._offline[key]
+            self._context.failures.forget(self._offline.pop(key).tp)
 
     def host(self, found: FoundLog) -> Partition:
         """Take over a log that was on the disk already; it has no role yet."""

@@ -10,9 +10,12 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Container, Iterable, Mapping
+from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.leader_epochs import same_generation
+from tidemark.tiering import Tiering
 from tidemark.wire import control
 from tidemark_broker.replication.following.fetchers import Fetchers
 from tidemark_broker.replication.hosting.hosted import Hosted
@@ -24,12 +27,26 @@ from tidemark_broker.replication.hosting.repair import Repairs
 from tidemark_broker.replication.hosting.take_overs import TakeOvers
 from tidemark_broker.replication.metadata import CHANGED, MetadataCache, TopicMetadata
 from tidemark_broker.replication.partition import Partition, ReplicaContext, Role, in_sync, roles
+from tidemark_broker.replication.partition.state_file import StoredState
 from tidemark_broker.replication.remote import RemoteLog
 from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
 _LOCKS_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class HeldReplica:
+    """A replica that is on the disk, with what its broker was told last; None: nothing, or what was
+    told cannot be read."""
+
+    topic: str
+    topic_id: uuid.UUID
+    partition: int
+    row: control.PartitionState | None
+    tiering: Tiering | None
+
 
 #: One replica's part of a message; gives what went wrong with it.
 Change = Awaitable[control.PartitionError | None]
@@ -107,6 +124,18 @@ class ReplicaManager:
     def by_id(self, topic_id: uuid.UUID, partition: int) -> Partition | None:
         """A hosted replica by topic id."""
         return self._hosted.by_key.get((topic_id, partition))
+
+    def held(self) -> list[HeldReplica]:
+        """Every replica that is open."""
+        return [_held(each.tp, each.topic_id, each.stored) for each in self.partitions]
+
+    def held_unopened(self) -> list[HeldReplica]:
+        """Those that were found at the start and do not open (blocks)."""
+        return [
+            _held(each.tp, each.topic_id, self._logs.state_of(each))
+            for each in self._logs.unopened()
+            if each.topic_id is not None
+        ]
 
     def is_led(self, topic_id: uuid.UUID, row: control.PartitionState) -> bool:
         """Does the broker lead that the row names? This one knows whether it does itself: what the
@@ -238,7 +267,15 @@ class ReplicaManager:
     def _knew_an_older_row(self, key: TopicIdPartition, row: control.PartitionState) -> bool:
         hosted = self._hosted.by_key.get(key)
         known = None if hosted is None else hosted.row
-        return known is not None and known.partition_epoch < row.partition_epoch
+        if known is None or known.partition_epoch >= row.partition_epoch:
+            return False
+        if not same_generation(known.leader_epoch, row.leader_epoch):
+            logger.warning(
+                "%s-%d is no replica any more since its partition was rebuilt: kept as it is",
+                *key,
+            )
+            return False  # whoever rebuilt it may not have heard of this one
+        return True
 
     def _log_unknown(self, request: control.PartitionStatesRequest) -> None:
         named = {topic.topic_id for topic in request.topics}
@@ -318,3 +355,13 @@ class ReplicaManager:
 
     async def _gather(self, work: Iterable[Change]) -> list[control.PartitionError]:
         return [error for error in await asyncio.gather(*work) if error is not None]
+
+
+def _held(tp: TopicPartition, topic_id: uuid.UUID, stored: StoredState | None) -> HeldReplica:
+    return HeldReplica(
+        topic=tp.topic,
+        topic_id=topic_id,
+        partition=tp.partition,
+        row=None if stored is None else stored.row,
+        tiering=None if stored is None else stored.tiering,
+    )

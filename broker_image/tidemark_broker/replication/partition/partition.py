@@ -217,9 +217,11 @@ class Partition:
 
     @property
     def min_isr(self) -> int:
-        """Effective ``min.insync.replicas``; of an internal topic no more than the replicas that
-        are brokers, as the controller counts."""
-        places = () if self.row is None else self.row.replicas
+        """Effective ``min.insync.replicas``, as the controller counts: replicas that are being
+        added are not asked for yet, and of an internal topic no more than those that are
+        brokers."""
+        row = self.row
+        places = () if row is None else tuple(n for n in row.replicas if n not in row.adding)
         if self.topic in COORDINATORS_TOPICS:
             places = tuple(node for node in places if node >= 0)
         replicas = max(1, len(places))

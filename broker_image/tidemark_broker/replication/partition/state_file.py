@@ -101,6 +101,17 @@ def _row_to_json(row: control.PartitionState) -> dict[str, object]:
         "isr": list(row.isr),
         "manifest": row.manifest,
         "leaderRecoveryState": row.leader_recovery_state,
+        **{name: list(ids) for name, ids in _places(row).items() if ids},
+    }
+
+
+def _places(row: control.PartitionState) -> dict[str, tuple[int, ...]]:
+    """What most rows have nothing of."""
+    return {
+        "adding": row.adding,
+        "removing": row.removing,
+        "elr": row.elr,
+        "lastKnownElr": row.last_known_elr,
     }
 
 
@@ -114,6 +125,11 @@ def _row_from_json(data: Mapping[str, object]) -> control.PartitionState:
         isr=_integers(data["isr"]),
         manifest=bool(data["manifest"]),
         leader_recovery_state=_recovery_state(data.get("leaderRecoveryState")),
+        has_eligible_leaders=bool(data.get("elr") or data.get("lastKnownElr")),
+        adding=_integers(data.get("adding", [])),
+        removing=_integers(data.get("removing", [])),
+        elr=_integers(data.get("elr", [])),
+        last_known_elr=_integers(data.get("lastKnownElr", [])),
     )
 
 

@@ -46,6 +46,12 @@ class StorageFailures:
             logger.info("storage of %s works again", tp)
             self.changed()
 
+    def forget(self, tp: TopicPartition) -> None:
+        """The partition is no more of this broker's: what its storage refused concerns nobody."""
+        if self._backoffs.pop(tp, None) is not None:
+            self._messages.pop(tp, None)
+            self.changed()
+
     def may_try(self, tp: TopicPartition, now_s: float) -> bool:
         """False while the pause after a failure lasts."""
         backoff = self._backoffs.get(tp)

@@ -2,8 +2,9 @@
 // binary, for one machine: etcd and kube-apiserver in one process ("serve"),
 // and the client that goes with them ("kubectl").
 //
-// It has no controller manager, scheduler or kubelet: it is a real API server
-// with a real store behind it, which is all that an operator needs.
+// It has no scheduler and no kubelet, and of the controller manager only what
+// ends the life of objects (controllers.go): it is a real API server with a
+// real store behind it, which is all that an operator needs.
 package main
 
 import (

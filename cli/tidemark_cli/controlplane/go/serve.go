@@ -134,11 +134,13 @@ func run(ctx context.Context, l layout, listener *net.TCPListener, server string
 	defer stopAPI()
 	apiDone := make(chan error, 1)
 	go func() { apiDone <- runAPIServer(apiCtx, l, listener) }()
-	announced := make(chan error, 1)
+	announced, controllers := make(chan error, 1), make(chan error, 1)
 	go func() {
-		if err := awaitReady(apiCtx, server, creds); err == nil {
-			announced <- announce(l, server)
+		if err := awaitReady(apiCtx, server, creds); err != nil {
+			return
 		}
+		announced <- announce(l, server)
+		controllers <- runControllers(apiCtx, server, creds)
 	}()
 
 	for {
@@ -148,6 +150,12 @@ func run(ctx context.Context, l layout, listener *net.TCPListener, server string
 				stopAPI()
 				<-apiDone
 				return fmt.Errorf("ready file: %w", err)
+			}
+		case err := <-controllers:
+			if err != nil {
+				stopAPI()
+				<-apiDone
+				return fmt.Errorf("controllers: %w", err)
 			}
 		case err := <-etcd.Err():
 			stopAPI()

@@ -1,5 +1,7 @@
-"""A Broker's status: its registration, what it leads and holds, Registered and Ready."""
+"""A Broker's status: its registration, what it leads and holds, Registered,
+Ready, Draining."""
 
+from tidemark_operator.controller import protection
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import BrokerHealth, BrokerInfo
 from tidemark_operator.controller.status.conditions import (
@@ -9,18 +11,26 @@ from tidemark_operator.controller.status.conditions import (
     render,
     summary,
 )
+from tidemark_operator.controller.status.draining import drain_status
 
 
 def broker_status(state: ControllerState, broker: BrokerInfo, *, now_ms: int) -> StatusResult:
     """The whole status. For a registration that is about to be persisted, pass the drafted broker
     (the state still has the former one)."""
-    conditions = _conditions(broker, state.health.get(broker.node_id, BrokerHealth()))
+    health = state.health.get(broker.node_id, BrokerHealth())
+    conditions = _conditions(broker, health, unreached=state.unreached)
     status: dict[str, object] = dict(broker.status)
     status["observedGeneration"] = broker.generation
     status["controllerEpoch"] = state.controller_epoch
+    status.pop("rack", None)
     if broker.registered:
         status.update(_registration(broker))
         status.update(_figures(state, broker))
+    status.pop("drain", None)
+    leaving = drain_status(state, broker)
+    if leaving is not None:
+        conditions.append(leaving[0])
+        status["drain"] = leaving[1]
     status["conditions"] = render(
         conditions, broker.status, generation=broker.generation, now_ms=now_ms
     )
@@ -29,7 +39,9 @@ def broker_status(state: ControllerState, broker: BrokerInfo, *, now_ms: int) ->
 
 
 def _registration(broker: BrokerInfo) -> dict[str, object]:
+    rack = {} if broker.reported_rack is None else {"rack": broker.reported_rack}
     return {
+        **rack,
         "brokerEpoch": broker.broker_epoch,
         "incarnationId": str(broker.incarnation_id),
         "directoryId": str(broker.directory_id),
@@ -41,11 +53,9 @@ def _registration(broker: BrokerInfo) -> dict[str, object]:
 
 
 def _figures(state: ControllerState, broker: BrokerInfo) -> dict[str, object]:
-    keys = state.keys_on(broker.node_id)
-    rows = [row for key in keys if (row := state.row(key)) is not None]
     figures: dict[str, object] = {
-        "leaders": sum(row.leader == broker.node_id for row in rows),
-        "replicas": len(rows),
+        "leaders": state.leader_count(broker.node_id),
+        "replicas": state.replica_count(broker.node_id),
     }
     health = state.health.get(broker.node_id)
     if health is not None:
@@ -53,8 +63,10 @@ def _figures(state: ControllerState, broker: BrokerInfo) -> dict[str, object]:
     return figures
 
 
-def _conditions(broker: BrokerInfo, health: BrokerHealth) -> list[Condition]:
-    main = _main(broker, health)
+def _conditions(broker: BrokerInfo, health: BrokerHealth, *, unreached: bool) -> list[Condition]:
+    main = _main(broker, health, unreached=unreached)
+    if broker.deletion_held:
+        main[2] = condition("Stalled", True, "DeletionProtected", protection.held_text("Broker"))
     if not broker.registered:
         text = f"start a broker with node.id {broker.node_id} and this cluster's id"
         return [*main, condition("Registered", False, "NeverRegistered", text)]
@@ -62,7 +74,7 @@ def _conditions(broker: BrokerInfo, health: BrokerHealth) -> list[Condition]:
     return [*main, condition("Registered", True, "Registered", text)]
 
 
-def _main(broker: BrokerInfo, health: BrokerHealth) -> list[Condition]:
+def _main(broker: BrokerInfo, health: BrokerHealth, *, unreached: bool) -> list[Condition]:
     if not broker.registered:
         text = f"waiting for a broker with node.id {broker.node_id} to register"
         return summary(ready=False, reason="NeverRegistered", message=text, reconciling=True)
@@ -72,9 +84,15 @@ def _main(broker: BrokerInfo, health: BrokerHealth) -> list[Condition]:
     if broker.fenced:
         text = "fenced: it does not answer, or has not caught up with the controller yet"
         return summary(ready=False, reason="Fenced", message=text, reconciling=True)
-    if health.storage_error:
-        text = f"log directory: {health.storage_error}"
+    if unreached:
+        text = "it was live when this operator took over, and has not reached it since, as no other"
+        return summary(ready=False, reason="NotReached", message=text, reconciling=True)
+    if health.directory_error:
+        text = f"log directory: {health.directory_error}"
         return summary(ready=False, reason="LogDirectoryFailed", message=text, stalled=True)
+    if health.storage_error:
+        text = f"serving, but for replicas whose files refuse: {health.storage_error}"
+        return summary(ready=True, reason="ReplicasFailed", message=text)
     if health.remote_error:
         text = f"serving; the remote tier does not answer: {health.remote_error}"
         return summary(ready=True, reason="RemoteStorageUnavailable", message=text)

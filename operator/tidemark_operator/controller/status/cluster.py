@@ -1,13 +1,15 @@
 """A Cluster's status: brokers, tiered topics, remote bytes, whether the remote tier answers.
 
-What the shell owns there (controller, clusterId, slices, storeId, acceptedStorage, nextProducerId,
-leftBehind) is kept as it was read.
+What the shell owns there (controller, clusterId, slices, storeId, acceptedStorage, nextProducerId)
+is kept as it was read; so is leftBehind, but for what was adopted or is to be forgotten.
 """
 
-from tidemark_operator.controller import epochs
+from tidemark_operator.controller import departure, epochs, left_behind, protection
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.controller.rebuilding import is_done
+from tidemark_operator.controller.status import rebuilding
 from tidemark_operator.controller.status.conditions import (
     Condition,
     StatusResult,
@@ -15,22 +17,33 @@ from tidemark_operator.controller.status.conditions import (
     render,
     summary,
 )
+from tidemark_operator.controller.status.left_behind import rendered
 
 
-def cluster_status(state: ControllerState, *, now_ms: int) -> StatusResult:
-    """The whole status."""
+def cluster_status(state: ControllerState, *, generation: int, now_ms: int) -> StatusResult:
+    """The whole status; ``generation`` is the one whose storage was looked at."""
     cluster = state.cluster
     registered = [broker for broker in state.brokers.values() if broker.registered]
     fenced = [broker.node_id for broker in registered if not broker.live]
-    conditions = [*_main(state, len(registered), fenced), *_storage(state)]
+    conditions = [*_main(state, len(registered), fenced), *_storage(state), *_swept(state)]
+    if cluster.deletion_held:
+        text = protection.held_text("Cluster")
+        conditions[2] = condition("Stalled", True, "DeletionProtected", text)
     status: dict[str, object] = dict(cluster.status)
-    status["observedGeneration"] = cluster.generation
+    status["observedGeneration"] = generation
     status["brokers"] = {"registered": len(registered), "fenced": len(fenced)}
     status["tieredTopics"] = sum(needs_tier(state, topic) for topic in state.topics.values())
     status["remoteBytes"] = sum(report.remote_bytes for report in state.reports.values())
-    status["conditions"] = render(
-        conditions, cluster.status, generation=cluster.generation, now_ms=now_ms
-    )
+    kept = left_behind.settle(state).kept
+    if kept != cluster.orphans:
+        status["leftBehind"] = rendered(kept)
+    if not kept:
+        status.pop("leftBehind", None)
+    status.update(rebuilding.rendered(state, now_ms=now_ms))
+    for name in rebuilding.FIELDS:
+        if not status.get(name):
+            status.pop(name, None)
+    status["conditions"] = render(conditions, cluster.status, generation=generation, now_ms=now_ms)
     return StatusResult(status=status, sentence=f"cluster {cluster.key}: {conditions[0].message}")
 
 
@@ -51,6 +64,13 @@ def needs_tier(state: ControllerState, topic: TopicInfo) -> bool:
 
 
 def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Condition]:
+    if state.cluster.deleting:
+        names = (
+            [topic.key.rpartition("/")[2] for topic in state.topics.values()],
+            [broker.key.rpartition("/")[2] for broker in state.brokers.values()],
+        )
+        text = departure.waiting_text(*names) or "its PartitionSlices are being removed"
+        return summary(ready=False, reason="Deleting", message=text, reconciling=True)
     live = registered - len(fenced)
     problem = state.cluster.certificates_problem
     if problem:
@@ -61,9 +81,22 @@ def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Co
     if not live:
         text = "no broker is live: start one (its nodeId needs a Broker object)"
         return summary(ready=False, reason="NoBrokers", message=text, reconciling=True)
+    if state.unreached:
+        text = (
+            f"no broker has reached this operator since it took over ({count(live, 'broker')} "
+            "were live then, and are not fenced for that): see whether they run, and reach it"
+        )
+        return summary(ready=False, reason="NoBrokerReached", message=text, reconciling=True)
     text = f"{count(live, 'broker')} live"
     if fenced:
         text += f", fenced: {numbers(fenced)}"
+    if state.cluster.rebuilding is not None and not is_done(state):
+        return summary(
+            ready=False,
+            reason="Rebuilding",
+            message=f"{rebuilding.sentence(state)} ({text})",
+            reconciling=True,
+        )
     left = epochs.left(state.controller_epoch)
     if left < epochs.RUNNING_OUT:
         text += (
@@ -87,3 +120,13 @@ def _storage(state: ControllerState) -> list[Condition]:
         text = f"broker {failing[0]}: {state.health[failing[0]].remote_error}"
         return [condition("RemoteStorageReady", False, "RemoteStorageUnavailable", text)]
     return [condition("RemoteStorageReady", True, "Answering", "the remote tier answers")]
+
+
+def _swept(state: ControllerState) -> list[Condition]:
+    """TierSwept; absent until a sweep has said what it has left."""
+    left = state.cluster.swept
+    if left is None or not state.cluster.remote_storage:
+        return []
+    if not left:
+        return [condition("TierSwept", True, "Swept", "everything in the tier is named by a head")]
+    return [condition("TierSwept", False, "OrphansLeft", left)]

@@ -1,13 +1,16 @@
 """Why partitions have no leader, or one that cannot serve, and every way out that there is.
 
-Three stories: nobody who has all that is committed is live (start one of them); or all who are live
-came back without proof that they lost nothing, and enough of them must say how far their logs reach
-before the longest leads (KIP-966); or the storage of the only one who may lead refuses. An unclean
+A leader that was elected and has not acknowledged it is none yet. Else there are three stories:
+nobody who has all that is committed is live (start one of them); or all who are live came back
+without proof that they lost nothing, and enough of them must say how far their logs reach before
+the longest leads (KIP-966); or the storage of the only one who may lead refuses. An unclean
 election ends the first two as well, where there is anybody else to lead: only then it is named.
+What a person may accept instead, copy by copy, is offered in the second (:mod:`accepted_losses`).
 """
 
 from collections.abc import Iterable, Sequence
 
+from tidemark_operator.controller import accepted_losses
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import numbers
 from tidemark_operator.controller.model import PartitionRow, TopicInfo, unclean_election
@@ -29,8 +32,10 @@ def no_leader(
         return _election_waits(state, topic, waiting)
     holders = {replica for row in rows for replica in row.holders}
     ways = [f"start {_brokers(_down(state, holders) or holders)} (the last to have all records)"]
+    if _down(state, holders) == holders:
+        ways.append("delete its Broker if it never comes back")
     others = any(set(row.hosts).difference(row.holders) for row in rows)
-    reasons = _ways(state, topic, ways) if others else ways[0]
+    reasons = _ways(state, topic, ways) if others else ", or ".join(ways)
     text = f"partitions {numbers(row.partition for row in rows)} have no leader: {reasons}"
     return summary(ready=False, reason="PartitionsOffline", message=text, reconciling=True)
 
@@ -59,6 +64,7 @@ def _election_waits(
         f"{_brokers(unproven)} may have lost the latest records in a crash, and too few have said "
         f"how far their logs reach for the longest to lead: {_ways(state, topic, ways)}"
     )
+    text += accepted_losses.offer_text(state, topic, rows)
     return summary(ready=False, reason="ElectionWaits", message=text, reconciling=True)
 
 
@@ -74,6 +80,29 @@ def storage_refuses(state: ControllerState, rows: Sequence[PartitionRow]) -> lis
         f"repair the log directory of {leaders} (see its Broker's Ready){others}"
     )
     return summary(ready=False, reason="StorageFailed", message=text, reconciling=True)
+
+
+def leaders_starting(
+    state: ControllerState, topic: TopicInfo, rows: Sequence[PartitionRow]
+) -> list[Condition]:
+    """Ready, Reconciling and Stalled of a topic some of whose leaders (of ``rows``) have not
+    acknowledged that they lead: no producer can write there yet."""
+    known = state.acknowledgements
+    partitions = numbers(row.partition for row in rows)
+    late = {row.leader for row in rows if not known.has_told(state.brokers.get(row.leader))}
+    if known.is_overdue(topic.id):
+        late.update(row.leader for row in rows)
+    text = f"the leaders of partitions {partitions} are being told that they lead"
+    if late:
+        text = (
+            f"partitions {partitions} cannot be written: {_brokers(late)} did not acknowledge "
+            "yet to lead them: see whether they run and reach the operator, and look at their logs"
+        )
+    refusals = (known.refusal(row, row.leader) for row in rows)
+    refused = next((each for each in refusals if each is not None), None)
+    if refused is not None:
+        text += f"; partition {refused.partition} was refused: {refused.message}"
+    return summary(ready=False, reason="LeadersStarting", message=text, reconciling=True)
 
 
 def _ways(state: ControllerState, topic: TopicInfo, ways: Sequence[str]) -> str:

@@ -1,6 +1,7 @@
 """When a status is written: never a no-op, and figures that move on their own once a minute.
 
-Everything but the figures is written at once. During a disablement its progress may be written
+Everything but the figures is written at once, and so is the first that the tier has, or the last
+that it had. During a disablement its progress may be written
 every five seconds: somebody is watching it.
 """
 
@@ -62,11 +63,19 @@ def figures_interval_ms(status: Json) -> int:
 
 
 def without_figures(status: Json) -> Json:
-    """A status without the fields that move on their own."""
+    """A status without the fields that move on their own; of the tier's, whether there is
+    anything."""
     return {name: _strip(name, value) for name, value in status.items() if (name,) not in _FIGURES}
 
 
 def _strip(name: str, value: object) -> object:
     if not isinstance(value, Mapping):
         return value
-    return {inner: item for inner, item in value.items() if (name, inner) not in _FIGURES}
+    kept = {inner: item for inner, item in value.items() if (name, inner) not in _FIGURES}
+    if name == "tiering":
+        kept["anything"] = [inner for inner in sorted(value) if _is_some(value, inner)]
+    return kept
+
+
+def _is_some(figures: Mapping[str, object], name: str) -> bool:
+    return ("tiering", name) in _FIGURES and bool(figures[name])

@@ -1,4 +1,4 @@
-"""Every reason that a condition may have, what it means and what helps: docs/troubleshooting.md.
+"""Every reason that a condition may have, what it means and what helps: docs/conditions.md.
 
 A message says what is the matter with *this* object; here stands what is true whenever the reason
 is met. ``tests/unit/repository/test_pages.py`` holds the table to the reasons that the sources
@@ -27,7 +27,12 @@ TOPIC = (
         "No operator has looked at the object yet.",
         "Start the operator.",
     ),
-    Reason("Serving", "Ready=True", "Every partition has a leader.", _NOTHING),
+    Reason(
+        "Serving",
+        "Ready=True",
+        "Every partition has a leader that knows that it leads: producers can write.",
+        _NOTHING,
+    ),
     Reason(
         "Settled",
         "Reconciling=False, Stalled=False",
@@ -52,28 +57,39 @@ TOPIC = (
     ),
     Reason("Placing", "Ready=False, Reconciling=True", "Partitions are being placed.", "Wait."),
     Reason(
+        "LeadersStarting",
+        "Ready=False, Reconciling=True",
+        "Leaders were elected, or partitions created, and not all of their brokers have "
+        "acknowledged it: nobody can write there yet.",
+        "Wait; look at the logs of the brokers that the message names.",
+    ),
+    Reason(
         "PartitionsOffline",
         "Ready=False, Reconciling=True",
         "No live broker has all that is committed, so nobody leads.",
-        "Start one of the brokers that the message names.",
+        "Start one of the brokers that the message names, or delete the Broker of one that never "
+        "comes back.",
     ),
     Reason(
         "ElectionWaits",
         "Ready=False, Reconciling=True",
         "All live replicas came back from a crash and may have lost a tail; too few have said how "
         "far their logs reach (KIP-966).",
-        "Start the other brokers that the message names.",
+        "Start the other brokers that the message names, or accept the copy that it names by "
+        "tidemark.dev/accept-copy.",
     ),
     Reason(
         "LastCopyMissing",
         "Ready=False, Stalled=True",
         "No complete copy of a partition is left: the directory of the last one is another now.",
-        "Bring back the log directory of a broker that had one.",
+        "Bring back the log directory of a broker that had one, or accept what another has, and "
+        "the loss of the rest, by tidemark.dev/accept-copy with the value that the message names.",
     ),
     Reason(
         "StorageFailed",
         "Ready=False, Reconciling=True; FullyReplicated=False",
-        "The disk of a leader refuses, and no other live replica has all records.",
+        "The disk of a leader refuses, and no other live replica has all records; in "
+        "FullyReplicated also the disk of another replica.",
         "Repair that log directory; the Broker's Ready says what is wrong with it.",
     ),
     Reason(
@@ -91,14 +107,30 @@ TOPIC = (
     Reason(
         "AdoptionRequired",
         "Ready=False, Stalled=True",
-        "The topic name exists under an id that no Topic has. Adoption is not built yet.",
-        "Choose another topicName.",
+        "The topic name exists under an id that no Topic has.",
+        "Annotate the Topic with tidemark.dev/adopt-topic-id and the id that the message names, or "
+        "choose another topicName.",
     ),
     Reason(
-        "PartitionsLost",
+        "AdoptionRefused",
+        "Stalled=True; Ready=False where nothing was placed yet",
+        "tidemark.dev/adopt-topic-id, or tidemark.dev/restore-from-tier, names what this Topic "
+        "cannot take over.",
+        "Correct the annotation (the message lists the ids that can be adopted), or remove it.",
+    ),
+    Reason(
+        "Adopting",
+        "Ready=False, Reconciling=True",
+        "The Topic has taken over the id of a topic that was there; its partitions follow.",
+        "Wait.",
+    ),
+    Reason(
+        "Rebuilding",
         "Ready=False, Stalled=True",
-        "Partitions that were placed are in no PartitionSlice. Nothing is created in their place.",
-        "Restore the slices from a backup.",
+        "PartitionSlices are lost, or older than what brokers were told. The partitions are "
+        "rebuilt from what brokers report; nothing is elected, made anew or deleted before.",
+        "Start the brokers that the message names, or give up what only they have by "
+        "tidemark.dev/rebuild-without with the value that it names.",
     ),
     Reason(
         "SliceFull",
@@ -107,10 +139,17 @@ TOPIC = (
         "Use fewer partitions, or another Cluster.",
     ),
     Reason(
-        "ReplicationFactorFixed",
-        "Ready=False, Stalled=True",
-        "The replication factor differs from what was placed: it changes by a reassignment only.",
-        "Set it back.",
+        "ReplicationFactorWaits",
+        "Stalled=True",
+        "The manifest asks for another number of replicas than there are, and brokers or leaders "
+        "are missing for it. The topic goes on with those it has.",
+        "Start brokers, or set the number back.",
+    ),
+    Reason(
+        "ReplicationFactorChanging",
+        "FullyReplicated=False",
+        "Replicas come, or go, until there are as many as the manifest says.",
+        "Wait.",
     ),
     Reason(
         "StorageUnavailable",
@@ -124,6 +163,13 @@ TOPIC = (
         "Local retention is longer than the retention that a default of the Cluster gives. A topic "
         "that is served goes on, and expires by the total.",
         "Shorten localRetention, or set retention.ms or retention.bytes on the Topic.",
+    ),
+    Reason(
+        "Compacted",
+        "Stalled=True; Ready=False where nothing was placed yet",
+        "The Topic is to be tiered, and log.cleanup.policy of the Cluster would have it compacted. "
+        "A topic with data in the tier is not compacted; another one is not tiered.",
+        "Set cleanup.policy to delete in spec.config, or leave tiering off.",
     ),
     Reason("AllInSync", "FullyReplicated=True", "All replicas are in sync.", _NOTHING),
     Reason(
@@ -204,7 +250,7 @@ TIER = (
         "LocalDataMissing",
         "TieringSettled=False",
         "The local log does not hold what follows the tier's end: a copy would leave a hole.",
-        "Let a replica lead that holds it.",
+        "Let a replica lead that holds it, or delete the records up to there.",
     ),
     Reason(
         "LogDiverged",
@@ -246,7 +292,7 @@ TIER = (
         "RemoteObjectMissing",
         "TieringSettled=False",
         "An object that the manifest names is not in the store.",
-        "Bring the object back; see whether something else deletes there.",
+        "Bring the object back, or give the records up; see whether something else deletes there.",
     ),
     Reason(
         "Fenced",
@@ -397,10 +443,24 @@ BROKER = (
         "Start it again.",
     ),
     Reason(
+        "NotReached",
+        "Ready=False, Reconciling=True",
+        "No broker has reached the operator since it took over. None is fenced for that: brokers "
+        "go on without a controller.",
+        "See whether the broker runs, and reaches the operator's control address.",
+    ),
+    Reason(
         "LogDirectoryFailed",
         "Ready=False, Stalled=True",
-        "The log directory refuses (full, or failing).",
+        "The log directory as a whole refuses (full, or failing).",
         "Make room, or repair it; the broker notices by itself.",
+    ),
+    Reason(
+        "ReplicasFailed",
+        "Ready=True",
+        "The broker serves; the files of single replicas refuse, and those are out.",
+        "Repair the files that the message names, or delete the topic; the broker notices by "
+        "itself.",
     ),
     Reason(
         "RemoteStorageUnavailable",
@@ -415,26 +475,51 @@ BROKER = (
         "Delete one of the two.",
     ),
     Reason(
-        "BrokerIsLive",
+        "MovingReplicas",
         "Draining=True",
-        "The Broker is being deleted while its broker runs.",
-        "Stop the broker.",
+        "The replicas of a broker that is drained or deleted move to others, as many at a time as "
+        "may catch up together.",
+        "Wait; tidemark.catch.up.replicas and its kin on the Cluster say how many.",
     ),
+    Reason(
+        "ReplicasCannotMove",
+        "Draining=True",
+        "The replicas that a broker still has cannot move: the message says which, and why.",
+        "Do what the message says.",
+    ),
+    Reason("Drained", "Draining=False", "A broker has no replica any more.", "Stop or delete it."),
     Reason(
         "ReplicasInUse",
         "Draining=True",
-        "The Broker is being deleted and has the last live copy of partitions.",
-        "Start the other replicas and let them catch up, or delete the topics.",
+        "The Broker is being deleted and has the last live copy of partitions, or one of so few "
+        "that min.insync.replicas needs it.",
+        "Start another broker, or the other replicas and let them catch up, delete the topics, or "
+        "give up a directory that never comes back by tidemark.dev/accept-lost-directory.",
     ),
 )
 
 CLUSTER = (
     Reason("Serving", "Ready=True", "At least one broker is live.", _NOTHING),
     Reason(
+        "Deleting",
+        "Ready=False, Reconciling=True",
+        "The Cluster is being deleted: it waits for its Topics and Brokers, which need it to go in "
+        "order; then the PartitionSlices go, and the Cluster last.",
+        "Delete the Topics and Brokers that the message names; their conditions say what holds "
+        "them.",
+    ),
+    Reason(
         "NoBrokers",
         "Ready=False, Reconciling=True",
         "No broker is live.",
         "Start one; its node id needs a Broker object.",
+    ),
+    Reason(
+        "NoBrokerReached",
+        "Ready=False, Reconciling=True",
+        "No broker has reached the operator since it took over. None is fenced for that: brokers "
+        "go on without a controller.",
+        "See whether brokers run, and reach the operator's control address.",
     ),
     Reason("Answering", "RemoteStorageReady=True", "The remote tier answers.", _NOTHING),
     Reason(
@@ -444,10 +529,24 @@ CLUSTER = (
         "The message says why: credentials, address, identity or topics that still need it.",
     ),
     Reason(
+        "Swept",
+        "TierSwept=True",
+        "The last sweep of the tier has left nothing that nothing names.",
+        _NOTHING,
+    ),
+    Reason(
+        "OrphansLeft",
+        "TierSwept=False",
+        "The last sweep of the tier has found what nothing names and did not remove it: it was too "
+        "young, lies in a folder without a manifest, or something could not be read.",
+        "Wait for what is young (tidemark.remote.sweep.delay.ms), or remove it with tidemark sweep "
+        "--delete; look at the rest, which tidemark sweep lists.",
+    ),
+    Reason(
         "SecondCluster",
         "Ready=False, Stalled=True",
         "The operator of this namespace looks after another Cluster.",
-        "Use one namespace for each Cluster.",
+        "Delete one of the two: each Cluster has a namespace of its own.",
     ),
     Reason(
         "EpochsRunningOut",
@@ -469,16 +568,29 @@ CLUSTER = (
         "Restore the Secret (locally, the folder) that the message names.",
     ),
     Reason(
+        "Rebuilding",
+        "Ready=False, Reconciling=True",
+        "PartitionSlices were lost, or are older than what brokers were told: status.rebuilding "
+        "has since when, and which. Topics are rebuilt from what brokers report.",
+        "Start the brokers that the message names, or delete their Brokers; see the Ready of "
+        "Topics.",
+    ),
+    Reason(
         "SlicesMissing",
         "Ready=False, Stalled=True",
-        "A PartitionSlice is not there. Nothing is decided without it.",
-        "Restore it from a backup.",
+        "A PartitionSlice was removed while it was in use: it is made again, and what stood in it "
+        "is rebuilt, at once; unless a Cluster that was made again is to take the slices over, "
+        "since how many there were is not known then.",
+        "Wait; for a Cluster that was made again restore the slice from a backup.",
     ),
     Reason(
         "SlicesOfAnotherCluster",
         "Ready=False, Stalled=True",
-        "PartitionSlices of an earlier Cluster of this name are there.",
-        "Remove them, or restore that Cluster.",
+        "PartitionSlices of an earlier Cluster of this name are there. Nothing is written before "
+        "it is clear whose they are.",
+        "To go on as that cluster, give the Cluster the annotation tidemark.dev/adopt-cluster-id "
+        "with the cluster id that the message names; to begin anew, remove those slices with their "
+        "finalizers.",
     ),
     Reason(
         "SliceUnreadable",
@@ -489,8 +601,8 @@ CLUSTER = (
     Reason(
         "SliceRefused",
         "Ready=False, Stalled=True",
-        "The API server refuses to create a slice.",
-        "The message has its answer.",
+        "The API server refuses to create a slice, or what is written to it.",
+        "The message has its answer: allow it, or apply the definitions and roles of this version.",
     ),
     Reason(
         "SlicesContended",
@@ -517,7 +629,10 @@ RECORD_DELETION = (
         "Wait; start brokers that are down.",
     ),
     Reason(
-        "TopicNotFound", "Succeeded=Unknown", "There is no such Topic.", "Create it, or correct it."
+        "TopicNotFound",
+        "Succeeded=Unknown",
+        "There is no such Topic. It is waited for until spec.timeout is over, or 5 minutes.",
+        "Create it, or correct it.",
     ),
     Reason("TopicNotReady", "Succeeded=Unknown", "The Topic is not placed yet.", "See its Ready."),
     Reason(
@@ -551,7 +666,7 @@ RECORD_DELETION = (
     Reason(
         "Timeout",
         "Succeeded=False, Stalled=True",
-        "spec.timeout is over.",
+        "The time of spec.timeout is over, or 5 minutes without it and without the Topic.",
         "Apply a new object; what was deleted stays deleted.",
     ),
 )
@@ -602,6 +717,18 @@ USER = (
     ),
 )
 
+#: Of what a person has protected, and has deleted all the same.
+PROTECTED = (
+    Reason(
+        "DeletionProtected",
+        "Stalled=True",
+        "The object is being deleted though tidemark.dev/deletion-protection is set. Nothing is "
+        "deleted, and all goes on.",
+        "Remove the annotation: then it goes. To keep a topic's data set deletionPolicy: Orphan "
+        "before, and adopt it by a new Topic (tidemark.dev/adopt-topic-id).",
+    ),
+)
+
 #: Of Topics, Brokers and Users alike.
 ELSEWHERE = (
     Reason(
@@ -614,7 +741,50 @@ ELSEWHERE = (
         "ClusterNotControlled",
         "Ready=False, Stalled=True",
         "The operator of this namespace looks after another Cluster.",
-        "Correct clusterRef, or start an operator for that Cluster.",
+        "Make the object again with another clusterRef, which is immutable, or in the namespace of "
+        "an operator that looks after that Cluster.",
+    ),
+)
+
+#: Of every kind: what the operator tried a few times and could not do.
+FAILING = (
+    Reason(
+        "Contended",
+        "Stalled=True",
+        "Another writer keeps changing the object between the operator's reading and its writing.",
+        "Find out who it is (metadata.managedFields), and stop it.",
+    ),
+    Reason(
+        "AccessDenied",
+        "Stalled=True",
+        "The API server does not let the operator's account do what the message says.",
+        "Allow it: apply the roles of this version.",
+    ),
+    Reason(
+        "WriteRefused",
+        "Stalled=True",
+        "The API server refuses what the operator writes: an admission policy, or resource "
+        "definitions of another version.",
+        "Apply the definitions of this version (crds/), or correct the policy that the message "
+        "names.",
+    ),
+    Reason(
+        "NotUnderstood",
+        "Stalled=True",
+        "This version of the operator cannot read the object; what was decided before holds.",
+        "Correct what the message names, or upgrade the operator.",
+    ),
+    Reason(
+        "DecisionNotStored",
+        "Stalled=True",
+        "What was decided could not be written to the PartitionSlices; it is tried again.",
+        "Do what the message says; see whether the API server is well.",
+    ),
+    Reason(
+        "InternalError",
+        "Stalled=True",
+        "A fault of the operator. Other objects are looked after as ever.",
+        "Report it, with the operator's log; a restart may help.",
     ),
 )
 
@@ -625,5 +795,7 @@ TABLE = {
     "Cluster": CLUSTER,
     "RecordDeletion": RECORD_DELETION,
     "User": USER,
+    "Topic, Broker and Cluster": PROTECTED,
     "Topic, Broker and User": ELSEWHERE,
+    "Every kind": FAILING,
 }

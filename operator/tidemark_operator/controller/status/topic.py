@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from tidemark.ids import id_text
 from tidemark.tiering import Tiering
 from tidemark.wire.control import TIER_INTEGRITY, PartitionStatus
+from tidemark_operator.controller import moving
+from tidemark_operator.controller.accepted_losses import offer_text
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.disablement import (
     DisablementProgress,
@@ -24,7 +26,11 @@ from tidemark_operator.controller.model import (
     TieringStatus,
     TopicInfo,
 )
+from tidemark_operator.controller.placement_records import partitions_in_rows
+from tidemark_operator.controller.resizing import Resizing
+from tidemark_operator.controller.status.accepted import recorded
 from tidemark_operator.controller.status.conditions import (
+    TRUE,
     Condition,
     StatusResult,
     approximate_bytes,
@@ -34,7 +40,11 @@ from tidemark_operator.controller.status.conditions import (
     summary,
     time_text,
 )
-from tidemark_operator.controller.status.offline import no_leader, storage_refuses
+from tidemark_operator.controller.status.offline import (
+    leaders_starting,
+    no_leader,
+    storage_refuses,
+)
 from tidemark_operator.controller.topics import TopicDecision
 
 
@@ -53,22 +63,55 @@ class Counts:
     waiting: tuple[PartitionStatus, ...]
     #: Those that are led by a replica whose storage refuses.
     refusing: tuple[PartitionRow, ...]
+    #: Those whose leader has not acknowledged that it leads.
+    starting: tuple[PartitionRow, ...]
+    #: Brokers that live, and whose storage refuses a replica.
+    failing_brokers: tuple[int, ...]
 
 
 def counts(state: ControllerState, topic: TopicInfo) -> Counts:
     rows = [state.rows_of(topic.id)[partition] for partition in sorted(state.rows_of(topic.id))]
     led = [row for row in rows if row.leader != NO_LEADER]
     return Counts(
-        desired=max(topic.partitions, len(rows)) * topic.replication_factor,
+        desired=sum(len(moving.target(row)) for row in rows),
         placed=sum(len(row.hosts) for row in rows),
-        in_sync=sum(len(row.isr) for row in led),
+        in_sync=sum(len(_staying(state, row)) for row in led),
         placeholders=sum(row.placeholders for row in rows),
         rows=len(rows),
         offline=tuple(row for row in rows if row.leader == NO_LEADER),
         lost=tuple(row.partition for row in rows if not row.holders),
         waiting=_waiting(state, led),
-        refusing=tuple(row for row in led if row.key in state.failed_on(row.leader)),
+        refusing=tuple(row for row in led if state.refuses(row, row.leader)),
+        starting=tuple(_starting(state, topic, led)),
+        failing_brokers=tuple(
+            sorted({host for row in rows for host in row.hosts if _fails(state, row, host)})
+        ),
     )
+
+
+def _staying(state: ControllerState, row: PartitionRow) -> list[int]:
+    """Replicas in sync, without those that a move takes away."""
+    return [node_id for node_id in state.in_sync(row) if node_id not in row.removing]
+
+
+def _fails(state: ControllerState, row: PartitionRow, node_id: int) -> bool:
+    return state.is_live(node_id) and state.refuses(row, node_id)
+
+
+def _starting(
+    state: ControllerState, topic: TopicInfo, led: Sequence[PartitionRow]
+) -> list[PartitionRow]:
+    """A topic that was Ready stays so while its leaders are changed over, unless that takes too
+    long; and in a new term, until something is known of them."""
+    known = state.acknowledgements
+    if topic.was_ready:
+        overdue = known.is_overdue(topic.id)
+        return [row for row in led if overdue and known.awaits_leader(row)]
+    return [
+        row
+        for row in led
+        if known.awaits_leader(row) or not known.has_told(state.brokers.get(row.leader))
+    ]
 
 
 def _waiting(state: ControllerState, led: Sequence[PartitionRow]) -> tuple[PartitionStatus, ...]:
@@ -91,6 +134,11 @@ def topic_status(
     """The status after a decision whose rows are committed and applied to ``state``."""
     if decision.paused:
         return _paused(state, topic, now_ms)
+    if decision.adopted is not None:
+        adopted = decision.adopted
+        topic = dataclasses.replace(
+            topic, topic_id=adopted.topic_id, partitions_placed=adopted.partitions
+        )
     counted = counts(state, topic)
     conditions = _conditions(state, topic, decision, disablements, counted, now_ms)
     status: dict[str, object] = dict(topic.status)
@@ -99,25 +147,21 @@ def topic_status(
     status["controllerEpoch"] = state.controller_epoch
     if counted.rows or topic.topic_id is not None:
         status["topicId"] = id_text(topic.id)
-        status["partitionsPlaced"] = max(topic.partitions_placed, _contiguous(state, topic))
+        status["partitionsPlaced"] = max(topic.partitions_placed, partitions_in_rows(state, topic))
         status["replicas"] = {
             "desired": counted.desired,
             "placed": counted.placed,
             "inSync": counted.in_sync,
             "placeholders": counted.placeholders,
         }
+    if decision.accepted:
+        status["accepted"] = recorded(topic.status, decision.accepted, now_ms=now_ms)
     if decision.tiering_status.tiering.ever_tiered:
         status["tiering"] = _tiering(state, topic, decision.tiering_status)
     status["conditions"] = render(
         conditions, topic.status, generation=topic.generation, now_ms=now_ms
     )
     return StatusResult(status=status, sentence=_sentence(topic, conditions))
-
-
-def _contiguous(state: ControllerState, topic: TopicInfo) -> int:
-    """Partitions placed from 0 without a hole: only those are shown to brokers."""
-    rows = state.rows_of(topic.id)
-    return next((part for part in range(topic.partitions) if part not in rows), topic.partitions)
 
 
 def _sentence(topic: TopicInfo, conditions: Sequence[Condition]) -> str:
@@ -130,7 +174,9 @@ def _paused(state: ControllerState, topic: TopicInfo, now_ms: int) -> StatusResu
     configuration that the brokers have is kept, so that it holds over a change of controllers."""
     text = "reconciling is paused: remove the annotation tidemark.dev/paused to go on"
     observed = topic.status.get("observedGeneration")
-    if isinstance(observed, int) and observed < topic.generation:
+    if topic.deletion_ms is not None:
+        text += ": the Topic's deletion waits for it"
+    elif isinstance(observed, int) and observed < topic.generation:
         text += f"; generation {topic.generation} of the spec waits"
     paused = condition("Reconciling", False, "Paused", text)
     stalled = condition("Stalled", False, "Paused")
@@ -165,10 +211,13 @@ def _conditions(
     now_ms: int,
 ) -> list[Condition]:
     main = _main(state, topic, decision, disablements, counted, now_ms)
+    refused = decision.refused
+    if refused is not None and main[2].status != TRUE:  # whatever else is going on
+        main[2] = condition("Stalled", True, refused.reason, refused.message)
     if decision.deletion is not None or not counted.rows:
         return main
     settled = _settled(state, topic, decision, disablements)
-    return [*main, _replicated(counted), *settled, *_integrity(state, topic)]
+    return [*main, _replicated(counted, decision.resizing), *settled, *_integrity(state, topic)]
 
 
 def _main(
@@ -185,18 +234,21 @@ def _main(
         return summary(
             ready=False, reason="Deleting", message=text, reconciling=not stuck, stalled=stuck
         )
+    if decision.adopted is not None:
+        text = f"the partitions of topic {topic.name} are taken over"
+        return summary(ready=False, reason="Adopting", message=text, reconciling=True)
     if decision.blocker is not None:
         blocker = decision.blocker
         return summary(ready=False, reason=blocker.reason, message=blocker.message, stalled=True)
     if decision.missing is not None:
         return _brokers_missing(decision, counted)
-    if counted.rows < topic.partitions:
+    if counted.rows < topic.partitions and decision.refused is None:
         text = f"{count(topic.partitions - counted.rows, 'partition')} being placed"
         return summary(ready=False, reason="Placing", message=text, reconciling=True)
     if counted.lost:
         text = (
             f"partitions {numbers(counted.lost)} have no complete copy left: bring back the log "
-            "directory of a broker that had one"
+            f"directory of a broker that had one{_acceptable(state, topic, counted)}"
         )
         return summary(ready=False, reason="LastCopyMissing", message=text, stalled=True)
     if counted.offline:
@@ -205,17 +257,19 @@ def _main(
         return _leaders_wait(counted.waiting)
     if counted.refusing:
         return storage_refuses(state, counted.refusing)
+    if counted.starting:
+        return leaders_starting(state, topic, counted.starting)
     if decision.tiering_status.tiering.is_disabling:
         return _disabling(topic, decision.tiering_status, disablements, now_ms)
     partitions = count(counted.rows, "partition")
     text = f"{partitions}, {counted.in_sync} of {counted.desired} replicas in sync"
     if counted.in_sync < counted.desired:
         text = f"{partitions} served; replicas are missing, see FullyReplicated"
-    conditions = summary(ready=True, reason="Serving", message=text)
-    if decision.refused is not None:
-        refused = decision.refused
-        conditions[2] = condition("Stalled", True, refused.reason, refused.message)
-    return conditions
+    return summary(ready=True, reason="Serving", message=text)
+
+
+def _acceptable(state: ControllerState, topic: TopicInfo, counted: Counts) -> str:
+    return offer_text(state, topic, [row for row in counted.offline if not row.holders])
 
 
 def _leaders_wait(waiting: Sequence[PartitionStatus]) -> list[Condition]:
@@ -241,7 +295,7 @@ def _brokers_missing(decision: TopicDecision, counted: Counts) -> list[Condition
 def _disabling(
     topic: TopicInfo, status: TieringStatus, disablements: DisablementProgress, now_ms: int
 ) -> list[Condition]:
-    stalled = disablements.stalled(topic.id, now_ms=now_ms)
+    stalled = disablements.stalled(topic.id, status, now_ms=now_ms)
     policy = policy_name(status.tiering.disable_policy)
     text = f"turning tiering off (policy {policy}); {_pending(status)}"
     conditions = summary(
@@ -259,9 +313,18 @@ def _pending(status: TieringStatus) -> str:
     return f"waiting for brokers {numbers(status.pending_brokers)}"
 
 
-def _replicated(counted: Counts) -> Condition:
+def _replicated(counted: Counts, resized: Resizing | None) -> Condition:
+    if resized is not None and not (resized.without_broker or resized.without_leader):
+        text = f"{count(resized.partitions, 'partition')} to be given another number of replicas"
+        return condition("FullyReplicated", False, "ReplicationFactorChanging", text)
     if counted.refusing:
         text = f"the storage of {count(len(counted.refusing), 'leader')} refuses, see Ready"
+        return condition("FullyReplicated", False, "StorageFailed", text)
+    if counted.failing_brokers:
+        text = (
+            f"replicas on brokers {numbers(counted.failing_brokers)} are out, since their storage "
+            "refuses: see the Ready of those Brokers"
+        )
         return condition("FullyReplicated", False, "StorageFailed", text)
     if counted.in_sync == counted.desired:
         text = f"all {counted.desired} replicas are in sync"

@@ -1,0 +1,92 @@
+"""``ReplicaStates``: what this broker was told of its replicas, said before it is admitted.
+
+The controller may have lost what it had decided, or been given an old backup of it; then what
+brokers keep beside their logs is what is left of that. Every replica is named, open or not. One of
+which nothing was ever told, or whose file cannot be read, is named without a state. Pages are
+small: whoever has not shown the secret of a session sends no more in one request.
+"""
+
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tidemark.tiering import NEVER_TIERED
+from tidemark.wire import control
+from tidemark_broker.replication.hosting.replica_manager import HeldReplica, ReplicaManager
+from tidemark_broker.replication.threads import in_thread
+
+#: Of a page, by a generous estimate; the controller takes 64 KiB.
+_PAGE_BYTES = 32 * 1024
+_ROW_BYTES = 64
+_TOPIC_BYTES = 64
+_NODE_BYTES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What goes into one request."""
+
+    topics: tuple[control.TopicState, ...]
+    is_last: bool
+
+
+async def pages(manager: ReplicaManager) -> list[Page]:
+    """All that is to be said; one page at least."""
+    held = manager.held()
+    unopened = await in_thread(manager.held_unopened)
+    parts = list(
+        _parts(sorted([*held, *unopened], key=lambda each: (each.topic_id, each.partition)))
+    )
+    return [Page(part, index == len(parts) - 1) for index, part in enumerate(parts)]
+
+
+def _parts(held: Iterable[HeldReplica]) -> Iterator[tuple[control.TopicState, ...]]:
+    page: dict[uuid.UUID, list[HeldReplica]] = {}
+    size = 0
+    for replica in held:
+        more = _size(replica, is_new=replica.topic_id not in page)
+        if page and size + more > _PAGE_BYTES:
+            yield _topics(page)
+            page, size = {}, 0
+            more = _size(replica, is_new=True)
+        page.setdefault(replica.topic_id, []).append(replica)
+        size += more
+    yield _topics(page)
+
+
+def _size(replica: HeldReplica, *, is_new: bool) -> int:
+    row = replica.row
+    lists = () if row is None else (row.replicas, row.isr, row.adding, row.removing, row.elr)
+    named = len(replica.topic) + _TOPIC_BYTES if is_new else 0
+    return named + _ROW_BYTES + _NODE_BYTES * (2 * sum(map(len, lists)))
+
+
+def _topics(page: dict[uuid.UUID, list[HeldReplica]]) -> tuple[control.TopicState, ...]:
+    return tuple(_topic(topic_id, replicas) for topic_id, replicas in page.items())
+
+
+def _topic(topic_id: uuid.UUID, replicas: list[HeldReplica]) -> control.TopicState:
+    """The tiering that the newest state knows of."""
+    told = (each.tiering for each in replicas if each.tiering is not None)
+    tiering = max(told, key=lambda each: each.epoch, default=NEVER_TIERED)
+    return control.TopicState(
+        topic_id=topic_id,
+        name=replicas[0].topic,
+        config=(),
+        tiering_state=int(tiering.state),
+        tiered_epoch=tiering.epoch,
+        disable_policy=int(tiering.disable_policy),
+        partitions=tuple(each.row or _untold(each.partition) for each in replicas),
+    )
+
+
+def _untold(partition: int) -> control.PartitionState:
+    return control.PartitionState(
+        partition=partition,
+        leader=-1,
+        leader_epoch=-1,
+        partition_epoch=-1,
+        replicas=(),
+        isr=(),
+        manifest=False,
+    )

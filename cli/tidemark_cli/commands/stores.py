@@ -1,0 +1,54 @@
+"""Which tier a command works on: that of the local cluster, or the one that its options name."""
+
+import os
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from tidemark.tier.config import RemoteStorage, from_options
+from tidemark.tier.config_fields import InvalidConfig
+from tidemark.tier.identity import read_identity
+from tidemark.tier.objects import ObjectNotFound, StoreError
+from tidemark.tier.open import Tier, open_tier
+from tidemark_cli.commands.common import fail, open_cluster
+from tidemark_cli.local.tier import storage
+
+PathOption = Annotated[
+    str, typer.Option("--path", help="The directory that is the tier, of whichever cluster.")
+]
+EndpointOption = Annotated[
+    str, typer.Option("--endpoint", help="The S3 whose buckets are the tier, e.g. http://s3:9000.")
+]
+BucketsOption = Annotated[
+    str, typer.Option("--buckets", help="The tier's buckets, with commas, in their order.")
+]
+PrefixOption = Annotated[str, typer.Option("--prefix", help="The folder in the buckets.")]
+RegionOption = Annotated[str, typer.Option("--region", help="The S3's region.")]
+
+
+class OpenTier(NamedTuple):
+    """A tier with what its identity object says."""
+
+    tier: Tier
+    config: RemoteStorage
+    store_id: str
+    cluster_id: str
+
+
+def open_named(given: dict[str, str], directory: Path) -> OpenTier:
+    """The tier of the options that are given, else the local cluster's; ends with a hint where
+    there is none. S3's keys are taken from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."""
+    options = {name: value for name, value in given.items() if value}
+    try:
+        local = not options
+        config = storage(open_cluster(directory)) if local else from_options(options, os.environ)
+        tier = open_tier(config)
+        store_id, cluster_id = read_identity(tier.store)
+    except (InvalidConfig, LookupError) as error:
+        fail(str(error))
+    except ObjectNotFound as error:
+        fail(f"{error}: there is no tier; check the path, or endpoint, buckets and prefix")
+    except StoreError as error:
+        fail(str(error))
+    return OpenTier(tier, config, store_id, cluster_id)

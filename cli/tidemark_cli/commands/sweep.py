@@ -1,0 +1,107 @@
+"""``tidemark sweep``: what nothing names in the tier, shown, and removed where that is asked."""
+
+import os
+import socket
+import time
+import uuid
+from typing import Annotated
+
+import typer
+
+from tidemark.tier.objects import StoreError
+from tidemark.tier.sweep_lease import SweepLease, SweptElsewhere
+from tidemark.tier.sweeper import Sweeper, SweepReport
+from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, errors, fail
+from tidemark_cli.commands.stores import (
+    BucketsOption,
+    EndpointOption,
+    OpenTier,
+    PathOption,
+    PrefixOption,
+    RegionOption,
+    open_named,
+)
+
+_SHOWN = 20
+_HOUR_MS = 3_600_000
+
+
+def sweep(
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Remove what is old enough; else only show it.")
+    ] = False,
+    older_than: Annotated[
+        float, typer.Option(min=0.0, help="Hours that something must be old to be removed.")
+    ] = 24.0,
+    directory: DirOption = DEFAULT_DIR,
+    path: PathOption = "",
+    endpoint: EndpointOption = "",
+    buckets: BucketsOption = "",
+    prefix: PrefixOption = "",
+    region: RegionOption = "",
+) -> None:
+    """Show what nothing names in the tier, and remove it with --delete.
+
+    Brokers do so by themselves every six hours. Objects in folders of no known topic are shown and
+    never removed.
+    """
+    given = {"path": path, "endpoint": endpoint, "buckets": buckets}
+    found = open_named({**given, "prefix": prefix, "region": region}, directory)
+    console.print(f"tier: {found.tier.store.describe()}", highlight=False, markup=False)
+    try:
+        report = _swept(found, delete=delete, delay_ms=int(older_than * _HOUR_MS))
+    except (StoreError, SweptElsewhere) as error:
+        fail(str(error))
+    print_report(report, deleted=delete)
+
+
+def _swept(found: OpenTier, *, delete: bool, delay_ms: int) -> SweepReport:
+    lease, left = None, None
+    if delete:
+        holder = f"tidemark sweep on {socket.gethostname()} ({os.getpid()}, {uuid.uuid4().hex[:8]})"
+        lease = SweepLease(found.tier.store, holder, _now_ms).take()
+    done = False
+    try:
+        report = Sweeper(
+            found.tier, now_ms=_now_ms, delay_ms=delay_ms, lease=lease, progress=_progress
+        ).run()
+        done, left = True, report.left
+    finally:
+        if lease is not None:
+            lease.end(done=done, left=left)
+    return report
+
+
+def _progress(report: SweepReport) -> None:
+    errors.print(
+        f"{report.looked_at:,} objects looked at, {report.orphans.count:,} orphans", highlight=False
+    )
+
+
+def print_report(report: SweepReport, *, deleted: bool) -> None:
+    """What was found, in words, and what to do."""
+    orphans, uploads = report.orphans, report.uploads
+    lines = [
+        f"{report.looked_at:,} objects and uploads looked at",
+        f"{orphans.count:,} objects that nothing names, {orphans.size_bytes:,} bytes",
+        f"{uploads.count:,} unfinished uploads that nothing names",
+        f"{report.waiting.count:,} of these too young to be removed",
+        f"{report.removed.count + report.uploads_removed:,} removed",
+    ]
+    lines += [f"  {example}" for example in report.examples[:_SHOWN]]
+    if report.unknown:
+        lines.append(
+            f"{report.unknown_objects:,} objects in folders without a manifest; never removed here:"
+        )
+        lines += [f"  {name} ({count:,})" for name, count in [*report.unknown.items()][:_SHOWN]]
+    if report.passed_over:
+        lines.append(f"{report.passed_over:,} times something could not be read, and was left:")
+        lines += [f"  {trouble}" for trouble in report.troubles[:_SHOWN]]
+    if (orphans.count or uploads.count) and not deleted:
+        lines.append("to remove what is old enough: tidemark sweep --delete")
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,243 @@
+"""Losses that a person accepts, by name: nothing is ever given up by a switch that stays on.
+
+Where every complete copy of a partition was lost, or those that may be complete cannot be
+compared, nobody is elected (:mod:`elections`). ``tidemark.dev/accept-copy`` on the Topic then names
+whose copy is to lead: ``<partition>=<broker>@<leader epoch>:<log end>``, several with commas
+between. It counts while exactly this stands: the leader epoch moves with each election, the log end
+is what the broker reports (:mod:`replica_logs`). A partition that no broker has a replica of any
+more begins anew: the copy is an empty one, and ends at 0.
+
+What is accepted stands in the Topic's status before it is acted upon; a partition is left
+RECOVERING, as by any unclean election, so that its leader asks the tier for what it lacks.
+
+``tidemark.dev/accept-lost-directory`` on a Broker that is being deleted names the log directory and
+the registration that will not come back: ``<directory id>@<broker epoch>``.
+"""
+
+import bisect
+import dataclasses
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+
+from tidemark.annotations import ACCEPT_COPY, ACCEPT_LOST_DIRECTORY
+from tidemark.wire.control import LeaderRecoveryState
+from tidemark_operator.controller import elections
+from tidemark_operator.controller.commit import Draft
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.eligible import awaits_logs, longest
+from tidemark_operator.controller.events import Event, count, normal, quoted, warning
+from tidemark_operator.controller.model import (
+    ACCEPTED_CHARS_MAX,
+    NO_LEADER,
+    Acceptance,
+    BrokerInfo,
+    Json,
+    LogEnd,
+    PartitionRow,
+    RowKey,
+    TopicInfo,
+)
+
+_COPY = re.compile(r"([0-9]{1,9})=([0-9]{1,9})@([0-9]{1,9}):([0-9]{1,18})")
+#: Copies that a message offers; the next ones are offered once these were accepted.
+OFFERED_MAX = 10
+#: And their characters: a value that is cut off with its message could not be copied.
+_OFFERED_CHARS_MAX = 250
+#: Topics that an Event names; the rest are counted.
+NAMED_MAX = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Copy:
+    """One replica's copy of a partition as it is now."""
+
+    partition: int
+    node_id: int
+    leader_epoch: int
+    log_end: int
+
+    def __str__(self) -> str:
+        return f"{self.partition}={self.node_id}@{self.leader_epoch}:{self.log_end}"
+
+
+def offers(state: ControllerState, rows: Iterable[PartitionRow]) -> list[Copy]:
+    """Of each partition that waits, the copy that loses least; none while no broker has
+    answered."""
+    found = (_best(state, row) for row in rows if awaits_logs(row))
+    return sorted(copy for copy in found if copy is not None)
+
+
+def _best(state: ControllerState, row: PartitionRow) -> Copy | None:
+    ends = _live_ends(state, row)
+    best = longest(row, ends)
+    if best != NO_LEADER:
+        return Copy(row.partition, best, row.leader_epoch, ends[best].next_offset)
+    anew = _anew(state, row)
+    return None if anew is None else Copy(row.partition, anew, row.leader_epoch, 0)
+
+
+def _live_ends(state: ControllerState, row: PartitionRow) -> dict[int, LogEnd]:
+    reports = state.logs_of(row)
+    ends = ((node_id, reports.get(node_id)) for node_id in row.hosts if state.is_live(node_id))
+    return {node_id: end for node_id, end in ends if end is not None}
+
+
+def _anew(state: ControllerState, row: PartitionRow) -> int | None:
+    """Where a partition begins anew of which no broker has anything."""
+    if row.hosts or not row.placeholders:
+        return None
+    takers = [broker.node_id for broker in state.live_brokers() if not broker.leaving]
+    return min(takers, key=lambda node_id: (state.replica_count(node_id), node_id), default=None)
+
+
+def offer_text(state: ControllerState, topic: TopicInfo, rows: Sequence[PartitionRow]) -> str:
+    """The end of a condition's message: what can be accepted, and why what was named is not."""
+    copies = offers(state, rows)
+    refused = _refused(ACCEPT_COPY, topic.asked.get(ACCEPT_COPY, ""))
+    if not copies:
+        return refused
+    shown = _shown(copies)
+    what = ", ".join(_offer(copy) for copy in shown)
+    rest = f" ({len(copies) - len(shown)} more follow)" if len(copies) > len(shown) else ""
+    return (
+        f"{refused}; or accept what there is and the loss of the rest ({what}): annotate this "
+        f"Topic with {ACCEPT_COPY}: {','.join(map(str, shown))}{rest}"
+    )
+
+
+def _shown(copies: Sequence[Copy]) -> Sequence[Copy]:
+    """As many as one message holds."""
+    chars = list(itertools.accumulate(len(f"{_offer(copy)}{copy}") for copy in copies))
+    return copies[: min(OFFERED_MAX, max(1, bisect.bisect_right(chars, _OFFERED_CHARS_MAX)))]
+
+
+def _refused(annotation: str, asked: str) -> str:
+    """Why what was named is not acted upon; "" if nothing was."""
+    if len(asked) > ACCEPTED_CHARS_MAX:
+        return (
+            f"; {annotation} has {len(asked)} characters, of at most {ACCEPTED_CHARS_MAX}: name "
+            "fewer at a time"
+        )
+    return f"; {annotation} names {quoted(asked)}, which is not what is there" if asked else ""
+
+
+def _offer(copy: Copy) -> str:
+    if not copy.log_end:
+        return f"partition {copy.partition} begins empty on broker {copy.node_id}"
+    return f"partition {copy.partition} up to offset {copy.log_end} on broker {copy.node_id}"
+
+
+# ---------------------------------------------------------------- acting upon it
+
+
+def parse_copies(text: str) -> list[Copy]:
+    """What an annotation names; what is not written so counts for nothing. (A semicolon ends a
+    command in a shell: commas are what is offered.)"""
+    matches = (_COPY.fullmatch(part.strip()) for part in re.split("[,;]", text))
+    return sorted({Copy(*map(int, match.groups())) for match in matches if match is not None})
+
+
+def settle(draft: Draft, topic: TopicInfo) -> tuple[Acceptance, ...]:
+    """What is to be recorded now; what is recorded already is drafted."""
+    asked = topic.asked.get(ACCEPT_COPY, "")
+    if len(asked) > ACCEPTED_CHARS_MAX:
+        return ()  # it could not be recorded as it is
+    copies = [copy for copy in parse_copies(asked) if _stands(draft, topic, copy)]
+    if not copies:
+        return ()
+    if not is_recorded(topic.status, ACCEPT_COPY, asked):
+        effect = f"accepted: {', '.join(map(_offer, copies))}; what came after is given up"
+        return (Acceptance(ACCEPT_COPY, asked, effect),)
+    for copy in copies:
+        _lead(draft, topic, copy)
+    return ()
+
+
+def _stands(draft: Draft, topic: TopicInfo, copy: Copy) -> bool:
+    """Is it exactly what is there? Any replica that reported may be named, not only the best."""
+    row = draft.row((topic.id, copy.partition))
+    if row is None or not awaits_logs(row) or row.leader_epoch != copy.leader_epoch:
+        return False
+    end = _live_ends(draft.state, row).get(copy.node_id)
+    if end is not None:
+        return end.next_offset == copy.log_end
+    return copy.log_end == 0 and _can_begin_anew(draft, row, copy.node_id)
+
+
+def _can_begin_anew(draft: Draft, row: PartitionRow, node_id: int) -> bool:
+    broker = draft.broker(node_id)
+    free = broker is not None and broker.live and not broker.leaving
+    return free and not row.hosts and bool(row.placeholders)
+
+
+def _lead(draft: Draft, topic: TopicInfo, copy: Copy) -> None:
+    row = draft.row((topic.id, copy.partition))
+    if row is None:
+        return
+    replicas = row.replicas
+    if copy.node_id not in replicas:
+        place = next(index for index, replica in enumerate(replicas) if replica < 0)
+        replicas = (*replicas[:place], copy.node_id, *replicas[place + 1 :])
+    led = dataclasses.replace(
+        row,
+        replicas=replicas,
+        leader=copy.node_id,
+        isr=(copy.node_id,),
+        leader_recovery_state=LeaderRecoveryState.RECOVERING,
+    )
+    draft.put_row(elections.changed(row, led, draft.min_isr(row)))
+    text = f"{_offer(copy)}, as {ACCEPT_COPY} says: what was acknowledged after that is lost"
+    draft.emit(warning("Topic", topic.key, "CopyAccepted", text))
+
+
+def is_recorded(status: Json, annotation: str, value: str) -> bool:
+    """Does the status say already that this was accepted?"""
+    records = status.get("accepted")
+    return any(
+        record.get("annotation") == annotation and record.get("value") == value
+        for record in (records if isinstance(records, list | tuple) else ())
+        if isinstance(record, dict)
+    )
+
+
+# ---------------------------------------------------------------- a Broker that never comes back
+
+
+def lost_directory(broker: BrokerInfo) -> str:
+    """What the annotation of a Broker has to say, to be about this directory and registration."""
+    return f"{broker.directory_id or 'unknown'}@{broker.broker_epoch}"
+
+
+def gives_up(broker: BrokerInfo) -> bool:
+    """Whether a person gives up what a Broker that is being deleted has, though it is the last."""
+    return not broker.live and broker.asked.get(ACCEPT_LOST_DIRECTORY) == lost_directory(broker)
+
+
+def give_up_text(broker: BrokerInfo) -> str:
+    """The end of the message of a Broker that cannot go: how a person gives it up, and why what
+    was said so far does not."""
+    if broker.live:
+        return ""
+    refused = _refused(ACCEPT_LOST_DIRECTORY, broker.asked.get(ACCEPT_LOST_DIRECTORY, ""))
+    return (
+        f"{refused}; or, if its log directory is lost for good, annotate this Broker with "
+        f"{ACCEPT_LOST_DIRECTORY}: {lost_directory(broker)}"
+    )
+
+
+def removed(state: ControllerState, broker: BrokerInfo, given_up: Sequence[RowKey]) -> Event:
+    """What people are told of a Broker that went; with ``given_up``, the partitions of which it had
+    the last live copy."""
+    text = f"broker {broker.node_id} is removed"
+    if not given_up:
+        return normal("Broker", broker.key, "BrokerRemoved", text)
+    found = (state.topic_by_id(topic_id) for topic_id in {topic_id for topic_id, _ in given_up})
+    names = sorted(topic.name for topic in found if topic is not None)
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    text += (
+        f" as {ACCEPT_LOST_DIRECTORY} says: {count(len(given_up), 'partition')} of topics "
+        f"{', '.join(names[:NAMED_MAX])}{more} had the last live copy there, or one of too few; "
+        "their Topics say what can be accepted now"
+    )
+    return warning("Broker", broker.key, "BrokerRemoved", text)

@@ -1,0 +1,213 @@
+"""Taking over a topic that is there and has no Topic: rule *Identity*.
+
+A name that is known under an id which no Topic has is not made again. A new Topic of that name
+either takes the id over, which ``tidemark.dev/adopt-topic-id`` names, or waits. What can be adopted
+is what the slices still hold, or brokers have; what is only listed in ``leftBehind`` (its
+partitions were being deleted when it was released) can be forgotten. The claim is the write of
+``status.topicId``: nothing is decided about the rows before it stands. A Topic whose status was
+lost, and whose own uid is the id that brokers know, is that topic.
+"""
+
+import dataclasses
+import uuid
+
+from tidemark.annotations import ADOPT_TOPIC_ID, FORGET_LEFT_BEHIND, RESTORE_FROM_TIER
+from tidemark.ids import id_text, parse_id
+from tidemark_operator.controller import restoring
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.events import count, quoted
+from tidemark_operator.controller.model import TieringStatus, TopicInfo
+
+_LISTED_MAX = 5
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """A Topic becomes the topic of this id, with what was on record of it."""
+
+    topic_id: uuid.UUID
+    partitions: int
+    tiering_status: TieringStatus
+    annotation: str = ADOPT_TOPIC_ID
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a Topic of this name is neither made nor adopted."""
+
+    reason: str
+    message: str
+
+
+def look(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | None:
+    """What its name's past means for a Topic that is to be made; None: nothing."""
+    if topic.topic_id is not None:
+        return None
+    if any(partition not in state.rows_of(topic.id) for partition in state.held.numbers(topic.id)):
+        return _its_own(state, topic)
+    if state.rows_of(topic.id):
+        return None
+    asked = topic.asked.get(ADOPT_TOPIC_ID, "")
+    strays = _strays(state, topic.name)
+    if asked:
+        return _asked(state, topic, asked, strays)
+    return _required(state, topic, strays) if strays else _restored(state, topic)
+
+
+def _its_own(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal:
+    """Its status is lost, or is older than the topic: brokers have this very one."""
+    partitions = max(_partitions(state, topic.id), topic.partitions)
+    return _as_known(state, topic, topic.id, partitions, annotation="")
+
+
+def _partitions(state: ControllerState, topic_id: uuid.UUID) -> int:
+    """As many as slices and brokers know of together."""
+    in_slices = max(state.rows_of(topic_id), default=-1) + 1
+    return max(in_slices, state.held.partitions(topic_id))
+
+
+def _restored(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | None:
+    """A Topic that begins with what is in the tier has the id that this has."""
+    try:
+        origin = restoring.checked(state, topic)
+    except restoring.NotRestorable as error:
+        return Refusal(reason="AdoptionRefused", message=str(error))
+    if origin is None:
+        return None
+    tiering_status = TieringStatus(tiering=origin.tiering, since_ms=topic.created_ms)
+    # Its partitions are yet to be placed.
+    return Adoption(
+        topic_id=origin.topic_id,
+        partitions=0,
+        tiering_status=tiering_status,
+        annotation=RESTORE_FROM_TIER,
+    )
+
+
+def parse_topic_id(text: str) -> uuid.UUID | None:
+    """An id as people have it: Kafka's form or that of a Kubernetes UID; None: it is neither."""
+    text = text.strip()
+    try:
+        return parse_id(text) if len(text) == 22 else uuid.UUID(text)
+    except ValueError:
+        return None
+
+
+def _strays(state: ControllerState, name: str) -> list[uuid.UUID]:
+    """Ids that this name is known under, by whomever, and that no Topic has."""
+    known = {*state.row_ids_named(name), *state.held.ids_named(name)}
+    known.update(orphan.topic_id for orphan in state.cluster.orphans if orphan.name == name)
+    return sorted(id_ for id_ in known if state.topic_by_id(id_) is None)
+
+
+def too_late(topic: TopicInfo) -> Refusal | None:
+    """Of a Topic that has its id: one that it was given by adoption is as it should be."""
+    asked = topic.asked.get(ADOPT_TOPIC_ID, "")
+    if not asked or parse_topic_id(asked) == topic.id:
+        return None
+    text = (
+        f"{ADOPT_TOPIC_ID} names {quoted(asked)}, but topic {topic.name} has the id "
+        f"{id_text(topic.id)} already, which never changes: remove the annotation"
+    )
+    return Refusal(reason="AdoptionRefused", message=text)
+
+
+def _asked(
+    state: ControllerState, topic: TopicInfo, asked: str, strays: list[uuid.UUID]
+) -> Adoption | Refusal:
+    topic_id = parse_topic_id(asked)
+    if topic_id is None or topic_id not in _with_rows(state, strays):
+        return Refusal(reason="AdoptionRefused", message=_wrong(state, topic, asked, strays))
+    partitions = _partitions(state, topic_id)
+    return _as_known(state, topic, topic_id, partitions, annotation=ADOPT_TOPIC_ID)
+
+
+def _as_known(
+    state: ControllerState,
+    topic: TopicInfo,
+    topic_id: uuid.UUID,
+    partitions: int,
+    *,
+    annotation: str,
+) -> Adoption | Refusal:
+    """The Topic becomes the topic of that id, if it has room for its partitions."""
+    if partitions > topic.partitions:
+        text = (
+            f"topic {topic.name} ({id_text(topic_id)}) has {count(partitions, 'partition')}: set "
+            f"partitions to {partitions} or more, and it is adopted"
+        )
+        return Refusal(reason="AdoptionRefused", message=text)
+    on_record = _tiering_on_record(state, topic_id)
+    tiered = any(row.manifest for row in state.rows_of(topic_id).values())
+    if tiered and not on_record.tiering.ever_tiered:
+        return _tiering_unknown(state, topic, topic_id)
+    return Adoption(
+        topic_id=topic_id,
+        partitions=partitions,
+        tiering_status=on_record,
+        annotation=annotation,
+    )
+
+
+def _tiering_unknown(state: ControllerState, topic: TopicInfo, topic_id: uuid.UUID) -> Refusal:
+    """An epoch that is too low would be refused by every head of the tier."""
+    text = (
+        f"topic {topic.name} ({id_text(topic_id)}) has data in the tier, and which tiered epoch it "
+        f"had is not on record: write its entry, with tiering, into status.leftBehind of Cluster "
+        f"{state.cluster.key}, and it is adopted"
+    )
+    return Refusal(reason="AdoptionRefused", message=text)
+
+
+def _wrong(state: ControllerState, topic: TopicInfo, asked: str, strays: list[uuid.UUID]) -> str:
+    adoptable = _with_rows(state, strays)
+    others = f"set it to {_listed(adoptable)}" if adoptable else "there is none to adopt"
+    anew = "" if strays else ", or remove the annotation to have the topic made anew"
+    forget = _forget(state, [id_ for id_ in strays if id_ not in adoptable])
+    return (
+        f"{ADOPT_TOPIC_ID} names {quoted(asked)}, and nothing is known of topic {topic.name} under "
+        f"that id: {others}{anew}{forget}"
+    )
+
+
+def _required(state: ControllerState, topic: TopicInfo, strays: list[uuid.UUID]) -> Refusal:
+    adoptable = _with_rows(state, strays)
+    ways = []
+    if adoptable:
+        ways.append(f"annotate this Topic with {ADOPT_TOPIC_ID}: {_listed(adoptable)} to adopt it")
+    forget = _forget(state, [id_ for id_ in strays if id_ not in adoptable])
+    text = (
+        f"topic {topic.name} exists under id {_listed(strays)}, which no Topic has: "
+        f"{', or '.join([*ways, 'choose another topicName'])}{forget}"
+    )
+    return Refusal(reason="AdoptionRequired", message=text)
+
+
+def _forget(state: ControllerState, ids: list[uuid.UUID]) -> str:
+    if not ids:
+        return ""
+    named = ",".join(map(id_text, ids[:_LISTED_MAX]))
+    return (
+        f"; of what has no partitions any more Cluster {state.cluster.key} is told to forget it by "
+        f"{FORGET_LEFT_BEHIND}: {named}"
+    )
+
+
+def _with_rows(state: ControllerState, ids: list[uuid.UUID]) -> list[uuid.UUID]:
+    """Those whose partitions are there, in slices or on brokers: nothing of them is being
+    deleted."""
+    known = [id_ for id_ in ids if state.rows_of(id_) or state.held.numbers(id_)]
+    return [id_ for id_ in known if not state.tombstones_of(id_)]
+
+
+def _tiering_on_record(state: ControllerState, topic_id: uuid.UUID) -> TieringStatus:
+    """The furthest that the Cluster's status, or any broker, knows of."""
+    entries = [left.tiering_status for left in state.cluster.orphans if left.topic_id == topic_id]
+    entries.append(TieringStatus(tiering=state.held.tiering(topic_id)))
+    return max(entries, key=lambda each: each.tiering.epoch)
+
+
+def _listed(ids: list[uuid.UUID]) -> str:
+    shown = " or ".join(map(id_text, ids[:_LISTED_MAX]))
+    rest = len(ids) - _LISTED_MAX
+    return f"{shown} (and {rest} more)" if rest > 0 else shown

@@ -1,0 +1,80 @@
+"""``leftBehind`` of a Cluster's status: topics that ``deletionPolicy: Orphan`` released.
+
+The list has a limit, and two exits: a Topic that adopts an id takes its entry away, and
+``tidemark.dev/forget-left-behind`` names ids that are to be left out. An id that was named and is
+not there changes nothing, now or later: an id is never used twice.
+"""
+
+import dataclasses
+import uuid
+from collections.abc import Sequence
+
+from tidemark.annotations import ADOPT_TOPIC_ID, FORGET_LEFT_BEHIND
+from tidemark.ids import id_text
+from tidemark_operator.controller.adoption import parse_topic_id
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.events import Event, count, normal
+from tidemark_operator.controller.model import ClusterInfo, OrphanedTopic
+
+#: As many as the schema takes.
+LEFT_BEHIND_MAX = 1024
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LeftBehindChange:
+    """What stays in the list, and what is to be told of what does not."""
+
+    kept: tuple[OrphanedTopic, ...]
+    events: tuple[Event, ...] = ()
+
+
+def settle(state: ControllerState) -> LeftBehindChange:
+    """The list without what was adopted and what is to be forgotten."""
+    cluster = state.cluster
+    forgotten = _to_forget(cluster)
+    kept = [left for left in cluster.orphans if not _adopted(state, left.topic_id)]
+    stays = tuple(left for left in kept if left.topic_id not in forgotten)
+    gone = [left for left in kept if left.topic_id in forgotten]
+    return LeftBehindChange(kept=stays, events=_told(cluster, gone))
+
+
+def _adopted(state: ControllerState, topic_id: uuid.UUID) -> bool:
+    """A Topic that is being released has its entry written before it goes."""
+    topic = state.topic_by_id(topic_id)
+    return topic is not None and topic.deletion_ms is None
+
+
+def _to_forget(cluster: ClusterInfo) -> set[uuid.UUID]:
+    named = cluster.asked.get(FORGET_LEFT_BEHIND, "").split(",")
+    return {topic_id for text in named if (topic_id := parse_topic_id(text)) is not None}
+
+
+def _told(cluster: ClusterInfo, gone: Sequence[OrphanedTopic]) -> tuple[Event, ...]:
+    if not gone:
+        return ()
+    named = ", ".join(f"{left.name} ({id_text(left.topic_id)})" for left in gone[:5])
+    more = f" and {len(gone) - 5} more" if len(gone) > 5 else ""
+    text = (
+        f"{count(len(gone), 'topic')} left behind forgotten as {FORGET_LEFT_BEHIND} says: "
+        f"{named}{more}; what is left of them stays where it is"
+    )
+    return (normal("Cluster", cluster.key, "LeftBehindForgotten", text),)
+
+
+def added(cluster: ClusterInfo, orphan: OrphanedTopic) -> tuple[OrphanedTopic, ...] | None:
+    """The list with one more; None: it is full."""
+    if any(left.topic_id == orphan.topic_id for left in cluster.orphans):
+        return cluster.orphans
+    if len(cluster.orphans) >= LEFT_BEHIND_MAX:
+        return None
+    return (*cluster.orphans, orphan)
+
+
+def full_message(cluster: ClusterInfo) -> str:
+    """What a Topic is told that cannot be released, and both exits."""
+    first = id_text(cluster.orphans[0].topic_id)
+    return (
+        f"Cluster {cluster.key} lists {LEFT_BEHIND_MAX} topics in status.leftBehind, and no more "
+        f"fit: adopt one of them by a Topic of its name with {ADOPT_TOPIC_ID}, or annotate the "
+        f"Cluster with {FORGET_LEFT_BEHIND}: {first} (several ids with commas between)"
+    )

@@ -1,0 +1,21 @@
+"""Deletion protection, as the last line: an object that is being deleted though
+``tidemark.dev/deletion-protection`` is "true" (the admission policies are not installed, or were
+gone round) is served on, and its conditions say so. A deletion cannot be taken back: the object
+goes once the annotation is removed, and is to be made again by its manifest.
+"""
+
+from tidemark.annotations import DELETION_PROTECTION
+
+
+def held_text(kind: str) -> str:
+    """What the condition says."""
+    keep = " (to keep the data, set deletionPolicy: Orphan before)" if kind == "Topic" else ""
+    return (
+        f"this {kind} is being deleted and {DELETION_PROTECTION} is set: nothing is deleted, all "
+        f"goes on; remove the annotation to have the deletion carried out{keep}"
+    )
+
+
+def refused_text(key: str) -> str:
+    """What a Kafka client is told that asks for the deletion of a topic."""
+    return f"Topic {key} has {DELETION_PROTECTION} set: remove the annotation first"

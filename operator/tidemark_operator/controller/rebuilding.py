@@ -1,0 +1,362 @@
+"""Partitions whose row is lost, or older than what brokers were told: rebuilt from their reports.
+
+API data that comes from a backup, or of which a part was erased, is told by one of three signs: a
+broker has obeyed a later controller than the Cluster's status knows of, a report of a replica is
+ahead of its row, or partitions that were placed are in no slice. The first two put every row in
+doubt (``ControllerState.doubted``): nothing is written on it, and nobody is told of it. The
+Cluster's status says so before anything else is done, and until all of it is settled.
+
+A partition in doubt, or lost, is rebuilt from the highest (leader epoch, partition epoch) that its
+row and the reports name, once every replica of that state has reported and every live broker has.
+Is one of these replicas not where it should be, then a later state may have taken it away, and all
+Brokers are waited for. A replica that only an older report names need not be heard: had anybody led
+in a later state, one of those that were heard would have been told. Whoever cannot be waited for
+is given up by a person: ``tidemark.dev/rebuild-without`` names brokers and this rebuilding.
+
+A rebuilt row has no leader: which of those that held all that was committed lost a tail meanwhile
+nobody knows, so all of them are asked how far they reach (:mod:`eligible`). Its epochs are raised
+by :data:`~tidemark.leader_epochs.GENERATION`, and what it does not name is kept by its broker.
+"""
+
+import dataclasses
+import re
+from collections.abc import Collection, Iterable
+
+from tidemark.annotations import REBUILD_WITHOUT
+from tidemark.leader_epochs import GENERATION
+from tidemark_operator.controller import accepted_losses
+from tidemark_operator.controller.commit import Draft
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.events import Event, count, numbers, warning
+from tidemark_operator.controller.held_states import EPOCH_MAX, HeldStates
+from tidemark_operator.controller.model import (
+    NO_LEADER,
+    Acceptance,
+    PartitionRow,
+    RowKey,
+    TopicInfo,
+)
+
+#: A report that is further ahead of a row has another history.
+AHEAD_MAX = 16 * GENERATION
+#: The same, where no row is left to compare it with.
+UNKNOWN_MAX = 2**30
+_WITHOUT = re.compile(r"([0-9]{1,9}(?:,[0-9]{1,9})*)@(\S{1,64})")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """For whom partitions of a topic wait. ``unclear`` brokers have a replica and cannot say what
+    they were told of it, or say what nobody believes."""
+
+    partitions: tuple[int, ...]
+    brokers: tuple[int, ...]
+    unclear: tuple[int, ...] = ()
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """Those that a person would have to give up."""
+        return tuple(sorted({*self.brokers, *self.unclear}))
+
+
+# ---------------------------------------------------------------- the signs
+
+
+def reveals(state: ControllerState, held: HeldStates, node_id: int) -> bool:
+    """Whether a broker's report shows that rows which nobody doubts are older than what was told;
+    to be asked before anything is decided because of its registration. Of what a broker says that
+    this controller has told nothing yet, each row is compared as it was when this term began: what
+    was decided since may have taken it past the report."""
+    is_told = state.acknowledgements.has_told(state.brokers.get(node_id))
+    return any(
+        _is_news(state, held.of(key)[node_id], is_told=is_told) for key in held.keys_on(node_id)
+    )
+
+
+def _is_news(state: ControllerState, told: PartitionRow, *, is_told: bool) -> bool:
+    key, row = told.key, state.row(told.key)
+    if row is None or key in state.doubted or state.tombstones_of(key[0]):
+        return False
+    if not is_told:
+        row = state.at_first.get(key, row)
+    # Of two leaders in one leader epoch each comes from another history, whatever followed.
+    contradicts = told.leader_epoch == row.leader_epoch and told.leader != row.leader
+    return _is_believed(told, row) and (_epochs(told) > _epochs(row) or contradicts)
+
+
+def _epochs(row: PartitionRow) -> tuple[int, int]:
+    return row.leader_epoch, row.partition_epoch
+
+
+def _is_believed(told: PartitionRow, row: PartitionRow | None) -> bool:
+    """Whoever could name any epoch could use all of them up with one report."""
+    if told.leader_epoch < 0:
+        return False
+    limits = (UNKNOWN_MAX, UNKNOWN_MAX)
+    if row is not None:
+        limits = (row.leader_epoch + AHEAD_MAX, row.partition_epoch + AHEAD_MAX)
+    return told.leader_epoch <= limits[0] and told.partition_epoch <= limits[1]
+
+
+def lost(state: ControllerState, topic: TopicInfo) -> list[int]:
+    """Partitions that were placed and are in no slice. Absence is not evidence: they are not made
+    again as new ones."""
+    if state.tombstones_of(topic.id):
+        return []
+    placed = range(topic.partitions_placed)
+    told: Collection[int] = ()
+    if placed or topic.topic_id is not None:  # else it becomes itself first (:mod:`adoption`)
+        told = state.held.numbers(topic.id)
+    rows = state.rows_of(topic.id)
+    return sorted({number for each in (placed, told) for number in each if number not in rows})
+
+
+def unsettled(state: ControllerState, topic: TopicInfo) -> list[int]:
+    """The partitions of a topic that are to be rebuilt."""
+    gone = lost(state, topic)
+    if not state.doubted:
+        return gone
+    doubted = (part for part in state.rows_of(topic.id) if (topic.id, part) in state.doubted)
+    return sorted({*gone, *doubted})
+
+
+def only_reported(state: ControllerState, node_id: int) -> list[RowKey]:
+    """Replicas of partitions that are lost and not rebuilt yet: no row names their broker, and what
+    it has of them is needed all the more."""
+    ids = {topic_id for topic_id, _ in state.held.keys_on(node_id)} if _may_lack(state) else ()
+    topics = (state.topic_by_id(topic_id) for topic_id in sorted(ids))
+    keys = ((each.id, part) for each in topics if each is not None for part in lost(state, each))
+    return [key for key in keys if node_id in state.held.of(key)]
+
+
+def _may_lack(state: ControllerState) -> bool:
+    """Is anything being rebuilt? Else nobody looks at all that a broker has."""
+    return state.cluster.rebuilding is not None
+
+
+def is_under_way(draft: Draft, topic: TopicInfo) -> bool:
+    """Whether rows of a topic are in doubt still: who hosts its replicas is not known."""
+    return bool(draft.state.doubted) and any(
+        draft.is_in_doubt((topic.id, part)) for part in draft.rows_of(topic.id)
+    )
+
+
+def is_done(state: ControllerState) -> bool:
+    """Whether nothing of a rebuilding is left to do, or to be waited for."""
+    heard = all(state.held.has_heard(node_id) for node_id in state.brokers)
+    return heard and not state.doubted and not any(lost(state, each) for each in _served(state))
+
+
+def _served(state: ControllerState) -> Iterable[TopicInfo]:
+    return (topic for topic in state.topics.values() if topic.deletion_ms is None)
+
+
+# ---------------------------------------------------------------- who is waited for
+
+
+def unheard(state: ControllerState, topic: TopicInfo) -> tuple[int, ...]:
+    """Brokers that may have what is to be made: while slices are known to be lost a name that is
+    in none of them may be on any broker."""
+    if state.cluster.rebuilding is None:
+        return ()
+    return tuple(sorted(_silent(state, state.brokers) - without(state, topic)))
+
+
+def _silent(state: ControllerState, node_ids: Iterable[int]) -> set[int]:
+    return {node_id for node_id in node_ids if not state.held.has_heard(node_id)}
+
+
+def without(state: ControllerState, topic: TopicInfo) -> frozenset[int]:
+    """The brokers that a person gives up for this rebuilding of a topic, once that is recorded."""
+    asked = topic.asked.get(REBUILD_WITHOUT, "")
+    if not accepted_losses.is_recorded(topic.status, REBUILD_WITHOUT, asked):
+        return frozenset()
+    return _named(state, topic)
+
+
+def _named(state: ControllerState, topic: TopicInfo) -> frozenset[int]:
+    """Those that the annotation names; none if it is about another rebuilding."""
+    found = _WITHOUT.fullmatch(topic.asked.get(REBUILD_WITHOUT, ""))
+    rebuilt = state.cluster.rebuilding
+    if found is None or rebuilt is None or found[2] != rebuilt.since:
+        return frozenset()
+    return frozenset(map(int, found[1].split(",")))
+
+
+def accepted(state: ControllerState, topic: TopicInfo) -> tuple[Acceptance, ...]:
+    """What is to be recorded now, before it is acted upon."""
+    asked = topic.asked.get(REBUILD_WITHOUT, "")
+    named = _named(state, topic)
+    if not named or accepted_losses.is_recorded(topic.status, REBUILD_WITHOUT, asked):
+        return ()
+    effect = (
+        f"rebuilt without brokers {numbers(named)}: what only they have of these partitions is "
+        "given up"
+    )
+    return (Acceptance(REBUILD_WITHOUT, asked, effect),)
+
+
+def text(state: ControllerState, topic: TopicInfo, waiting: Waiting) -> str:
+    """What a person is told of partitions that wait."""
+    what = (
+        f"{count(len(waiting.partitions), 'partition')} ({numbers(waiting.partitions)}) of topic "
+        f"{topic.name} rebuilt from what brokers report, since PartitionSlices are lost or old: "
+    )
+    parts = []
+    if waiting.brokers:
+        parts.append(f"brokers {numbers(waiting.brokers)} have not reported: start them")
+    if waiting.unclear:
+        parts.append(
+            f"brokers {numbers(waiting.unclear)} cannot say what they were told of their replicas"
+        )
+    return what + "; ".join(parts) + _offer(state, topic, waiting.all)
+
+
+def unheard_text(state: ControllerState, topic: TopicInfo, brokers: Collection[int]) -> str:
+    """What a person is told of a topic that cannot be made yet."""
+    return (
+        f"PartitionSlices are lost or old, and brokers {numbers(brokers)}, which may have topic "
+        f"{topic.name}, have not reported: start them, or delete their Brokers"
+        f"{_offer(state, topic, brokers)}"
+    )
+
+
+def _offer(state: ControllerState, topic: TopicInfo, brokers: Collection[int]) -> str:
+    rebuilt = state.cluster.rebuilding
+    if rebuilt is None or not brokers:
+        return ""
+    asked = topic.asked.get(REBUILD_WITHOUT, "")
+    named = without(state, topic)
+    refused = f"; {REBUILD_WITHOUT} names {asked}" if asked and not named else ""
+    value = ",".join(map(str, sorted({*brokers, *named})))
+    return (
+        f"{refused}; or give up what only they have: annotate this Topic with "
+        f"{REBUILD_WITHOUT}: {value}@{rebuilt.since}"
+    )
+
+
+# ---------------------------------------------------------------- rebuilding
+
+
+def settle(draft: Draft, topic: TopicInfo) -> Waiting | None:
+    """Draft the rows of all partitions of a topic that can be rebuilt now; whom the others wait
+    for."""
+    partitions, brokers, unclear = set[int](), set[int](), set[int]()
+    settled = []
+    for partition in unsettled(draft.state, topic):
+        found = _Rebuilding(draft, topic, partition)
+        if found.waits:
+            partitions.add(partition)
+            brokers |= found.silent
+            unclear |= found.unclear
+        else:
+            settled.append(partition)
+            draft.settle_row(found.row())
+    if settled:
+        draft.emit(_told(topic, settled))
+    if not partitions:
+        return None
+    return Waiting(
+        partitions=tuple(sorted(partitions)),
+        brokers=tuple(sorted(brokers)),
+        unclear=tuple(sorted(unclear)),
+    )
+
+
+def _told(topic: TopicInfo, settled: Collection[int]) -> Event:
+    what = f"{count(len(settled), 'partition')} ({numbers(settled)})"
+    return warning("Topic", topic.key, "PartitionsRebuilt", f"{what} rebuilt from brokers' reports")
+
+
+class _Rebuilding:
+    """One partition: what is known of it, who is waited for, and its row once nobody is."""
+
+    def __init__(self, draft: Draft, topic: TopicInfo, partition: int) -> None:
+        self._draft, self._topic, self._partition = draft, topic, partition
+        state, key = draft.state, (topic.id, partition)
+        self._row = draft.row(key)
+        self._hosting = state.held.of(key)
+        given_up = without(state, topic)
+        believed = {
+            node_id: told
+            for node_id, told in self._hosting.items()
+            if _is_believed(told, self._row)
+        }
+        self.unclear = set(self._hosting).difference(believed, given_up)
+        known = [*believed.values(), *(() if self._row is None else (self._row,))]
+        # A leader may know of a move's end by its ISR alone: the fewer replicas are the later row.
+        self._best: PartitionRow | None = max(
+            known, key=lambda each: (*_epochs(each), -len(each.hosts)), default=None
+        )
+        self._highest = _highest(known)
+        self.silent = _silent(state, self._needed(state)) - given_up
+
+    @property
+    def waits(self) -> bool:
+        return bool(self.silent or self.unclear)
+
+    def _needed(self, state: ControllerState) -> set[int]:
+        live = {broker.node_id for broker in state.live_brokers()}
+        if self._best is None or self._is_not_where_it_should_be(state):
+            return {*live, *state.brokers, *(() if self._best is None else self._best.hosts)}
+        return {*live, *self._best.hosts}
+
+    def _is_not_where_it_should_be(self, state: ControllerState) -> bool:
+        """Has a replica of the best state nothing? It was taken away, lost, or never made."""
+        hosts = () if self._best is None else self._best.hosts
+        return any(state.held.has_heard(each) and each not in self._hosting for each in hosts)
+
+    def _are_disks_the_same(self) -> bool:
+        """Has every broker of the best state the log directory that it had when that was written?
+        Else what it had may be in the former one."""
+        state, hosts = self._draft.state, () if self._best is None else self._best.hosts
+        index = state.slice_index((self._topic.id, self._partition))
+        present = ((each, state.brokers.get(each)) for each in hosts)
+        return all(
+            broker is not None and state.directory_of(each, index) in (None, broker.directory_id)
+            for each, broker in present
+        )
+
+    def row(self) -> PartitionRow:
+        """Nobody is waited for."""
+        name = self._topic.name if self._partition == 0 else ""
+        if self._best is None:
+            return self._nobodys(name)
+        if not self._hosting and self._highest == (0, 0) and self._are_disks_the_same():
+            # Nobody was ever told of it.
+            return dataclasses.replace(self._best, partition_epoch=1)
+        holders = set(self._best.holders).intersection(self._hosting)
+        leader_epoch, partition_epoch = self._highest
+        return dataclasses.replace(
+            self._best,
+            leader=NO_LEADER,
+            isr=(),
+            elr=(),
+            last_known_elr=tuple(each for each in self._best.hosts if each in holders),
+            leader_epoch=min(leader_epoch, EPOCH_MAX) + GENERATION,
+            partition_epoch=min(partition_epoch, EPOCH_MAX) + GENERATION,
+            manifest=any(each.manifest for each in (self._best, *self._hosting.values())),
+            name=name,
+        )
+
+    def _nobodys(self, name: str) -> PartitionRow:
+        """No broker has it any more: a person says where it begins anew (:mod:`accepted_losses`).
+        Its epochs are above those of the topic's other partitions."""
+        others = self._draft.rows_of(self._topic.id).values()
+        leader_epoch = max((each.leader_epoch for each in others), default=0)
+        return PartitionRow(
+            topic_id=self._topic.id,
+            partition=self._partition,
+            replicas=tuple(-1 - place for place in range(self._topic.replication_factor)),
+            isr=(),
+            leader_epoch=min(leader_epoch, EPOCH_MAX) + GENERATION,
+            partition_epoch=GENERATION,
+            name=name,
+        )
+
+
+def _highest(rows: Collection[PartitionRow]) -> tuple[int, int]:
+    return (
+        max((row.leader_epoch for row in rows), default=0),
+        max((row.partition_epoch for row in rows), default=0),
+    )

@@ -1,0 +1,27 @@
+"""What a person has accepted by annotation, as a status keeps it: the latest few."""
+
+from collections.abc import Mapping, Sequence
+
+from tidemark_operator.controller.model import ACCEPTED_CHARS_MAX, Acceptance
+from tidemark_operator.controller.status.conditions import time_text
+
+#: As many as the schema takes.
+ACCEPTED_MAX = 16
+
+
+def recorded(
+    status: Mapping[str, object], accepted: Sequence[Acceptance], *, now_ms: int
+) -> list[object]:
+    """The records of a status with some more."""
+    kept = status.get("accepted")
+    former = list(kept) if isinstance(kept, list | tuple) else []
+    return [*former, *(_record(each, now_ms) for each in accepted)][-ACCEPTED_MAX:]
+
+
+def _record(accepted: Acceptance, now_ms: int) -> dict[str, object]:
+    return {
+        "annotation": accepted.annotation,
+        "value": accepted.value[:ACCEPTED_CHARS_MAX],
+        "effect": accepted.effect[:ACCEPTED_CHARS_MAX],
+        "time": time_text(now_ms),
+    }

@@ -1,0 +1,93 @@
+"""How far a Broker is that is being drained or deleted: its condition Draining, and the figures."""
+
+from collections.abc import Iterable, Sequence
+
+from tidemark_operator.controller import accepted_losses, draining, registration
+from tidemark_operator.controller.commit import Draft
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.events import count
+from tidemark_operator.controller.model import NO_LEADER, BrokerInfo, RowKey
+from tidemark_operator.controller.status.conditions import Condition, condition
+
+#: Partitions that a condition names; the rest are counted.
+NAMED_MAX = 3
+
+
+def drain_status(
+    state: ControllerState, broker: BrokerInfo
+) -> tuple[Condition, dict[str, object]] | None:
+    """Condition and figures; None for a broker that stays."""
+    if not broker.leaving:
+        return None
+    found = draining.progress(Draft(state), broker.node_id)
+    figures: dict[str, object] = {
+        "remaining": found.remaining,
+        "moving": found.moving,
+        "stuck": sum(map(len, found.stuck.values())),
+    }
+    return _condition(state, broker, found), figures
+
+
+def _condition(state: ControllerState, broker: BrokerInfo, found: draining.Progress) -> Condition:
+    if not found.remaining:
+        text = f"broker {broker.node_id} has no replica any more: it can be stopped, and deleted"
+        return condition("Draining", False, "Drained", text)
+    blockers = registration.removal_blockers(Draft(state), broker.node_id)
+    if broker.deleting and blockers and not found.goes_on:
+        text = _in_use(state, broker, blockers) + accepted_losses.give_up_text(broker)
+        return condition("Draining", True, "ReplicasInUse", text)
+    if found.goes_on:
+        text = (
+            f"{count(found.remaining, 'replica')} left: {found.moving} on the way, {found.waiting} "
+            "wait for room (tidemark.catch.up.replicas)"
+        )
+        return condition("Draining", True, "MovingReplicas", f"{text}{_stuck(state, found)}")
+    text = f"{count(found.remaining, 'replica')} left{_stuck(state, found)}"
+    if draining.Obstacle.REBUILDING in found.stuck:
+        text += accepted_losses.give_up_text(broker) if broker.deleting else ""
+    elif broker.deleting:
+        text += "; or stop the broker: its replicas become placeholders then"
+    return condition("Draining", True, "ReplicasCannotMove", text)
+
+
+def _stuck(state: ControllerState, found: draining.Progress) -> str:
+    """Each obstacle, with the partitions that it is in the way of."""
+    return "".join(
+        f"; {named(state, keys)} cannot move: {obstacle.value}"
+        for obstacle, keys in sorted(found.stuck.items(), key=lambda item: item[0].name)
+    )
+
+
+def _in_use(state: ControllerState, broker: BrokerInfo, blockers: Sequence[RowKey]) -> str:
+    """Why a Broker cannot go yet, and every way in which it can."""
+    draft = Draft(state)
+    rows = [row for key in blockers if (row := state.row(key)) is not None]
+    led = [row for row in rows if row.leader != NO_LEADER]
+    behind = any(set(row.hosts).difference(row.isr, row.elr, (broker.node_id,)) for row in rows)
+    topics = "" if len(led) == len(rows) else " (what nobody leads: see Ready of its Topic)"
+    ways = [
+        *(["start the other replicas and let them catch up"] if behind else []),
+        *(["start another broker that takes them"] if led else []),
+        f"delete the topics{topics}",
+    ]
+    alone = [
+        row.key
+        for row in rows
+        if not registration.has_live_copy(draft, row.key, without=broker.node_id)
+    ]
+    what = "have fewer complete copies than min.insync.replicas says"
+    if alone:
+        blockers, what = alone, "lose the last live copy"
+    serves = "; until then the broker serves on, and takes no new replica" if broker.live else ""
+    return f"{named(state, blockers)} would {what}: {', or '.join(ways)}{serves}"
+
+
+def named(state: ControllerState, keys: Iterable[RowKey]) -> str:
+    """Partitions by their names, the first of them."""
+    known = list(keys)
+    texts = []
+    for topic_id, partition in known[:NAMED_MAX]:
+        topic = state.topic_by_id(topic_id)
+        texts.append(f"{'(no Topic)' if topic is None else topic.name}-{partition}")
+    more = f" and {len(known) - NAMED_MAX} more" if len(known) > NAMED_MAX else ""
+    return f"{count(len(known), 'partition')} ({', '.join(texts)}{more})"

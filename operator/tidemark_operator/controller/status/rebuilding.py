@@ -1,0 +1,72 @@
+"""A rebuilding as the Cluster's status has it, and topics that nobody but brokers knows."""
+
+from collections.abc import Iterable
+
+from tidemark.ids import id_text
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.events import count, numbers
+from tidemark_operator.controller.model import ClusterRebuilding
+from tidemark_operator.controller.rebuilding import is_done, lost
+from tidemark_operator.controller.status.conditions import time_text
+
+#: As many as the schema takes; the others are listed once these are adopted.
+STRAYS_MAX = 64
+#: Absent where there is nothing of the kind.
+FIELDS = ("rebuilding", "strayTopics")
+
+
+def rendered(state: ControllerState, *, now_ms: int) -> dict[str, object]:
+    """What the status says of it."""
+    return {"rebuilding": _rebuilding(state, now_ms), "strayTopics": _strays(state)}
+
+
+def entry(rebuilding: ClusterRebuilding) -> dict[str, object]:
+    """One rebuilding."""
+    reason = "SlicesBehind" if rebuilding.behind else "SlicesMissing"
+    return {"since": rebuilding.since, "reason": reason}
+
+
+def _rebuilding(state: ControllerState, now_ms: int) -> dict[str, object] | None:
+    """It begins before anything is done because of it, and ends when nothing is left to do."""
+    known = state.cluster.rebuilding
+    if known is not None:
+        return None if is_done(state) else entry(known)
+    if any(lost(state, topic) for topic in state.topics.values() if topic.deletion_ms is None):
+        return entry(ClusterRebuilding(since=time_text(now_ms), behind=False))
+    return None
+
+
+def _strays(state: ControllerState) -> list[dict[str, str]]:
+    """Kept where they are, and reported; a Topic of that name adopts one by its id."""
+    left = {each.topic_id for each in state.cluster.orphans}
+    found = sorted(
+        (state.held.name(topic_id), id_text(topic_id))
+        for topic_id in state.held.topic_ids()
+        if topic_id not in left
+        and state.topic_by_id(topic_id) is None
+        and not state.tombstones_of(topic_id)
+    )
+    return [{"topicName": name, "topicId": text} for name, text in found[:STRAYS_MAX]]
+
+
+def sentence(state: ControllerState) -> str:
+    """What people are told of it."""
+    rebuilding = state.cluster.rebuilding
+    why = "older than what brokers were told" if rebuilding and rebuilding.behind else "lost"
+    text = f"PartitionSlices are {why}: partitions are rebuilt from what brokers report"
+    silent = [node_id for node_id in state.brokers if not state.held.has_heard(node_id)]
+    if silent:
+        text += (
+            f"; brokers {numbers(silent)} have not reported: start them, or delete their Brokers"
+        )
+    topics = sum(1 for _ in _waiting(state))
+    return f"{text}; {count(topics, 'topic')} wait for them" if topics else text
+
+
+def _waiting(state: ControllerState) -> Iterable[object]:
+    doubted = {topic_id for topic_id, _ in state.doubted}
+    return (
+        topic
+        for topic in state.topics.values()
+        if topic.deletion_ms is None and (topic.id in doubted or lost(state, topic))
+    )

@@ -1,0 +1,103 @@
+"""What keeps failing for an object is told where people look: in its conditions, and as an Event.
+
+A try that fails is no news: conflicts and busy servers are everyday, and the next try mends them.
+What has failed a few times in a row waits for a person, who does not look into the log. It is told
+once for each reason; the next status that the object's own reconciler writes takes it back. A
+server that does not answer is left in peace: nothing can be written there.
+"""
+
+import logging
+
+from tidemark_operator.clock import wall_ms
+from tidemark_operator.controller.events import warning
+from tidemark_operator.controller.status.conditions import condition, render
+from tidemark_operator.kube.errors import Conflict, Forbidden, KubeError, Unavailable
+from tidemark_operator.kube.kinds import BY_KIND, Json, Key
+from tidemark_operator.reconcile.services import Services
+from tidemark_operator.resources.metadata import InvalidResource
+from tidemark_operator.slices.committer import DecisionFailed
+
+logger = logging.getLogger(__name__)
+
+#: Tries in a row that fail before anybody is told; another writer is given longer.
+TRIES = 3
+CONFLICTS = 8
+
+CONTENDED = "Contended"
+
+
+def reason_of(error: Exception) -> str:
+    """Under which reason a failure is told; "": it is not."""
+    match error:
+        case Unavailable():
+            return ""
+        case Conflict():
+            return CONTENDED
+        case Forbidden():
+            return "AccessDenied"
+        case KubeError():
+            return "WriteRefused"
+        case InvalidResource():
+            return "NotUnderstood"
+        case DecisionFailed():
+            return "DecisionNotStored"
+    return "InternalError"
+
+
+def sentence_of(error: Exception) -> str:
+    """What is the matter, and what helps."""
+    match reason_of(error):
+        case "Contended":
+            return f"another writer keeps changing the object: {error}"
+        case "AccessDenied":
+            return f"the operator's account may not do what it has to: {error}: allow it"
+        case "WriteRefused":
+            return f"the API server refuses what the operator writes: {error}"
+        case "NotUnderstood":
+            return f"this version of the operator cannot read the object: {error}: correct it"
+        case "DecisionNotStored":
+            return f"what was decided could not be stored: {error}"
+    return f"a fault of the operator ({type(error).__name__}: {error}): report it, with its log"
+
+
+class Failures:
+    """Of one term; bounded by the number of objects that fail."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._told: dict[Key, set[str]] = {}
+
+    def over(self, key: Key) -> None:
+        """It went well, or the object is gone."""
+        self._told.pop(key, None)
+
+    async def tell(self, key: Key, error: Exception) -> None:
+        """A try has failed: say so, if it is time."""
+        reason, tries = reason_of(error), self._services.queue.failures(key)
+        least = CONFLICTS if reason == CONTENDED else TRIES
+        if not reason or tries < least or reason in self._told.get(key, ()):
+            return
+        body = self._services.objects.get(key)
+        if body is None:
+            return
+        self._told.setdefault(key, set()).add(reason)
+        text = f"{sentence_of(error)} (tried {tries} times, it is tried again)"
+        self._services.events.emit(warning(key.kind, key.namespaced_name, reason, text))
+        try:
+            await self._write(key, body, reason, text)
+        except KubeError as refused:
+            logger.warning("%s: its conditions cannot tell that either: %s", key, refused)
+
+    async def _write(self, key: Key, body: Json, reason: str, text: str) -> None:
+        """Stalled beside what the other conditions say: of these nothing else is known."""
+        former: Json = body.get("status") or {}
+        generation = int(body["metadata"]["generation"])
+        stalled = render(
+            [condition("Stalled", True, reason, text)],
+            former,
+            generation=generation,
+            now_ms=wall_ms(),
+        )
+        kept = [each for each in former.get("conditions") or () if each.get("type") != "Stalled"]
+        status = {**former, "conditions": [*kept, *stalled]}
+        await self._services.statuses.write(BY_KIND[key.kind], key, status)

@@ -1,0 +1,58 @@
+"""``ReplicaStates``: what a broker says of its replicas, page by page, before it is admitted.
+
+The pages of a broker are kept until it registers, which takes them; how much one may say is
+limited. A page that is not the next one has it begin again.
+"""
+
+import uuid
+from dataclasses import dataclass, field
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.wire.control import ReplicaStatesRequest, ReplicaStatesResponse, TopicState
+
+#: More replicas than a broker can have.
+REPLICAS_MAX = 65_536
+
+
+@dataclass(slots=True)
+class _Pages:
+    incarnation_id: uuid.UUID
+    topics: list[TopicState] = field(default_factory=list)
+    replicas: int = 0
+    next_page: int = 0
+    is_whole: bool = False
+
+
+class ReplicaStates:
+    """Of one term, by broker."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, _Pages] = {}
+
+    def take(self, request: ReplicaStatesRequest) -> ReplicaStatesResponse:
+        """The next page."""
+        if request.page == 0:
+            self._pages[request.broker_id] = _Pages(request.incarnation_id)
+        pages = self._pages.get(request.broker_id)
+        if (
+            pages is None
+            or pages.incarnation_id != request.incarnation_id
+            or (pages.next_page, pages.is_whole) != (request.page, False)
+            or pages.replicas > REPLICAS_MAX
+        ):
+            self._pages.pop(request.broker_id, None)
+            return ReplicaStatesResponse(error_code=int(ErrorCode.invalid_request))
+        pages.topics.extend(request.topics)
+        pages.replicas += sum(len(topic.partitions) + 1 for topic in request.topics)
+        pages.next_page += 1
+        pages.is_whole = request.is_last
+        return ReplicaStatesResponse(error_code=int(ErrorCode.none))
+
+    def whole(self, node_id: int, incarnation_id: uuid.UUID) -> list[TopicState] | None:
+        """All that this process of a broker has said since it registered last; None: not yet."""
+        pages = self._pages.get(node_id)
+        if pages is None or not pages.is_whole or pages.incarnation_id != incarnation_id:
+            return None
+        del self._pages[node_id]
+        return pages.topics

@@ -1,0 +1,147 @@
+"""What the benchmarks of the operator work with: a real control plane, a real operator, three peers
+of this process that answer as brokers do, at once, so that nothing else is waited for."""
+
+import asyncio
+import subprocess
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+from tests.benchmarks.processes import cpu_seconds, peak_resident_mb, resident_mb
+from tests.benchmarks.topic_watch import Seen, TopicWatch, watching
+from tests.benchmarks.topics import count_writes
+from tests.integration.operator.broker_peer import BrokerPeer
+from tests.integration.operator.cluster_world import ClusterWorld
+from tests.integration.operator.conftest import install_crds
+from tests.integration.operator.operator_process import OperatorProcess
+from tidemark_cli.controlplane import ControlPlane
+from tidemark_operator.kube.kinds import BROKER
+
+BROKERS = (1, 2, 3)
+PARTITIONS = 3
+CONNECTIONS = 16
+TIMEOUT_S = 3600.0
+PROGRESS_S = 10.0
+
+
+class OperatorBench:
+    """Everything that runs."""
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        world: ClusterWorld,
+        operator: OperatorProcess,
+        watch: TopicWatch,
+    ) -> None:
+        self.plane, self.world, self.operator, self.watch = plane, world, operator, watch
+        self.peers: list[BrokerPeer] = []
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """By name."""
+        return {"operator": self.operator.pid, "API server": self.plane.pid}
+
+    def cpu(self) -> dict[str, float]:
+        """CPU-seconds until now."""
+        return {name: cpu_seconds(pid) for name, pid in self.pids.items()}
+
+    def memory(self) -> dict[str, tuple[float, float]]:
+        """Resident MB, now and at most."""
+        return {name: (resident_mb(pid), peak_resident_mb(pid)) for name, pid in self.pids.items()}
+
+    def writes(self) -> Counter[str]:
+        """By the API server's own count."""
+        command = ["kubectl", "--kubeconfig", str(self.plane.kubeconfig), "get", "--raw"]
+        page = subprocess.run([*command, "/metrics"], check=True, stdout=subprocess.PIPE, text=True)
+        return count_writes(page.stdout)
+
+    async def each(self, what: Iterable[str], act: Callable[[str], Awaitable[object]]) -> float:
+        """Do something to Topics over as many connections as are used; the seconds that it took."""
+        began_s, names = time.monotonic(), iter(what)
+
+        async def some() -> None:
+            for name in names:
+                await act(name)
+
+        await asyncio.gather(*(some() for _ in range(CONNECTIONS)))
+        return time.monotonic() - began_s
+
+    async def create(self, names: Iterable[str], **spec: object) -> float:
+        """Seconds until all are accepted."""
+        return await self.each(
+            names, lambda name: self.world.create_topic(name, PARTITIONS, len(BROKERS), **spec)
+        )
+
+    async def until(
+        self, look: Callable[[Seen], bool], topics: int, what: str, *, fewer: bool = False
+    ) -> float:
+        """Seconds until so many Topics (``fewer``: no more) are as they should be."""
+        began_s, told_s = time.monotonic(), 0.0
+
+        def is_over(watch: TopicWatch) -> bool:
+            nonlocal told_s
+            seen, after_s = watch.count(look), time.monotonic() - began_s
+            if after_s >= told_s + PROGRESS_S:
+                told_s = after_s
+                print(f"  {seen:,} of {topics:,} {what} after {after_s:.0f} s", flush=True)
+            return seen <= topics if fewer else seen >= topics
+
+        await self.watch.until(is_over, TIMEOUT_S)
+        return time.monotonic() - began_s
+
+    def heard(self, name: str, value: str) -> bool:
+        """Whether a broker has a Topic's ``retention.ms`` as it was set last."""
+        return any(
+            entry.name == "retention.ms" and entry.value == value
+            for entry in self.peers[0].topics[name].config
+        )
+
+
+@contextmanager
+def plane_of(folder: Path) -> Iterator[ControlPlane]:
+    """A control plane of the benchmark's own."""
+    with ControlPlane.start(folder / "control-plane", fsync=False) as plane:
+        asyncio.run(install_crds(plane.kubeconfig))
+        yield plane
+
+
+@asynccontextmanager
+async def running(
+    plane: ControlPlane, folder: Path, profile: Path | None = None
+) -> AsyncIterator[OperatorBench]:
+    """The operator and its brokers, until the block ends."""
+    world = await ClusterWorld.open(plane.kubeconfig, folder)
+    try:
+        await world.create_cluster()
+        operator = OperatorProcess(
+            plane.kubeconfig,
+            world.namespace,
+            folder / "operator.log",
+            "127.0.0.1:0",
+            session_timeout_s=60,
+            certificates=world.certificates,
+            lease_duration_s=30,
+            log_level="WARNING",
+            profile=profile,
+        )
+        world.operators.append(operator)
+        await operator.start()
+        async with watching(world.api, world.namespace) as watch:
+            bench = OperatorBench(plane, world, operator, watch)
+            for node_id in BROKERS:
+                await world.create(BROKER, f"broker-{node_id}", nodeId=node_id, workload="External")
+                bench.peers.append(await world.start_peer(await world.peer(node_id), operator))
+            yield bench
+        if profile is not None:
+            await operator.stop()
+    finally:
+        await world.close()
+
+
+def said(line: str) -> str:
+    """Printed at once, and kept for the line at the end."""
+    print(line, flush=True)
+    return line

@@ -1,0 +1,58 @@
+"""A producer that goes on writing while the cluster is changed, and what came of it."""
+
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from local_cluster import Cluster
+
+PARTITIONS = 3
+
+
+class Writer:
+    """An idempotent producer with acks=all; ``acknowledged`` are the values that it was told of."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self.topic = topic
+        self.acknowledged: set[bytes] = set()
+        self.refused: list[str] = []
+        self._sent = 0
+        self._client = Producer(
+            {"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "acks": "all"}
+        )
+
+    def write(self, count: int = 20) -> None:
+        for _ in range(count):
+            self._sent += 1
+            value = str(self._sent).encode()
+            partition = self._sent % PARTITIONS
+            self._client.produce(self.topic, value, partition=partition, on_delivery=self._told)
+        self._client.poll(0)
+
+    def flush(self) -> None:
+        assert self._client.flush(60) == 0
+
+    def _told(self, error: object, message: Message) -> None:
+        if error is not None:
+            self.refused.append(str(error))
+        else:
+            value = message.value()
+            assert isinstance(value, bytes)
+            self.acknowledged.add(value)
+
+
+def read(cluster: Cluster, topic: str) -> list[bytes]:
+    """Every value of a topic."""
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": "none", "enable.auto.commit": False}
+    )
+    found: list[bytes] = []
+    for partition in range(PARTITIONS):
+        place = TopicPartition(topic, partition)
+        _, end = consumer.get_watermark_offsets(place, timeout=30)
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        while (position := consumer.position([place])[0].offset) < end:
+            message = consumer.poll(10)
+            assert message is not None, f"partition {partition} ends at {position} of {end}"
+            value = message.value()
+            assert isinstance(value, bytes)
+            found.append(value)
+    consumer.close()
+    return found

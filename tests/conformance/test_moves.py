@@ -1,0 +1,44 @@
+"""Replicas move under a producer: a broker is drained, and a stock client loses nothing."""
+
+import pytest
+from local_cluster import Cluster, wait
+from steady_writer import PARTITIONS, Writer, read
+
+pytestmark = pytest.mark.slow
+
+AFTER = 200
+
+
+def _drain(cluster: Cluster, node_id: int, *, drain: bool) -> None:
+    """As whoever wrote the manifest says it."""
+    name = f"broker-{node_id}"
+    body = cluster.kube.get("Broker", name)
+    assert body is not None
+    cluster.kube.apply("Broker", name, {**body["spec"], "drain": drain})
+
+
+def test_a_broker_is_drained_under_a_producer_and_nothing_is_lost(cluster: Cluster) -> None:
+    """Topics with a replica on every broker stay, and are named: the drain of this one ends."""
+    topic = cluster.new_topic(
+        partitions=PARTITIONS, replicationFactor=2, config={"min.insync.replicas": "2"}
+    )
+    writer = Writer(cluster, topic)
+    drained = cluster.view(topic).rows[0].leader
+    try:
+        _drain(cluster, drained, drain=True)
+
+        def moved() -> bool:
+            writer.write()
+            rows = cluster.view(topic).rows
+            return all(drained not in row.replicas for row in rows)
+
+        wait(moved, f"broker {drained} to have nothing of {topic}", 120)
+        for _ in range(AFTER // 20):
+            writer.write()
+        writer.flush()
+    finally:
+        _drain(cluster, drained, drain=False)
+    assert not writer.refused
+    found = read(cluster, topic)
+    assert len(found) == len(set(found)), "nothing twice"
+    assert set(found) == writer.acknowledged

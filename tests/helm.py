@@ -1,0 +1,90 @@
+"""Helm, built once from its published module as the other programs are, and how tests run it."""
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tidemark_cli.toolchain.build import Program, ensure_program
+from tidemark_cli.toolchain.programs import checkout
+from tidemark_cli.toolchain.versions import GoVersion
+
+ROOT = Path(__file__).resolve().parents[1]
+CHART = ROOT / "charts" / "tidemark"
+BASE_CHART = ROOT / "charts" / "tidemark-base"
+HELM = Program(
+    name="helm",
+    version="v4.3.1",
+    needs_go=GoVersion(1, 26, 0),
+    packages=1300,
+    package="helm.sh/helm/v4/cmd/helm",
+)
+TIMEOUT_S = 120
+
+
+class HelmRefused(RuntimeError):
+    """Helm ended with an error; the text is what it said."""
+
+
+def ensure_helm() -> Path:
+    """Helm's binary. Raises ToolchainError."""
+    return ensure_program(HELM, checkout=checkout())
+
+
+@dataclass(frozen=True, slots=True)
+class Helm:
+    """Helm with a home of its own; ``kubeconfig`` None for what needs no API server."""
+
+    home: Path
+    kubeconfig: Path | None = None
+
+    def run(self, *arguments: str, values: dict[str, Any] | None = None) -> str:
+        """Its standard output. Raises :class:`HelmRefused`."""
+        environment = {
+            **{name: text for name, text in os.environ.items() if not name.startswith("HELM_")},
+            **{f"HELM_{kind}_HOME": str(self.home / kind) for kind in ("CACHE", "CONFIG", "DATA")},
+            "KUBECONFIG": str(self.kubeconfig or os.devnull),
+        }
+        given = ("--values", "-") if values is not None else ()
+        done = subprocess.run(
+            [str(ensure_helm()), *arguments, *given],
+            input=json.dumps(values) if values is not None else "",
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
+            env=environment,
+        )
+        if done.returncode != 0:
+            raise HelmRefused(done.stderr)
+        return done.stdout
+
+    def template(
+        self, chart: Path, values: dict[str, Any] | None = None, *, namespace: str = "tidemark"
+    ) -> list[dict[str, Any]]:
+        """The objects of a release ``tidemark``."""
+        options = ("--namespace", namespace, "--kube-version", "1.36.0")
+        text = self.run("template", "tidemark", str(chart), *options, values=values or {})
+        return [body for body in yaml.safe_load_all(text) if body is not None]
+
+
+def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """Those of one kind."""
+    return [body for body in objects if body["kind"] == kind]
+
+
+def named(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+    """The one of that name."""
+    (found,) = (body for body in of_kind(objects, kind) if body["metadata"]["name"] == name)
+    return found
+
+
+def entries_of(objects: list[dict[str, Any]], broker: str) -> dict[str, str]:
+    """The configuration that a broker's pod is given."""
+    text = named(objects, "ConfigMap", broker)["data"]["broker.properties"]
+    lines = (line.partition("=") for line in text.splitlines() if line)
+    return {key: value for key, _, value in lines}

@@ -1,0 +1,30 @@
+"""An API server that has never heard of Tidemark, and Helm."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helm import BASE_CHART, Helm
+from tests.integration.chart.kubernetes import Kubernetes
+from tidemark_cli.controlplane import ControlPlane
+
+
+@pytest.fixture(scope="session")
+def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubernetes]:
+    """One of these tests' own: what they install is there once in a Kubernetes cluster. No kubelet
+    and no scheduler: objects are accepted, nothing of them runs."""
+    with ControlPlane.start(tmp_path_factory.mktemp("chart"), fsync=False) as running:
+        yield Kubernetes(running.kubeconfig)
+
+
+@pytest.fixture
+def helm(kubernetes: Kubernetes, tmp_path: Path) -> Helm:
+    """Helm on that API server."""
+    return Helm(tmp_path / "helm", kubernetes.kubeconfig)
+
+
+@pytest.fixture
+def base(helm: Helm) -> None:
+    """What there is once in a Kubernetes cluster is installed."""
+    helm.run("upgrade", "--install", "tidemark-base", str(BASE_CHART))

@@ -1,0 +1,53 @@
+"""kubectl on one API server, with JSON in and out."""
+
+import itertools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tidemark_cli.controlplane import run_kubectl
+
+_numbers = itertools.count(1)
+#: As `kubectl label namespace` sets it: https://kubernetes.io/docs/concepts/security/pod-security-admission/
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+
+
+class KubectlRefused(RuntimeError):
+    """kubectl ended with an error; the text is what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kubernetes:
+    """An API server."""
+
+    kubeconfig: Path
+
+    def run(self, *arguments: str, stdin: str | None = None) -> str:
+        """kubectl's standard output. Raises :class:`KubectlRefused`."""
+        done = run_kubectl(arguments, kubeconfig=self.kubeconfig, stdin=stdin)
+        if done.returncode != 0:
+            raise KubectlRefused(done.stderr)
+        return done.stdout
+
+    def get(self, namespace: str, what: str) -> dict[str, Any]:
+        """One object (``kind/name``)."""
+        found: dict[str, Any] = json.loads(self.run("-n", namespace, "get", what, "-o", "json"))
+        return found
+
+    def names(self, namespace: str, kind: str) -> list[str]:
+        """Of all objects of a kind, ``kind.group/name``."""
+        return self.run("-n", namespace, "get", kind, "-o", "name").split()
+
+    def create(self, body: dict[str, Any], *options: str) -> None:
+        """Create an object."""
+        self.run("create", "-f", "-", *options, stdin=json.dumps(body))
+
+    def namespace(self) -> str:
+        """A new one, in which only pods of the `restricted` standard are let in."""
+        name = f"chart-{next(_numbers)}"
+        metadata = {"name": name, "labels": RESTRICTED}
+        self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        # Its controller does not run here.
+        self.run("-n", name, "create", "serviceaccount", "default")
+        return name

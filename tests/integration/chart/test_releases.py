@@ -1,0 +1,161 @@
+"""Releases come, change and go, on an API server without a kubelet: what becomes of the objects."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.helm import BASE_CHART, CHART, Helm, HelmRefused
+from tests.integration.chart.kubernetes import KubectlRefused, Kubernetes
+from tests.integration.chart.test_rendering import ON_S3
+from tidemark_operator.objects.ownership import MANAGER
+from tidemark_operator.resources.kinds import KINDS
+
+pytestmark = [pytest.mark.xdist_group("chart"), pytest.mark.usefixtures("base")]
+
+CRDS = {
+    f"customresourcedefinition.apiextensions.k8s.io/{kind.plural}.tidemark.dev" for kind in KINDS
+}
+TOPIC = {
+    "apiVersion": "tidemark.dev/v1alpha1",
+    "kind": "Topic",
+    "spec": {"clusterRef": {"name": "tidemark"}, "partitions": 1, "replicationFactor": 1},
+}
+
+
+def install(helm: Helm, namespace: str) -> None:
+    helm.run("install", "tidemark", str(CHART), "--namespace", namespace, values=ON_S3)
+
+
+def uids(kubernetes: Kubernetes, namespace: str) -> dict[str, str]:
+    """Of everything that a person would miss."""
+    names = kubernetes.names(
+        namespace, "clusters.tidemark.dev,brokers.tidemark.dev,topics.tidemark.dev"
+    )
+    return {name: kubernetes.get(namespace, name)["metadata"]["uid"] for name in names}
+
+
+def test_what_a_release_leaves_is_found_by_the_next_one(helm: Helm, kubernetes: Kubernetes) -> None:
+    namespace = kubernetes.namespace()
+    install(helm, namespace)
+    kubernetes.create({**TOPIC, "metadata": {"name": "t", "namespace": namespace}})
+    before = uids(kubernetes, namespace)
+    assert len(before) == 5
+    helm.run("uninstall", "tidemark", "--namespace", namespace)
+    for kind in ("statefulsets", "services", "roles", "rolebindings", "networkpolicies"):
+        assert not kubernetes.names(namespace, kind), kind
+    assert kubernetes.names(namespace, "serviceaccounts") == ["serviceaccount/default"]
+    assert uids(kubernetes, namespace) == before
+    install(helm, namespace)
+    assert uids(kubernetes, namespace) == before
+
+
+def test_an_upgrade_changes_and_a_rollback_takes_it_back(
+    helm: Helm, kubernetes: Kubernetes
+) -> None:
+    namespace = kubernetes.namespace()
+    install(helm, namespace)
+    before = uids(kubernetes, namespace)
+    fewer = dict(ON_S3["brokers"])
+    del fewer["broker-2"]
+    changed = ON_S3 | {"operator": {"replicas": 3}, "brokers": fewer}
+    helm.run("upgrade", "tidemark", str(CHART), "--namespace", namespace, values=changed)
+    spec = kubernetes.get(namespace, "statefulset/tidemark-operator")["spec"]
+    assert spec["replicas"] == 3
+    assert uids(kubernetes, namespace) == before, "a broker is not removed by leaving out a line"
+    helm.run("rollback", "tidemark", "1", "--namespace", namespace)
+    spec = kubernetes.get(namespace, "statefulset/tidemark-operator")["spec"]
+    assert spec["replicas"] == 2
+    assert uids(kubernetes, namespace) == before
+
+
+def test_definitions_are_upgraded_and_outlive_their_release(
+    helm: Helm, kubernetes: Kubernetes, tmp_path: Path
+) -> None:
+    namespace = kubernetes.namespace()
+    kubernetes.create({**TOPIC, "metadata": {"name": "t", "namespace": namespace}})
+    before = uids(kubernetes, namespace)
+    newer = tmp_path / "newer"
+    shutil.copytree(BASE_CHART, newer)
+    path = newer / "files" / "crds" / "tidemark.dev_topics.yaml"
+    text = path.read_text("utf-8")
+    path.write_text(text.replace("    shortNames:\n", "    shortNames:\n      - newer\n"), "utf-8")
+    helm.run("upgrade", "tidemark-base", str(newer))
+    names = kubernetes.get(namespace, "crd/topics.tidemark.dev")["spec"]["names"]["shortNames"]
+    assert "newer" in names
+    helm.run("uninstall", "tidemark-base")
+    assert set(kubernetes.names(namespace, "crd")) >= CRDS
+    assert not kubernetes.names(namespace, "validatingadmissionpolicies")
+    assert uids(kubernetes, namespace) == before
+    helm.run("install", "tidemark-base", str(BASE_CHART))
+    names = kubernetes.get(namespace, "crd/topics.tidemark.dev")["spec"]["names"]["shortNames"]
+    assert "newer" not in names
+    assert uids(kubernetes, namespace) == before
+
+
+@pytest.fixture
+def may(kubernetes: Kubernetes) -> str:
+    """Somebody with Tidemark's part of `edit` in a namespace; the namespace."""
+    namespace = kubernetes.namespace()
+    binding = ("rolebinding", "editor", "--clusterrole=tidemark-edit", "--user=editor")
+    kubernetes.run("-n", namespace, "create", *binding)
+    return namespace
+
+
+@pytest.mark.parametrize(
+    ("verb", "what", "answer"),
+    [
+        ("create", "topics.tidemark.dev", "yes"),
+        ("deletecollection", "users.tidemark.dev", "yes"),
+        ("update", "topics.tidemark.dev/status", "no"),
+        ("patch", "clusters.tidemark.dev/status", "no"),
+        ("get", "partitionslices.tidemark.dev", "no"),
+        ("delete", "partitionslices.tidemark.dev", "no"),
+    ],
+)
+def test_whoever_may_edit_reaches_neither_a_status_nor_the_slices(
+    kubernetes: Kubernetes, may: str, verb: str, what: str, answer: str
+) -> None:
+    what, slash, part = what.partition("/")
+    subresource = (f"--subresource={part}",) if slash else ()
+    asked = ("auth", "can-i", verb, what, *subresource, "--as=editor")
+    try:
+        told = kubernetes.run("-n", may, *asked)
+    except KubectlRefused:  # "no" is an exit status, too
+        told = "no"
+    assert told.strip() == answer
+
+
+def test_roles_add_to_those_of_kubernetes(kubernetes: Kubernetes) -> None:
+    """By labels that the controller manager looks for, which does not run here."""
+    prefix = "rbac.authorization.k8s.io/aggregate-to-"
+    for name, added in {"view": {"view", "edit", "admin"}, "edit": {"edit", "admin"}}.items():
+        role = kubernetes.get("default", f"clusterrole/tidemark-{name}")
+        labels = role["metadata"]["labels"]
+        assert {key.removeprefix(prefix) for key in labels if key.startswith(prefix)} == added
+        for rule in role["rules"]:
+            assert not any("/" in resource or "slice" in resource for resource in rule["resources"])
+
+
+def test_what_kafka_clients_have_set_is_not_overwritten_without_a_word(
+    helm: Helm, kubernetes: Kubernetes
+) -> None:
+    namespace = kubernetes.namespace()
+    install(helm, namespace)
+    theirs = {
+        "apiVersion": "tidemark.dev/v1alpha1",
+        "kind": "Cluster",
+        "metadata": {"name": "tidemark", "namespace": namespace},
+        "spec": {"config": {"log.segment.bytes": "1048576"}},
+    }
+    apply = ("apply", "--server-side", f"--field-manager={MANAGER}", "-f", "-")
+    kubernetes.run(*apply, stdin=json.dumps(theirs))
+    spec = ON_S3["cluster"]["spec"]
+    wanted = spec | {"config": spec["config"] | {"log.segment.bytes": "2097152"}}
+    upgrade = ("upgrade", "tidemark", str(CHART), "--namespace", namespace)
+    with pytest.raises(HelmRefused, match=f'conflict with "{MANAGER}"'):
+        helm.run(*upgrade, values=ON_S3 | {"cluster": {"spec": wanted}})
+    helm.run(*upgrade, values=ON_S3)
+    config = kubernetes.get(namespace, "clusters.tidemark.dev/tidemark")["spec"]["config"]
+    assert config == spec["config"] | theirs["spec"]["config"]

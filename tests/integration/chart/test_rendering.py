@@ -1,0 +1,259 @@
+"""``charts/tidemark`` with several values: the real API server takes what comes out, and what
+cannot work is refused before, in words that name the value."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.helm import CHART, Helm, HelmRefused, entries_of, named, of_kind
+from tests.integration.chart.kubernetes import KubectlRefused, Kubernetes
+from tidemark.configuration.table import unread_in_broker_file
+from tidemark_broker.config import parse
+from tidemark_operator.metrics import HELP
+from tidemark_operator.settings import Address, parse_arguments
+
+pytestmark = pytest.mark.xdist_group("chart")
+
+S3 = {
+    "region": "eu-central-1",
+    "buckets": ["one", "two"],
+    "credentialsSecretRef": {"name": "tier"},
+}
+ON_S3: dict[str, Any] = {
+    "cluster": {
+        "spec": {
+            "config": {"remote.log.storage.system.enable": "true", "log.retention.ms": "604800000"},
+            "remoteStorage": {"s3": S3 | {"endpoint": "https://store.example:9000"}},
+        }
+    },
+    "brokers": {f"broker-{node}": {"nodeId": node, "rack": "abc"[node]} for node in range(3)},
+}
+EVERYTHING: dict[str, Any] = ON_S3 | {
+    "brokerPods": {
+        "enabled": True,
+        "listeners": {"OUTSIDE": {"port": 9093, "protocol": "SASL_SSL", "tlsSecret": "shown"}},
+        "config": {"controlled.shutdown.max.ms": "20000"},
+        "storage": {"size": "1Ti", "className": "fast"},
+        "podAnnotations": {"example.test/g": "h"},
+        "podLabels": {"example.test/i": "j"},
+        "tolerations": [{"key": "dedicated", "operator": "Exists", "effect": "NoSchedule"}],
+        "priorityClassName": "high",
+    },
+    "image": {"repository": "registry.example/tidemark", "digest": f"sha256:{'0' * 64}"},
+    "imagePullSecrets": [{"name": "registry"}],
+    "operator": {
+        "replicas": 3,
+        "logLevel": "DEBUG",
+        "allowedEndpoints": ["169.254.1.1", "store.local"],
+        "podAnnotations": {"example.test/a": "b"},
+        "podLabels": {"example.test/c": "d"},
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "tolerations": [{"key": "dedicated", "operator": "Exists", "effect": "NoSchedule"}],
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [
+                        {"matchExpressions": [{"key": "x", "operator": "Exists"}]}
+                    ]
+                }
+            }
+        },
+    },
+    "control": {"port": 9995, "exposeAs": "NodePort", "annotations": {"example.test/e": "f"}},
+    "networkPolicy": {
+        "controlFrom": [{"ipBlock": {"cidr": "10.0.0.0/8"}}],
+        "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
+    },
+    "metrics": {
+        "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "rules": {"enabled": True, "labels": {"release": "prometheus"}},
+    },
+}
+BARE = {
+    "serviceAccount": {"create": False, "name": "given"},
+    "operator": {"replicas": 1},
+    "networkPolicy": {"enabled": False},
+    "cluster": {"create": False},
+}
+IN_PODS = ON_S3 | {"brokerPods": {"enabled": True}}
+VALUES = {
+    "defaults": {},
+    "on S3": ON_S3,
+    "in pods": IN_PODS,
+    "everything": EVERYTHING,
+    "bare": BARE,
+}
+each_values = pytest.mark.parametrize("values", VALUES.values(), ids=VALUES.keys())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def prometheus_kinds(kubernetes: Kubernetes) -> None:
+    """The Prometheus operator's kinds by name. What may stand in them is not looked at here."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    for kind in ("ServiceMonitor", "PrometheusRule"):
+        plural = f"{kind.lower()}s"
+        kubernetes.create(
+            {
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "kind": "CustomResourceDefinition",
+                "metadata": {
+                    "name": f"{plural}.monitoring.coreos.com",
+                    "annotations": {"api-approved.kubernetes.io": "unapproved, a test"},
+                },
+                "spec": {
+                    "group": "monitoring.coreos.com",
+                    "scope": "Namespaced",
+                    "names": {"kind": kind, "plural": plural},
+                    "versions": [
+                        {
+                            "name": "v1",
+                            "served": True,
+                            "storage": True,
+                            "schema": {"openAPIV3Schema": schema},
+                        }
+                    ],
+                },
+            }
+        )
+        kubernetes.run("wait", "--for=condition=Established", f"crd/{plural}.monitoring.coreos.com")
+
+
+@pytest.mark.usefixtures("base")
+@each_values
+def test_the_api_server_takes_it_and_its_pods_are_restricted(
+    values: dict[str, Any], helm: Helm, kubernetes: Kubernetes
+) -> None:
+    namespace = kubernetes.namespace()
+    if values is BARE:
+        kubernetes.run("-n", namespace, "create", "serviceaccount", "given")
+    helm.run("install", "tidemark", str(CHART), "--namespace", namespace, values=values)
+    rendered = list(yaml.safe_load_all(helm.run("get", "manifest", "tidemark", "-n", namespace)))
+    for body in rendered:
+        kubernetes.get(namespace, f"{body['kind']}.{_group(body)}/{body['metadata']['name']}")
+    for body in of_kind(rendered, "StatefulSet"):
+        pod = _pod(kubernetes, namespace, body["metadata"]["name"])
+        kubernetes.create(pod, "--dry-run=server")
+        del pod["spec"]["containers"][0]["securityContext"]
+        with pytest.raises(KubectlRefused, match="violates PodSecurity"):
+            kubernetes.create(pod, "--dry-run=server")
+    helm.run("uninstall", "tidemark", "--namespace", namespace)
+
+
+def _pod(kubernetes: Kubernetes, namespace: str, workload: str) -> dict[str, Any]:
+    """As the StatefulSet's controller would make it; its class and volumes are nobody's here."""
+    template = kubernetes.get(namespace, f"statefulset/{workload}")["spec"]["template"]
+    spec = {name: value for name, value in template["spec"].items() if name != "priorityClassName"}
+    spec["volumes"] = [*spec["volumes"], {"name": "data", "emptyDir": {}}]
+    metadata = {"name": "one", "namespace": namespace, "labels": template["metadata"]["labels"]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _group(body: dict[str, Any]) -> str:
+    group, slash, version = str(body["apiVersion"]).rpartition("/")
+    return f"{version}.{group}" if slash else f"{version}."
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"replicas": 3}, "replicas"),
+    ({"operator": {"replicas": 0}}, r"/operator/replicas.*minimum"),
+    ({"operator": {"logLevel": "LOUD"}}, r"/operator/logLevel.*must be one of"),
+    ({"control": {"exposeAs": "Ingress"}}, r"/control/exposeAs.*must be one of"),
+    ({"image": {"digest": "latest"}}, r"/image/digest.*pattern"),
+    ({"cluster": {"spec": {"config": {"num.partitions": 3}}}}, r"num\.partitions.*want string"),
+    (
+        {"cluster": {"spec": {"remoteStorage": {"filesystem": {"path": "/tier"}}}}},
+        "/cluster/spec/remoteStorage",
+    ),
+    ({"cluster": {"spec": {"remoteStorage": {"s3": {"region": "x"}}}}}, r"buckets"),
+    ({"brokers": {"broker-1": {"rack": "a"}}}, r"/brokers/broker-1.*nodeId"),
+    ({"brokerPods": {"config": {"node.id": "7"}}}, r"node\.id"),
+    ({"brokerPods": {"listeners": {"X": {"port": 9093, "protocol": "TLS"}}}}, r"listeners/X"),
+]
+
+
+@pytest.mark.parametrize(("values", "told"), REFUSED, ids=[told for _, told in REFUSED])
+def test_values_that_cannot_work_are_refused_by_name(
+    values: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(HelmRefused, match=told):
+        Helm(tmp_path).template(CHART, values)
+
+
+@each_values
+def test_the_operator_takes_its_arguments(values: dict[str, Any], tmp_path: Path) -> None:
+    objects = Helm(tmp_path).template(CHART, values, namespace="home")
+    operator = named(objects, "StatefulSet", "tidemark-operator")
+    (container,) = operator["spec"]["template"]["spec"]["containers"]
+    settings = parse_arguments(container["args"])
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert settings.namespace == "home"
+    assert settings.control == Address(host="0.0.0.0", port=ports["control"])
+    assert settings.metrics == Address(host="0.0.0.0", port=ports["metrics"])
+    given = values.get("operator", {})
+    assert settings.allowed_endpoints == set(given.get("allowedEndpoints", ()))
+    (role,) = of_kind(objects, "Role")
+    leases = {name for rule in role["rules"] for name in rule.get("resourceNames", ())}
+    assert leases == {settings.lease_name}, "the Lease that it may hold is the one that it wants"
+
+
+def test_no_object_is_anybody_elses_in_the_kubernetes_cluster(tmp_path: Path) -> None:
+    """All are of the release's namespace: who installs it needs no rights beyond that."""
+    for body in Helm(tmp_path).template(CHART, EVERYTHING, namespace="home"):
+        assert body["metadata"]["namespace"] == "home", body["kind"]
+
+
+def test_alerts_ask_for_metrics_that_there_are(tmp_path: Path) -> None:
+    (rules,) = of_kind(Helm(tmp_path).template(CHART, EVERYTHING), "PrometheusRule")
+    asked = [rule["expr"] for group in rules["spec"]["groups"] for rule in group["rules"]]
+    names = {name for text in asked for name in re.findall(r"tidemark_\w+", text)}
+    assert names
+    assert {name.removesuffix("_total") for name in names} <= HELP.keys()
+
+
+def test_brokers_are_told_of_every_operator(tmp_path: Path) -> None:
+    objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
+    pods = [f"tidemark-operator-{number}" for number in range(3)]
+    config = parse(entries_of(objects, "broker-1") | {"cluster.id": "c"})
+    assert [str(each) for each in config.controllers] == [
+        f"{pod}.tidemark-operator.home.svc:9995" for pod in pods
+    ]
+    services = {body["metadata"]["name"] for body in of_kind(objects, "Service")}
+    assert services >= {*pods, "tidemark-operator"}, "outside, each has one of its own"
+
+
+def test_what_clients_and_brokers_are_told_is_what_a_service_leads_to(tmp_path: Path) -> None:
+    objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
+    entries = entries_of(objects, "broker-2")
+    config = parse(entries | {"cluster.id": "c"})
+    assert not unread_in_broker_file(config.entries)
+    assert (config.node_id, config.rack) == (2, "c")
+    assert config.integer("controlled.shutdown.max.ms") == 20_000
+    service = named(objects, "Service", "broker-2")
+    (container,) = named(objects, "StatefulSet", "broker-2")["spec"]["template"]["spec"][
+        "containers"
+    ]
+    open_ports = {each["containerPort"] for each in container["ports"]}
+    assert {each["port"] for each in service["spec"]["ports"]} == open_ports
+    assert {each.port for each in config.listeners.values()} | {config.metrics.port} == open_ports
+    for name, told in config.advertised.items():
+        assert (told.host, told.port) == ("broker-2.home.svc", config.listeners[name].port)
+    mounted = {each["mountPath"] for each in container["volumeMounts"]}
+    folders = {str(each.tls_directory) for each in config.clients if each.tls_directory}
+    assert folders == {"/etc/tidemark/listeners/outside"}
+    assert mounted >= {*folders, str(config.tls_directory), str(config.log_dir.parent)}
+
+
+def test_a_monitor_finds_the_services_with_metrics_and_no_other(tmp_path: Path) -> None:
+    objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
+    found: set[str] = set()
+    for monitor in of_kind(objects, "ServiceMonitor"):
+        wanted = monitor["spec"]["selector"]["matchLabels"].items()
+        for service in of_kind(objects, "Service"):
+            if wanted <= service["metadata"]["labels"].items():
+                ports = {each["name"] for each in service["spec"]["ports"]}
+                assert monitor["spec"]["endpoints"][0]["port"] in ports
+                found.add(service["metadata"]["name"])
+    assert found == {"tidemark-operator", "broker-0", "broker-1", "broker-2"}

@@ -1,0 +1,40 @@
+"""``make bench-operator`` and ``make bench-lives`` in small: their figures are of what they say."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks import lives, operator
+from tidemark_cli.controlplane import ControlPlane
+
+
+@pytest.mark.usefixtures("kubeconfig")
+async def test_a_few_topics_are_made_changed_and_disabled(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    sizes = operator.Sizes(topics=6, changes=4, storm=24, disabled=3, settle_s=1, rest_s=1)
+    lines = await operator.measure(control_plane, tmp_path, sizes)
+    assert any(line.startswith("6 Topics accepted in ") for line in lines)
+    assert {"6 topics POST", "6 topics APPLY"} <= set(lines)
+    assert any(line.startswith("one change among them: p50 ") for line in lines)
+    (storm,) = (line for line in lines if "nothing lost" in line)
+    assert storm.startswith("24 changes in ")
+    (disabled,) = (line for line in lines if "disabled at once" in line)
+    assert disabled.startswith("3 disabled at once")
+    assert "3 disabled" in disabled
+    assert any(line.startswith("at rest, 1 s: writes but the Lease's: ") for line in lines)
+
+
+@pytest.mark.usefixtures("kubeconfig")
+async def test_topics_come_and_go_in_waves(control_plane: ControlPlane, tmp_path: Path) -> None:
+    sizes = lives.Sizes(lives=5, wave=3, settle_s=0)
+    line = await lives.measure(control_plane, tmp_path, sizes)
+    assert line.startswith("5 lives in waves of 3: ")
+    assert line.endswith("; 0 rows are left")
+
+
+def test_a_slope_is_taken_after_the_first_quarter() -> None:
+    steady = [(number * 100, 100.0 + number) for number in range(1, 9)]
+    assert lives.slope_kb(steady) == pytest.approx(10.24)
+    assert lives.slope_kb([(100, 50.0), *steady[1:]]) == pytest.approx(10.24)
+    assert lives.slope_kb([(100, 50.0)]) != lives.slope_kb([(100, 50.0)]), "nothing can be told"

@@ -1,0 +1,86 @@
+"""A real broker with the configuration that the chart gives to its pod, and an operator that keeps
+certificates in Secrets, as in pods.
+
+What a kubelet does is done here by hand: the Secret becomes a folder, and folders, names and ports
+of the pod become those of this machine.
+"""
+
+import asyncio
+import base64
+import json
+import sys
+from pathlib import Path
+
+from tests.helm import CHART, Helm, entries_of
+from tests.integration.operator.cluster_world import ClusterWorld
+from tests.integration.operator.operator_process import OperatorProcess
+from tidemark_operator.certificates.folders import write_files
+from tidemark_operator.kube.errors import NotFound
+from tidemark_operator.kube.kinds import BROKER, SECRET, TOPIC
+
+VALUES = {
+    "cluster": {"name": "demo"},
+    "brokers": {"broker-1": {"nodeId": 1, "rack": "a"}},
+    "brokerPods": {"enabled": True},
+}
+
+
+async def mount(world: ClusterWorld, name: str, folder: Path) -> None:
+    """A Secret as a kubelet mounts it, once it is there."""
+
+    async def there() -> bool:
+        try:
+            body = await world.get(SECRET, name)
+        except NotFound:
+            return False
+        write_files(folder, {key: base64.b64decode(text) for key, text in body["data"].items()})
+        return True
+
+    await world.until(there, f"the Secret {name}")
+
+
+async def test_a_broker_of_the_chart_joins_and_leads(world: ClusterWorld, tmp_path: Path) -> None:
+    objects = Helm(tmp_path / "helm").template(CHART, VALUES, namespace=world.namespace)
+    entries = entries_of(objects, "broker-1")
+    operator = OperatorProcess(
+        world.kubeconfig,
+        world.namespace,
+        tmp_path / "operator.log",
+        "127.0.0.1:0",
+        certificates=None,
+    )
+    world.operators.append(operator)
+    await world.create_cluster()
+    await world.create(BROKER, "broker-1", nodeId=1, workload="External")
+    await operator.start()
+    certificate = tmp_path / "certificate"
+    await mount(world, "broker-1-tls", certificate)
+    here = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,REPLICATION://127.0.0.1:0",
+        "advertised.listeners": "PLAINTEXT://localhost:0,REPLICATION://localhost:0",
+        "controller.addresses": operator.control,
+        "log.dir": str(tmp_path / "data" / "log"),
+        "tidemark.tls.directory": str(certificate),
+        "metrics.port": "0",
+    }
+    assert here.keys() <= entries.keys()
+    (tmp_path / "data").mkdir()
+    config = tmp_path / "broker.properties"
+    config.write_text("\n".join(f"{key}={text}" for key, text in (entries | here).items()))
+    broker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tidemark_broker", "--config", str(config)),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert broker.stdout is not None
+        async with asyncio.timeout(60):
+            ready = json.loads(await broker.stdout.readline())
+        assert (ready["ready"], ready["nodeId"]) == (True, 1)
+        await world.create_topic("t", replicas=1)
+        await world.condition(TOPIC, "t", "Ready", "True")
+        status = await world.status_where(BROKER, "broker-1", lambda found: "rack" in found)
+        assert status["rack"] == "a"
+    finally:
+        broker.terminate()
+        await broker.communicate()
+    assert broker.returncode == 0

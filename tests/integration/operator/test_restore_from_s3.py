@@ -1,0 +1,98 @@
+"""``tidemark restore`` from an S3 that its options name, into a cluster that a kubeconfig names."""
+
+import asyncio
+from typing import Any
+
+from click.testing import Result
+from typer.testing import CliRunner
+
+from tests.integration.operator.cluster_world import ClusterWorld
+from tests.integration.remote_log.tiered_host import CLUSTER as LOST
+from tests.integration.remote_log.tiered_host import TOPIC, TOPIC_ID, TieredHost
+from tests.s3 import fresh_bucket
+from tidemark.ids import id_text
+from tidemark.tier.identity import read_identity
+from tidemark.wire.control import LeaderRecoveryState
+from tidemark_cli.main import app
+from tidemark_operator.kube import kinds
+
+KEYS = ("accessKeyId", "secretAccessKey")
+
+
+async def written_and_lost(world: ClusterWorld, s3: dict[str, Any]) -> TieredHost:
+    """A cluster of which only the tier is left."""
+    host = TieredHost(world.folder, world.folder)
+    host.store = {"s3": s3}
+    host.config["segment.bytes"] = "1048576"  # what a manifest may say
+    await host.apply()
+    await host.produce(300)
+    host.partition.log.roll(1)
+    await host.copied()
+    await host.until(lambda: bool(list(host.tier().topics.all())))
+    await host.close()
+    return host
+
+
+async def new_cluster(world: ClusterWorld, s3: dict[str, Any]) -> None:
+    """Its tier is the lost one's."""
+    secret = {"metadata": {"name": "keys"}, "stringData": {key: s3[key] for key in KEYS}}
+    await world.api.create(kinds.SECRET, world.namespace, secret)
+    spec = {key: value for key, value in s3.items() if key not in KEYS}
+    body = {
+        "apiVersion": kinds.CLUSTER.api_version,
+        "kind": "Cluster",
+        "metadata": {"name": "demo"},
+        "spec": {
+            "config": {"remote.log.storage.system.enable": "true"},
+            "remoteStorage": {"s3": spec | {"credentialsSecretRef": {"name": "keys"}}},
+        },
+    }
+    await world.api.create(kinds.CLUSTER, world.namespace, body)
+
+
+async def restore(s3: dict[str, Any], *arguments: str, keys: bool = True) -> Result:
+    named = ["--endpoint", s3["endpoint"], "--buckets", s3["buckets"][0], "--prefix", s3["prefix"]]
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    env = {name: s3[key] if keys else None for name, key in zip(names, KEYS, strict=True)}
+    command = ["restore", *named, "--region", s3["region"], *arguments]
+    return await asyncio.to_thread(CliRunner().invoke, app, command, env=env)
+
+
+async def test_a_lost_clusters_topic_comes_back_from_s3(world: ClusterWorld, minio: Any) -> None:
+    s3 = fresh_bucket(minio)
+    lost = await written_and_lost(world, s3)
+    await new_cluster(world, s3)
+    peer = await world.start_broker(1, await world.start_operator())
+    refused = await world.condition(kinds.CLUSTER, "demo", "RemoteStorageReady", "False")
+    assert LOST in refused["message"]
+    into = ("--kubeconfig", str(world.kubeconfig), "--from-cluster", LOST)
+    there = (*into, "--namespace", world.namespace, "--cluster", "demo")
+
+    for arguments, keys, words in (
+        (into, True, "name the new Cluster: --namespace and --cluster"),
+        (there, False, "AWS_ACCESS_KEY_ID"),
+        ((*there[:3], "another", *there[4:]), True, f"is of cluster {LOST}, not of another"),
+    ):
+        result = await restore(s3, *arguments, keys=keys)
+        assert (result.exit_code, words in " ".join(result.output.split())) == (1, True), (
+            result.output
+        )
+
+    shown = await restore(s3, *there, "--dry-run")
+    assert shown.exit_code == 0, shown.output
+    assert f"{TOPIC} (id {id_text(TOPIC_ID)})" in shown.output
+    assert f"{lost.head().highest_remote_offset + 1} is the next one" in shown.output
+    assert await world.gone(kinds.TOPIC, TOPIC)
+
+    done = await restore(s3, *there, "--replication-factor", "1")
+    assert done.exit_code == 0, done.output
+    await world.until(lambda: (TOPIC, 0) in peer.rows, "the broker is to take it over")
+    assert peer.topics[TOPIC].topic_id == TOPIC_ID
+    row = peer.rows[TOPIC, 0]
+    assert (row.leader, row.leader_recovery_state) == (1, LeaderRecoveryState.RECOVERING)
+    assert row.leader_epoch >= lost.head().leader_epoch
+    _, owner = read_identity(lost.tier().store)
+    assert owner == await world.cluster_id()
+    await world.condition(kinds.CLUSTER, "demo", "RemoteStorageReady", "True")
+    again = await restore(s3, *there)
+    assert "is there already" in again.output

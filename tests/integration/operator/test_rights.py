@@ -1,0 +1,160 @@
+"""The operator under the account that the chart gives it, on an API server that asks RBAC.
+
+One life of everything that the operator looks after, seen by a recorder between it and the API
+server: nothing is refused, and nothing is granted that was not asked for. So each rule of the Role
+is there for a request that the API server would otherwise have refused.
+"""
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.helm import CHART, Helm, of_kind
+from tests.integration.operator.broker_peer import BrokerPeer
+from tests.integration.operator.cluster_world import ClusterWorld
+from tests.integration.operator.operator_process import OperatorProcess
+from tests.integration.operator.recorder import Recorder, Right, write_kubeconfig
+from tests.unit.topic_changes.requests import change, create
+from tidemark.wire.topics import ChangeKind
+from tidemark_operator.certificates.folders import write_files
+from tidemark_operator.kube.access import Access
+from tidemark_operator.kube.errors import NotFound
+from tidemark_operator.kube.kinds import (
+    BROKER,
+    CLUSTER,
+    EVENT,
+    PARTITION_SLICE,
+    RECORD_DELETION,
+    SECRET,
+    TOPIC,
+    USER,
+    Json,
+)
+
+_RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+def granted(role: Json) -> Iterator[Right]:
+    """What a Role allows, one by one."""
+    for rule in role["rules"]:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                yield from (Right(group, resource, verb) for verb in rule["verbs"])
+
+
+async def account(world: ClusterWorld, objects: list[Json]) -> str:
+    """Make the chart's account and its rights; a token of it."""
+    home = f"/namespaces/{world.namespace}"
+    (name,) = (body["metadata"]["name"] for body in of_kind(objects, "ServiceAccount"))
+    for kind, path in (
+        ("ServiceAccount", f"/api/v1{home}/serviceaccounts"),
+        ("Role", f"{_RBAC}{home}/roles"),
+        ("RoleBinding", f"{_RBAC}{home}/rolebindings"),
+    ):
+        for body in of_kind(objects, kind):
+            await world.api._call("POST", path, body=body)
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    path = f"/api/v1{home}/serviceaccounts/{name}/token"
+    return str((await world.api._call("POST", path, body=asked))["status"]["token"])
+
+
+async def start_peer(world: ClusterWorld, node: int, operator: OperatorProcess) -> BrokerPeer:
+    """A broker whose certificate is made from what the operator keeps in Secrets."""
+
+    async def authority() -> bool:
+        try:
+            body = await world.get(SECRET, "demo-ca")
+        except NotFound:
+            return False
+        data = {name: base64.b64decode(text) for name, text in body["data"].items()}
+        write_files(world.certificates / "demo-ca", data)
+        return True
+
+    await world.until(authority, "the operator has made an authority")
+    return await world.start_broker(node, operator)
+
+
+class Disturbance:
+    """The first write of each kind meets an object that somebody has just changed: a conflict."""
+
+    def __init__(self, world: ClusterWorld) -> None:
+        self._world = world
+        self._done: set[str] = set()
+
+    async def __call__(self, right: Right, path: str) -> None:
+        resource, _, status = right.resource.partition("/")
+        if right.verb != "update" or not (status or resource == PARTITION_SLICE.plural):
+            return
+        if resource not in self._done:
+            self._done.add(resource)
+            await self._world.api._call(
+                "PATCH",
+                path.removesuffix("/status"),
+                body={"metadata": {"labels": {"touched": "1"}}},
+                content_type="application/merge-patch+json",
+            )
+
+
+async def live(world: ClusterWorld, operator: OperatorProcess) -> None:
+    """All that the operator writes in a cluster's life, from the Cluster to its deletion."""
+    await world.create_cluster()
+    await operator.wait_ready()
+    one, two = [await start_peer(world, node, operator) for node in (1, 2)]
+    tiering: Any = {"enabled": True}
+    await world.create_topic("t", partitions=2, tiering=tiering)
+    await world.condition(TOPIC, "t", "Ready", "True")
+    await world.create_deletion("d", "t", all={"beforeOffset": -1})
+    await world.condition(RECORD_DELETION, "d", "Succeeded", "True")
+    await world.create_deletion(
+        "short", "t", partitions=[{"partition": 0, "beforeOffset": 10}], ttlAfterFinished="1s"
+    )
+    for enabled, state in ((False, "Disabled"), (True, "Enabled")):
+        wanted = {"enabled": enabled, "disablePolicy": None if enabled else "Retain"}
+        await world.patch(TOPIC, "t", tiering=wanted)
+        await world.status_where(
+            TOPIC, "t", lambda found, state=state: found["tiering"]["state"] == state
+        )
+    await world.create(USER, "alice")
+    await world.condition(USER, "alice", "Ready", "True")
+    await world.patch(USER, "alice", authentication={"type": "tls"})
+    await world.status_where(USER, "alice", lambda found: found.get("username") == "CN=alice")
+    await world.patch(USER, "alice", authentication={"type": "oauth"})
+    await world.until(lambda: world.gone(SECRET, "alice"), "a Secret that nobody needs goes")
+    assert await one.change_topics(operator.control, create("theirs")) == [(0, "")]
+    deletion = change(ChangeKind.DELETE, "theirs")
+    assert await one.change_topics(operator.control, deletion) == [(0, "")]
+    await world.until(lambda: world.gone(TOPIC, "theirs"), "a client deletes its topic")
+    await world.until(lambda: world.gone(RECORD_DELETION, "short"), "its time to live is over")
+    await world.delete(USER, "alice")
+    await world.delete(TOPIC, "t")
+    await world.until(lambda: world.gone(TOPIC, "t"), "the topic goes")
+    for peer in (one, two):
+        await world.delete(BROKER, f"broker-{peer.node_id}")
+        await peer.close()
+    await world.delete(CLUSTER, "demo")
+    await world.until(lambda: world.gone(CLUSTER, "demo"), "the Cluster goes last")
+    assert await world.slices() == []
+    assert await world.api.list_all(EVENT, world.namespace)
+
+
+async def test_the_account_can_do_what_the_operator_does_and_no_more(
+    world: ClusterWorld, tmp_path: Path
+) -> None:
+    objects = Helm(tmp_path / "helm").template(CHART, namespace=world.namespace)
+    token = await account(world, objects)
+    (role,) = of_kind(objects, "Role")
+    configuration = await Access(world.kubeconfig).configuration()
+    async with Recorder(configuration, Disturbance(world)) as recorder:
+        kubeconfig = write_kubeconfig(tmp_path / "account", recorder.url, token)
+        operator = OperatorProcess(
+            kubeconfig, world.namespace, tmp_path / "operator.log", "127.0.0.1:0", certificates=None
+        )
+        world.operators.append(operator)
+        await operator.launch()
+        await live(world, operator)
+        assert await operator.stop() == 0
+    assert recorder.refused == set()
+    unused = set(granted(role)) - recorder.used
+    assert not unused, "granted, and nobody asks for it"
+    assert not recorder.used - set(granted(role)), "the API server lets more than the Role"

@@ -1,0 +1,138 @@
+"""Uploads that a crash left in a real MinIO: found with their age, aborted, and only ours."""
+
+import time
+import uuid
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from minio import Minio
+
+from tests.integration.tier.test_s3 import config as config  # noqa: PLC0414 - a fixture
+from tidemark.tier import s3_uploads
+from tidemark.tier.head import new_head
+from tidemark.tier.identity import ensure_identity
+from tidemark.tier.objects import StoreUnavailable, UnfinishedUpload
+from tidemark.tier.open import open_tier
+from tidemark.tier.s3 import S3Store
+from tidemark.tier.s3_config import S3Config
+from tidemark.tier.segment import SegmentEntry, new_segment
+from tidemark.tier.sweep_lease import SweepLease
+from tidemark.tier.sweeper import Sweeper
+from tidemark.tiering import Tiering, TieringState
+
+TOPIC_ID = uuid.UUID("6f9619ff-8b86-4d11-b42d-00c04fc964ff")
+
+
+def client_of(config: S3Config) -> Any:
+    address = urlsplit(config.endpoint).netloc
+    keys = {"access_key": config.access_key_id, "secret_key": config.secret_access_key}
+    return Minio(address, **keys, secure=False)
+
+
+def begin_upload(config: S3Config, key: str, bucket: str = "") -> str:
+    """As a copier does that is killed after its first part."""
+    path = f"{config.prefix}/{key}".lstrip("/")
+    upload_id: str = client_of(config)._create_multipart_upload(
+        bucket or config.buckets[0], path, {}
+    )
+    return upload_id
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def new_entry(start: int) -> SegmentEntry:
+    return new_segment(
+        topic="flights",
+        topic_id=TOPIC_ID,
+        partition=0,
+        segment_id=uuid.uuid4(),
+        start_offset=start,
+        end_offset_inclusive=start + 9,
+        max_timestamp_ms=1,
+        size_bytes=10,
+        broker_id=1,
+        event_time_ms=1,
+        leader_epochs=[(1, start)],
+        leader_epoch=1,
+        tiered_epoch=0,
+    )
+
+
+def test_they_are_listed_with_their_age_and_aborted(config: S3Config) -> None:
+    before_ms = now_ms() - 1000
+    ids = {begin_upload(config, key): key for key in ("data/a b+c=d/1.log", "data/é/2.log")}
+    begin_upload(replace(config, prefix="other"), "data/3.log")
+    store = S3Store(config)
+    found = {upload.upload_id: upload for upload in store.unfinished()}
+    assert {upload_id: upload.key for upload_id, upload in found.items()} == ids
+    assert all(before_ms <= upload.begun_ms <= now_ms() + 1000 for upload in found.values())
+    for upload in found.values():
+        store.abort(upload)
+        store.abort(upload)  # what is gone is fine
+    assert list(store.unfinished()) == []
+    assert len(list(S3Store(replace(config, prefix="")).unfinished())) == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"secret_access_key": "wrong"}, "StoreAccessDenied"),
+        ({"endpoint": "http://127.0.0.1:1"}, "StoreUnreachable"),
+    ],
+    ids=["key", "endpoint"],
+)
+def test_trouble_is_told(config: S3Config, wrong: dict[str, str], reason: str) -> None:
+    store = S3Store(replace(config, **wrong))  # type: ignore[arg-type]
+    for call in (
+        lambda: list(store.unfinished()),
+        lambda: store.abort(UnfinishedUpload("k", "u", 0)),
+    ):
+        with pytest.raises(StoreUnavailable) as caught:
+            call()
+        assert caught.value.reason == reason
+
+
+def test_pages_of_uploads_are_followed(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = {begin_upload(config, f"data/{number}.log") for number in range(5)}
+    real = s3_uploads._request
+
+    def request(*args: Any) -> bytes:
+        *others, query = args
+        return real(*others, {**query, "max-uploads": "2"})
+
+    monkeypatch.setattr(s3_uploads, "_request", request)
+    assert {upload.upload_id for upload in S3Store(config).unfinished()} == ids
+
+
+def test_a_sweep_leaves_no_orphan_and_no_unfinished_upload(config: S3Config) -> None:
+    """In both buckets; those of a copy under way, and of an unknown topic, stay."""
+    tier = open_tier(config)
+    ensure_identity(tier.store, "c", "")
+    head = new_head(
+        topic="flights",
+        topic_id=TOPIC_ID,
+        partition=0,
+        cluster_id="c",
+        leader_epoch=1,
+        tiering=Tiering(TieringState.ENABLED, 0),
+        broker_id=1,
+        log_start_offset=0,
+    )
+    under_way = new_entry(0)
+    tier.manifests.create(replace(head, entries=(under_way,)))
+    lost, unknown = new_entry(10), f"data/flights-{'A' * 22}/0/{0:020d}-{'B' * 21}A.log"
+    for bucket, store in tier.segments.stores.items():
+        for key in (lost.log_key, under_way.log_key, unknown):
+            begin_upload(config, key, bucket)
+            store.put(key, b"12345")
+    lease = SweepLease(tier.store, "test", now_ms).take()
+    report = Sweeper(tier, now_ms=now_ms, delay_ms=-60_000, lease=lease).run()
+    assert (report.removed.count, report.uploads_removed, report.unknown_objects) == (2, 2, 4)
+    for store in tier.segments.stores.values():
+        left = {info.key for info in store.list("data/")}
+        assert left == {under_way.log_key, unknown}
+        assert {upload.key for upload in store.unfinished()} == left

@@ -1,0 +1,22 @@
+"""What a tier has that nothing names (invariant 10), whatever its age, as the sweeper sees it."""
+
+import time
+
+from tidemark.tier.open import Tier
+from tidemark.tier.sweep_lease import SweepLease
+from tidemark.tier.sweeper import Sweeper, SweepReport
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def look(tier: Tier, *, remove: bool = False) -> SweepReport:
+    """One sweep, in which everything counts as old: a report, or removals."""
+    lease = SweepLease(tier.store, "test", now_ms).take() if remove else None
+    return Sweeper(tier, now_ms=now_ms, delay_ms=-60_000, lease=lease).run()
+
+
+def found(report: SweepReport) -> list[str]:
+    """What nothing names, and what could not be looked at."""
+    return [*report.examples, *report.unknown, *report.troubles]

@@ -1,0 +1,83 @@
+"""The API's data as disasters leave it: slices that are gone, or all of it as it was some time ago.
+
+As from a backup of etcd: slices, Topics, Brokers and the Cluster's status together, while operators
+are down. Whoever writes next has to know that this is old (invariant 24 says so as soon as a row is
+written that goes back), and no acknowledged record may be lost by it (invariant 1). It strikes
+while brokers run, and nothing else happens until the operators are back.
+"""
+
+import copy
+from typing import Any
+
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC, Json, Kind
+
+BACKUP_KINDS = ("slices lost", "old data")
+_EVERY_S = 3.0
+_BEFORE_S = 8.0
+_AFTER_S = 12.0
+_KINDS: tuple[Kind, ...] = (CLUSTER, TOPIC, BROKER, PARTITION_SLICE)
+
+
+class Backups:
+    """Of one run."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+        self._copies: list[list[Json]] = []
+        #: What only a broker knows that is away as well, nobody can know.
+        self.calm_until_s = 0.0
+
+    def begin(self) -> None:
+        """Make a backup now and then, once there is something in it."""
+        cluster = self._cluster
+        if not cluster.faulting:
+            return
+        cluster.world.after(_EVERY_S, self.begin)
+        topic = cluster.kube.find(TOPIC, "t")
+        if ((topic or {}).get("status") or {}).get("partitionsPlaced"):
+            bodies = (body for kind in _KINDS for body in cluster.kube.of_kind(kind))
+            self._copies.append([copy.deepcopy(body) for body in bodies])
+
+    def strike(self, kind: str) -> None:
+        """Once all brokers know what was decided so far."""
+        cluster = self._cluster
+        if not self._copies:
+            return
+        self.calm_until_s = cluster.world.now_s + _BEFORE_S + _AFTER_S
+        for machine in cluster.machines.values():
+            machine.start()
+        cluster.network.quiet()
+        cluster.world.after(_BEFORE_S, self._strike, kind)
+
+    def _strike(self, kind: str) -> None:
+        """The operators are down meanwhile, and come back one after the other."""
+        cluster = self._cluster
+        chance = cluster.world.chance
+        if not cluster.faulting:
+            return
+        for name in cluster.operators:
+            cluster.operators[name].kill()
+            cluster.world.after(0.2 + 3 * chance.random(), cluster.start_operator, name)
+        if kind == "slices lost":
+            self._lose()
+        else:
+            self._restore()
+
+    def _lose(self) -> None:
+        """Some, or all."""
+        cluster = self._cluster
+        slices = cluster.kube.of_kind(PARTITION_SLICE)
+        lost = [body for body in slices if cluster.world.chance.random() < 0.7]
+        names = [body["metadata"]["name"] for body in lost]
+        cluster.checks.note(f"slices lost: {', '.join(names) or 'none'}")
+        for body in lost:
+            cluster.kube._remove(body)
+
+    def _restore(self) -> None:
+        cluster = self._cluster
+        old = cluster.world.chance.choice(self._copies)
+        cluster.checks.note("the API's data is an old backup")
+        for body in old:
+            cluster.kube.put_back(copy.deepcopy(body))
+            if body["kind"] == PARTITION_SLICE.kind:
+                cluster.checks.put_back(body)

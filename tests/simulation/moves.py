@@ -1,0 +1,123 @@
+"""What moves replicas: users who drain and delete brokers and change the replication factor.
+
+One broker at a time is drained or deleted, and never so few stay that the factor could not be had:
+so everything that is asked for has to be reached in the end. Beside that each change of a row is
+looked at (:meth:`Moves.changed`): invariant "moves" of docs/placement.md.
+"""
+
+from typing import Any
+
+from tidemark_operator.controller import moving
+from tidemark_operator.controller.model import PartitionRow
+from tidemark_operator.kube.kinds import BROKER, TOPIC
+
+MOVE_KINDS = ("drain", "factor", "delete broker")
+
+
+class Moves:
+    """Of one run."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+
+    # ------------------------------------------------------------ what users do
+
+    def ask(self, kind: str) -> None:
+        cluster, chance = self._cluster, self._cluster.world.chance
+        if kind == "factor":
+            self._resize(chance.choice((1, 2, 3)))
+            return
+        present = self._make_again()
+        leaving = [node for node in present if self._leaves(node)]
+        if leaving:
+            if not self._is_deleting(leaving[0]) and chance.random() < 0.7:
+                self._drain(leaving[0], drain=False)
+            return
+        if len(present) < len(cluster.machines):
+            return
+        node = chance.choice(present)
+        if kind == "drain":
+            self._drain(node, drain=True)
+        else:
+            cluster.checks.note(f"a user deletes broker {node}")
+            cluster.kube.delete("user", BROKER, f"broker-{node}")
+
+    def settle(self) -> None:
+        """Faults end: what is asked for stays as it is from now on."""
+        self._make_again()
+
+    def _resize(self, factor: int) -> None:
+        """Not below what has to be in sync: what may be lost would be another question."""
+        cluster = self._cluster
+        topic = cluster.kube.find(TOPIC, "t")
+        if topic is None or factor < cluster.checks.topics["t"].min_isr:
+            return
+        if factor != topic["spec"]["replicationFactor"]:
+            cluster.checks.note(f"a user wants {factor} replicas")
+            cluster.kube.edit(TOPIC, "t", {"replicationFactor": factor})
+
+    def _drain(self, node: int, *, drain: bool) -> None:
+        self._cluster.checks.note(f"a user says drain: {drain} of broker {node}")
+        self._cluster.kube.edit(BROKER, f"broker-{node}", {"drain": drain})
+
+    def _make_again(self) -> list[int]:
+        """Brokers whose object is gone are made again; those that are there now."""
+        cluster = self._cluster
+        for node in cluster.machines:
+            if cluster.kube.find(BROKER, f"broker-{node}") is None:
+                cluster.checks.note(f"a user makes broker {node} again")
+                cluster.make_broker(node)
+        return sorted(cluster.machines)
+
+    def _leaves(self, node: int) -> bool:
+        body = self._cluster.kube.find(BROKER, f"broker-{node}")
+        drain = body is not None and body["spec"].get("drain", False)
+        return bool(drain) or self._is_deleting(node)
+
+    def _awaits_person(self, node: int) -> bool:
+        """It has a replica of a partition of which every complete copy was lost."""
+        rows = self._cluster.checks.rows.values()
+        return any(node in row.hosts and not row.isr for row in rows)
+
+    def _is_deleting(self, node: int) -> bool:
+        body = self._cluster.kube.find(BROKER, f"broker-{node}")
+        return body is not None and "deletionTimestamp" in body["metadata"]
+
+    # ------------------------------------------------------------ what must hold
+
+    def changed(self, old: PartitionRow, row: PartitionRow) -> str:
+        """What is wrong with one step of a row; empty if nothing is."""
+        came, went = set(row.hosts) - set(old.hosts), set(old.hosts) - set(row.hosts)
+        filled = sum(replica < 0 for replica in old.replicas) - row.placeholders
+        if len(came - set(row.adding)) > max(filled, 0):
+            return f"replicas {sorted(came)} are there without having come: {old}, {row}"
+        if any(self._leaves(node) for node in came):
+            return f"a broker that is to leave was given a replica: {old}, {row}"
+        left = {node for node in went - set(old.adding) if not self._is_deleting(node)}
+        if left and set(old.adding) - set(row.isr) - went:
+            return f"replicas {sorted(left)} went before others had caught up: {old}, {row}"
+        least = min(len(old.isr), self._cluster.checks.topics["t"].min_isr)
+        # One write may hold two decisions: who left the ISR by the second is eligible still.
+        if left and len(row.isr) + len(row.elr) < least:
+            return f"fewer are in sync than have to be: {old}, {row}"
+        return ""
+
+    def unsettled(self, key: tuple[str, int]) -> str:
+        """Why a partition is not yet where it is wanted."""
+        cluster = self._cluster
+        topic, row = cluster.kube.find(TOPIC, "t"), cluster.checks.rows.get(key)
+        if len(self._make_again()) < len(cluster.machines) or topic is None or row is None:
+            return "something is not there"
+        for node in cluster.machines:
+            if self._is_deleting(node) and not self._awaits_person(node):
+                return f"broker {node} is still being deleted"
+        if not row.isr:
+            return ""  # it waits for a person
+        if moving.is_moving(row):
+            return f"{key} is still moving: {row}"
+        if len(row.replicas) != topic["spec"]["replicationFactor"]:
+            return f"{key} has another number of replicas than the manifest: {row}"
+        left = [node for node in row.hosts if self._leaves(node)]
+        if left:
+            return f"{key} is still on broker {left[0]}, which is drained: {row}"
+        return "" if row.leader == row.hosts[0] else f"{key} is not led as preferred: {row}"

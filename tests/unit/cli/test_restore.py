@@ -1,0 +1,41 @@
+"""``tidemark restore``: which Topics are what the tier has, and which only have its name."""
+
+from typing import Any
+
+from tests.unit.tier.conftest import MemoryStore, Place
+from tests.unit.tier.test_restoring import described, only, stored
+from tidemark.annotations import RESTORE_FROM_TIER
+from tidemark.ids import id_text
+from tidemark.tier.restoring import Restorable, TierOrigin
+from tidemark_cli.commands.restore import others
+
+
+def in_the_tier() -> Restorable:
+    place, memory = Place(), MemoryStore()
+    stored(place, memory, 1)
+    described(place, memory)
+    return only(memory)
+
+
+def body(*, topic_id: str = "", annotation: str = "") -> dict[str, Any]:
+    annotations = {RESTORE_FROM_TIER: annotation} if annotation else {}
+    meta = {"name": "flights", "annotations": annotations}
+    return {"metadata": meta, "status": {"topicId": topic_id} if topic_id else {}}
+
+
+def test_what_was_restored_is_left_as_it_is_and_what_only_has_the_name_is_told() -> None:
+    """It was said to be restored, and the tier's records stayed where nobody could read them."""
+    found = in_the_tier()
+    own = id_text(found.topic.topic_id)
+    origin = TierOrigin(
+        topic_id=found.topic.topic_id, partitions=4, leader_epoch=1, tiering=found.tiering
+    )
+    name = found.topic.name
+    assert others([found], {}) == []
+    assert others([found], {"other": body(topic_id="x")}) == []
+    for mine in (body(topic_id=own), body(annotation=origin.text())):
+        assert others([found], {name: mine}) == []
+    for another in (body(), body(annotation="{}"), body(topic_id="x", annotation=origin.text())):
+        (told,) = others([found], {name: another})
+        assert "Topic flights has the name flights and is another topic" in told
+        assert own in told

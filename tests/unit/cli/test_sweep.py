@@ -1,0 +1,73 @@
+"""``tidemark sweep`` on a directory: what it shows, removes and refuses."""
+
+import os
+import time
+import uuid
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from tests.unit.tier.conftest import Place
+from tidemark.tier.directory import DirectoryStore
+from tidemark.tier.identity import ensure_identity
+from tidemark.tier.manifest import ManifestStore
+from tidemark.tier.sweep_lease import SweepLease
+from tidemark_cli.main import app
+
+
+def tier_with_an_orphan(path: Path) -> tuple[DirectoryStore, str]:
+    store = DirectoryStore(path)
+    ensure_identity(store, "c", "")
+    ManifestStore(store).create(Place().head())
+    key = Place().segment(0, 9).log_key
+    store.put(key, b"12345")
+    store.put(f"data/photos/{uuid.UUID(int=1)}.jpeg", b"x")
+    return store, key
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    """The exit code and what is printed, as one line: its lines are as long as a terminal's."""
+    result = CliRunner().invoke(app, ["sweep", *arguments])
+    return result.exit_code, " ".join(result.output.split())
+
+
+def test_it_shows_and_removes_nothing(tmp_path: Path) -> None:
+    store, key = tier_with_an_orphan(tmp_path)
+    code, output = run("--path", str(tmp_path), "--older-than", "0")
+    assert code == 0, output
+    assert "1 objects that nothing names, 5 bytes" in output
+    assert key in output
+    assert "data/photos/ (1)" in output
+    assert "tidemark sweep --delete" in output
+    assert store.get(key).data == b"12345"
+
+
+def test_it_removes_what_is_old_enough(tmp_path: Path) -> None:
+    store, key = tier_with_an_orphan(tmp_path)
+    assert "1 of these too young" in run("--path", str(tmp_path), "--delete")[1]
+    assert store.get(key)
+    code, output = run("--path", str(tmp_path), "--delete", "--older-than", "0")
+    assert (code, "1 removed" in output) == (0, True), output
+    assert [info.key.split("/")[1] for info in store.list("data/")] == ["photos"]
+
+
+def test_a_file_whose_name_is_no_text_is_shown(tmp_path: Path) -> None:
+    tier_with_an_orphan(tmp_path)
+    (tmp_path / "data" / os.fsdecode(b"\xff")).write_bytes(b"x")
+    (tmp_path / "data" / os.fsdecode(b"\xfe")).mkdir()
+    (tmp_path / "data" / os.fsdecode(b"\xfe") / "y").write_bytes(b"x")
+    code, output = run("--path", str(tmp_path))
+    assert (code, "data/\\udcfe/ (1)" in output) == (0, True), output
+
+
+def test_another_sweeper_is_waited_for(tmp_path: Path) -> None:
+    store, _ = tier_with_an_orphan(tmp_path)
+    SweepLease(store, "broker 1", lambda: time.time_ns() // 1_000_000).take()
+    code, output = run("--path", str(tmp_path), "--delete")
+    assert (code, "broker 1 sweeps this store: wait for it" in output) == (1, True), output
+
+
+def test_a_place_that_is_no_tier_is_refused(tmp_path: Path) -> None:
+    code, output = run("--path", str(tmp_path))
+    assert (code, "there is no tier; check the path" in output) == (1, True), output
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,247 @@
+"""What a person accepts by name: a copy that lacks records, a directory that never comes back."""
+
+import dataclasses
+
+import pytest
+
+from tests.unit.controller.controller_world import (
+    World,
+    broker,
+    fence,
+    messages,
+    numbered_uuid,
+    ready,
+    report_log,
+    row,
+    topic,
+)
+from tidemark.annotations import ACCEPT_COPY, ACCEPT_LOST_DIRECTORY
+from tidemark_operator.controller import accepted_losses, registration
+from tidemark_operator.controller.accepted_losses import Copy, offer_text
+from tidemark_operator.controller.model import LogEnd, LogReport
+from tidemark_operator.controller.status import StatusResult
+from tidemark_operator.controller.status.conditions import MESSAGE_CHARS_MAX
+from tidemark_operator.controller.status.offline import no_leader
+
+MIN_2 = {"min.insync.replicas": "2"}
+
+
+def _lost(**fields: object) -> World:
+    """Brokers 1 and 2; the last complete copy was in the former directory of broker 1."""
+    world = World(
+        brokers=[broker(1), broker(2)],
+        topics=[topic(replication_factor=2, partitions_placed=1, topic_id=numbered_uuid(1))],
+        rows=[row((1, 2), isr=(1,), leader_epoch=4, **fields)],
+    )
+    fence(world, 1)
+    world.register(1, incarnation=77, directory=99)
+    world.beat(1)
+    assert world.row().holders == ()
+    return world
+
+
+def _asks(world: World, text: str) -> None:
+    world.state.put_topic(dataclasses.replace(world.view(), asked={ACCEPT_COPY: text}))
+
+
+def _offer(result: StatusResult) -> str:
+    """What the message says the annotation is to be."""
+    message = messages(result)["Ready"]
+    assert f"{ACCEPT_COPY}: " in message
+    return message.rpartition(f"{ACCEPT_COPY}: ")[2].split(" ")[0]
+
+
+def test_every_replica_of_a_lost_partition_is_asked_how_far_it_reaches() -> None:
+    world = _lost()
+    assert world.replica_logs.unanswered(world.state, 2) == [world.row().key]
+    assert world.replica_logs.unanswered(world.state, 1) == [world.row().key]
+
+
+def test_the_message_names_the_copy_that_loses_least_and_taking_it_at_its_word_ends_it() -> None:
+    world = _lost()
+    result = world.reconcile()
+    assert ready(result)["Ready"] == ("False", "LastCopyMissing")
+    assert ACCEPT_COPY not in messages(result)["Ready"]
+    report_log(world, 1, -1, 0)
+    report_log(world, 2, 4, 700)
+    assert world.row().leader == -1
+    offered = _offer(world.reconcile())
+    assert offered == f"0=2@{world.row().leader_epoch}:700"
+    _asks(world, offered)
+    result = world.reconcile()
+    (record,) = result.status["accepted"]  # type: ignore[misc]
+    assert (record["annotation"], record["value"]) == (ACCEPT_COPY, offered)
+    assert world.row().leader == -1, "it is recorded first"
+    result = world.reconcile()
+    assert (world.row().leader, world.row().isr, world.row().recovering) == (2, (2,), True)
+    assert ready(result)["Ready"] == ("True", "Serving")
+
+
+def test_what_is_accepted_is_told() -> None:
+    world = _lost()
+    report_log(world, 2, 4, 700)
+    _asks(world, _offer(world.reconcile()))
+    world.reconcile()
+    draft = world.draft()
+    accepted_losses.settle(draft, world.view())
+    assert [event.reason for event in draft.events] == ["CopyAccepted"]
+    assert "up to offset 700 on broker 2" in draft.events[0].message
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["0=2@{epoch}:701", "0=2@{before}:700", "0=1@{epoch}:700", "1=2@{epoch}:700", "all"],
+    ids=["offset", "epoch", "broker", "partition", "nonsense"],
+)
+def test_what_is_not_there_is_refused_with_what_is(wrong: str) -> None:
+    world = _lost()
+    report_log(world, 2, 4, 700)
+    epoch = world.row().leader_epoch
+    _asks(world, wrong.format(epoch=epoch, before=epoch - 1))
+    message = messages(world.reconcile())["Ready"]
+    assert "which is not what is there" in message
+    assert f"{ACCEPT_COPY}: 0=2@{epoch}:700" in message
+    world.reconcile()
+    assert world.row().leader == -1
+
+
+@pytest.mark.parametrize("length", [1025, 262_144], ids=["one-more", "as-the-api-takes"])
+def test_a_value_that_no_status_can_hold_is_refused_and_what_fits_is_still_offered(
+    length: int,
+) -> None:
+    """It was recorded cut off, so never found again: its Topic was written to without end."""
+    world = _lost()
+    report_log(world, 2, 4, 700)
+    offered = _offer(world.reconcile())
+    _asks(world, f"{offered};".ljust(length, "x"))
+    assert world.decide().recheck_ms is None
+    result = world.reconcile()
+    assert "accepted" not in result.status
+    assert f"has {length} characters, of at most 1024: name fewer" in messages(result)["Ready"]
+    assert messages(result)["Ready"].endswith(offered)
+
+
+def test_a_long_value_that_is_wrong_leaves_room_for_what_is_right() -> None:
+    world = _lost()
+    report_log(world, 2, 4, 700)
+    offered = _offer(world.reconcile())
+    _asks(world, "x" * 1000)
+    assert messages(world.reconcile())["Ready"].endswith(offered)
+
+
+@pytest.mark.parametrize("reason", ["LastCopyMissing", "ElectionWaits"])
+def test_what_is_offered_of_many_partitions_is_not_cut_off(reason: str) -> None:
+    far = 10**15
+    fields = {} if reason == "LastCopyMissing" else {"last_known_elr": (12345,)}
+    isr = () if reason == "LastCopyMissing" else (54321,)
+    rows = [
+        row((12345, 54321), leader=-1, isr=isr, leader_epoch=1234, partition=part, **fields)
+        for part in range(1000, 1040)
+    ]
+    world = World(
+        brokers=[broker(12345), broker(54321, fenced=True)],
+        topics=[topic(partitions=1040, replication_factor=2, topic_id=numbered_uuid(1))],
+        rows=rows,
+    )
+    for made in rows:
+        epoch = world.state.brokers[12345].broker_epoch
+        report = LogReport(broker_epoch=epoch, leader_epoch=1234, end=LogEnd(1234, far))
+        world.state.log_reports[made.key] = {12345: report}
+    text = offer_text(world.state, world.view(), rows)
+    conditions = no_leader(world.state, world.view(), rows) if isr else []
+    for message in [text, *(each.message for each in conditions[:1])]:
+        offered = message.rpartition(f"{ACCEPT_COPY}: ")[2].split(" ")[0]
+        assert len(message) <= MESSAGE_CHARS_MAX
+        assert 1 < len(accepted_losses.parse_copies(offered)) < 40
+        assert "more follow" in message
+
+
+def test_an_annotation_that_was_left_standing_accepts_no_other_loss() -> None:
+    """The same copy, of the same length, of a later epoch."""
+    world = _lost()
+    report_log(world, 2, 4, 700)
+    _asks(world, _offer(world.reconcile()))
+    world.reconcile()
+    world.reconcile()
+    fence(world, 2)
+    world.register(2, incarnation=78, directory=98)
+    world.beat(2)
+    assert world.row().holders == ()
+    report_log(world, 2, 4, 700)
+    assert ready(world.reconcile())["Ready"] == ("False", "LastCopyMissing")
+    world.reconcile()
+    assert world.row().leader == -1
+
+
+def test_a_copy_is_accepted_where_an_election_waits_for_another() -> None:
+    """Two of three came back from a power cut; the third, and its log, never will."""
+    world = World(
+        brokers=[broker(1, fenced=True), broker(2, fenced=True), broker(3, fenced=True)],
+        topics=[topic(config={"min.insync.replicas": "3"}, partitions_placed=1)],
+        rows=[row((1, 2, 3), leader=-1, isr=(3,), last_known_elr=(1, 2), leader_epoch=4)],
+    )
+    for node_id in (1, 2):
+        world.register(node_id, incarnation=70 + node_id)
+        world.beat(node_id)
+    report_log(world, 1, 4, 600)
+    report_log(world, 2, 4, 500)
+    result = world.reconcile()
+    assert ready(result)["Ready"] == ("False", "ElectionWaits")
+    offered = _offer(result)
+    assert offered == "0=1@4:600"
+    _asks(world, offered)
+    world.reconcile()
+    world.reconcile()
+    assert (world.row().leader, world.row().recovering) == (1, True)
+
+
+def test_several_partitions_are_accepted_with_one_value() -> None:
+    assert accepted_losses.parse_copies("0=2@5:700, 3=1@6:0;x") == [
+        Copy(0, 2, 5, 700),
+        Copy(3, 1, 6, 0),
+    ]
+
+
+# ---------------------------------------------------------------- dead Brokers
+
+
+def test_a_dead_broker_is_given_up_by_directory_and_registration_only() -> None:
+    dead = broker(1, fenced=True)
+    asked = {ACCEPT_LOST_DIRECTORY: accepted_losses.lost_directory(dead)}
+    assert not accepted_losses.gives_up(dead)
+    assert accepted_losses.gives_up(dataclasses.replace(dead, asked=asked))
+    for other in (
+        dataclasses.replace(dead, asked=asked, broker_epoch=dead.broker_epoch + 1),
+        dataclasses.replace(dead, asked=asked, directory_id=numbered_uuid(3)),
+        dataclasses.replace(dead, asked=asked, fenced=False),
+    ):
+        assert not accepted_losses.gives_up(other)
+
+
+def test_a_partition_of_which_nobody_has_anything_begins_anew_where_a_person_says() -> None:
+    world = World(
+        brokers=[broker(1, fenced=True), broker(3)],
+        topics=[topic(replication_factor=1, partitions_placed=1, topic_id=numbered_uuid(1))],
+        rows=[row((1,), leader=-1, leader_epoch=4)],
+    )
+    draft = world.draft()
+    registration.remove_broker(draft, 1)
+    world.commit(draft)
+    world.state.drop_broker(1)
+    result = world.reconcile()
+    assert ready(result)["Ready"] == ("False", "LastCopyMissing")
+    assert "partition 0 begins empty on broker 3" in messages(result)["Ready"]
+    _asks(world, _offer(result))
+    world.reconcile()
+    assert ready(world.reconcile())["Ready"] == ("True", "Serving")
+    assert (world.row().replicas, world.row().leader) == ((3,), 3)
+
+
+def test_partitions_that_are_gone_are_asked_about_no_more() -> None:
+    world = _lost()
+    report_log(world, 2, 4, 700)
+    world.state.remove_row(world.row().key)
+    world.replica_logs.forget_gone(world.state)
+    assert all(not start.answered for start in world.replica_logs._starts.values())
+    assert world.replica_logs.unanswered(world.state, 1) == []
+    assert not world.state.log_reports

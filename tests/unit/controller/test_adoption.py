@@ -1,0 +1,199 @@
+"""A topic without a Topic is taken over by id, or not at all (rule *Identity*)."""
+
+import dataclasses
+
+import pytest
+
+from tests.unit.controller.controller_world import (
+    T0,
+    World,
+    broker,
+    cluster,
+    messages,
+    numbered_uuid,
+    ready,
+    row,
+    topic,
+)
+from tidemark.annotations import ADOPT_TOPIC_ID, FORGET_LEFT_BEHIND
+from tidemark.ids import id_text
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
+from tidemark_operator.controller import left_behind
+from tidemark_operator.controller.model import (
+    DeletionPolicy,
+    OrphanedTopic,
+    TieringStatus,
+    TopicInfo,
+)
+from tidemark_operator.controller.status import accepted as records
+from tidemark_operator.controller.status import cluster_status
+from tidemark_operator.resources.accepted import ACCEPTED_MAX
+from tidemark_operator.resources.cluster import LEFT_BEHIND_MAX
+
+STRAY = numbered_uuid(5)
+DISABLED = Tiering(TieringState.DISABLED, 3, DisablePolicy.RETAIN)
+
+
+def _topic(asked: str = "", **fields: object) -> TopicInfo:
+    annotations = {ADOPT_TOPIC_ID: asked} if asked else {}
+    return topic(1, replication_factor=1, **({"asked": annotations} | fields))
+
+
+def _orphan(number: int = 5, **fields: object) -> OrphanedTopic:
+    left = OrphanedTopic(topic_id=numbered_uuid(number), name="topic-1", since_ms=T0)
+    return dataclasses.replace(left, **fields)  # type: ignore[arg-type]
+
+
+def _world(asked: str = "", *, partitions: int = 1, **fields: object) -> World:
+    """A topic-1 under the id of number 5, which no Topic has, and a new Topic of that name."""
+    rows = [row((1,), number=5, partition=part, name="") for part in range(partitions)]
+    rows[0] = dataclasses.replace(rows[0], name="topic-1")
+    return World(
+        brokers=[broker(1)],
+        topics=[_topic(asked, **fields)],
+        rows=rows,
+        view=cluster(orphans=(_orphan(),)),
+    )
+
+
+@pytest.mark.parametrize("form", [id_text(STRAY), str(STRAY)], ids=["kafka", "uuid"])
+def test_the_named_id_becomes_the_topics(form: str) -> None:
+    world = _world(form)
+    decision = world.decide()
+    assert [event.reason for event in decision.events] == ["TopicAdopted"]
+    result = world.reconcile()
+    assert result.status["topicId"] == id_text(STRAY)
+    assert result.status["partitionsPlaced"] == 1
+    (record,) = result.status["accepted"]  # type: ignore[misc]
+    assert (record["annotation"], record["value"]) == (ADOPT_TOPIC_ID, form)
+    assert ready(world.reconcile())["Ready"] == ("True", "Serving")
+    assert [made.topic_id for made in world.state.all_rows()] == [STRAY]
+    assert "leftBehind" not in cluster_status(world.state, generation=1, now_ms=T0).status
+
+
+def test_the_claim_stands_before_anything_is_decided_about_the_rows() -> None:
+    """A growth, for one: partitions of an id that nobody has yet would be nobody's."""
+    world = _world(id_text(STRAY))
+    world.state.put_topic(dataclasses.replace(world.view(), partitions=4))
+    world.decide()
+    assert len(list(world.state.all_rows())) == 1
+    world.reconcile()
+    world.reconcile()
+    assert len(list(world.state.all_rows())) == 4
+
+
+@pytest.mark.parametrize(
+    "asked", [id_text(numbered_uuid(6)), "what", str(numbered_uuid(1))], ids=["other", "no", "own"]
+)
+def test_a_wrong_id_is_refused_with_those_that_can_be_adopted(asked: str) -> None:
+    world = _world(asked)
+    result = world.reconcile()
+    assert ready(result)["Stalled"] == ("True", "AdoptionRefused")
+    assert f"set it to {id_text(STRAY)}" in messages(result)["Stalled"]
+    assert "topicId" not in result.status
+    assert len(list(world.state.all_rows())) == 1
+
+
+def test_an_id_of_which_nothing_is_known_is_not_made_anew() -> None:
+    world = World(brokers=[broker(1)], topics=[_topic(id_text(STRAY))])
+    result = world.reconcile()
+    assert ready(result)["Stalled"] == ("True", "AdoptionRefused")
+    assert "remove the annotation to have the topic made anew" in messages(result)["Stalled"]
+    world.state.put_topic(_topic())
+    assert ready(world.reconcile())["Ready"] == ("True", "Serving")
+
+
+def test_a_topic_that_has_its_id_keeps_it_and_goes_on() -> None:
+    world = World(brokers=[broker(1)], topics=[_topic()])
+    world.reconcile()
+    asked = {ADOPT_TOPIC_ID: id_text(STRAY)}
+    world.state.put_topic(dataclasses.replace(world.view(), asked=asked))
+    result = world.reconcile()
+    assert ready(result)["Ready"] == ("True", "Serving")
+    assert ready(result)["Stalled"] == ("True", "AdoptionRefused")
+    assert result.status["topicId"] == id_text(numbered_uuid(1))
+
+
+def test_fewer_partitions_than_there_are_are_refused() -> None:
+    world = _world(id_text(STRAY), partitions=3)
+    message = messages(world.reconcile())["Stalled"]
+    assert "set partitions to 3 or more" in message
+    world.state.put_topic(dataclasses.replace(world.view(), partitions=3))
+    assert world.reconcile().status["topicId"] == id_text(STRAY)
+
+
+def test_the_tiering_goes_on_where_it_stood() -> None:
+    world = _world(id_text(STRAY))
+    tiering = TieringStatus(tiering=DISABLED, since_ms=T0)
+    world.state.cluster = cluster(orphans=(_orphan(tiering_status=tiering),))
+    world.state.put_row(dataclasses.replace(world.row(number=5), manifest=True))
+    result = world.reconcile()
+    body = result.status["tiering"]
+    assert isinstance(body, dict)
+    assert (body["state"], body["epoch"], body["policy"]) == ("Disabled", 3, "Retain")
+
+
+def test_a_tiered_topic_whose_epoch_is_not_on_record_is_not_adopted_with_a_lower_one() -> None:
+    world = _world(id_text(STRAY))
+    world.state.put_row(dataclasses.replace(world.row(number=5), manifest=True))
+    result = world.reconcile()
+    assert ready(result)["Stalled"] == ("True", "AdoptionRefused")
+    assert "status.leftBehind" in messages(result)["Stalled"]
+
+
+def test_what_is_being_deleted_cannot_be_adopted_but_forgotten() -> None:
+    world = _world(id_text(STRAY))
+    world.state.remove_row((STRAY, 0))
+    message = messages(world.reconcile())["Stalled"]
+    assert f"{FORGET_LEFT_BEHIND}: {id_text(STRAY)}" in message
+
+
+# ---------------------------------------------------------------- leftBehind
+
+
+def test_what_is_named_is_forgotten_and_told_once() -> None:
+    orphans = tuple(_orphan(number, name=f"t{number}") for number in (5, 6, 7))
+    named = f"{id_text(numbered_uuid(6))}, {numbered_uuid(7)},nonsense"
+    view = cluster(orphans=orphans, asked={FORGET_LEFT_BEHIND: named})
+    world = World(view=view)
+    change = left_behind.settle(world.state)
+    assert change.kept == orphans[:1]
+    assert [event.reason for event in change.events] == ["LeftBehindForgotten"]
+    (entry,) = cluster_status(world.state, generation=1, now_ms=T0).status["leftBehind"]  # type: ignore[misc]
+    assert entry["topicName"] == "t5"
+    world.state.cluster = dataclasses.replace(view, orphans=change.kept)
+    assert left_behind.settle(world.state) == left_behind.LeftBehindChange(kept=orphans[:1])
+
+
+def test_an_entry_stays_while_its_topic_is_being_released() -> None:
+    """It is written before the Topic goes."""
+    leaving = topic(5, name="topic-1", deletion_ms=T0, deletion_policy=DeletionPolicy.ORPHAN)
+    world = World(topics=[leaving], view=cluster(orphans=(_orphan(),)))
+    assert left_behind.settle(world.state).kept == (_orphan(),)
+
+
+def test_a_full_list_says_both_exits_and_each_makes_room() -> None:
+    orphans = tuple(_orphan(100 + n, name=f"t{n}") for n in range(left_behind.LEFT_BEHIND_MAX))
+    leaving = _topic(deletion_ms=T0, deletion_policy=DeletionPolicy.ORPHAN, partitions_placed=1)
+    world = World(
+        brokers=[broker(1)], topics=[leaving], rows=[row((1,))], view=cluster(orphans=orphans)
+    )
+    result = world.reconcile()
+    assert ready(result)["Stalled"][0] == "True"
+    message = messages(result)["Stalled"]
+    assert ADOPT_TOPIC_ID in message
+    assert f"{FORGET_LEFT_BEHIND}: {id_text(orphans[0].topic_id)}" in message
+    asked = {FORGET_LEFT_BEHIND: id_text(orphans[0].topic_id)}
+    world.state.cluster = dataclasses.replace(world.state.cluster, asked=asked)
+    kept = left_behind.settle(world.state).kept
+    world.state.cluster = dataclasses.replace(world.state.cluster, orphans=kept)
+    step = world.decide().deletion
+    assert step is not None
+    assert step.release
+    assert step.orphan is not None
+
+
+def test_as_many_as_the_schema_takes() -> None:
+
+    assert left_behind.LEFT_BEHIND_MAX == LEFT_BEHIND_MAX
+    assert records.ACCEPTED_MAX == ACCEPTED_MAX

@@ -1,0 +1,386 @@
+"""Draining: a broker's replicas move to others, with room, around what dies; how far it is."""
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.controller.controller_world import (
+    KIP_409,
+    World,
+    alter,
+    broker,
+    cluster,
+    fence,
+    row,
+    topic,
+)
+from tidemark_operator.controller import draining, elections, moving, registration, resizing
+from tidemark_operator.controller.commit import Draft
+from tidemark_operator.controller.draining import Obstacle
+from tidemark_operator.controller.model import BrokerHealth, BrokerInfo, PartitionRow
+from tidemark_operator.controller.placement import place_topic
+from tidemark_operator.controller.status import broker_status
+
+
+def drained(node_id: int, **fields: object) -> BrokerInfo:
+    return dataclasses.replace(broker(node_id), drain=True, **fields)  # type: ignore[arg-type]
+
+
+def world(*rows: PartitionRow, brokers: int = 4, config: dict[str, str] | None = None) -> World:
+    """Broker 1 of so many is to be drained."""
+    return World(
+        brokers=[drained(1), *map(broker, range(2, brokers + 1))],
+        topics=[topic(partitions=len(rows), replication_factor=2, partitions_placed=len(rows))],
+        rows=rows,
+        view=cluster(config),
+    )
+
+
+def step(made: World) -> int:
+    draft = made.draft()
+    begun = draining.step(draft)
+    made.commit(draft)
+    return begun
+
+
+def shape(made: World, partition: int = 0) -> tuple[tuple[int, ...], ...]:
+    """(replicas, adding, removing)"""
+    found = made.row(partition)
+    return found.replicas, found.adding, found.removing
+
+
+def catch_up(made: World, partition: int = 0) -> None:
+    """Everybody is in sync, and what follows is committed."""
+    draft, found = made.draft(), made.row(partition)
+    in_sync = dataclasses.replace(found, isr=found.hosts)
+    new = elections.changed(found, moving.settled(draft, in_sync), draft.min_isr(found))
+    draft.put_row(new)
+    made.commit(draft)
+
+
+def condition(made: World, node_id: int = 1) -> tuple[str, str, str]:
+    status = broker_status(made.state, made.state.brokers[node_id], now_ms=0).status
+    conditions = status["conditions"]
+    assert isinstance(conditions, list)
+    (found,) = (each for each in conditions if each["type"] == "Draining")
+    return found["status"], found["reason"], found["message"]
+
+
+def test_a_successor_catches_up_before_the_drained_broker_goes() -> None:
+    made = world(row((1, 2)), brokers=3)
+    assert step(made) == 1
+    assert shape(made) == ((3, 2, 1), (3,), (1,))
+    assert made.row().leader == 1, "it leads until then"
+    assert step(made) == 0, "it is on its way"
+    assert alter(made, 1, 2, 3) == 0
+    assert shape(made) == ((3, 2), (), ())
+    assert made.row().leader == 3
+    assert condition(made)[:2] == ("False", "Drained")
+
+
+def test_a_successor_is_where_the_topic_has_fewest_and_in_a_rack_of_its_own() -> None:
+    made = world(row((1, 2), partition=0), row((3, 4), partition=1))
+    made.state.put_broker(dataclasses.replace(broker(2), spec_rack="a"))
+    made.state.put_broker(dataclasses.replace(broker(3), spec_rack="b"))
+    made.state.put_broker(dataclasses.replace(broker(4), spec_rack="a"))
+    step(made)
+    assert shape(made)[0] == (3, 2, 1), "broker 4 has as few, in the rack of broker 2"
+
+
+def test_no_more_move_than_may_catch_up_and_the_next_follow() -> None:
+    rows = [row((1, 2), partition=part) for part in range(5)]
+    made = world(*rows, brokers=3, config={"tidemark.catch.up.replicas": "2"})
+    assert (step(made), step(made)) == (2, 0)
+    under_way = [part for part in range(5) if made.row(part).adding]
+    assert condition(made)[1] == "MovingReplicas"
+    assert "5 replicas left: 2 on the way, 3 wait for room" in condition(made)[2]
+    catch_up(made, under_way[0])
+    assert step(made) == 1
+
+
+def test_a_new_controller_goes_on_from_the_rows() -> None:
+    rows = [row((1, 2), partition=part) for part in range(4)]
+    made = world(*rows, brokers=3, config={"tidemark.catch.up.replicas": "2"})
+    step(made)
+    other = World(
+        brokers=made.state.brokers.values(),
+        topics=made.state.topics.values(),
+        rows=made.state.all_rows(),
+        view=made.state.cluster,
+        epoch=8,
+    )
+    assert step(other) == 0
+    assert sum(bool(found.adding) for found in other.state.all_rows()) == 2
+    for part in range(4):
+        catch_up(other, part)
+    assert step(other) == 2
+    for part in range(4):
+        catch_up(other, part)
+    assert not other.state.keys_on(1)
+
+
+def test_a_successor_that_dies_is_replaced() -> None:
+    made = world(row((1, 2)))
+    step(made)
+    (first,) = made.row().adding
+    fence(made, first)
+    assert step(made) == 1
+    (second,) = made.row().adding
+    assert second not in (1, 2, first)
+    assert first not in made.row().replicas
+
+
+def test_a_successor_whose_storage_refuses_is_replaced_and_is_given_no_more() -> None:
+    """Replicas were on their way to it for ever, and as they took no room, without a limit."""
+    made = world(*(row((1, 2), partition=part) for part in range(6)))
+    step(made)
+    held = made.state.keys_on(3)
+    assert held
+    made.state.put_failed(3, held)
+    made.state.health[3] = BrokerHealth(directory_error="read-only file system")
+    assert step(made) == len(held)
+    assert not made.state.keys_on(3)
+    assert step(made) == 0
+    assert all(made.row(part).adding == (4,) for part in range(6))
+
+
+def test_where_no_other_directory_works_the_message_says_so() -> None:
+    made = world(row((1, 2)), brokers=3)
+    made.state.health[3] = BrokerHealth(directory_error="read-only file system")
+    assert step(made) == 0
+    assert condition(made)[1] == "ReplicasCannotMove"
+    assert "whose log directory works" in condition(made)[2]
+
+
+@pytest.mark.parametrize("isr", [(1, 2), (2,)], ids=["in-sync", "behind"])
+def test_a_replica_stays_whose_successor_is_removed(isr: tuple[int, ...]) -> None:
+    """The partition was left with one replica less, and nobody had decided that."""
+    made = world(row((1, 2), isr=isr), brokers=3)
+    step(made)
+    assert shape(made) == ((3, 2, 1), (3,), (1,))
+    fence(made, 3)
+    draft = made.draft()
+    registration.remove_broker(draft, 3)
+    moving.finish(draft)
+    made.commit(draft)
+    assert shape(made) == ((1, 2), (), ())
+
+
+def test_a_replica_that_need_not_go_stays_where_its_successor_cannot_come() -> None:
+    """``drain`` was taken back, and nobody else is there."""
+    made = world(row((1, 2)), brokers=3)
+    step(made)
+    made.state.put_broker(broker(1))
+    made.state.put_broker(drained(3))
+    assert step(made) == 1
+    assert shape(made) == ((1, 2), (), ())
+    assert condition(made, 3)[1] == "Drained"
+
+
+def test_the_brokers_are_looked_at_once_in_a_turn_however_many_replicas_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With 1,000 brokers the drain of 10,000 replicas took the operator's loop for seconds."""
+    looks = 0
+    live_brokers = Draft.live_brokers
+
+    def counted(draft: Draft) -> list[BrokerInfo]:
+        nonlocal looks
+        looks += 1
+        return live_brokers(draft)
+
+    monkeypatch.setattr(Draft, "live_brokers", counted)
+    made = world(*(row((1, 2), partition=part) for part in range(40)), brokers=5)
+    draining.progress(made.draft(), 1)
+    step(made)
+    assert looks == 2
+
+
+def test_a_successor_that_has_not_caught_up_is_not_elected_uncleanly() -> None:
+    """It may have nothing yet; the drained broker, which had all, was told to delete it."""
+    made = world(row((1, 2), isr=(1,)), brokers=3)
+    config = {"unclean.leader.election.enable": "true"}
+    made.state.put_topic(dataclasses.replace(made.view(), config=config))
+    step(made)
+    assert made.row().adding == (3,)
+    fence(made, 1, 2)
+    assert (made.row().leader, made.row().isr) == (-1, (1,))
+    assert set(made.row().replicas) == {1, 2, 3}
+
+
+def test_brokers_that_are_drained_together_are_no_successors_of_each_other() -> None:
+    made = world(row((1, 2)))
+    step(made)
+    (first,) = made.row().adding
+    made.state.put_broker(drained(first))
+    assert step(made) == 1
+    assert made.row().adding == (7 - first,)
+    made.state.put_broker(drained(2))
+    assert step(made) == 0
+    assert draining.progress(made.draft(), 2).stuck == {Obstacle.NO_BROKER: (made.row().key,)}
+
+
+def test_a_move_of_kafkas_clients_to_a_broker_that_is_drained_is_redirected() -> None:
+    made = world(row((2, 3)))
+    made.state.put_broker(broker(1))
+    draft = made.draft()
+    moving.reassign(draft, made.view(), {0: (1, 2)})
+    made.commit(draft)
+    made.state.put_broker(drained(1))
+    assert step(made) == 1
+    assert 1 not in made.row().replicas
+    assert moving.target(made.row()) == (4, 2)
+
+
+def test_placeholders_stay_in_their_places() -> None:
+    made = world(row((1, 2, -1)), brokers=3)
+    step(made)
+    assert shape(made) == ((3, 2, -1, 1), (3,), (1,))
+    catch_up(made)
+    assert shape(made) == ((3, 2, -1), (), ())
+
+
+def test_a_broker_that_is_away_is_drained_too() -> None:
+    made = world(row((1, 2), isr=(2,), leader=2), brokers=3)
+    made.state.put_broker(drained(1, fenced=True))
+    assert step(made) == 1
+    assert alter(made, 2, 3) == 0
+    assert shape(made) == ((3, 2), (), ())
+
+
+@pytest.mark.parametrize(
+    ("replicas", "fields", "obstacle"),
+    [
+        ((1, 2), {}, Obstacle.NO_BROKER),
+        ((1, 3), {"leader": -1}, Obstacle.NO_LEADER),
+        ((1,), {"number": 9}, Obstacle.NO_TOPIC),
+    ],
+    ids=["no-broker", "no-leader", "no-topic"],
+)
+def test_what_cannot_move_says_why_and_which(
+    replicas: tuple[int, ...], fields: dict[str, int], obstacle: Obstacle
+) -> None:
+    made = world(row(replicas, **fields), brokers=2)  # type: ignore[arg-type]
+    assert step(made) == 0
+    status, reason, message = condition(made)
+    assert (status, reason) == ("True", "ReplicasCannotMove")
+    assert obstacle.value in message
+    assert "1 partition (" in message
+    assert ("(no Topic)-0" if "number" in fields else "topic-1-0") in message
+
+
+def _start_another(made: World) -> None:
+    made.state.put_broker(broker(3))
+
+
+def _lower_the_factor(made: World) -> None:
+    view = dataclasses.replace(made.view(), replication_factor=1)
+    made.state.put_topic(view)
+    made.state.resizing.add(view.id)
+    draft = made.draft()
+    resizing.step(draft)
+    made.commit(draft)
+
+
+def _have_it_led(made: World) -> None:
+    made.state.put_row(row((1, 3)))
+
+
+def _make_the_topic(made: World) -> None:
+    made.state.put_topic(topic(9, replication_factor=1, partitions_placed=1))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "fields", "mend"),
+    [
+        ((1, 2), {}, _start_another),
+        ((1, 2), {}, _lower_the_factor),
+        ((1, 3), {"leader": -1}, _have_it_led),
+        ((1,), {"number": 9}, _make_the_topic),
+    ],
+    ids=["start-another", "lower-the-factor", "led-again", "topic-made"],
+)
+def test_what_cannot_move_goes_once_what_the_message_says_is_done(
+    replicas: tuple[int, ...], fields: dict[str, int], mend: Callable[[World], None]
+) -> None:
+    made = world(row(replicas, **fields), brokers=2)  # type: ignore[arg-type]
+    assert condition(made)[1] == "ReplicasCannotMove"
+    mend(made)
+    step(made)
+    for found in list(made.state.all_rows()):
+        draft = made.draft()
+        in_sync = moving.settled(draft, dataclasses.replace(found, isr=found.hosts))
+        draft.put_row(elections.changed(found, in_sync, draft.min_isr(found)))
+        made.commit(draft)
+    assert condition(made)[1] == "Drained"
+
+
+def test_a_paused_topic_stays_and_says_so_and_one_that_is_deleted_is_waited_for() -> None:
+    made = world(row((1, 2)), brokers=3)
+    kept = made.view()
+    made.state.put_topic(dataclasses.replace(kept, paused=True))
+    assert step(made) == 0
+    assert "topic-1-0) cannot move: the Topic is paused" in condition(made)[2]
+    made.state.put_topic(dataclasses.replace(kept, deletion_ms=5))
+    assert step(made) == 1 or condition(made)[1] == "MovingReplicas"
+
+
+def test_new_replicas_are_not_placed_on_it_not_even_where_somebody_says_so() -> None:
+    view = topic(partitions=2, replication_factor=2, assignments={0: (1, 2)})
+    made = World(brokers=[drained(1), broker(2), broker(3)], topics=[view])
+    draft = made.draft()
+    place_topic(draft, view)
+    made.commit(draft)
+    assert not made.state.keys_on(1)
+    wanted = topic(2, replication_factor=3, partitions_placed=1)
+    made.state.put_topic(wanted)
+    assert moving._problem(made.draft(), view, made.row(), (1, 2)) is not None
+
+
+def test_leaders_are_not_given_back_to_it() -> None:
+    made = world(row((1, 2), leader=2), brokers=2)
+    assert elections.balance_leaders(made.draft(), limit=5) == 0
+    made.state.put_broker(broker(1))
+    assert elections.balance_leaders(made.draft(), limit=5) == 1
+
+
+def test_a_move_does_not_raise_the_minimum_of_replicas_in_sync() -> None:
+    """With min.insync.replicas 2 a single replica took no records while it moved."""
+    made = world(row((1,)), brokers=2)
+    config = {"min.insync.replicas": "2"}
+    made.state.put_topic(dataclasses.replace(made.view(), replication_factor=1, config=config))
+    step(made)
+    assert made.row().replicas == (2, 1)
+    assert made.state.min_isr(made.row()) == 1
+
+
+def test_a_deleted_broker_that_runs_says_that_it_may_be_stopped() -> None:
+    made = world(row((1, 2)), brokers=2, config=KIP_409)
+    made.state.put_broker(dataclasses.replace(broker(1), deleting=True))
+    assert condition(made)[1] == "ReplicasCannotMove"
+    assert "or stop the broker: its replicas become placeholders" in condition(made)[2]
+
+
+def test_a_deleted_broker_with_the_last_live_copy_is_in_use() -> None:
+    made = world(row((1,)), brokers=1)
+    made.state.put_broker(dataclasses.replace(broker(1), deleting=True))
+    assert condition(made)[1] == "ReplicasInUse"
+    assert "start another broker that takes them, or delete the topics" in condition(made)[2]
+    made.state.put_broker(broker(2))
+    assert condition(made)[1] == "MovingReplicas", "there is somebody to take it"
+
+
+def test_a_dead_broker_that_is_needed_says_what_helps_and_nothing_else() -> None:
+    """The other replica runs and has everything: it was to be started, and no broker to be."""
+    made = world(row((1, 2), isr=(2,), elr=(1,), leader=2), brokers=2)
+    config = {"min.insync.replicas": "2"}
+    made.state.put_topic(dataclasses.replace(made.view(), config=config))
+    made.state.put_broker(dataclasses.replace(broker(1), fenced=True, deleting=True))
+    assert condition(made)[1] == "ReplicasInUse"
+    start, _, rest = condition(made)[2].partition(": ")
+    assert start.endswith("would have fewer complete copies than min.insync.replicas says")
+    assert rest.startswith(
+        "start another broker that takes them, or delete the topics; or, if its log directory is "
+        "lost for good, annotate this Broker with tidemark.dev/accept-lost-directory: "
+    )

@@ -1,0 +1,109 @@
+"""Placements on record: evidence in another slice, until the Topic's own status has it."""
+
+import dataclasses
+
+import pytest
+
+from tests.unit.controller.controller_world import (
+    World,
+    broker,
+    cluster,
+    numbered_uuid,
+    topic,
+)
+from tidemark_operator.controller import first_status
+from tidemark_operator.controller.commit import BadSlice, load_slice
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.first_status import put_on_record
+
+
+def _placed(numbers: range, *, slices: int = 64) -> World:
+    """Rows of topics that no status counts yet."""
+    world = World(
+        brokers=[broker(1)],
+        topics=[topic(number, partitions=2, replication_factor=1) for number in numbers],
+        view=cluster(slices=slices),
+    )
+    for number in numbers:
+        world.decide(number)
+    return world
+
+
+def _record(world: World, *numbers: int) -> int:
+    """How many slices were written."""
+    draft = world.draft()
+    for number in numbers:
+        assert put_on_record(draft, f"ns/topic-{number}")
+    return len(world.commit(draft).writes)
+
+
+def _read(world: World) -> ControllerState:
+    """Whoever takes over."""
+    state = ControllerState(controller_id="b", controller_epoch=8, cluster=world.state.cluster)
+    for index, payload in world.slices.items():
+        load_slice(state, index, payload)
+    return state
+
+
+def test_many_share_a_write_and_none_stands_with_its_own_rows() -> None:
+    world = _placed(range(1, 301))
+    assert world.view().partitions_placed == 0
+    assert _record(world, *range(1, 301)) == 2
+    for number in range(1, 301):
+        assert world.view(number).partitions_placed == 2
+        id_ = numbered_uuid(number)
+        assert world.state.slice_index((id_, 0)) != world.state.record_home(id_)
+    assert _record(world, 1) == 0, "it is there"
+
+
+def test_whoever_takes_over_counts_what_is_on_record() -> None:
+    world = _placed(range(1, 3))
+    _record(world, 1)
+    state = _read(world)
+    for number in (1, 2):
+        state.put_topic(topic(number, partitions=2))
+    placed = [state.topics[f"ns/topic-{number}"].partitions_placed for number in (1, 2)]
+    assert placed == [2, 0]
+
+
+def test_a_record_that_the_status_has_leaves_with_the_next_write_of_its_slice() -> None:
+    world = _placed(range(1, 4))
+    _record(world, 1, 2)
+    for number in (1, 3):
+        view = world.view(number)
+        world.state.put_topic(
+            dataclasses.replace(view, partitions_placed=2, status={"partitionsPlaced": 2})
+        )
+    world.state.drop_topic("ns/topic-2")
+    _record(world, 3)
+    assert sum(map(len, world.state.records)) == 2, "nothing is written for that alone"
+    draft = world.draft()
+    draft.put_record(numbered_uuid(3), 2)
+    draft.put_record(numbered_uuid(4), 2)
+    world.commit(draft)
+    left = {id_ for records in world.state.records for id_ in records}
+    assert numbered_uuid(1) not in left
+    assert numbered_uuid(2) in left, "its rows stand, though its Topic is gone"
+
+
+def test_a_single_slice_holds_both() -> None:
+    world = _placed(range(1, 2), slices=1)
+    assert _record(world, 1) == 1
+    assert _read(world).records[0] == {numbered_uuid(1): 2}
+
+
+def test_they_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_status, "RECORDS_MAX", 2)
+    world = _placed(range(1, 5))
+    _record(world, 1)
+    draft = world.draft()
+    assert put_on_record(draft, "ns/topic-2")
+    assert not put_on_record(draft, "ns/topic-3")
+    assert not put_on_record(draft, "ns/nobody")
+
+
+@pytest.mark.parametrize("text", ["", "x|1", "AAAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAA|-1"])
+def test_one_that_is_not_understood_stops_the_take_over(text: str) -> None:
+    payload = {"controllerEpoch": 1, "commit": 1, "placed": [text]}
+    with pytest.raises(BadSlice, match="bad record of a placement"):
+        load_slice(World().state, 0, payload)

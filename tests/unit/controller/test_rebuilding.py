@@ -1,0 +1,668 @@
+"""Rows that are lost, or older than what brokers were told, are rebuilt from brokers' reports."""
+
+import dataclasses
+
+import pytest
+
+from tests.control_messages import topic_state
+from tests.unit.controller.controller_world import (
+    T0,
+    TIERED,
+    World,
+    alter,
+    broker,
+    cluster,
+    fence,
+    messages,
+    numbered_uuid,
+    ready,
+    report_log,
+    reports,
+    row,
+    topic,
+)
+from tidemark.annotations import ACCEPT_LOST_DIRECTORY, ADOPT_TOPIC_ID, REBUILD_WITHOUT
+from tidemark.ids import id_text
+from tidemark.leader_epochs import GENERATION
+from tidemark.tiering import TieringState
+from tidemark.wire.control import PartitionState
+from tidemark_operator.controller import (
+    commit,
+    draining,
+    elections,
+    placement,
+    rebuilding,
+    registration,
+    snapshot,
+)
+from tidemark_operator.controller.held_states import EPOCH_MAX
+from tidemark_operator.controller.model import (
+    BrokerInfo,
+    ClusterInfo,
+    ClusterRebuilding,
+    PartitionRow,
+    Tombstone,
+    TopicInfo,
+)
+from tidemark_operator.controller.status import StatusResult, broker_status
+from tidemark_operator.controller.topics import TopicDecision
+
+SINCE = "2026-11-23T14:00:00Z"
+
+
+def _view(*, behind: bool = False, **fields: object) -> ClusterInfo:
+    return cluster(TIERED, rebuilding=ClusterRebuilding(since=SINCE, behind=behind), **fields)
+
+
+def _topic(**fields: object) -> TopicInfo:
+    return topic(**({"partitions_placed": 1, "topic_id": numbered_uuid(1)} | fields))
+
+
+def _lost(*brokers: BrokerInfo, **fields: object) -> World:
+    """A partition that was placed, and is in no slice."""
+    return World(
+        brokers=brokers or (broker(1), broker(2), broker(3)),
+        topics=[_topic(**fields)],
+        view=_view(),
+    )
+
+
+def _behind(*rows: PartitionRow, brokers: tuple[BrokerInfo, ...] = ()) -> World:
+    """Slices that may be older than what brokers were told."""
+    world = World(
+        brokers=brokers or (broker(1), broker(2), broker(3)),
+        topics=[_topic(partitions=len(rows), partitions_placed=len(rows))],
+        rows=rows,
+        view=_view(behind=True),
+    )
+    world.state.doubted.update(each.key for each in rows)
+    return world
+
+
+def _told(*replicas: int, leader_epoch: int = 5, partition_epoch: int = 9, **more: object):  # type: ignore[no-untyped-def]
+    return row(replicas, leader_epoch=leader_epoch, partition_epoch=partition_epoch, **more)
+
+
+def _blocked(world: World) -> str:
+    """Nothing is decided; what a person is told."""
+    result = world.reconcile(brokers_hear=False)
+    assert ready(result)["Ready"] == ("False", "Rebuilding")
+    return messages(result)["Ready"]
+
+
+# ---------------------------------------------------------------- rebuilding
+
+
+def test_a_lost_partition_is_rebuilt_once_every_replica_of_the_highest_state_has_reported() -> None:
+    world = _lost()
+    for node_id, told in ((1, _told(1, 2, 3)), (2, _told(1, 2, 3))):
+        reports(world, node_id, told)
+        assert "brokers 3 have" in _blocked(world) or node_id == 1
+        assert not world.state.rows_of(numbered_uuid(1))
+    reports(world, 3, _told(1, 2, 3, partition_epoch=8))
+    world.decide()
+    made = world.row()
+    assert (made.replicas, made.leader, made.isr) == ((1, 2, 3), -1, ())
+    assert made.last_known_elr == (1, 2, 3)
+    assert (made.leader_epoch, made.partition_epoch) == (5 + GENERATION, 9 + GENERATION)
+    assert made.name == "topic-1"
+
+
+def test_whoever_of_those_that_had_everything_reaches_furthest_leads() -> None:
+    world = _lost(config={"min.insync.replicas": "2"})
+    for node_id in (1, 2, 3):
+        reports(world, node_id, _told(1, 2, 3, isr=(1, 2)))
+    world.decide()
+    assert world.row().last_known_elr == (1, 2)
+    assert world.replica_logs.unanswered(world.state, 2) == [world.row().key]
+    report_log(world, 3, 5, 999)
+    report_log(world, 1, 5, 100)
+    assert world.row().leader == -1
+    report_log(world, 2, 5, 120)
+    assert (world.row().leader, world.row().leader_epoch) == (2, 6 + GENERATION)
+    assert not world.row().recovering
+
+
+def test_the_highest_state_wins_and_a_replica_that_was_taken_away_before_is_not_waited_for() -> (
+    None
+):
+    """Broker 4, which is no more, is named by what broker 3 was told before it went away itself."""
+    world = _lost()
+    reports(world, 3, _told(1, 3, 4, partition_epoch=3, isr=(3, 4), leader=3))
+    reports(world, 1, _told(1, 2, leader_epoch=6, partition_epoch=12))
+    reports(world, 2, _told(1, 2, leader_epoch=6, partition_epoch=12))
+    world.decide()
+    made = world.row()
+    assert (made.replicas, made.last_known_elr) == ((1, 2), (1, 2))
+    assert (made.leader_epoch, made.partition_epoch) == (6 + GENERATION, 12 + GENERATION)
+
+
+def test_where_a_replica_of_the_highest_state_is_gone_every_broker_is_waited_for() -> None:
+    """Broker 3 was away when its partition moved to brokers 4 and 5, which are not here yet:
+    broker 2 has deleted its replica since."""
+    world = _lost(broker(2), broker(3), broker(4, fenced=True), broker(5, fenced=True))
+    reports(world, 3, _told(2, 3, isr=(2,), leader=2))
+    reports(world, 2)
+    assert "brokers 4, 5 have not reported" in _blocked(world)
+    reports(world, 4, _told(4, 5, leader_epoch=7, partition_epoch=20))
+    assert "brokers 5 have not reported" in _blocked(world)
+    reports(world, 5, _told(4, 5, leader_epoch=7, partition_epoch=20))
+    world.decide()
+    assert world.row().replicas == (4, 5)
+
+
+def test_a_live_broker_is_waited_for_though_no_report_names_it() -> None:
+    world = _lost(broker(1), broker(2), broker(7))
+    for node_id in (1, 2):
+        reports(world, node_id, _told(1, 2))
+    assert "brokers 7 have not reported" in _blocked(world)
+    reports(world, 7)
+    world.decide()
+    assert world.row().replicas == (1, 2)
+
+
+def test_a_replica_whose_disk_is_another_holds_nothing() -> None:
+    world = _lost()
+    reports(world, 1)
+    for node_id in (2, 3):
+        reports(world, node_id, _told(1, 2, 3, isr=(1, 2)))
+    world.decide()
+    assert (world.row().replicas, world.row().last_known_elr) == ((1, 2, 3), (2,))
+
+
+def test_a_broker_with_another_log_directory_does_not_lead_what_the_former_one_has() -> None:
+    """Nobody has the replica that its row names, whose epochs never rose: it was in the log
+    directory that is gone, with all that was acknowledged."""
+    world = _behind(row((1,)), brokers=(broker(1), broker(2)))
+    index = world.state.slice_index(world.row().key)
+    world.state.directories[index][1] = numbered_uuid(77)
+    for node_id in (1, 2):
+        reports(world, node_id)
+    result = world.reconcile(brokers_hear=False)
+    assert (world.row().leader, world.row().isr) == (-1, ())
+    assert ready(result)["Ready"] == ("False", "LastCopyMissing")
+
+
+def test_a_topic_with_an_id_of_which_nothing_was_placed_by_its_old_status_is_not_made_anew() -> (
+    None
+):
+    """It was restored from the tier, placed after the backup was taken, and produced to."""
+    world = World(
+        brokers=[broker(1), broker(2)],
+        topics=[_topic(partitions_placed=0, replication_factor=1)],
+    )
+    reports(world, 1)
+    reports(world, 2, _told(2))
+    world.decide()
+    assert world.row().replicas == (2,)
+    assert world.row().leader_epoch == 5 + GENERATION
+
+
+def _broker_1_is_deleted() -> tuple[World, BrokerInfo]:
+    """It has one of two replicas of a partition that is lost and waits for the other."""
+    world = _lost(broker(1), broker(2, fenced=True), broker(3), replication_factor=2)
+    reports(world, 1, _told(1, 2))
+    reports(world, 3)
+    world.decide()
+    going = dataclasses.replace(broker(1, fenced=True), deleting=True)
+    world.state.put_broker(going)
+    return world, going
+
+
+def test_a_broker_does_not_go_while_what_it_has_is_needed_to_rebuild() -> None:
+    """No row names it: it looks as if it had nothing."""
+    world, going = _broker_1_is_deleted()
+    assert not draining.may_go(world.draft(), going)
+    reports(world, 2, _told(1, 2))
+    world.decide()
+    assert rebuilding.only_reported(world.state, 1) == []
+    assert not draining.may_go(world.draft(), going), "now the row names it"
+
+
+def test_whoever_deletes_such_a_broker_is_told_why_it_stays_and_how_to_give_it_up() -> None:
+    world, going = _broker_1_is_deleted()
+    status = broker_status(world.state, going, now_ms=T0).status
+    (told,) = [each for each in status["conditions"] if each["type"] == "Draining"]  # type: ignore[attr-defined]
+    assert "1 partition (topic-1-0)" in told["message"]
+    assert "not rebuilt yet" in told["message"]
+    value = f"{going.directory_id}@{going.broker_epoch}"
+    assert told["message"].endswith(f"{ACCEPT_LOST_DIRECTORY}: {value}")
+    going = dataclasses.replace(going, asked={ACCEPT_LOST_DIRECTORY: value})
+    assert draining.may_go(world.draft(), going)
+
+
+def test_a_move_that_was_under_way_goes_on() -> None:
+    world = _lost()
+    for node_id in (1, 2, 3):
+        reports(world, node_id, _told(1, 2, 3, isr=(1, 2), adding=(3,), removing=(2,)))
+    world.decide()
+    assert (world.row().adding, world.row().removing) == ((3,), (2,))
+
+
+def test_that_a_head_was_made_is_not_forgotten() -> None:
+    world = _lost(broker(1), broker(2))
+    reports(world, 1, _told(1, 2, manifest=True))
+    reports(world, 2, _told(1, 2))
+    world.decide()
+    assert world.row().manifest
+
+
+def test_nothing_is_told_to_go_because_of_a_rebuilding() -> None:
+    """Broker 1 is in the old row and not in what the others were told: it may have what they had
+    not heard of."""
+    world = _behind(row((1, 2), leader_epoch=5, partition_epoch=3))
+    reports(world, 1, _told(1, 2, partition_epoch=3))
+    for node_id in (2, 3):
+        reports(world, node_id, _told(2, 3, leader_epoch=6))
+    draft = world.draft()
+    rebuilding.settle(draft, world.view())
+    (write,) = commit.plan(draft).writes
+    assert snapshot.removals_of(world.state, write) == {}
+    world.commit(draft)
+    assert world.row().replicas == (2, 3)
+
+
+# ---------------------------------------------------------------- rows in doubt
+
+
+def test_nothing_is_decided_on_a_row_in_doubt() -> None:
+    world = _behind(row((1, 2, 3), leader_epoch=5, partition_epoch=3))
+    before = world.row()
+    fence(world, 1)
+    assert alter(world, 1, 2) != 0
+    world.register(2, incarnation=77)
+    draft = world.draft()
+    elections.balance_leaders(draft, limit=10)
+    placement.fill_placeholders(draft, limit=10)
+    registration.remove_broker(draft, 3)
+    world.commit(draft)
+    assert world.row() == before
+    assert registration.removal_blockers(world.draft(), 3) == [before.key]
+
+
+def test_nobody_is_told_of_a_row_in_doubt() -> None:
+    """A broker that is named in it may have given its replica away since, and would begin anew."""
+    world = _behind(row((1, 2, 3), leader_epoch=5, partition_epoch=3))
+    assert [each.partitions for each in snapshot.full(world.state).topics] == [()]
+    assert snapshot.delta(world.state, rows=[world.row().key]).topics == ()
+
+
+def test_a_row_that_nothing_is_ahead_of_is_led_again_by_whoever_reaches_furthest() -> None:
+    world = _behind(row((1, 2), leader_epoch=5, partition_epoch=9))
+    for node_id in (1, 2, 3):
+        reports(world, node_id, *([_told(1, 2)] if node_id < 3 else []))
+    world.decide()
+    assert (world.row().leader, world.row().last_known_elr) == (-1, (1, 2))
+    assert world.row().key not in world.state.doubted
+
+
+def test_a_partition_that_nobody_was_told_of_is_as_it_was() -> None:
+    world = _behind(row((1, 2)))
+    for node_id in (1, 2, 3):
+        reports(world, node_id)
+    world.decide()
+    assert (world.row().leader, world.row().isr) == (1, (1, 2))
+    assert not world.state.doubted
+
+
+def test_a_disablement_makes_no_step_meanwhile() -> None:
+    world = _behind(row((1, 2, 3), leader_epoch=5, partition_epoch=3))
+    world.state.put_topic(dataclasses.replace(world.view(), config={}))
+    decision = world.decide()
+    assert decision.tiering_status == world.view().tiering_status
+
+
+# ---------------------------------------------------------------- the signs
+
+
+def _reveals(told: PartitionRow, **fields: object) -> bool:
+    made = row((1, 2), leader_epoch=5, partition_epoch=9)
+    world = World(brokers=[broker(1), broker(2)], topics=[_topic()], rows=[made])
+    reports(world, 1, dataclasses.replace(told, **fields))  # type: ignore[arg-type]
+    return rebuilding.reveals(world.state, world.state.held, 1)
+
+
+@pytest.mark.parametrize(
+    ("told", "is_sign"),
+    [
+        (_told(1, 2), False),
+        (_told(1, 2, partition_epoch=8), False),
+        (_told(1, 2, leader_epoch=4, partition_epoch=20), False),
+        (_told(1, 2, partition_epoch=10), True),
+        (_told(1, 2, leader_epoch=6, partition_epoch=1), True),
+        (_told(1, 2, leader=2), True),
+        (_told(1, 2, leader=2, partition_epoch=7), True),
+        (_told(1, 2, leader_epoch=5 + 17 * GENERATION), False),
+        (_told(1, 2, partition_epoch=9 + 17 * GENERATION), False),
+        (_told(1, 2, number=8, leader_epoch=6), False),
+    ],
+    ids=[
+        "same",
+        "older",
+        "older leader",
+        "newer",
+        "newer leader",
+        "another history",
+        "another history, fewer changes",
+        "beyond belief",
+        "beyond belief, partition epoch",
+        "topic unknown",
+    ],
+)
+def test_a_report_that_is_ahead_of_its_row_is_a_sign(told: PartitionRow, is_sign: bool) -> None:
+    assert _reveals(told) is is_sign
+
+
+def test_what_was_decided_in_this_term_hides_no_sign_from_a_broker_that_knows_nothing_of_it() -> (
+    None
+):
+    """The ISR had shrunk before the backup was restored; then the leader's session ended."""
+    made = row((1, 2), leader_epoch=5, partition_epoch=10)
+    world = World(brokers=[broker(1), broker(2)], topics=[_topic()], rows=[made])
+    fence(world, 1)
+    assert (world.row().leader_epoch, world.row().partition_epoch) == (6, 11)
+    shrunk = _told(1, 2, leader_epoch=5, partition_epoch=11, isr=(1,))
+    reports(world, 1, shrunk)
+    assert rebuilding.reveals(world.state, world.state.held, 1)
+    world.tell(2)
+    reports(world, 2, world.row())
+    assert not rebuilding.reveals(world.state, world.state.held, 2), "that is what it was told"
+
+
+def test_what_is_said_of_a_deleted_topic_is_no_sign_and_brings_nothing_back() -> None:
+    """Its broker was away while the topic was deleted: the tombstone stands."""
+    world = World(brokers=[broker(1), broker(2)], view=_view())
+    stone = Tombstone(
+        topic_id=numbered_uuid(1), name="topic-1", partitions=1, tiered_epoch=-1, pending=(1,)
+    )
+    world.state.put_tombstone(numbered_uuid(1), 3, stone)
+    reports(world, 1, _told(1, 2))
+    assert not rebuilding.reveals(world.state, world.state.held, 1)
+    world.state.put_topic(topic(deletion_ms=1, topic_id=numbered_uuid(1), partitions_placed=1))
+    assert rebuilding.lost(world.state, world.view()) == []
+
+
+def test_a_tombstone_takes_what_was_said_of_its_topic() -> None:
+    world = _lost()
+    reports(world, 1, _told(1, 2, 3))
+    world.state.put_topic(dataclasses.replace(world.view(), deletion_ms=1))
+    world.decide()
+    assert world.state.tombstones_of(numbered_uuid(1))
+    assert not world.state.held.of((numbered_uuid(1), 0))
+
+
+def test_what_cannot_be_told_to_be_deleted_is_deleted_by_nobody() -> None:
+    """The slice with the tombstone is lost, and the Topic is gone: the replica is a stray."""
+    world = World(brokers=[broker(1)], view=_view())
+    reports(world, 1, _told(1, 2, number=6))
+    sent = snapshot.full(world.state)
+    assert (sent.removals, sent.topics) == ((), ())
+
+
+def test_epochs_never_run_over() -> None:
+    """A broker that lies says the highest number that is believed."""
+    world = _lost(broker(1))
+    reports(world, 1, _told(1, leader_epoch=2**30, partition_epoch=2**30))
+    world.decide()
+    assert world.row().leader_epoch == 2**30 + GENERATION < 2**31
+    world = _behind(row((1,), leader_epoch=EPOCH_MAX, partition_epoch=EPOCH_MAX))
+    for node_id in (1, 2, 3):
+        told = _told(1, leader_epoch=EPOCH_MAX, partition_epoch=EPOCH_MAX)
+        reports(world, node_id, *([told] if node_id == 1 else []))
+    world.decide()
+    assert max(world.row().leader_epoch, world.row().partition_epoch) < 2**31 - GENERATION // 2
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"leader_epoch": 2**31 - 1},
+        {"partition_epoch": -7},
+        {"isr": (9,)},
+        {"leader": 9},
+        {"replicas": (1, 1)},
+        {"replicas": ()},
+        {"replicas": tuple(range(200))},
+        {"leader_recovery_state": 5},
+    ],
+    ids=lambda told: next(iter(told)),
+)
+def test_a_row_that_nobody_can_have_written_is_none(told: dict[str, object]) -> None:
+    world = _lost(broker(1))
+    sound: PartitionState = snapshot.partition_state(_told(1))
+    state = dataclasses.replace(sound, **told)  # type: ignore[arg-type]
+    world.state.held.take(1, [topic_state(numbered_uuid(1), "topic-1", partitions=(state,))])
+    assert "brokers 1 cannot say what they were told" in _blocked(world)
+
+
+def test_a_partition_that_no_topic_can_have_is_not_heard_of() -> None:
+    world = _lost(broker(1))
+    reports(world, 1, _told(1), _told(1, partition=2_000_000_000))
+    assert list(world.state.held.numbers(numbered_uuid(1))) == [0]
+    name = "no|topic"
+    world.state.held.take(1, [topic_state(numbered_uuid(7), name)])
+    assert world.state.held.ids_named(name) == []
+
+
+# ---------------------------------------------------------------- giving brokers up
+
+
+def _asks(world: World, value: str) -> None:
+    world.state.put_topic(dataclasses.replace(world.view(), asked={REBUILD_WITHOUT: value}))
+
+
+def _two_of_three() -> World:
+    world = _lost(broker(1), broker(2), broker(3, fenced=True))
+    for node_id in (1, 2):
+        reports(world, node_id, _told(1, 2, 3))
+    return world
+
+
+def test_the_message_names_who_is_waited_for_and_taking_it_at_its_word_ends_it() -> None:
+    world = _two_of_three()
+    message = _blocked(world)
+    assert message.endswith(f"{REBUILD_WITHOUT}: 3@{SINCE}")
+    _asks(world, f"3@{SINCE}")
+    result = world.reconcile(brokers_hear=False)
+    (record,) = result.status["accepted"]  # type: ignore[misc]
+    assert (record["annotation"], record["value"]) == (REBUILD_WITHOUT, f"3@{SINCE}")
+    assert not world.state.rows_of(numbered_uuid(1)), "it is recorded first"
+    world.decide()
+    assert (world.row().replicas, world.row().last_known_elr) == ((1, 2, 3), (1, 2))
+
+
+@pytest.mark.parametrize("value", ["3", "3@2025-01-01T00:00:00Z", f"all@{SINCE}", f"2@{SINCE}"])
+def test_what_is_not_about_this_rebuilding_and_these_brokers_gives_nobody_up(value: str) -> None:
+    world = _two_of_three()
+    _asks(world, value)
+    for _ in range(2):
+        assert f"{REBUILD_WITHOUT}: " in _blocked(world)
+    assert not world.state.rows_of(numbered_uuid(1))
+
+
+def test_a_partition_that_nobody_has_begins_anew_where_a_person_says() -> None:
+    world = _lost(broker(1), broker(2), broker(9, fenced=True), replication_factor=2)
+    for node_id in (1, 2):
+        reports(world, node_id)
+    assert "brokers 9 have not reported" in _blocked(world)
+    _asks(world, f"9@{SINCE}")
+    world.reconcile()
+    result = world.reconcile()
+    assert ready(result)["Ready"] == ("False", "LastCopyMissing")
+    assert "partition 0 begins empty on broker" in messages(result)["Ready"]
+    assert world.row().leader_epoch >= GENERATION
+
+
+# ---------------------------------------------------------------- topics without a status
+
+
+def test_a_topic_whose_status_is_lost_is_itself_with_its_tiering() -> None:
+    world = World(
+        brokers=[broker(1), broker(2)], topics=[topic(replication_factor=2)], view=_view()
+    )
+    for node_id in (1, 2):
+        reports(
+            world,
+            node_id,
+            _told(1, 2),
+            tiering_state=int(TieringState.DISABLED),
+            tiered_epoch=3,
+        )
+    result = world.reconcile(brokers_hear=False)
+    assert ready(result)["Ready"] == ("False", "Adopting")
+    assert (result.status["topicId"], result.status["partitionsPlaced"]) == (
+        id_text(numbered_uuid(1)),
+        1,
+    )
+    assert "accepted" not in result.status
+    assert world.view().tiering.epoch == 3
+    assert world.view().tiering.state is TieringState.DISABLED
+    world.decide()
+    assert world.row().last_known_elr == (1, 2)
+
+
+def test_a_tiered_epoch_that_brokers_were_told_never_goes_back() -> None:
+    world = _behind(row((1, 2), leader_epoch=5, partition_epoch=3))
+    reports(world, 1, _told(1, 2), tiering_state=int(TieringState.DISABLING), tiered_epoch=4)
+    world.state.put_topic(world.view())
+    assert world.view().tiering.epoch == 4
+    (told,) = snapshot.full(world.state).topics
+    assert (told.tiered_epoch, told.tiering_state) == (4, int(TieringState.DISABLING))
+
+
+def test_a_topic_that_only_brokers_know_is_adopted_by_its_id() -> None:
+    """All was applied anew, with new UIDs."""
+    world = World(
+        brokers=[broker(1), broker(2)], topics=[topic(2, replication_factor=2)], view=_view()
+    )
+    world.state.put_topic(dataclasses.replace(world.view(2), name="topic-1"))
+    for node_id in (1, 2):
+        reports(world, node_id, _told(1, 2))
+    result = world.reconcile(2, brokers_hear=False)
+    old = id_text(numbered_uuid(1))
+    assert ready(result)["Ready"] == ("False", "AdoptionRequired")
+    assert f"{ADOPT_TOPIC_ID}: {old}" in messages(result)["Ready"]
+    world.state.put_topic(dataclasses.replace(world.view(2), asked={ADOPT_TOPIC_ID: old}))
+    result = world.reconcile(2, brokers_hear=False)
+    assert (result.status["topicId"], result.status["partitionsPlaced"]) == (old, 1)
+    world.decide(2)
+    assert world.row().last_known_elr == (1, 2)
+    assert world.row().name == "topic-1"
+
+
+def _new(world: World) -> TopicDecision | StatusResult:
+    world.state.put_topic(topic(4, replication_factor=1))
+    return world.reconcile(4, brokers_hear=False)
+
+
+def test_nothing_is_made_anew_before_every_broker_has_said_that_it_has_none_of_it() -> None:
+    world = World(brokers=[broker(1), broker(2, fenced=True)], view=_view())
+    reports(world, 1)
+    world.state.put_topic(topic(4, replication_factor=1))
+    result = world.reconcile(4, brokers_hear=False)
+    assert ready(result)["Ready"] == ("False", "Rebuilding")
+    assert f"{REBUILD_WITHOUT}: 2@{SINCE}" in messages(result)["Ready"]
+    assert not world.state.rows_of(numbered_uuid(4))
+    reports(world, 2)
+    world.reconcile(4)
+    assert world.row(number=4).leader == 1
+
+
+def test_a_name_that_a_broker_knows_is_not_made_anew_in_a_sound_cluster_either() -> None:
+    world = World(brokers=[broker(1)], topics=[topic(1, replication_factor=1)])
+    reports(world, 1, _told(1, number=9))
+    world.state.put_topic(topic(1, replication_factor=1, name="topic-9"))
+    result = world.reconcile(brokers_hear=False)
+    assert ready(result)["Ready"] == ("False", "AdoptionRequired")
+
+
+# ---------------------------------------------------------------- the end
+
+
+def test_it_is_done_once_all_have_reported_and_nothing_is_left() -> None:
+    world = _behind(row((1, 2), leader_epoch=5, partition_epoch=9))
+    for node_id in (1, 2):
+        reports(world, node_id, _told(1, 2))
+    assert not rebuilding.is_done(world.state)
+    reports(world, 3)
+    assert not rebuilding.is_done(world.state)
+    world.decide()
+    assert rebuilding.is_done(world.state)
+    world.state.put_broker(broker(4))
+    assert not rebuilding.is_done(world.state)
+    world.state.drop_broker(4)
+    assert rebuilding.is_done(world.state)
+
+
+def test_a_topic_on_several_pages_has_the_furthest_tiering_that_any_of_them_names() -> None:
+    held, pages = World().state.held, []
+    for partition, epoch in ((0, 4), (1, 3)):
+        told = (snapshot.partition_state(_told(1, partition=partition)),)
+        state = int(TieringState.ENABLED)
+        pages.append(
+            topic_state(
+                numbered_uuid(1), "a", partitions=told, tiering_state=state, tiered_epoch=epoch
+            )
+        )
+    held.take(1, pages)
+    assert held.tiering(numbered_uuid(1)).epoch == 4
+    assert list(held.numbers(numbered_uuid(1))) == [0, 1]
+
+
+def test_the_names_that_brokers_know_are_found_without_a_look_at_all_topics() -> None:
+    """And nothing is kept of a name that nobody says any more."""
+    held = World().state.held
+    held.take(1, [topic_state(numbered_uuid(1), "a"), topic_state(numbered_uuid(1), "b")])
+    held.take(2, [topic_state(numbered_uuid(1), "a"), topic_state(numbered_uuid(2), "a")])
+    assert held.ids_named("a") == [numbered_uuid(1), numbered_uuid(2)]
+    held.forget_broker(2)
+    assert held.ids_named("a") == [numbered_uuid(1)]
+    held.take(1, [topic_state(numbered_uuid(1), "c")])
+    assert (held.ids_named("a"), held.ids_named("c")) == ([], [numbered_uuid(1)])
+    held.forget_topic(numbered_uuid(1))
+    assert held.ids_named("c") == []
+    assert not held._ids_by_name
+
+
+def test_what_a_broker_says_replaces_what_it_said() -> None:
+    world = _lost()
+    reports(world, 1, _told(1, 2), _told(1, 2, partition=1), _told(1, number=3))
+    reports(world, 1, _told(1, 2))
+    assert world.state.held.keys_on(1) == [(numbered_uuid(1), 0)]
+    assert list(world.state.held.topic_ids()) == [numbered_uuid(1)]
+    world.state.held.forget_broker(1)
+    assert not list(world.state.held.topic_ids())
+    assert not world.state.held.has_heard(1)
+
+
+def test_a_topic_whose_status_is_lost_is_deleted_where_brokers_have_it() -> None:
+    world = World(brokers=[broker(1), broker(2)], topics=[topic(deletion_ms=1)], view=_view())
+    reports(world, 2, _told(2))
+    decision = world.decide()
+    assert decision.deletion is not None
+    assert not decision.deletion.release
+    (stone,) = world.state.tombstones_of(numbered_uuid(1)).values()
+    assert stone.pending == (1, 2)
+
+
+def test_replicas_that_no_row_names_are_deleted_with_their_topic() -> None:
+    made = row((1,), leader_epoch=5)
+    world = World(brokers=[broker(1), broker(2)], topics=[_topic(deletion_ms=1)], rows=[made])
+    reports(world, 2, _told(2, 3, leader_epoch=3))
+    world.decide()
+    (stone,) = world.state.tombstones_of(numbered_uuid(1)).values()
+    assert stone.pending == (1, 2)
+
+
+def test_a_topic_whose_status_comes_late_is_no_topic_that_was_lost() -> None:
+    """A broker that reconnects was told of the first partitions; the last ones are yet to be
+    placed."""
+    world = World(
+        brokers=[broker(1)],
+        topics=[topic(partitions=2, replication_factor=1)],
+        rows=[row((1,), leader_epoch=2)],
+    )
+    reports(world, 1, _told(1, leader_epoch=2, partition_epoch=0))
+    world.reconcile()
+    assert world.row(1).leader_epoch == 0
+    assert world.row(0).leader_epoch == 2

@@ -1,0 +1,239 @@
+"""A world of the operator's shell whose process can end at any call that it makes: of the API
+server, of a broker, or before a broker is told what was decided.
+"""
+
+import asyncio
+import copy
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.fake_api_server import FakeApiServer, FakeKubeApi
+from tests.unit.operator_shell.shell_world import FakeEngine, ShellWorld
+from tests.unit.operator_shell.test_record_deletion_reconciler import points
+from tidemark.wire import control
+from tidemark_operator.controller import isr, snapshot
+from tidemark_operator.controller.broker_calls import (
+    DisabledReplica,
+    Disablement,
+    DisablementAnswer,
+    TierDeletionAnswer,
+)
+from tidemark_operator.controller.deletion_values import DeletionAnswer
+from tidemark_operator.controller.model import NO_LEADER
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, RECORD_DELETION, TOPIC, Kind
+from tidemark_operator.reconcile.brokers import BrokerReconciler
+from tidemark_operator.reconcile.clusters import ClusterReconciler
+from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
+from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.workers import Reconcile
+from tidemark_operator.term.pacemaker import Pacemaker
+
+#: No flow takes more passes than that.
+PASSES = 20
+#: So many passes without a write or a question are an end.
+QUIET_PASSES = 2
+
+
+class Life:
+    """Counts calls; at the one of the given number the process ends: neither it nor any later one
+    ever returns."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.ends_at: int | None = None
+        self.after = False
+        self.ended = asyncio.Event()
+
+    def begins(self, ends_at: int | None = None, *, after: bool = False) -> None:
+        self.calls, self.ends_at, self.after = 0, ends_at, after
+        self.ended = asyncio.Event()
+
+    async def call(self, act: Callable[[], Awaitable[Any]]) -> Any:
+        number = self.calls
+        self.calls += 1
+        if self.ends_at is None or number < self.ends_at:
+            return await act()
+        if number == self.ends_at and self.after:
+            await act()
+        self.ended.set()
+        return await asyncio.Future()
+
+
+class MortalApi(FakeKubeApi):
+    """Its calls are counted."""
+
+    def __init__(self, server: FakeApiServer, life: Life) -> None:
+        super().__init__(server)
+        self.life = life
+
+    async def _call(self, verb: Callable[..., Any], *args: Any, writes: bool, who: str = "") -> Any:
+        call = super()._call
+        return await self.life.call(lambda: call(verb, *args, writes=writes, who=who))
+
+
+class MortalEngine(FakeEngine):
+    """Its questions are counted."""
+
+    def __init__(self, journal: list[str], life: Life) -> None:
+        super().__init__(journal)
+        self.life = life
+
+    async def _answer(self, method: str, node_id: int, request: Any) -> Any:
+        answer = super()._answer
+        return await self.life.call(lambda: answer(method, node_id, request))
+
+
+class WallClock:
+    """Stands for :mod:`time` in the operator's clock: it moves when it is told to."""
+
+    def __init__(self) -> None:
+        self._now_ns = 1_800_000_000_000_000_000
+
+    def time_ns(self) -> int:
+        return self._now_ns
+
+    def minute_passes(self) -> None:
+        self._now_ns += 60_000_000_000
+
+
+class MortalWorld(ShellWorld):
+    """Brokers that do all they are asked."""
+
+    def __init__(self, clock: WallClock, server: FakeApiServer | None = None) -> None:
+        super().__init__()
+        self.clock = clock
+        self.server = server or self.server
+        self.life = Life()
+        self.api = MortalApi(self.server, self.life)
+        self.engine = MortalEngine(self.journal, self.life)
+        self.engine.answers = {
+            "disable_tiering": self._disabled,
+            "empty_tier": lambda *_: TierDeletionAnswer(error_code=0),
+            "deletion_points": points,
+            "delete_records": lambda _, command: {
+                part: DeletionAnswer(low_watermark=point.offset)
+                for part, point in command.points.items()
+            },
+        }
+
+    def begin(self, tier: Path, brokers: Sequence[int]) -> None:
+        """Objects of users; ``tier``: the folder that is the remote store."""
+        self.make_cluster(
+            {"remote.log.storage.system.enable": "true"},
+            remoteStorage={"filesystem": {"path": str(tier)}},
+        )
+        for node_id in brokers:
+            self.make_broker(node_id)
+
+    def again(self) -> "MortalWorld":
+        """Another world that is where this one is now."""
+        other = MortalWorld(self.clock, copy.deepcopy(self.server))
+        other.busy = self.busy
+        return other
+
+    def _disabled(self, node_id: int, asked: Disablement) -> DisablementAnswer:
+        state = self.services.state
+        rows = {part: state.row((asked.topic_id, part)) for part in asked.partitions}
+        return DisablementAnswer(
+            broker_epoch=state.brokers[node_id].broker_epoch,
+            tiered_epoch=asked.tiered_epoch,
+            replicas=tuple(
+                DisabledReplica(
+                    partition=part,
+                    error_code=0,
+                    leader_epoch=row.leader_epoch,
+                    is_leader=row.leader == node_id,
+                )
+                for part, row in rows.items()
+                if row is not None
+            ),
+        )
+
+    # ------------------------------------------------------------ a life of the operator
+
+    async def lives(self) -> None:
+        """An operator takes over and goes on, until it has done all or is killed."""
+
+        async def led() -> None:
+            async with self.term():
+                for body in self.server.of_kind(BROKER):
+                    await self.start_broker(int(body["spec"]["nodeId"]))
+                await self._passes()
+
+        leading = asyncio.create_task(led())
+        ended = asyncio.create_task(self.life.ended.wait())
+        await asyncio.wait({leading, ended}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (leading, ended):
+            if task is leading and task.done():
+                task.result()
+            task.cancel()
+        await asyncio.gather(leading, ended, return_exceptions=True)
+
+    async def _passes(self) -> None:
+        """Everything is looked at again and again, time passes, brokers hear what was decided and
+        followers catch up; until nothing happens any more."""
+        services = self.services
+        reconcilers: dict[Kind, Reconcile] = {
+            CLUSTER: ClusterReconciler(services).reconcile,
+            BROKER: BrokerReconciler(services, self.reflector).reconcile,
+            TOPIC: TopicReconciler(services).reconcile,
+            RECORD_DELETION: RecordDeletionReconciler(services).reconcile,
+        }
+        pacemaker = Pacemaker(services, self.questions, leads=lambda: True)
+        quiet = 0
+        for _ in range(PASSES):
+            before = self._happened()
+            for kind, reconcile in reconcilers.items():
+                for body in self.server.of_kind(kind):
+                    services.objects.put(body)
+                    await reconcile(self.key(kind, body["metadata"]["name"]))
+            await pacemaker._turn(1)
+            await self.quiet()
+            for node_id in list(services.state.brokers):
+                await self.life.call(functools.partial(self._told, node_id))
+            await self._catch_up()
+            self.clock.minute_passes()
+            quiet = quiet + 1 if self._happened() == before else 0
+            if quiet == QUIET_PASSES:
+                return
+        raise AssertionError(f"there is no end of it after {PASSES} passes")
+
+    def _happened(self) -> tuple[int, int]:
+        """Writes, and questions."""
+        return self.server.version, len(self.engine.asked)
+
+    async def _told(self, node_id: int) -> None:
+        """A broker applies the present snapshot."""
+        services = self.services
+        state = services.state
+        request = snapshot.full(state)
+        answer = control.PartitionStatesResponse(
+            error_code=0, broker_epoch=state.brokers[node_id].broker_epoch, errors=()
+        )
+        state.take_states(node_id, request, answer)
+        services.deletions.take(state, node_id, request, answer)
+
+    async def _catch_up(self) -> None:
+        """Leaders take in whoever is not in the ISR."""
+        state = self.services.state
+        for row in list(state.all_rows()):
+            if row.leader == NO_LEADER or set(row.isr) == set(row.hosts):
+                continue
+            change = control.IsrChange(
+                topic_id=row.topic_id,
+                partition=row.partition,
+                leader_epoch=row.leader_epoch,
+                partition_epoch=row.partition_epoch,
+                new_isr=row.hosts,
+                remote_manifest=False,
+            )
+            proposal = control.AlterPartitionRequest(
+                broker_id=row.leader,
+                broker_epoch=state.brokers[row.leader].broker_epoch,
+                changes=(change,),
+            )
+            await self.services.committer.decide(
+                functools.partial(isr.alter_partition, request=proposal)
+            )

@@ -1,0 +1,353 @@
+"""The exits that messages name, taken literally: a person does what the message says, and the state
+ends. Which reason's exit is taken by which test stands in ``tests/unit/repository/test_exits.py``.
+"""
+
+import dataclasses
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.control_messages import topic_state
+from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
+from tests.unit.operator_shell.test_term_loop import Shell
+from tidemark.leader_epochs import GENERATION
+from tidemark_operator.controller import elections, snapshot
+from tidemark_operator.controller.commit import SLICE_BYTES_MAX
+from tidemark_operator.kube.errors import Conflict, Invalid
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC
+from tidemark_operator.reconcile.brokers import BrokerReconciler
+from tidemark_operator.reconcile.clusters import ClusterReconciler
+from tidemark_operator.reconcile.elsewhere import elsewhere
+from tidemark_operator.reconcile.topics import TopicReconciler
+
+PAUSED = "tidemark.dev/paused"
+TIERING_SYSTEM = "remote.log.storage.system.enable"
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[ShellWorld]:
+    made = ShellWorld()
+    made.make_cluster()
+    for node_id in (1, 2):
+        made.make_broker(node_id)
+    async with made.term():
+        await made.start_broker(1)
+        yield made
+
+
+async def ready(world: ShellWorld, name: str = "t") -> tuple[str, str, str]:
+    """The Topic's Ready once it is reconciled."""
+    key = ShellWorld.key(TOPIC, name)
+    for _ in range(3):
+        await TopicReconciler(world.services).reconcile(key)
+        for broker in world.services.state.live_brokers():
+            world.acknowledge(broker.node_id)
+    return world.condition(TOPIC, name, "Ready")
+
+
+async def served(world: ShellWorld, name: str = "t") -> bool:
+    return (await ready(world, name))[:2] == ("True", "Serving")
+
+
+async def test_brokers_are_started(world: ShellWorld) -> None:
+    world.make_topic(replicas=2)
+    status, reason, message = await ready(world)
+    assert (status, reason) == ("False", "BrokersMissing")
+    assert "start brokers, or set enable.under.replicated.topic.creation" in message
+    await world.start_broker(2)
+    assert await served(world)
+
+
+async def test_or_creation_without_them_is_allowed(world: ShellWorld) -> None:
+    world.make_topic(replicas=2)
+    assert (await ready(world))[1] == "BrokersMissing"
+    world.edit(CLUSTER, "main", config=UNDER_REPLICATED)
+    assert await served(world)
+
+
+async def test_a_pause_ends_with_its_annotation(world: ShellWorld) -> None:
+    world.make_topic()
+    world.annotate(TOPIC, "t", **{PAUSED: "true"})
+    await ready(world)
+    assert PAUSED in world.condition(TOPIC, "t", "Reconciling")[2]
+    world.annotate(TOPIC, "t")
+    assert await served(world)
+
+
+async def test_of_two_topics_of_one_name_one_is_deleted(world: ShellWorld) -> None:
+    world.make_topic("first", topicName="t")
+    assert await served(world, "first")
+    world.make_topic("second", topicName="t")
+    status, reason, message = await ready(world, "second")
+    assert (status, reason) == ("False", "NameTaken")
+    assert "Topic ns/first" in message
+    world.edit(TOPIC, "first", deletionPolicy="Delete")
+    world.delete(TOPIC, "first")
+    state = world.services.state
+    topic_id = state.topics["ns/first"].id
+    for _ in range(2):
+        await TopicReconciler(world.services).reconcile(ShellWorld.key(TOPIC, "first"))
+    world.services.deletions._confirmed[topic_id] = {1: state.brokers[1].directory_id}
+    while world.services.queue.depth:
+        world.services.queue.done(await world.services.queue.get())
+    await TopicReconciler(world.services).reconcile(ShellWorld.key(TOPIC, "first"))
+    assert world.server.find(TOPIC, "first") is None
+    assert await world.services.queue.get() == ShellWorld.key(TOPIC, "second"), "it is woken"
+    assert await served(world, "second")
+
+
+async def test_a_broker_with_the_records_is_started(world: ShellWorld) -> None:
+    world.make_topic()
+    assert await served(world)
+    await world.services.committer.decide(
+        lambda draft: elections.fence(draft, [1], reason="no heartbeat")
+    )
+    status, reason, message = await ready(world)
+    assert (status, reason) == ("False", "PartitionsOffline")
+    assert "start broker 1" in message
+    await world.start_broker(1, incarnation=7)
+    assert await served(world)
+
+
+async def test_partitions_that_are_lost_are_rebuilt_once_brokers_have_reported(
+    world: ShellWorld,
+) -> None:
+    world.make_topic()
+    assert await served(world)
+    state = world.services.state
+    (row,) = state.all_rows()
+    state.remove_row(row.key)
+    status, reason, message = await ready(world)
+    assert (status, reason) == ("False", "Rebuilding")
+    assert "brokers 1, 2 have not reported: start them" in message
+    told = topic_state(row.topic_id, "t", partitions=(snapshot.partition_state(row),))
+    state.take_held(1, [told])
+    state.take_held(2, [])
+    status, reason, _ = await ready(world)
+    assert (status, reason) == ("False", "ElectionWaits")
+    assert state.row(row.key) == dataclasses.replace(
+        row,
+        leader=-1,
+        isr=(),
+        last_known_elr=(1,),
+        leader_epoch=row.leader_epoch + GENERATION,
+        partition_epoch=row.partition_epoch + GENERATION,
+    )
+
+
+async def test_a_full_slice_has_room_once_topics_are_deleted(world: ShellWorld) -> None:
+    world.make_topic()
+    state = world.services.state
+    before = list(state.row_bytes)
+    state.row_bytes[:] = [SLICE_BYTES_MAX] * len(before)
+    status, reason, message = await ready(world)
+    assert (status, reason) == ("False", "SliceFull")
+    assert "delete topics" in message
+    state.row_bytes[:] = before
+    assert await served(world)
+
+
+async def test_tiering_is_given_a_store(world: ShellWorld, tmp_path: Path) -> None:
+    world.make_topic(tiering={"enabled": True})
+    assert TIERING_SYSTEM in (await ready(world))[2]
+    world.edit(CLUSTER, "main", config={TIERING_SYSTEM: "true"})
+    status, reason, message = await ready(world)
+    assert (status, reason) == ("False", "StorageUnavailable")
+    assert "give Cluster ns/main a remoteStorage" in message
+    world.edit(CLUSTER, "main", remoteStorage={"filesystem": {"path": str(tmp_path)}})
+    await ClusterReconciler(world.services).reconcile(world.services.cluster_key)
+    assert await served(world)
+
+
+async def test_local_retention_is_shortened(world: ShellWorld, tmp_path: Path) -> None:
+    world.edit(
+        CLUSTER,
+        "main",
+        config={TIERING_SYSTEM: "true", "log.retention.ms": "60000"},
+        remoteStorage={"filesystem": {"path": str(tmp_path)}},
+    )
+    await ClusterReconciler(world.services).reconcile(world.services.cluster_key)
+    world.make_topic(tiering={"enabled": True, "localRetention": {"time": "1h"}})
+    assert (await ready(world))[1] == "LocalRetentionTooLong"
+    world.edit(TOPIC, "t", tiering={"enabled": True, "localRetention": {"time": "30s"}})
+    assert await served(world)
+
+
+async def test_the_cluster_that_a_topic_names_is_made(world: ShellWorld) -> None:
+    """A Topic of another Cluster: it is found once that is there, and another operator's."""
+    body = world.make_topic(clusterRef={"name": "other"})
+    await elsewhere(world.services, TOPIC, ShellWorld.key(TOPIC, "t"), body)
+    assert "create it" in world.condition(TOPIC, "t", "Ready")[2]
+    world.make(CLUSTER, "other", {})
+    known = world.known(TOPIC, "t")
+    await elsewhere(world.services, TOPIC, ShellWorld.key(TOPIC, "t"), known)
+    status, reason, message = world.condition(TOPIC, "t", "Ready")
+    assert (status, reason) == ("False", "ClusterNotControlled")
+    assert "make the object again with that clusterRef" in message
+    world.delete(TOPIC, "t")
+    world.make_topic()
+    assert await served(world)
+
+
+async def test_a_topic_that_a_default_would_have_compacted_says_what_it_is(
+    world: ShellWorld, tmp_path: Path
+) -> None:
+    world.edit(
+        CLUSTER,
+        "main",
+        config={TIERING_SYSTEM: "true", "log.cleanup.policy": "compact"},
+        remoteStorage={"filesystem": {"path": str(tmp_path)}},
+    )
+    await ClusterReconciler(world.services).reconcile(world.services.cluster_key)
+    world.make_topic(tiering={"enabled": True})
+    assert (await ready(world))[1] == "Compacted"
+    world.edit(TOPIC, "t", config={"cleanup.policy": "delete"})
+    assert await served(world)
+
+
+async def test_brokers_are_started_stopped_and_told_apart(world: ShellWorld) -> None:
+    brokers = BrokerReconciler(world.services, world.reflector)
+    two, twin = ShellWorld.key(BROKER, "broker-2"), ShellWorld.key(BROKER, "twin")
+    await brokers.reconcile(two)
+    assert world.condition(BROKER, "broker-2", "Ready")[1] == "NeverRegistered"
+    await world.start_broker(2)
+    await brokers.reconcile(two)
+    assert world.condition(BROKER, "broker-2", "Ready")[1] == "Serving"
+    decide = world.services.committer.decide
+    await decide(lambda draft: elections.fence(draft, [2], reason="no heartbeat"))
+    await brokers.reconcile(two)
+    assert world.condition(BROKER, "broker-2", "Ready")[1] == "Fenced"
+    await world.start_broker(2, incarnation=50)
+    await decide(lambda draft: elections.shut_down(draft, 2))
+    await brokers.reconcile(two)
+    assert world.condition(BROKER, "broker-2", "Ready")[1] == "ShutDown"
+    await world.start_broker(2, incarnation=51)
+    await brokers.reconcile(two)
+    assert world.condition(BROKER, "broker-2", "Ready")[1] == "Serving"
+
+    world.make_broker(1, "twin")
+    await brokers.reconcile(twin)
+    assert world.condition(BROKER, "twin", "Ready")[1] == "NodeIdTaken"
+    world.delete(BROKER, "twin")
+    await brokers.reconcile(twin)
+    assert world.server.find(BROKER, "twin") is None
+
+
+async def test_a_broker_is_started_for_a_cluster_without_any(world: ShellWorld) -> None:
+    clusters, key = ClusterReconciler(world.services), world.services.cluster_key
+    await world.services.committer.decide(
+        lambda draft: elections.fence(draft, [1], reason="no heartbeat")
+    )
+    await clusters.reconcile(key)
+    assert world.condition(CLUSTER, "main", "Ready")[1] == "NoBrokers"
+    await world.start_broker(1, incarnation=9)
+    await clusters.reconcile(key)
+    assert world.condition(CLUSTER, "main", "Ready")[1] == "Serving"
+
+
+async def test_a_store_that_cannot_be_used_is_as_the_message_says(
+    world: ShellWorld, tmp_path: Path
+) -> None:
+    clusters, key = ClusterReconciler(world.services), world.services.cluster_key
+
+    async def problem() -> str:
+        await clusters.reconcile(key)
+        status, reason, message = world.condition(CLUSTER, "main", "RemoteStorageReady")
+        assert (status, reason) == ("False", "RemoteStorageUnavailable")
+        return message
+
+    async def answers() -> bool:
+        await clusters.reconcile(key)
+        return world.condition(CLUSTER, "main", "RemoteStorageReady")[0] == "True"
+
+    folder = {"filesystem": {"path": str(tmp_path / "tier")}}
+    world.edit(CLUSTER, "main", config={TIERING_SYSTEM: "true"}, remoteStorage=folder)
+    assert "does not exist" in await problem()
+    (tmp_path / "tier").mkdir()
+    assert await answers()
+    world.make_topic(tiering={"enabled": True})
+    assert await served(world)
+    await clusters.reconcile(key)
+    world.edit(CLUSTER, "main", remoteStorage=None)
+    assert "put it back" in await problem()
+    world.edit(CLUSTER, "main", remoteStorage=folder)
+    assert await answers()
+    world.edit(CLUSTER, "main", remoteStorage={"filesystem": {"path": str(tmp_path)}})
+    assert "set it back" in await problem()
+    world.edit(CLUSTER, "main", remoteStorage=folder)
+    assert await answers()
+
+
+async def test_of_two_clusters_of_a_namespace_one_is_deleted(world: ShellWorld) -> None:
+    world.make(CLUSTER, "second", {})
+    await ClusterReconciler(world.services).reconcile(ShellWorld.key(CLUSTER, "second"))
+    status, reason, message = world.condition(CLUSTER, "second", "Ready")
+    assert (status, reason) == ("False", "SecondCluster")
+    assert "delete one of the two" in message
+    world.delete(CLUSTER, "second")
+    assert world.server.find(CLUSTER, "second") is None
+
+
+# ---------------------------------------------------------------- what stops a take-over
+
+SLICE = "main-03"
+
+
+def spoilt(shell: Shell) -> Callable[[], None]:
+    kept = shell.server.get("", PARTITION_SLICE, SLICE)
+    now = shell.server.replace("newer", PARTITION_SLICE, {**kept, "partitions": ["?"]})
+    version = now["metadata"]["resourceVersion"]
+    meta = {**kept["metadata"], "resourceVersion": version}
+    return lambda: _nothing(
+        shell.server.replace("user", PARTITION_SLICE, {**kept, "metadata": meta})
+    )
+
+
+def contended(shell: Shell) -> Callable[[], None]:
+    shell.api.fail(f"replace PartitionSlice {SLICE}", Conflict(409, "modified"), times=1000)
+    return shell.api.revive
+
+
+def refused(shell: Shell) -> Callable[[], None]:
+    """A Cluster that is new: its slices are made."""
+    for body in shell.server.of_kind(PARTITION_SLICE):
+        del shell.server._objects[PARTITION_SLICE.kind, body["metadata"]["name"]]
+    body = shell.server.get("", CLUSTER, "main")
+    shell.server._objects[CLUSTER.kind, "main"] = {**body, "status": {}}
+    shell.api.fail("create PartitionSlice", Invalid(422, "a policy forbids it"), times=1000)
+    return shell.api.revive
+
+
+def _nothing(_: object) -> None:
+    return
+
+
+@pytest.mark.parametrize(
+    ("stop", "reason", "words"),
+    [
+        (spoilt, "SliceUnreadable", "upgrade"),
+        (contended, "SlicesContended", "another writer"),
+        (refused, "SliceRefused", "a policy forbids it"),
+    ],
+    ids=["unreadable", "contended", "refused"],
+)
+async def test_what_stops_a_take_over_is_said_until_it_is_mended(
+    stop: Callable[[Shell], Callable[[], None]], reason: str, words: str
+) -> None:
+    shell = Shell()
+    shell.make_cluster()
+    shell.make_broker(1)
+    async with shell.term():
+        pass
+    mend = stop(shell)
+    await shell.try_a_term()
+    status, found, message = shell.condition(CLUSTER, "main", "Stalled")
+    assert (status, found) == ("True", reason)
+    assert words in message
+    mend()
+    async with shell.term():
+        await shell.start_broker(1)
+        await ClusterReconciler(shell.services).reconcile(shell.services.cluster_key)
+    assert shell.condition(CLUSTER, "main", "Stalled")[0] == "False"
+    assert shell.condition(CLUSTER, "main", "Ready")[:2] == ("True", "Serving")

@@ -1,0 +1,121 @@
+"""``ReplicaStates``: what a broker says it was told of its replicas."""
+
+import dataclasses
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, row
+from tidemark.tiering import NEVER_TIERED
+from tidemark.wire import control, framing
+from tidemark_broker.control.replica_states import pages
+from tidemark_broker.replication.hosting.replica_manager import HeldReplica
+from tidemark_operator.listener.intake import UNPROVEN_BYTES_MAX
+
+Nodes = Callable[[int], Node]
+MOVING = row(
+    leader_epoch=4,
+    partition_epoch=7,
+    replicas=(1, 2, 3),
+    adding=(3,),
+    removing=(2,),
+    elr=(2,),
+    isr=(1,),
+    has_eligible_leaders=True,
+)
+
+
+async def _said(node: Node) -> control.TopicState:
+    (page,) = await pages(node.manager)
+    assert page.is_last
+    (topic,) = page.topics
+    return topic
+
+
+async def test_a_broker_says_what_it_was_told_also_after_a_restart(node: Nodes) -> None:
+    one = node(1)
+    await one.told(MOVING, tiering_state=1, tiered_epoch=3)
+    before = await _said(one)
+    assert (before.topic_id, before.name) == (TOPIC_ID, TOPIC)
+    assert (before.tiering_state, before.tiered_epoch) == (1, 3)
+    assert before.partitions == (MOVING,)
+    await one.stop()
+    assert await _said(node(1)) == before
+
+
+async def test_a_replica_that_does_not_open_is_named_with_what_its_file_says(node: Nodes) -> None:
+    one = node(1)
+    await one.told(MOVING)
+    await one.append(3)
+    await one.stop()
+    (segment,) = one.log_folder.glob("*.log")
+    segment.unlink()
+    segment.mkdir()
+    again = node(1)
+    assert again.manager.get(TOPIC, 0) is None
+    assert (await _said(again)).partitions == (MOVING,)
+
+
+async def test_a_replica_whose_file_cannot_be_read_is_named_without_a_state(node: Nodes) -> None:
+    one = node(1)
+    await one.told(MOVING)
+    await one.stop()
+    (one.log_folder / "partition.state").write_text("{")
+    (state,) = (await _said(node(1))).partitions
+    assert (state.partition, state.leader_epoch, state.replicas) == (0, -1, ())
+
+
+async def test_a_broker_without_replicas_says_that_it_has_none(node: Nodes) -> None:
+    (page,) = await pages(node(1).manager)
+    assert (page.topics, page.is_last) == ((), True)
+
+
+class Many:
+    """A broker with so many replicas."""
+
+    def __init__(self, topics: int, partitions: int) -> None:
+        self._held = [
+            HeldReplica(
+                topic=f"{number:0249d}",
+                topic_id=uuid.UUID(int=number),
+                partition=partition,
+                row=dataclasses.replace(MOVING, partition=partition),
+                tiering=NEVER_TIERED,
+            )
+            for number in range(topics)
+            for partition in range(partitions)
+        ]
+
+    def held(self) -> list[HeldReplica]:
+        return self._held
+
+    def held_unopened(self) -> list[HeldReplica]:
+        return []
+
+
+@pytest.mark.parametrize(("topics", "partitions"), [(1000, 1), (2, 3000)])
+async def test_pages_are_small_and_together_they_are_everything(
+    topics: int, partitions: int
+) -> None:
+    many = Many(topics, partitions)
+    made = await pages(many)  # type: ignore[arg-type]
+    assert [page.is_last for page in made] == [*([False] * (len(made) - 1)), True]
+    said = [
+        (topic.topic_id, state.partition)
+        for page in made
+        for topic in page.topics
+        for state in topic.partitions
+    ]
+    assert said == [(each.topic_id, each.partition) for each in many.held()]
+    for number, page in enumerate(made):
+        request = control.ReplicaStatesRequest(
+            broker_id=1,
+            incarnation_id=TOPIC_ID,
+            page=number,
+            is_last=page.is_last,
+            topics=page.topics,
+        )
+        frame = framing.encode_request(request, 1, "broker-1")
+        assert len(frame) < UNPROVEN_BYTES_MAX
+    assert len(made) > 1

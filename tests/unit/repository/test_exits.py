@@ -1,0 +1,261 @@
+"""Every state has an exit: for every reason that a condition may have, the test that does what its
+message says, or why there is nothing to do.
+
+A new reason (``controller/status/reasons.py``) fails this until it stands in one of the tables, and
+so does a row of a reason that there is no more. By kind, as one name can mean two things:
+``Topic``, ``Broker`` and so on, as the table of reasons has them.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tidemark_operator.controller.status.reasons import TABLE
+
+TESTS = Path(__file__).parents[2]
+
+_EXITS = "unit/operator_shell/test_exits.py::"
+_BROKERS = "unit/operator_shell/test_broker_reconciler.py::"
+_USERS = "unit/operator_shell/test_user_reconciler.py::"
+_ADOPTION = "unit/controller/test_adoption.py::"
+_LOSSES = "unit/controller/test_accepted_losses.py::"
+_STATUS = "unit/controller/test_topics_and_status.py::"
+_RECORDS = "unit/controller/test_record_deletion.py::"
+_DRAINING = "unit/controller/test_draining.py::"
+_DELETIONS = "unit/operator_shell/test_record_deletion_reconciler.py::"
+_FAULTS = "integration/remote_log/test_store_faults.py::"
+_TIER_EXITS = "integration/remote_log/test_exits_of_the_tier.py::"
+_FILE_SYSTEM = _TIER_EXITS + "test_a_file_system_that_refuses_and_is_mended"
+_OTHER_SERVER = _TIER_EXITS + "test_a_server_that_will_not_do_and_one_that_does"
+_TAKE_OVER = _EXITS + "test_what_stops_a_take_over_is_said_until_it_is_mended"
+_FAILURES = (
+    "unit/operator_shell/test_workers.py::"
+    "test_what_fails_again_and_again_is_told_once_and_taken_back"
+)
+_UNREACHED = (
+    "unit/operator_shell/test_pacemaker.py::"
+    "test_a_controller_that_no_broker_has_reached_says_so_and_when_one_has"
+)
+_TIER = "Topic, as the leaders report of the tier"
+
+#: Reason -> the test that takes the exit.
+TAKEN = {
+    "Topic": {
+        "Paused": _EXITS + "test_a_pause_ends_with_its_annotation",
+        "LeadersStarting": "unit/controller/test_acknowledgements.py::"
+        "test_who_is_waited_for_for_long_is_named_once_the_time_is_over",
+        "BrokersMissing": _EXITS + "test_brokers_are_started",
+        "PartitionsOffline": _EXITS + "test_a_broker_with_the_records_is_started",
+        "ElectionWaits": _LOSSES + "test_a_copy_is_accepted_where_an_election_waits_for_another",
+        "LastCopyMissing": _LOSSES
+        + "test_the_message_names_the_copy_that_loses_least_and_taking_it_at_its_word_ends_it",
+        "StorageFailed": "unit/controller/test_storage_refuses.py::"
+        "test_it_is_taken_in_again_and_leads_again_once_its_storage_works",
+        "Deleting": "unit/controller/test_topic_deletion.py::"
+        "test_orphan_also_releases_a_deletion_that_hangs",
+        "NameTaken": _EXITS + "test_of_two_topics_of_one_name_one_is_deleted",
+        "AdoptionRequired": _ADOPTION + "test_the_named_id_becomes_the_topics",
+        "AdoptionRefused": _ADOPTION + "test_an_id_of_which_nothing_is_known_is_not_made_anew",
+        "Rebuilding": _EXITS
+        + "test_partitions_that_are_lost_are_rebuilt_once_brokers_have_reported",
+        "SliceFull": _EXITS + "test_a_full_slice_has_room_once_topics_are_deleted",
+        "StorageUnavailable": _EXITS + "test_tiering_is_given_a_store",
+        "LocalRetentionTooLong": _EXITS + "test_local_retention_is_shortened",
+        "Compacted": _EXITS + "test_a_topic_that_a_default_would_have_compacted_says_what_it_is",
+        "NoProgress": "unit/controller/test_disablement.py::"
+        "test_without_progress_the_topic_says_who_is_waited_for_and_goes_on_with_that_broker",
+        "ReplicationFactorWaits": "unit/controller/test_resizing.py::"
+        "test_a_number_that_brokers_are_missing_for_is_told_and_the_topic_goes_on",
+        "Placeholders": "unit/controller/test_placement.py::"
+        "test_a_joining_broker_fills_one_placeholder_of_each_partition_fewest_live_first",
+        "ReplicasBehind": _STATUS + "test_a_third_broker_makes_it_whole",
+        "Disabling": _STATUS + "test_disabling_from_begin_to_end",
+        "ObjectDamaged": "integration/remote_log/test_damaged_objects.py::"
+        "test_records_that_are_given_up_clear_the_status",
+    },
+    _TIER: {
+        "TierUnavailable": "integration/remote_log/test_prefix.py::"
+        "test_it_waits_for_the_tier_with_a_reason_and_heals",
+        "TierIntegrity": "integration/remote_log/test_damaged_objects.py::"
+        "test_records_that_are_given_up_clear_the_status",
+        "StoreAccessDenied": _FAULTS + "test_a_wrong_secret_key_is_named_and_corrected",
+        "StoreUnreachable": _FAULTS + "test_an_endpoint_that_does_not_answer_and_then_does",
+        "StoreDirectoryMissing": _FAULTS + "test_a_folder_that_is_gone_and_comes_back",
+        "WrongStore": _FAULTS + "test_another_empty_folder_is_not_an_empty_tier",
+        "CustomMetadataTooLarge": "integration/remote_log/test_custom_metadata.py::"
+        "test_above_the_limit_copying_stops_and_nothing_is_recorded",
+        "LocalDataMissing": _TIER_EXITS
+        + "test_what_the_leader_lacks_is_copied_once_a_replica_leads_that_has_it",
+        "ManifestNotFound": "integration/remote_log/test_prefix.py::"
+        "test_a_manifest_that_is_gone_is_unavailable_and_not_empty",
+        "ManifestPageNotFound": _TIER_EXITS + "test_a_page_that_is_gone_and_is_brought_back",
+        "ManifestCorrupt": _TIER_EXITS + "test_a_head_that_is_damaged_and_is_brought_back",
+        "ManifestRefused": _TIER_EXITS + "test_a_manifest_that_is_full_and_a_shorter_retention",
+        "RemoteObjectMissing": _TIER_EXITS + "test_a_segment_that_is_gone_and_is_brought_back",
+        "RemoteStorageNotConfigured": _TIER_EXITS + "test_no_remote_storage_and_then_one",
+        "InvalidRemoteStorage": _TIER_EXITS
+        + "test_a_configuration_that_cannot_be_used_is_corrected",
+        "BucketMissing": _TIER_EXITS + "test_a_bucket_that_does_not_exist_is_made",
+        "BucketNotConfigured": _TIER_EXITS + "test_a_bucket_that_is_named_no_more_is_named_again",
+        "ForeignCustomMetadata": _TIER_EXITS
+        + "test_another_storage_managers_segments_and_that_one_again",
+        "StoreFull": _FILE_SYSTEM,
+        "StorePermissionDenied": _FILE_SYSTEM,
+        "StoreInputOutputError": _FILE_SYSTEM,
+        "StoreNotAFile": _FAULTS + "test_a_data_folder_that_refuses_is_the_partitions_reason",
+        "RemoteStorageUnavailable": _TIER_EXITS
+        + "test_a_store_that_fails_in_a_way_of_its_own_is_asked_again",
+        "StoreNotS3": _OTHER_SERVER,
+        "StoreWithoutETags": _OTHER_SERVER,
+        "StoreError": _OTHER_SERVER,
+        "StoreDirectoryUnstable": _TIER_EXITS
+        + "test_a_program_that_cleans_the_folder_and_is_stopped",
+    },
+    "Broker": {
+        "NeverRegistered": _EXITS + "test_brokers_are_started_stopped_and_told_apart",
+        "Fenced": _EXITS + "test_brokers_are_started_stopped_and_told_apart",
+        "ShutDown": _EXITS + "test_brokers_are_started_stopped_and_told_apart",
+        "NodeIdTaken": _BROKERS
+        + "test_of_two_objects_of_one_node_id_the_second_is_told_and_takes_over_later",
+        "NotReached": _UNREACHED,
+        "LogDirectoryFailed": "unit/replication/test_full_disk.py::"
+        "test_a_disk_without_room_is_the_directorys_fault_until_there_is_some",
+        "ReplicasFailed": "unit/replication/test_repair.py::"
+        "test_a_failure_to_make_a_replica_goes_with_its_topic",
+        "ReplicasCannotMove": _DRAINING
+        + "test_what_cannot_move_goes_once_what_the_message_says_is_done",
+        "ReplicasInUse": _BROKERS
+        + "test_a_dead_broker_with_the_last_copy_goes_when_a_person_gives_it_up_by_name",
+    },
+    "Cluster": {
+        "SlicesOfAnotherCluster": "unit/operator_shell/test_take_over.py::"
+        "test_a_cluster_made_again_adopts_its_slices_by_annotation",
+        "NoBrokerReached": _UNREACHED,
+        "Rebuilding": "unit/operator_shell/test_rebuilding.py::"
+        "test_it_ends_once_every_broker_has_reported",
+        "OrphansLeft": "unit/operator_shell/test_cluster_reconciler.py::"
+        "test_what_a_sweep_has_left_stands_in_a_condition_until_it_is_gone",
+        "RemoteStorageUnavailable": _EXITS
+        + "test_a_store_that_cannot_be_used_is_as_the_message_says",
+        "SecondCluster": _EXITS + "test_of_two_clusters_of_a_namespace_one_is_deleted",
+        "CertificatesUnusable": "unit/operator_shell/test_pacemaker.py::"
+        "test_an_authority_that_is_spoilt_later_stands_in_the_clusters_conditions",
+        **dict.fromkeys(("SliceUnreadable", "SliceRefused", "SlicesContended"), _TAKE_OVER),
+        "NoBrokers": _EXITS + "test_a_broker_is_started_for_a_cluster_without_any",
+    },
+    "RecordDeletion": {
+        "Resolving": _DELETIONS + "test_a_leader_that_cannot_be_asked_is_waited_for",
+        "PartitionsOffline": _DELETIONS + "test_after_a_clean_election_the_deletion_goes_on",
+        **dict.fromkeys(
+            ("TopicNotFound", "TopicNotReady"),
+            _DELETIONS + "test_a_deletion_goes_on_once_its_topic_is_there_and_placed",
+        ),
+    },
+    "User": {
+        "BrokersNotTold": _USERS + "test_a_user_is_ready_once_every_broker_knows_it",
+        "CertificatesUnusable": _USERS + "test_an_authority_that_is_restored_issues_again",
+        "SecretTaken": _USERS + "test_a_secret_of_somebody_else_is_not_touched",
+        "SecretRefused": _USERS + "test_an_account_that_may_not_touch_secrets_is_said",
+        "LimitReached": _USERS + "test_a_user_beyond_the_limit_is_told_so",
+        "PasswordUnusable": _USERS + "test_without_its_password_a_user_has_none",
+    },
+    "Topic, Broker and Cluster": {
+        "DeletionProtected": "unit/operator_shell/test_deletion_protection.py::"
+        "test_a_protected_topic_is_served_on_until_the_annotation_is_removed",
+    },
+    "Topic, Broker and User": {
+        **dict.fromkeys(
+            ("ClusterNotFound", "ClusterNotControlled"),
+            _EXITS + "test_the_cluster_that_a_topic_names_is_made",
+        ),
+    },
+    "Every kind": {
+        "NotUnderstood": "unit/operator_shell/test_workers.py::"
+        "test_an_object_that_this_version_cannot_read_is_told_so",
+        **dict.fromkeys(
+            ("Contended", "AccessDenied", "WriteRefused", "DecisionNotStored", "InternalError"),
+            _FAILURES,
+        ),
+    },
+}
+
+_WELL = "nothing is wrong"
+_PASSES = "it ends by itself"
+_OVER = "the object is done for good: another one is applied"
+_STARTS = "it ends when an operator starts, before which there is nobody who could say more"
+
+#: Reason -> why no exit of it is taken.
+NOT_TAKEN = {
+    "Topic": {
+        "Pending": _STARTS,
+        **dict.fromkeys(
+            ("Serving", "Settled", "Progressing", "AllInSync", "Enabled", "Disabled"), _WELL
+        ),
+        **dict.fromkeys(("Placing", "Adopting"), _PASSES),
+        **dict.fromkeys(("ReplicationFactorChanging",), _PASSES),
+        "Stalled": "it refers to the condition Stalled",
+    },
+    _TIER: {
+        **dict.fromkeys(
+            (
+                "TakingOverFromTier",
+                "LogDiverged",
+                "ManifestContended",
+                "Fenced",
+                "TopicDeleted",
+                "RemoteStorageNotVerified",
+            ),
+            _PASSES,
+        ),
+        "StorageError": "see the Broker's LogDirectoryFailed",
+        "RemoteLogError": "a fault of ours, to be reported",
+    },
+    "Broker": {
+        **dict.fromkeys(("Serving", "Registered", "Drained"), _WELL),
+        "MovingReplicas": _PASSES,
+        "RemoteStorageUnavailable": "the broker serves; see the reasons of the tier",
+    },
+    "Cluster": {
+        **dict.fromkeys(("Serving", "Answering", "Swept"), _WELL),
+        "EpochsExhausted": "nothing can be done within this Cluster; another one is made",
+        "EpochsRunningOut": "the way out is another Cluster",
+        "Deleting": "it ends when the objects that the message names are gone",
+        "SlicesMissing": _PASSES,
+    },
+    "RecordDeletion": {
+        "Pending": _STARTS,
+        **dict.fromkeys(("Deleted", "DryRun", "Finished", "Progressing"), _WELL),
+        "Deleting": _PASSES,
+        **dict.fromkeys(
+            ("PartitionUnknown", "PartitionsFailed", "TopicReplaced", "Timeout"), _OVER
+        ),
+    },
+    "User": {
+        "Pending": _STARTS,
+        "Usable": _WELL,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", TABLE)
+def test_every_reason_has_its_exit_taken_or_says_why_not(kind: str) -> None:
+    taken, not_taken = set(TAKEN.get(kind, ())), set(NOT_TAKEN.get(kind, ()))
+    reasons = {reason.name for reason in TABLE[kind]}
+    assert not reasons - taken - not_taken, "say which test takes the exit, in this module"
+    assert not (taken | not_taken) - reasons, "there are no such reasons any more"
+    assert not taken & not_taken
+
+
+def test_there_are_no_rows_of_kinds_that_are_no_more() -> None:
+    assert not {*TAKEN, *NOT_TAKEN} - set(TABLE)
+
+
+@pytest.mark.parametrize(
+    "test", sorted({test for tests in TAKEN.values() for test in tests.values()})
+)
+def test_the_test_that_takes_an_exit_is_there(test: str) -> None:
+    path, _, name = test.partition("::")
+    tree = ast.parse((TESTS / path).read_text())
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    assert name in {node.name for node in ast.walk(tree) if isinstance(node, functions)}

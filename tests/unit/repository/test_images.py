@@ -1,0 +1,83 @@
+"""The Dockerfiles, as far as a machine without a container runtime can hold them: what they copy is
+there, and what they end in is what the chart's security context asks for."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.requirement_sets import FOLDER, SETS
+
+ROOT = Path(__file__).parents[3]
+IMAGES = {
+    "operator/Dockerfile": ("operator.txt", ["python3", "-m", "tidemark_operator"]),
+    "broker_image/Dockerfile": ("broker.txt", ["python3", "-m", "tidemark_broker"]),
+    "pipeline/Dockerfile": ("spark.txt", ["python3"]),
+}
+each_image = pytest.mark.parametrize("path", IMAGES)
+
+
+def instructions(path: str) -> list[tuple[str, str]]:
+    """(instruction, arguments), lines joined."""
+    text = (ROOT / path).read_text("utf-8").replace("\\\n", "")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [(line.split(" ", 1)[0], line.split(" ", 1)[1].strip()) for line in lines]
+
+
+def test_every_dockerfile_is_held() -> None:
+    found = {str(path.relative_to(ROOT)) for path in ROOT.glob("*/Dockerfile")}
+    assert found == IMAGES.keys()
+
+
+@each_image
+def test_what_is_copied_is_there_and_not_left_out(path: str) -> None:
+    ignored = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    sources = [
+        rest.split()[0] for word, rest in instructions(path) if word == "COPY" and "--" not in rest
+    ]
+    assert f"requirements/{IMAGES[path][0]}" in sources
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        assert any(source.startswith(line[1:]) for line in ignored if line.startswith("!")), source
+
+
+@each_image
+def test_packages_are_a_set_of_the_lock_installed_by_hash(path: str) -> None:
+    wanted = IMAGES[path][0]
+    assert wanted in SETS
+    assert "--hash=sha256:" in (FOLDER / wanted).read_text("utf-8")
+    (install,) = (rest for word, rest in instructions(path) if word == "RUN" and "pip" in rest)
+    assert {"--require-hashes", "--no-deps", "--only-binary=:all:"} <= set(json.loads(install))
+
+
+@each_image
+def test_nothing_needs_a_shell_and_nobody_is_root(path: str) -> None:
+    found = instructions(path)
+    for word, rest in found:
+        if word in ("RUN", "ENTRYPOINT", "CMD"):
+            assert isinstance(json.loads(rest), list), f"{word} goes through a shell: {rest}"
+    last = max(number for number, (word, _) in enumerate(found) if word == "FROM")
+    ended = dict(found[last:])
+    assert re.fullmatch(r"[1-9][0-9]{3,}:[1-9][0-9]{3,}", ended["USER"])
+    assert json.loads(ended["ENTRYPOINT"]) == IMAGES[path][1]
+    assert "org.opencontainers.image.revision" in ended["LABEL"]
+
+
+@each_image
+def test_bases_are_arguments(path: str) -> None:
+    found = instructions(path)
+    first = [word for word, _ in found].index("FROM")
+    given = {rest.split("=")[0] for word, rest in found[:first] if word == "ARG"}
+    assert given == {"BASE", "RUNTIME"}
+    bases = [rest.split()[0] for word, rest in found if word == "FROM"]
+    assert bases == ["${BASE}", "${RUNTIME}"]
+
+
+def test_spark_has_what_it_needs_where_nothing_is_written_and_nobody_has_a_name() -> None:
+    """Numba refuses to compile where it can keep nothing, and Hadoop to run for a nameless user."""
+    found = instructions("pipeline/Dockerfile")
+    (environment,) = (rest for word, rest in found if word == "ENV" and "PYTHONPATH" in rest)
+    assert "NUMBA_CACHE_DIR=/tmp/" in environment
+    (added,) = (json.loads(rest) for word, rest in found if word == "RUN" and "useradd" in rest)
+    assert dict(found)["USER"].startswith(f"{added[added.index('--uid') + 1]}:")

@@ -1,0 +1,323 @@
+"""What a sweep finds and removes, and above all what it leaves."""
+
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.tier.test_manifest import (
+    claim,
+    copy,
+    filled,
+    finish,
+    manifests,
+    page_keys,
+    start,
+)
+from tidemark.tier import queries, sweeper, transitions
+from tidemark.tier.head import Claim
+from tidemark.tier.layout import head_key, page_key, page_name
+from tidemark.tier.objects import StoreUnavailable, UnfinishedUpload
+from tidemark.tier.open import Tier
+from tidemark.tier.reader import TierReader
+from tidemark.tier.remote_storage_manager import NO_BUCKET, RemoteStorageManager
+from tidemark.tier.sweep_lease import LEASE_MS, SweepLease, SweptElsewhere
+from tidemark.tier.sweeper import Sweeper, SweepReport
+from tidemark.tier.topics import TopicCatalog
+
+NOW_MS = 1_000_000_000
+DELAY_MS = 1000
+
+
+def tier_on(store: Any) -> Tier:
+    made, topics = manifests(store), TopicCatalog(store)
+    storage = RemoteStorageManager({NO_BUCKET: store})
+    return Tier(store, made, storage, topics, TierReader(made, topics))
+
+
+def sweep(store: Any, *, delete: bool = True, delay_ms: int = DELAY_MS) -> SweepReport:
+    lease = SweepLease(store, "me", lambda: NOW_MS).take() if delete else None
+    return Sweeper(tier_on(store), now_ms=lambda: NOW_MS, delay_ms=delay_ms, lease=lease).run()
+
+
+def put_objects(store: Any, *entries: Any) -> list[str]:
+    keys = [key for entry in entries for key in (entry.log_key, entry.aux_key)]
+    for key in keys:
+        store.put(key, b"12345")
+    return keys
+
+
+def data_keys(store: Any) -> list[str]:
+    return sorted(key for key in store.objects if key.startswith("data/"))
+
+
+def test_what_the_manifest_names_stays_in_pages_and_head(place: Any, memory: Any) -> None:
+    loaded = filled(place, manifests(memory), 23)
+    assert len(loaded.head.pages) > 2
+    pages = manifests(memory).pages(place.topic_id, place.partition)
+    entries = list(queries.live_segments(loaded.head, pages))
+    kept = put_objects(memory, *entries)
+    report = sweep(memory)
+    assert data_keys(memory) == sorted(kept)
+    # The objects and the pages.
+    assert report.looked_at == len(kept) + len(loaded.head.pages)
+    assert (report.orphans.count, report.unknown, report.troubles) == (0, {}, [])
+
+
+def test_what_a_fenced_copier_left_goes(place: Any, memory: Any) -> None:
+    """Its entry was given up and forgotten by the next leader before its upload arrived."""
+    store = manifests(memory)
+    loaded, left = store.create(place.head()), place.segment(0, 9)
+    loaded = store.commit(loaded, start(left))
+    loaded = store.commit(loaded, claim(Claim(2, 0)))
+    due = queries.pending_deletes(loaded.head, {}, now_ms=100, delay_ms=0)
+    by = Claim(2, 0)
+    loaded = store.commit(loaded, lambda head: transitions.finish_delete(head, by, due))
+    late = put_objects(memory, left)
+    report = sweep(memory, delete=False)
+    assert (report.orphans.count, report.orphans.size_bytes, report.removed.count) == (2, 10, 0)
+    assert sorted(report.examples) == sorted(late) == data_keys(memory)
+    assert sweep(memory).removed.count == 2
+    assert data_keys(memory) == []
+
+
+def test_a_copy_under_way_is_named(place: Any, memory: Any) -> None:
+    store, entry = manifests(memory), place.segment(0, 9)
+    store.commit(store.create(place.head()), start(entry))
+    put_objects(memory, entry)
+    memory.uploads = [UnfinishedUpload(entry.log_key, "u", 0)]
+    assert sweep(memory).orphans.count == 0
+    assert len(data_keys(memory)) == 2
+    assert len(memory.uploads) == 1
+
+
+def test_a_head_is_read_after_the_listing(place: Any, memory: Any) -> None:
+    """A copy that begins and ends between the two is not taken for an orphan: COPY_STARTED comes
+    before the upload. Were heads read first, it would be."""
+    store, entry = manifests(memory), place.segment(0, 9)
+    loaded = store.create(place.head())
+    real = memory.list
+
+    def listing(prefix: str) -> Any:
+        nonlocal loaded
+        if prefix.startswith("data/") and loaded.head.copying is None and not loaded.head.entries:
+            loaded = store.commit(loaded, start(entry))
+            put_objects(memory, entry)
+        return real(prefix)
+
+    memory.list = listing
+    assert sweep(memory).orphans.count == 0
+    assert len(data_keys(memory)) == 2
+
+
+def test_what_is_young_is_reported_and_waits(place: Any, memory: Any) -> None:
+    manifests(memory).create(place.head())
+    put_objects(memory, place.segment(0, 9))
+    report = sweep(memory, delay_ms=NOW_MS + 1)
+    assert (report.orphans.count, report.waiting.count, report.removed.count) == (2, 2, 0)
+    assert len(data_keys(memory)) == 2
+
+
+def test_folders_without_a_head_are_reported_and_never_swept(place: Any, memory: Any) -> None:
+    kept = put_objects(memory, place.segment(0, 9))
+    memory.put("data/photos/1.jpeg", b"x")
+    memory.uploads = [UnfinishedUpload("data/photos/2.jpeg", "u", 0)]
+    report = sweep(memory)
+    assert report.unknown == {
+        f"data/{place.topic}-b5YZ_4uGTRG0LQDAT8lk_w/3/": 2,
+        "data/photos/": 2,
+    }
+    assert report.unknown_objects == 4
+    assert set(kept) < set(data_keys(memory))
+    assert memory.uploads
+
+
+def test_keys_that_only_look_like_ours_are_unknown(place: Any, memory: Any) -> None:
+    manifests(memory).create(place.head())
+    entry = place.segment(0, 9)
+    other_name = replace(entry, key=entry.key.replace("flights", "bookings"))
+    short = replace(entry, key=entry.key.replace("/3/0000", "/03/0000"))
+    put_objects(memory, other_name, short)
+    report = sweep(memory)
+    assert (report.unknown_objects, report.orphans.count) == (4, 0)
+    assert len(data_keys(memory)) == 4
+
+
+def test_a_manifest_that_cannot_be_read_keeps_all(place: Any, memory: Any) -> None:
+    store = manifests(memory)
+    loaded = filled(place, store, 9)
+    kept = put_objects(memory, *loaded.head.entries, place.segment(90, 99))
+    memory.put(head_key(place.topic_id, place.partition), b"{}")
+    report = sweep(memory)
+    assert report.passed_over == 2  # of data, of pages
+    assert "is no manifest" in report.troubles[0]
+    assert data_keys(memory) == sorted(kept)
+
+
+def test_a_missing_page_keeps_all(place: Any, memory: Any) -> None:
+    loaded = filled(place, manifests(memory), 9)
+    kept = put_objects(memory, place.segment(90, 99))
+    memory.delete(page_key(place.topic_id, place.partition, loaded.head.pages[0].name))
+    report = sweep(memory)
+    assert (report.passed_over, report.removed.count) == (1, 0)
+    assert data_keys(memory) == sorted(kept)
+
+
+def test_a_page_goes_only_once_nobody_can_name_it(place: Any, memory: Any) -> None:
+    """Its writer may be about to write the head, however long ago it wrote the page."""
+    store = manifests(memory)
+    loaded = filled(place, store, 4)
+    late = page_key(place.topic_id, place.partition, page_name(0, uuid.UUID(int=9)))
+    memory.put(late, b"{}")
+    assert sweep(memory).removed.count == 0
+    loaded = copy(store, loaded, place.segment(4, 4))
+    assert loaded.head.next_page == 1
+    assert sweep(memory).removed.count == 1
+    assert page_keys(place, memory) == [ref.name for ref in loaded.head.pages]
+    late = page_key(place.topic_id, place.partition, page_name(1, uuid.UUID(int=9)))
+    memory.put(late, b"{}")
+    assert sweep(memory).removed.count == 0
+    store.commit(loaded, lambda head: transitions.bury(head, now_ms=5))
+    assert sweep(memory).removed.count == 1
+    assert late not in memory.objects
+
+
+def test_a_buried_topic_keeps_nothing(place: Any, memory: Any) -> None:
+    store = manifests(memory)
+    loaded = store.create(place.head())
+    store.commit(loaded, lambda head: transitions.bury(head, now_ms=5))
+    put_objects(memory, place.segment(0, 9))
+    assert sweep(memory).removed.count == 2
+
+
+def test_unfinished_uploads_are_aborted(place: Any, memory: Any) -> None:
+    store, live = manifests(memory), place.segment(0, 9)
+    store.commit(store.commit(store.create(place.head()), start(live)), finish(live))
+    lost = place.segment(10, 19)
+    memory.uploads = [
+        UnfinishedUpload(lost.log_key, "old", 0),
+        UnfinishedUpload(lost.log_key, "young", NOW_MS),
+        # Of a directory: nobody knows what it is to become, so it has a day.
+        UnfinishedUpload("", "temporary", NOW_MS - 2 * DELAY_MS),
+    ]
+    report = sweep(memory)
+    assert (report.uploads.count, report.waiting.count, report.uploads_removed) == (3, 2, 1)
+    assert [upload.upload_id for upload in memory.uploads] == ["young", "temporary"]
+
+
+def test_memory_is_one_page_of_keys(
+    place: Any, memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are; and where nothing is an orphan, no page is read twice."""
+    monkeypatch.setattr(sweeper, "KEYS_AT_ONCE", 4)
+    loaded = filled(place, manifests(memory), 21)
+    pages = manifests(memory).pages(place.topic_id, place.partition)
+    put_objects(memory, *queries.live_segments(loaded.head, pages))
+    seen: list[int] = []
+    reads: list[str] = []
+    real = memory.get
+    memory.get = lambda key: (reads.append(key), real(key))[1]
+    Sweeper(
+        tier_on(memory),
+        now_ms=lambda: NOW_MS,
+        delay_ms=0,
+        progress=lambda report: seen.append(report.looked_at),
+    ).run()
+    assert seen[:3] == [4, 8, 12]
+    of_pages = [key for key in reads if key.startswith("pages/")]
+    assert sorted(of_pages) == sorted(set(of_pages))
+
+
+def test_one_sweeper_at_a_time(memory: Any) -> None:
+    now_ms = NOW_MS
+    first = SweepLease(memory, "broker 1", lambda: now_ms).take()
+    second = SweepLease(memory, "broker 2", lambda: now_ms)
+    with pytest.raises(
+        SweptElsewhere, match="broker 1 sweeps this store: wait for it, at most 120"
+    ):
+        second.take()
+    now_ms += LEASE_MS
+    assert not first.is_held
+    second.take()
+    with pytest.raises(SweptElsewhere, match="broker 2"):
+        first.keep()
+    first.end(done=True)
+    assert second.swept_ms() == 0
+    second.end(done=True)
+    assert first.swept_ms() == now_ms
+    first.take()
+
+
+def test_where_nobody_may_list_uploads_objects_are_swept_and_the_report_says_so(
+    place: Any, memory: Any
+) -> None:
+    """Nothing at all was swept by credentials that could do all that copying needs."""
+    manifests(memory).create(place.head())
+    put_objects(memory, place.segment(0, 9))
+
+    def unfinished() -> Any:
+        raise StoreUnavailable("allow them", reason="StoreAccessDenied", retriable=True)
+        yield
+
+    memory.unfinished = unfinished
+    report = sweep(memory)
+    assert (report.removed.count, report.passed_over, report.troubles) == (2, 1, ["allow them"])
+
+
+def test_names_that_cannot_be_shown_are_escaped(memory: Any) -> None:
+    for name in ("data/a\nb/x", "data/\udcff/x", "data/\x1b[31m/x"):
+        memory.put(name, b"")
+    assert list(sweep(memory).unknown) == ["data/\\x1b[31m/", "data/a\\nb/", "data/\\udcff/"]
+
+
+def test_a_clock_that_was_far_ahead_ends_no_later_sweep(memory: Any) -> None:
+    """By what it had written the store was being swept for years, and then had been."""
+    year_ms = 365 * 24 * 3600 * 1000
+    SweepLease(memory, "ahead", lambda: NOW_MS + year_ms).take()
+    mine = SweepLease(memory, "mine", lambda: NOW_MS).take()
+    mine.end(done=True)
+    ahead = SweepLease(memory, "ahead", lambda: NOW_MS + year_ms).take()
+    ahead.end(done=True)
+    assert (mine.swept_ms(), ahead.swept_ms()) == (0, NOW_MS + year_ms)
+    SweepLease(memory, "a little ahead", lambda: NOW_MS + 60_000).take()
+    with pytest.raises(SweptElsewhere, match="a little ahead"):
+        mine.take()
+
+
+def test_a_lost_lease_ends_the_sweep_before_anything_goes(place: Any, memory: Any) -> None:
+    manifests(memory).create(place.head())
+    put_objects(memory, place.segment(0, 9))
+    now_ms = NOW_MS
+    lease = SweepLease(memory, "slow", lambda: now_ms).take()
+    work = Sweeper(tier_on(memory), now_ms=lambda: now_ms, delay_ms=0, lease=lease)
+    now_ms += LEASE_MS
+    SweepLease(memory, "other", lambda: now_ms).take()
+    with pytest.raises(SweptElsewhere):
+        work.run()
+    assert len(data_keys(memory)) == 2
+
+
+def test_a_lost_answer_does_not_lose_the_lease(memory: Any) -> None:
+    """The client retried inside, and its own success looks like a conflict."""
+    lease = SweepLease(memory, "me", lambda: NOW_MS)
+    real = memory.create
+
+    def create(key: str, data: bytes) -> Any:
+        real(key, data)
+        return real(key, data)
+
+    memory.create = create
+    assert lease.take().is_held
+
+
+def test_a_store_that_fails_ends_the_sweep(place: Any, memory: Any) -> None:
+    manifests(memory).create(place.head())
+    put_objects(memory, place.segment(0, 9))
+
+    def delete_many(_: Any) -> None:
+        raise StoreUnavailable("SlowDown", reason="SlowDown", retriable=True)
+
+    memory.delete_many = delete_many
+    with pytest.raises(StoreUnavailable):
+        sweep(memory)

@@ -1,0 +1,194 @@
+"""A topic from the tier alone: what is to be restored, read from it, and the tier made a new
+cluster's.
+
+When a cluster is lost with its brokers' disks and the API's data, the tier has each tiered topic
+up to its last copied segment: the topic object says what it was, the heads how far it goes. Three
+things make a new cluster go on from there, and each may be repeated: the store's identity gets the
+new cluster's id, each head is claimed for it under a higher leader epoch (what is left of the old
+cluster is fenced by both), and a Topic is made that says from where (``TierOrigin``). Its brokers
+find nothing on their disks and take the log over from the tier, as after any unclean election.
+"""
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Self
+
+from tidemark.ids import id_text, parse_id
+from tidemark.logfiles.producer_snapshot import SnapshotFormatError, decode_snapshot
+from tidemark.tier import transitions
+from tidemark.tier.auxiliary import AuxCorrupt
+from tidemark.tier.head import Head, new_head
+from tidemark.tier.integrity import ObjectDamaged
+from tidemark.tier.objects import ObjectNotFound
+from tidemark.tier.open import Tier
+from tidemark.tier.topics import TopicObject
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
+
+#: A head that is further in its tiered epoch is never claimed by an earlier state of it.
+_FURTHER = (
+    TieringState.NONE,
+    TieringState.DISABLING,
+    TieringState.DISABLED,
+    TieringState.ENABLED,
+)
+#: An annotation must not use up what only ever grows: far from any that came about by itself, and
+#: far from the end.
+_EPOCH_MAX, _PRODUCER_ID_MAX, _PARTITIONS_MAX = 2**30, 2**48, 10_000
+#: Of the id of a head's last writer, for heads that nobody has made yet.
+_NO_BROKER = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierOrigin:
+    """From where the partitions of a Topic begin: the text of an annotation. ``leader_epoch``: of
+    their first leaders, above all in the heads. ``first_producer_id``: above all in the tier."""
+
+    topic_id: uuid.UUID
+    partitions: int
+    leader_epoch: int
+    tiering: Tiering
+    first_producer_id: int = 0
+
+    def text(self) -> str:
+        """What ``parse`` reads."""
+        tiering = self.tiering
+        fields = {
+            "topicId": id_text(self.topic_id),
+            "partitions": self.partitions,
+            "leaderEpoch": self.leader_epoch,
+            "tiering": tiering.state.name,
+            "tieredEpoch": tiering.epoch,
+            "policy": None if tiering.policy is None else tiering.policy.name,
+            "firstProducerId": self.first_producer_id,
+        }
+        return json.dumps(fields, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises ValueError for what is no such text."""
+        try:
+            fields = json.loads(text)
+            policy = fields["policy"]
+            origin = cls(
+                topic_id=parse_id(fields["topicId"]),
+                partitions=int(fields["partitions"]),
+                leader_epoch=int(fields["leaderEpoch"]),
+                tiering=Tiering(
+                    TieringState[fields["tiering"]],
+                    int(fields["tieredEpoch"]),
+                    None if policy is None else DisablePolicy[policy],
+                ),
+                first_producer_id=int(fields["firstProducerId"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"it is no text that tidemark restore writes: {error}") from error
+        numbers = (
+            1 <= origin.partitions <= _PARTITIONS_MAX
+            and 0 <= origin.leader_epoch <= _EPOCH_MAX
+            and 0 <= origin.tiering.epoch <= _EPOCH_MAX
+            and 0 <= origin.first_producer_id <= _PRODUCER_ID_MAX
+        )
+        if not numbers or not origin.tiering.ever_tiered:
+            raise ValueError("its partitions, epochs, firstProducerId or tiering cannot be")
+        return origin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restorable:
+    """A topic that the tier has. ``heads``: by partition; a partition of ``topic`` without one has
+    nothing in the tier and begins empty."""
+
+    topic: TopicObject
+    heads: Mapping[int, Head]
+
+    @property
+    def partitions(self) -> int:
+        """Of the topic; its object may be older than its newest heads."""
+        return max(self.topic.partitions, max(self.heads) + 1)
+
+    @property
+    def tiering(self) -> Tiering:
+        """The furthest of its partitions: an acknowledgement may not have reached them all."""
+        return max(
+            (head.tiering for head in self.heads.values()),
+            key=lambda tiering: (tiering.epoch, _FURTHER.index(tiering.state)),
+        )
+
+    @property
+    def offsets(self) -> Mapping[int, tuple[int, int]]:
+        """(log start, first offset that is lost) of each partition."""
+        return {
+            partition: (head.log_start_offset, head.next_copy_offset)
+            for partition, head in sorted(self.heads.items())
+        }
+
+
+def restorable(tier: Tier) -> Iterator[Restorable]:
+    """Every topic that was not deleted and has a head, one after the other. Blocks. Raises
+    StoreUnavailable, ManifestCorrupt."""
+    for topic in tier.topics.all():
+        numbers = tier.manifests.partitions(topic.topic_id)
+        heads = {number: tier.manifests.load(topic.topic_id, number).head for number in numbers}
+        alive = {number: head for number, head in heads.items() if head.deleted_at_ms is None}
+        if alive:
+            yield Restorable(topic=topic, heads=alive)
+
+
+def claim(
+    tier: Tier, found: Restorable, *, from_cluster: str, to_cluster: str, now_ms: int
+) -> TierOrigin:
+    """Make the topic's heads, and its object, the new cluster's; what its Topic is to say. Blocks;
+    may be repeated. Raises IllegalTransition where they are neither cluster's."""
+    topic_id, heads = found.topic.topic_id, []
+    for partition in range(found.partitions):
+        if partition in found.heads:
+            loaded = tier.manifests.load(topic_id, partition)
+        else:
+            loaded = tier.manifests.create(_empty(found, partition, from_cluster))
+        committed = tier.manifests.commit(
+            loaded,
+            lambda head: transitions.hand_over(
+                head, from_cluster=from_cluster, to_cluster=to_cluster, now_ms=now_ms
+            ),
+        )
+        heads.append(committed.head)
+    moved = replace(found.topic, cluster_id=to_cluster, partitions=found.partitions)
+    tier.topics.put(moved)
+    # As they are now: until it was fenced the old cluster may have gone on.
+    claimed = Restorable(topic=moved, heads=dict(enumerate(heads)))
+    return TierOrigin(
+        topic_id=topic_id,
+        partitions=claimed.partitions,
+        leader_epoch=max(head.leader_epoch for head in heads) + 1,
+        tiering=claimed.tiering,
+        first_producer_id=max(_first_free_producer_id(tier, head) for head in heads),
+    )
+
+
+def _empty(found: Restorable, partition: int, cluster_id: str) -> Head:
+    return new_head(
+        topic=found.topic.name,
+        topic_id=found.topic.topic_id,
+        partition=partition,
+        cluster_id=cluster_id,
+        leader_epoch=0,
+        tiering=found.tiering,
+        broker_id=_NO_BROKER,
+        log_start_offset=0,
+    )
+
+
+def _first_free_producer_id(tier: Tier, head: Head) -> int:
+    """Above all producers that the partition's log knows at its end: an id that is given again
+    would meet their sequence numbers. What cannot be read is left to the brokers, which say so."""
+    snapshot = tier.reader.snapshot(head.topic_id, head.partition)
+    entry = snapshot.find(head.highest_remote_offset)
+    if entry is None:
+        return 0
+    try:
+        producers = decode_snapshot(tier.segments.fetch_aux(entry).producer_snapshot)
+    except (ObjectDamaged, AuxCorrupt, SnapshotFormatError, ObjectNotFound):
+        return 0
+    return max((each.producer_id + 1 for each in producers), default=0)

@@ -1,0 +1,288 @@
+"""The sweeper: what lies in the store and is named by nothing, found, counted, and removed.
+
+Copiers and deleters leave nothing behind as far as they can help it; a process that is killed at
+the wrong moment, or an upload that arrives after its entry was given up, still does. A sweep lists
+a page of keys, then reads the heads of their partitions (``orphans`` says why in this order), and
+so on to the end: memory is one page of keys, however large the store.
+
+* What is younger than the delay is counted and left: whoever reads by an older plan has that long.
+* A folder whose partition has no head is reported and never swept, whatever lies in it: it may be
+  another program's, or a head may be missing that somebody will bring back.
+* A partition whose manifest cannot be read is passed over, and the report says so; so are uploads
+  where the store lets nobody list them.
+* Nothing is removed without the lease (``sweep_lease``), nor where only a report was asked for.
+"""
+
+import itertools
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from tidemark.tier import orphans
+from tidemark.tier.head import Head, ManifestError
+from tidemark.tier.layout import (
+    DATA_PREFIX,
+    PAGES_PREFIX,
+    Place,
+    place_of_data,
+    place_of_page,
+    topic_data_prefix,
+)
+from tidemark.tier.manifest import HeadNotFound, PageNotFound
+from tidemark.tier.objects import (
+    ObjectInfo,
+    ObjectStore,
+    StoreUnavailable,
+    UnfinishedUpload,
+)
+from tidemark.tier.open import Tier
+from tidemark.tier.sweep_lease import Left, SweepLease
+
+logger = logging.getLogger(__name__)
+
+#: Keys that are looked at together: a page of LIST.
+KEYS_AT_ONCE = 1000
+#: Folders and troubles that a report names one by one.
+NAMED_MAX = 100
+_HEAD_READS = 3
+
+_DAY_MS = 24 * 3600 * 1000
+
+_Parse = Callable[[str], Place]
+_Unnamed = Callable[[Head, Sequence[Place]], frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """An object, or an upload that has not ended (whose key may not be known: empty)."""
+
+    key: str
+    size_bytes: int
+    at_ms: int
+    upload: UnfinishedUpload | None = None
+
+    @classmethod
+    def of_object(cls, info: ObjectInfo) -> Self:
+        """Counts as old since its last change."""
+        return cls(info.key, info.size_bytes, info.last_modified_ms)
+
+    @classmethod
+    def of_upload(cls, upload: UnfinishedUpload) -> Self:
+        """Its bytes are not known."""
+        return cls(upload.key, 0, upload.begun_ms, upload)
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        if self.upload is None:
+            return self.key
+        return f"{self.key or 'temporary file'} (upload {self.upload.upload_id} not finished)"
+
+
+@dataclass(slots=True)
+class Found:
+    """Objects, or uploads, and their bytes as far as these are known."""
+
+    count: int = 0
+    size_bytes: int = 0
+
+    def add(self, size_bytes: int) -> None:
+        """One more."""
+        self.count += 1
+        self.size_bytes += size_bytes
+
+
+@dataclass(slots=True)
+class SweepReport:
+    """``orphans``: all that nothing names, ``waiting`` of them younger than the delay, ``removed``
+    of them removed. ``unknown``: folders without a head, with their objects; ``unknown_folders``
+    counts them. ``troubles``: what could not be looked at, ``passed_over`` times."""
+
+    looked_at: int = 0
+    orphans: Found = field(default_factory=Found)
+    waiting: Found = field(default_factory=Found)
+    removed: Found = field(default_factory=Found)
+    uploads: Found = field(default_factory=Found)
+    uploads_removed: int = 0
+    unknown: dict[str, int] = field(default_factory=dict)
+    unknown_objects: int = 0
+    troubles: list[str] = field(default_factory=list)
+    passed_over: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    @property
+    def left(self) -> Left:
+        """What was found and not removed."""
+        return Left(
+            orphans=self.orphans.count - self.removed.count,
+            size_bytes=self.orphans.size_bytes - self.removed.size_bytes,
+            uploads=self.uploads.count - self.uploads_removed,
+            unknown=self.unknown_objects,
+            passed_over=self.passed_over,
+        )
+
+    def of_unknown(self, folder: str) -> None:
+        """One more object of a folder without a head."""
+        self.unknown_objects += 1
+        folder = _printable(folder)
+        if folder in self.unknown or len(self.unknown) < NAMED_MAX:
+            self.unknown[folder] = self.unknown.get(folder, 0) + 1
+
+    def trouble(self, text: str) -> None:
+        """A partition, or a store's uploads, were passed over."""
+        self.passed_over += 1
+        if len(self.troubles) < NAMED_MAX:
+            self.troubles.append(_printable(text))
+
+
+class Sweeper:
+    """One sweep of one tier, whose identity was verified. ``lease`` None: a report only, nothing is
+    removed. ``progress`` hears of the report after each page of keys; what it raises ends the
+    sweep."""
+
+    def __init__(
+        self,
+        tier: Tier,
+        *,
+        now_ms: Callable[[], int],
+        delay_ms: int,
+        lease: SweepLease | None = None,
+        progress: Callable[[SweepReport], None] = lambda _: None,
+    ) -> None:
+        self._tier = tier
+        self._lease = lease
+        self._progress = progress
+        # One moment for the whole sweep: whatever appears while it runs is too young.
+        began_ms = now_ms()
+        self._old_ms = began_ms - delay_ms
+        # Of an upload whose key is not known nobody can say what it is to become.
+        self._day_ago_ms = began_ms - _DAY_MS
+        self.report = SweepReport()
+
+    def run(self) -> SweepReport:
+        """Go through all of it. Blocks. Raises StoreUnavailable where the store fails,
+        SweptElsewhere where the lease was lost."""
+        for store in self._tier.segments.stores.values():
+            # Uploads, too, are listed before the heads are read.
+            self._sweep_uploads(store)
+            for objects in _chunks(map(_Item.of_object, store.list(DATA_PREFIX))):
+                self._sweep(store, objects, place_of_data, self._unnamed_segments)
+        for pages in _chunks(map(_Item.of_object, self._tier.store.list(PAGES_PREFIX))):
+            self._sweep(self._tier.store, pages, place_of_page, _unnamed_pages)
+        return self.report
+
+    def _sweep_uploads(self, store: ObjectStore) -> None:
+        try:
+            for uploads in _chunks(map(_Item.of_upload, store.unfinished())):
+                self._sweep(store, uploads, place_of_data, self._unnamed_segments)
+        except StoreUnavailable as error:
+            if error.reason != "StoreAccessDenied":
+                raise
+            self.report.trouble(str(error))
+
+    def _sweep(
+        self, store: ObjectStore, items: Sequence[_Item], parse: _Parse, unnamed: _Unnamed
+    ) -> None:
+        self.report.looked_at += len(items)
+        found = [item for item in items if not item.key]
+        for (topic_id, partition), placed in self._placed(items, parse).items():
+            found += self._orphans_of(topic_id, partition, placed, unnamed)
+        due = [item for item in found if self._is_due(item)]
+        if self._lease is not None:
+            self._lease.keep()
+            self._remove(store, due)
+        self._progress(self.report)
+
+    def _placed(
+        self, items: Sequence[_Item], parse: _Parse
+    ) -> Mapping[tuple[uuid.UUID, int], list[tuple[Place, _Item]]]:
+        """By partition; what is no key of ours is unknown."""
+        placed: dict[tuple[uuid.UUID, int], list[tuple[Place, _Item]]] = {}
+        for item in items:
+            if not item.key:
+                continue
+            try:
+                place = parse(item.key)
+            except ValueError:
+                self.report.of_unknown(f"{item.key.rpartition('/')[0]}/")
+            else:
+                placed.setdefault((place.topic_id, place.partition), []).append((place, item))
+        return placed
+
+    def _orphans_of(
+        self,
+        topic_id: uuid.UUID,
+        partition: int,
+        placed: Sequence[tuple[Place, _Item]],
+        unnamed: _Unnamed,
+    ) -> list[_Item]:
+        for attempt in range(_HEAD_READS):
+            try:
+                head = self._tier.manifests.load(topic_id, partition).head
+                names = unnamed(head, [place for place, _ in placed])
+                return [item for place, item in placed if place.name in names]
+            except HeadNotFound:
+                for place, _ in placed:
+                    self.report.of_unknown(f"{place.folder}{partition}/")
+                return []
+            except PageNotFound as error:
+                # Dropped since the head was read: another head says more.
+                if attempt == _HEAD_READS - 1:
+                    self.report.trouble(str(error))
+            except ManifestError as error:
+                self.report.trouble(str(error))
+                return []
+        return []
+
+    def _unnamed_segments(self, head: Head, places: Sequence[Place]) -> frozenset[str]:
+        folder = topic_data_prefix(head.topic, head.topic_id)
+        for place in places:
+            if place.folder != folder:  # the id is a topic's, the name is not: nobody's we know
+                self.report.of_unknown(place.folder)
+        ours = [place for place in places if place.folder == folder]
+        pages = self._tier.manifests.pages(head.topic_id, head.partition)
+        return orphans.unnamed_segments(head, pages, ours)
+
+    def _is_due(self, item: _Item) -> bool:
+        """Count it; is it old enough to go?"""
+        report = self.report
+        (report.orphans if item.upload is None else report.uploads).add(item.size_bytes)
+        if len(report.examples) < NAMED_MAX:
+            report.examples.append(_printable(item.name))
+        limit_ms = self._old_ms if item.key else min(self._old_ms, self._day_ago_ms)
+        if item.at_ms > limit_ms:
+            report.waiting.add(item.size_bytes)
+            return False
+        return True
+
+    def _remove(self, store: ObjectStore, due: Sequence[_Item]) -> None:
+        objects = [item for item in due if item.upload is None]
+        if objects:
+            store.delete_many([item.key for item in objects])
+        for item in due:
+            if item.upload is None:
+                self.report.removed.add(item.size_bytes)
+            else:
+                store.abort(item.upload)
+                self.report.uploads_removed += 1
+        if due:
+            logger.info(
+                "%s: removed %d orphans, %s among them", store.describe(), len(due), due[0].name
+            )
+
+
+def _printable(text: str) -> str:
+    """Whoever can write to the store names its objects, and not all names can be shown."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def _unnamed_pages(head: Head, places: Sequence[Place]) -> frozenset[str]:
+    return orphans.unnamed_pages(head, places)
+
+
+def _chunks(items: Iterable[_Item]) -> Iterator[Sequence[_Item]]:
+    iterator = iter(items)
+    while chunk := list(itertools.islice(iterator, KEYS_AT_ONCE)):
+        yield chunk
