@@ -151,12 +151,10 @@ class BrokerRequests(ControlHandler, EngineListener):
         if request.has_states and not self._hear(term, request):
             return False
         services.first_reports.presented(node_id)
-        if services.state.brokers[node_id].incarnation_id != request.incarnation_id:
-            await _first_reports(services)
-        return term is self._term and (
-            services.first_reports.are_in
-            or services.state.brokers[node_id].incarnation_id == request.incarnation_id
-        )
+        if services.state.brokers[node_id].incarnation_id == request.incarnation_id:
+            return True
+        await _first_reports(services)
+        return term is self._term and services.first_reports.are_in
 
     def _hear(self, term: RequestedTerm, request: control.BrokerRegistrationRequest) -> bool:
         """Take in what a broker has said of its replicas; False: it has to say it first. Where that
