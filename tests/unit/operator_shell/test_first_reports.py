@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -99,9 +99,9 @@ def test_all_of_it_ends_some_time_after_the_first_has_come() -> None:
 def test_where_nobody_comes_people_are_served_until_somebody_does() -> None:
     reports = expecting((1, 2))
     reports.give_up()
-    assert reports.are_in
+    assert turns(reports, 0).are_in
     reports.knocked(1)
-    assert not reports.are_in
+    assert not turns(reports, 0).are_in
     for node_id in (1, 2):
         reports.presented(node_id)
     assert reports.are_in
@@ -110,7 +110,7 @@ def test_where_nobody_comes_people_are_served_until_somebody_does() -> None:
 async def test_brokers_that_are_removed_are_not_waited_for() -> None:
     reports = expecting((1, 2), (3,))
     reports.look_again({1})
-    assert not reports.are_in
+    assert not turns(reports, 0).are_in
     reports.look_again(set())
     assert reports.are_in
     async with asyncio.timeout(5):
@@ -144,7 +144,7 @@ def the_row(asked: Asked) -> PartitionRow:
 
 
 @contextlib.contextmanager
-def nothing_is_written(asked: Asked) -> object:
+def nothing_is_written(asked: Asked) -> Iterator[None]:
     before = asked.world.server.of_kind(PARTITION_SLICE)
     yield
     assert asked.world.server.of_kind(PARTITION_SLICE) == before
