@@ -69,6 +69,7 @@ lint: $(ALL)
 	@$(BIN)/python -m tests.chart_files --check
 	@$(BIN)/python -m tidemark_operator.pages --check docs
 	@$(BIN)/python -m tidemark.configuration.page --check docs/configuration.md
+	@$(BIN)/python -m tidemark.metrics.page --check docs/metrics.md
 	@$(BIN)/python -m tests.suites.page --check docs/compatibility.md
 
 # Other people's test suites, and the same requests to ours and to Apache Kafka (SUITE=oracle). SUITE: one of them; ONLY: tests
@@ -135,6 +136,7 @@ crds: $(ALL)
 pages: $(ALL)
 	@$(BIN)/python -m tidemark_operator.pages docs
 	@$(BIN)/python -m tidemark.configuration.page docs/configuration.md
+	@$(BIN)/python -m tidemark.metrics.page docs/metrics.md
 
 # docs/ as a site in build/site. Its packages (some 100 MB) are only installed here.
 $(VENV)/.docs: $(ALL) requirements-docs.txt
