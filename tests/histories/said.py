@@ -20,10 +20,9 @@ SAID = "said"
 DEBUG = "eos,msg"
 #: So many lines of a round are kept, the last ones: some megabytes.
 LINES_MAX = 20_000
-#: So many are shown of one write.
-SHOWN_MAX = 40
-#: What is said of an answer may be heard so much later than the answer.
-LATE_US = 1_000_000
+#: So many are shown of one write: the first after it was sent, the last before it was answered, and
+#: what comes right behind.
+FIRST_SHOWN, LAST_SHOWN, LATER_SHOWN = 10, 30, 5
 
 #: Lines with their time (µs of the run) and process.
 Ring = deque[tuple[int, str, str]]
@@ -61,21 +60,27 @@ def write_down(said: Ring, recorder: Recorder) -> None:
 
 
 def said_of(events: Sequence[Event], send: int) -> list[str]:
-    """What the producer of an operation said from then until it was answered, of that partition or
-    of none: the last lines of it."""
+    """What the producer of an operation said, of that partition or of none, from when it sent the
+    record until it was answered. Where nobody answered, until the end."""
     told = [event for event in events if event.id == send and event.f == "send"]
     if not told:
         return []
     asked, answered = told[0], told[-1]
-    until = answered.time + LATE_US if answered is not asked else events[-1].time
+    until = answered.time if answered is not asked else events[-1].time
     topic, _, number = asked.value["place"].rpartition("-")
     here = {f"{topic} [{number}]"}
     lines = [
-        f"{event.time} {event.process} said: {event.value['line']}"
+        event
         for event in events
         if event.f == SAID
         and event.process == asked.process
-        and asked.time <= event.time <= until
+        and asked.time <= event.time
         and set(_PARTITION.findall(event.value["line"])) <= here
     ]
-    return lines[-SHOWN_MAX:]
+    answer = sum(event.time <= until for event in lines)
+    first = min(FIRST_SHOWN, answer)
+    last = max(answer - LAST_SHOWN, first)
+    return [
+        f"{event.time} {event.process} said: {event.value['line']}"
+        for event in (*lines[:first], *lines[last : answer + LATER_SHOWN])
+    ]

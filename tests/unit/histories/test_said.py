@@ -2,15 +2,17 @@
 
 import itertools
 
+import pytest
+
 from tests.histories.checker import check
 from tests.histories.events import Recorder
 from tests.histories.levels import IDEMPOTENT, READ_COMMITTED
-from tests.histories.said import LINES_MAX, SHOWN_MAX, Hearing, ring, said_of, write_down
+from tests.histories.said import LINES_MAX, Hearing, ring, said_of, write_down
 
 
-def _history(lines: tuple[str, ...]) -> Recorder:
-    """One record that was acknowledged without an offset while its library said that, and is not
-    there at the end."""
+def _history(lines: tuple[str, ...], later: tuple[str, ...] = ()) -> Recorder:
+    """One record that was acknowledged without an offset while its library said that, and some
+    more later, and is not there at the end."""
     recorder = Recorder(10**6, clock=itertools.count(0, 1000).__next__)
     said = ring()
     hearing, other = Hearing(recorder, said, "p.1"), Hearing(recorder, said, "p.2")
@@ -21,6 +23,8 @@ def _history(lines: tuple[str, ...]) -> Recorder:
     for line in lines:
         hearing.log(7, "%s: %s", "MSG", line)
     operation.ok(offset=None)
+    for line in later:
+        hearing.log(7, "%s: %s", "MSG", line)
     process = f"final-{READ_COMMITTED}"
     recorder.point(process, "position", offsets={"h1-a-1": 0}, group="", final=True)
     poll = recorder.invoke(process, "poll", level=READ_COMMITTED)
@@ -42,16 +46,25 @@ def test_what_the_library_said_meanwhile_is_shown_with_a_write_that_was_lost() -
     assert any('"offset": null' in line for line in proofs)
 
 
-def test_the_last_lines_are_kept_and_shown() -> None:
-    said, recorder = ring(), Recorder(10)
-    hearing = Hearing(recorder, said, "p.1")
+def test_of_a_round_the_last_lines_are_kept() -> None:
+    said = ring()
+    hearing = Hearing(Recorder(10), said, "p.1")
     for number in range(LINES_MAX + 5):
         hearing.log(7, "%d", number)
     assert (len(said), said[0][2]) == (LINES_MAX, "5")
-    events = _history(tuple(f"line {number}" for number in range(SHOWN_MAX + 10))).events
-    lines = said_of(events, next(event.id for event in events if event.f == "send"))
-    assert len(lines) == SHOWN_MAX
-    assert lines[-1].endswith(f"line {SHOWN_MAX + 9}")
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [(3, [*range(8)]), (40, [*range(45)]), (100, [*range(10), *range(70, 105)])],
+    ids=["3 lines", "40 lines", "100 lines"],
+)
+def test_of_a_long_wait_its_beginning_and_its_end_are_shown(lines: int, shown: list[int]) -> None:
+    """Where the record was sent, and why it is told to be written."""
+    numbers = tuple(map(str, range(lines + 9)))
+    events = _history(numbers[:lines], numbers[lines:]).events
+    found = said_of(events, next(event.id for event in events if event.f == "send"))
+    assert [int(line.rpartition(": ")[2]) for line in found] == shown
 
 
 def test_a_new_epoch_is_an_event_at_once() -> None:
