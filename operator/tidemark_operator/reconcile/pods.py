@@ -14,7 +14,8 @@ import time
 
 from tidemark_operator.controller import restarts
 from tidemark_operator.controller.events import normal
-from tidemark_operator.controller.pod_state import PodState
+from tidemark_operator.controller.model import NO_EPOCH
+from tidemark_operator.controller.pod_state import Hold, PodState
 from tidemark_operator.kube.errors import FieldConflict, Forbidden, Invalid
 from tidemark_operator.kube.kinds import (
     BROKER,
@@ -64,6 +65,9 @@ class PodKeeper:
         self._services = services
         self._turn = asyncio.Lock()
         self._kept: dict[str, _Kept] = {}
+        #: Of brokers whose pods were replaced, the broker epoch until then: one that has it still
+        #: has not come back, however ready its pod is, and however alive it seems.
+        self._replaced: dict[str, int] = {}
 
     async def keep(self, body: Json) -> float | None:
         """See to one Broker's pod; when to look again, in seconds."""
@@ -95,6 +99,7 @@ class PodKeeper:
     def forget(self, name: str) -> None:
         """The Broker is gone."""
         self._kept.pop(name, None)
+        self._replaced.pop(name, None)
 
     def _identity(self, broker: Broker) -> PodBroker:
         return PodBroker(
@@ -134,20 +139,33 @@ class PodKeeper:
                     return dataclasses.replace(seen, hold=held)
                 text = f"pod {seen.name} is replaced: it is to be another one"
                 services.events.emit(normal(BROKER.kind, broker.metadata.key, "PodReplaced", text))
+                self._replaced[broker.metadata.name] = self._epoch(broker.spec.node_id)
         await self._apply(CONFIG_MAP, wanted.config_map, force=ours)
         written = await self._apply(STATEFUL_SET, wanted.stateful_set, force=ours)
         return dataclasses.replace(seen, restarting=not is_complete(written))
 
-    def _hold(self, node_id: int, sets: dict[str, Json]) -> restarts.Hold | None:
+    def _hold(self, node_id: int, sets: dict[str, Json]) -> Hold | None:
         """``sets``: the StatefulSets of other Brokers. A new operator has yet to hear of all."""
         services, names = self._services, self._pod_brokers()
         if not services.first_reports.are_in:
-            return restarts.Hold(unreached=True)
+            return Hold(unreached=True)
         others = {other for name, other in names.items() if other != node_id}
         starting = {
-            names[name] for name, each in sets.items() if name in names and not is_complete(each)
+            names[name]
+            for name, each in sets.items()
+            if name in names and not (is_complete(each) and self._is_back(name, names[name]))
         }
         return restarts.hold(services.state, node_id, others, starting)
+
+    def _is_back(self, name: str, node_id: int) -> bool:
+        if self._replaced.get(name) == self._epoch(node_id):
+            return False
+        self._replaced.pop(name, None)
+        return True
+
+    def _epoch(self, node_id: int) -> int:
+        broker = self._services.state.brokers.get(node_id)
+        return NO_EPOCH if broker is None else broker.broker_epoch
 
     def _pod_brokers(self) -> dict[str, int]:
         """Name -> node id of each Broker in a pod."""

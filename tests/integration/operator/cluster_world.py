@@ -184,6 +184,10 @@ class ClusterWorld:
             return True
         return False
 
+    async def there(self, kind: Kind, name: str) -> bool:
+        """Whether an object exists."""
+        return not await self.gone(kind, name)
+
     async def cluster_id(self) -> str:
         """The id that brokers need, once a controller has written it."""
         body = await self.status_where(CLUSTER, "demo", lambda status: "clusterId" in status)

@@ -36,11 +36,7 @@ async def create_broker(world: ClusterWorld, node_id: int, **fields: Any) -> Non
 async def stateful_set(world: ClusterWorld, node_id: int) -> Json:
     """Of a broker, once it is there."""
     name = f"broker-{node_id}"
-
-    async def there() -> bool:
-        return not await world.gone(STATEFUL_SET, name)
-
-    await world.until(there, f"StatefulSet {name}")
+    await world.until(lambda: world.there(STATEFUL_SET, name), f"StatefulSet {name}")
     return await world.get(STATEFUL_SET, name)
 
 

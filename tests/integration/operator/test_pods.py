@@ -2,7 +2,6 @@
 pods of that is the test itself (:mod:`pods`)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 from tests.integration.operator import pods
 from tests.integration.operator.broker_peer import BrokerPeer
@@ -38,7 +37,9 @@ async def test_a_broker_has_a_pod_a_volume_and_a_name(world: ClusterWorld) -> No
         (VOLUME_CLAIM, "data-broker-1-0"),
         (DISRUPTION_BUDGET, "demo-brokers"),
     ):
-        await world.until(_there(world, kind, name), f"{kind.kind} {name}")
+        await world.until(
+            lambda kind=kind, name=name: world.there(kind, name), f"{kind.kind} {name}"
+        )
     config = (await world.get(CONFIG_MAP, "broker-1"))["data"]["broker.properties"]
     assert f"controller.addresses={pods.ADDRESSES}\n" in config
     await world.condition(BROKER, "broker-1", "PodUpToDate", "False", "PodStarting")
@@ -46,21 +47,17 @@ async def test_a_broker_has_a_pod_a_volume_and_a_name(world: ClusterWorld) -> No
     await world.condition(BROKER, "broker-1", "PodUpToDate", "True", "UpToDate")
 
 
-def _there(world: ClusterWorld, kind: object, name: str) -> Callable[[], Awaitable[bool]]:
-    async def look() -> bool:
-        return not await world.gone(kind, name)  # type: ignore[arg-type]
-
-    return look
-
-
 async def test_without_addresses_there_is_no_pod_and_the_broker_says_so(
     world: ClusterWorld,
 ) -> None:
     await world.create_cluster()
-    await world.start_operator()
+    operator = await world.start_operator()
     await pods.create_broker(world, 1)
     await world.condition(BROKER, "broker-1", "Stalled", "True", "PodMissing")
     assert await world.gone(STATEFUL_SET, "broker-1")
+    await operator.stop()
+    await pods.start_operator(world)
+    await pods.stateful_set(world, 1)
 
 
 async def test_what_has_the_name_already_is_not_taken_over_until_it_is_gone(
@@ -156,13 +153,16 @@ async def test_a_changed_pod_restarts_one_broker_after_the_other_each_once_all_a
         await world.until(another, f"the pod of a broker is replaced, {turn} of 3")
         (node,) = await _replaced(world) - done
         done.add(node)
-        waiting = {1, 2, 3} - done
-        for other in waiting:
-            told = await world.condition(
-                BROKER, f"broker-{other}", "PodUpToDate", "False", "RestartWaits"
+        for other in {1, 2, 3} - done:
+            await world.status_where(
+                BROKER,
+                f"broker-{other}",
+                lambda found, node=node: (
+                    condition_of(found, "PodUpToDate")["reason"] == "RestartWaits"
+                    and f"being made ({node})" in condition_of(found, "PodUpToDate")["message"]
+                ),
             )
-            assert "Ready" not in told["message"]
-        # Its old pod ends, the new one is ready, and has not caught up.
+        # Its old pod ends and the new one is ready, before the broker is known to be away.
         await peers[node].close()
         await pods.run(world, node)
         await asyncio.sleep(LOOK_AGAIN_S + 0.5)
@@ -239,13 +239,17 @@ async def test_a_cluster_makes_brokers_and_removes_them_once_they_are_drained(
     assert not await world.gone(VOLUME_CLAIM, "data-broker-3-0"), "a volume stays"
     assert await _brokers(world) == {"broker-1", "broker-2"}
 
+    former = (await world.get(BROKER, "broker-1"))["metadata"]["uid"]
     await world.delete(BROKER, "broker-1")
-    await world.until(lambda: world.gone(BROKER, "broker-1"), "a person removes one")
 
     async def another() -> bool:
-        return await _brokers(world) == {"broker-2", "broker-3"}
+        found = {
+            body["metadata"]["name"]: body["metadata"]["uid"]
+            for body in await world.api.list_all(BROKER, world.namespace)
+        }
+        return found.keys() == {"broker-1", "broker-2"} and found["broker-1"] != former
 
-    await world.until(another, "another one is made")
+    await world.until(another, "a person removed one, and another one is made")
 
 
 async def test_the_brokers_that_a_cluster_has_made_go_with_it(world: ClusterWorld) -> None:
