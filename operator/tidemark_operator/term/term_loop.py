@@ -20,6 +20,7 @@ from tidemark_operator.certificates.certificates import Certificates, OwnLeaf, a
 from tidemark_operator.certificates.clients import ClientCertificates
 from tidemark_operator.certificates.formats import read_authority
 from tidemark_operator.certificates.keepers import Keeper, KeptByAnother, SecretKeeper
+from tidemark_operator.certificates.rotation import Authorities
 from tidemark_operator.clock import utc_now, wall_ms
 from tidemark_operator.controller.events import normal
 from tidemark_operator.controller.status.conditions import render, summary
@@ -206,7 +207,7 @@ class TermLoop:
         certificates, client_certificates = Certificates(*of_this), ClientCertificates(*of_this)
         named = [each.key.rpartition("/")[2] for each in taken.state.brokers.values()]
         held = await certificates.authorities(named)
-        await asyncio.to_thread(self._own_leaf.follow, held)
+        await self._follow(held)
         taken.state.strangers_key = held.strangers
         taken.state.cluster = dataclasses.replace(
             taken.state.cluster,
@@ -232,11 +233,14 @@ class TermLoop:
         )
         self._excuse = ""
         self._metrics.controller_epoch.set(taken.state.controller_epoch)
+        self._metrics.term.set(1)
         try:
             await self._term.run()
         finally:
             self._term = None
             self._without_term_since_s = time.monotonic()
+            self._metrics.term.set(0)
+            self._metrics.measured.forget()
 
     def _services(
         self,
@@ -286,10 +290,16 @@ class TermLoop:
                 name = self._settings.cluster or await self._oldest_cluster(api)
                 kept = name and await self._keeper_of(api).read(authority_name(name))
                 if kept:
-                    held = read_authority(kept.data)
-                    await asyncio.to_thread(self._own_leaf.follow, held)
+                    await self._follow(read_authority(kept.data))
             except (KubeError, KeptByAnother, BadCertificate, OSError) as error:
                 logger.warning("the certificate authority cannot be read: %s", error)
+
+    async def _follow(self, held: Authorities) -> None:
+        """See that this process's leaf is of that authority, and show when either ends."""
+        leaf = await asyncio.to_thread(self._own_leaf.follow, held)
+        for name, pair in (("authority", held.issuing), ("controller", leaf)):
+            ends = pair.parsed.not_valid_after_utc
+            self._metrics.certificate_expiry.labels(name).set(ends.timestamp())
 
     async def _oldest_cluster(self, api: KubeApi) -> str:
         found = await api.list_all(CLUSTER, self._settings.namespace)

@@ -12,8 +12,8 @@ from tests.chart_pods import entries_of, objects_of, operator_settings
 from tests.helm import CHART, Helm, HelmRefused, named, of_kind
 from tests.integration.chart.kubernetes import KubectlRefused, Kubernetes
 from tidemark.configuration.table import unread_in_broker_file
+from tidemark.metrics import operator_table
 from tidemark_broker.config import parse
-from tidemark_operator.metrics import HELP
 from tidemark_operator.resources.broker import parse_broker
 from tidemark_operator.resources.cluster import parse_cluster
 from tidemark_operator.settings import Address
@@ -225,7 +225,7 @@ def test_alerts_ask_for_metrics_that_there_are(tmp_path: Path) -> None:
     asked = [rule["expr"] for group in rules["spec"]["groups"] for rule in group["rules"]]
     names = {name for text in asked for name in re.findall(r"tidemark_\w+", text)}
     assert names
-    assert {name.removesuffix("_total") for name in names} <= HELP.keys()
+    assert names <= {row.name for row in operator_table.ALL}
 
 
 def test_brokers_are_told_of_every_operator(tmp_path: Path) -> None:

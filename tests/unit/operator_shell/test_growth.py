@@ -21,6 +21,7 @@ from tidemark_operator.controller import elections, snapshot
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.status import broker_status
 from tidemark_operator.metrics import Metrics
+from tidemark_operator.objects.store import ObjectStore
 from tidemark_operator.reconcile import measure
 from tidemark_operator.topic_changes import creation
 
@@ -32,7 +33,7 @@ class Measured:
 
     def __init__(self, state: ControllerState) -> None:
         self.state, self.metrics, self.disablements = state, Metrics(), None
-        self.queue = self
+        self.queue, self.objects = self, ObjectStore()
         self.depth = 0
 
     def head_age_s(self) -> float:

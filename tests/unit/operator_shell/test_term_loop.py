@@ -184,7 +184,10 @@ async def test_a_watch_that_never_began_is_noticed(monkeypatch: pytest.MonkeyPat
     shell.loop.arrived.append((body, False))
     shell.loop.drain()
     assert shell.loop.pulse().silent is None
+    assert b"\ntidemark_operator_term 1.0\n" in shell.loop._metrics.render()
     leading.cancel()
+    await asyncio.gather(leading, return_exceptions=True)
+    assert b"\ntidemark_operator_term 0.0\n" in shell.loop._metrics.render()
 
 
 def lease(shell: Shell) -> Json:
