@@ -183,6 +183,7 @@ BROKER = ResourceKind(
         condition_column("Registered"),
         condition_column("Ready"),
         condition_column("Draining"),
+        condition_column("PodUpToDate", name="Pod", priority=1),
         Column(
             name="Leaders",
             type="integer",
