@@ -1,7 +1,7 @@
 """``charts/tidemark`` with several values: the real API server takes what comes out, and what
 cannot work is refused before, in words that name the value."""
 
-import re
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import yaml
 from tests.chart_pods import entries_of, objects_of, operator_settings
 from tests.helm import CHART, Helm, HelmRefused, named, of_kind
 from tests.integration.chart.kubernetes import KubectlRefused, Kubernetes
+from tests.monitoring.rules import groups
 from tidemark.configuration.table import unread_in_broker_file
-from tidemark.metrics import operator_table
 from tidemark_broker.config import parse
 from tidemark_operator.resources.broker import parse_broker
 from tidemark_operator.resources.cluster import parse_cluster
@@ -175,6 +175,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"replicas": 3}, "replicas"),
     ({"operator": {"replicas": 0}}, r"/operator/replicas.*minimum"),
     ({"operator": {"logLevel": "LOUD"}}, r"/operator/logLevel.*must be one of"),
+    ({"metrics": {"rules": {"runbookUrl": "docs"}}}, r"/metrics/rules/runbookUrl.*pattern"),
     ({"control": {"exposeAs": "Ingress"}}, r"/control/exposeAs.*must be one of"),
     ({"image": {"digest": "latest"}}, r"/image/digest.*pattern"),
     ({"cluster": {"spec": {"config": {"num.partitions": 3}}}}, r"num\.partitions.*want string"),
@@ -220,12 +221,14 @@ def test_no_object_is_anybody_elses_in_the_kubernetes_cluster(tmp_path: Path) ->
         assert body["metadata"]["namespace"] == "home", body["kind"]
 
 
-def test_alerts_ask_for_metrics_that_there_are(tmp_path: Path) -> None:
-    (rules,) = of_kind(Helm(tmp_path).template(CHART, EVERYTHING), "PrometheusRule")
-    asked = [rule["expr"] for group in rules["spec"]["groups"] for rule in group["rules"]]
-    names = {name for text in asked for name in re.findall(r"tidemark_\w+", text)}
-    assert names
-    assert names <= {row.name for row in operator_table.ALL}
+def test_rules_are_those_of_the_file_for_the_namespace_of_the_release(tmp_path: Path) -> None:
+    home = "https://docs.example/tidemark/runbooks/"
+    values = {"metrics": {"rules": {"enabled": True, "runbookUrl": home}}}
+    (found,) = of_kind(Helm(tmp_path).template(CHART, values, namespace="home"), "PrometheusRule")
+    assert json.dumps(found["spec"]["groups"]) == json.dumps(groups()).replace(
+        '\\"tidemark\\"', '\\"home\\"'
+    ).replace("docs/runbooks/", home)
+    assert '\\"home\\"' in json.dumps(found)
 
 
 def test_brokers_are_told_of_every_operator(tmp_path: Path) -> None:
