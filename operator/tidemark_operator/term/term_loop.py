@@ -269,6 +269,7 @@ class TermLoop:
             client_certificates=client_certificates,
             allowed_endpoints=self._settings.allowed_endpoints,
             controller_addresses=self._settings.controller_addresses,
+            leads=self._leads,
             first_reports=first_reports,
         )
 
