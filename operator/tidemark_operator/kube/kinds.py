@@ -70,8 +70,11 @@ SECRET = Kind("", "v1", "secrets", "Secret")
 LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 EVENT = Kind("events.k8s.io", "v1", "events", "Event")
 
-#: The kinds whose objects wake the reconcilers.
-WATCHED = (CLUSTER, BROKER, TOPIC, RECORD_DELETION, USER)
+#: The kinds whose objects wake the reconcilers: those of which there are few, and those of which
+#: there are thousands.
+FEW = (CLUSTER, BROKER)
+MANY = (TOPIC, RECORD_DELETION, USER)
+WATCHED = (*FEW, *MANY)
 #: By the name that a key has.
 BY_KIND = {kind.kind: kind for kind in WATCHED}
 
