@@ -14,6 +14,7 @@ from typing import Any
 
 import kopf
 from kopf._cogs.structs.references import Insights  # the type of an argument of kopf.operator
+from kopf._core.engines.peering import Identity  # of another
 
 from tidemark_operator.kube.access import Access
 from tidemark_operator.kube.kinds import WATCHED, Json
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 #: (object, whether it is gone)
 Deliver = Callable[[Json, bool], None]
 RESTART_S = 3.0
+# Nobody is told it. Without one kopf asks the machine who runs it, and in a pod no user has a name.
+IDENTITY = Identity("tidemark-operator")
 
 
 def kopf_settings() -> kopf.OperatorSettings:
@@ -111,6 +114,7 @@ class Watcher:
                 registry=kopf_registry(self._access, self._deliver),
                 settings=kopf_settings(),
                 standalone=True,
+                identity=IDENTITY,
                 namespaces=[self._namespace],
                 stop_flag=self._over,
                 insights=insights,

@@ -68,6 +68,11 @@ USER = _own(user.USER)
 PARTITION_SLICE = _own(partition_slice.PARTITION_SLICE)
 SECRET = Kind("", "v1", "secrets", "Secret")
 LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
+STATEFUL_SET = Kind("apps", "v1", "statefulsets", "StatefulSet")
+SERVICE = Kind("", "v1", "services", "Service")
+CONFIG_MAP = Kind("", "v1", "configmaps", "ConfigMap")
+VOLUME_CLAIM = Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+DISRUPTION_BUDGET = Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 EVENT = Kind("events.k8s.io", "v1", "events", "Event")
 
 #: The kinds whose objects wake the reconcilers.

@@ -25,7 +25,7 @@ from tidemark_operator.slices.committer import Committer
 class Services:
     """``cluster_key`` names the Cluster that this operator controls; ``state`` is changed by
     commits and by what the API server holds, ``disablements`` and ``deletions`` by what brokers
-    answer. ``allowed_endpoints``: see the settings."""
+    answer. ``allowed_endpoints``, ``controller_addresses``: see the settings."""
 
     cluster_key: Key
     state: ControllerState
@@ -41,6 +41,7 @@ class Services:
     certificates: Certificates
     client_certificates: ClientCertificates
     allowed_endpoints: frozenset[str] = frozenset()
+    controller_addresses: str = ""
     disablements: DisablementProgress = dataclasses.field(default_factory=DisablementProgress)
     deletions: Deletions = dataclasses.field(default_factory=Deletions)
     first_reports: FirstReports = dataclasses.field(default_factory=FirstReports)

@@ -268,6 +268,7 @@ class TermLoop:
             certificates=certificates,
             client_certificates=client_certificates,
             allowed_endpoints=self._settings.allowed_endpoints,
+            controller_addresses=self._settings.controller_addresses,
             first_reports=first_reports,
         )
 

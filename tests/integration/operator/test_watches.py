@@ -3,6 +3,7 @@ disagree with a list that takes its time."""
 
 import asyncio
 import gc
+import getpass
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -160,6 +161,22 @@ async def test_a_definition_that_is_deleted_and_made_again_is_watched_again(
     await world.until(lambda: "two" in delivered.names, "it is watched again")
     await world.create_topic("flights", partitions=1, replicas=1)
     await world.until(lambda: "flights" in delivered.names, "and so are the others")
+
+
+@pytest.fixture
+def nameless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs this has no name, as user 65532 of an image has none."""
+
+    def unknown() -> str:
+        raise KeyError("getpwuid(): uid not found: 65532")
+
+    monkeypatch.setattr(getpass, "getuser", unknown)
+
+
+@pytest.mark.usefixtures("nameless")
+async def test_a_user_without_a_name_watches(world: ClusterWorld, delivered: Delivered) -> None:
+    await world.create_topic("flights", partitions=1, replicas=1)
+    await world.until(lambda: "flights" in delivered.names, "the watch brings it")
 
 
 @pytest.fixture
