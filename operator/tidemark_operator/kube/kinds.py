@@ -75,8 +75,11 @@ VOLUME_CLAIM = Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 DISRUPTION_BUDGET = Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 EVENT = Kind("events.k8s.io", "v1", "events", "Event")
 
-#: The kinds whose objects wake the reconcilers.
-WATCHED = (CLUSTER, BROKER, TOPIC, RECORD_DELETION, USER)
+#: The kinds whose objects wake the reconcilers: those of which there are few, and those of which
+#: there are thousands.
+FEW = (CLUSTER, BROKER)
+MANY = (TOPIC, RECORD_DELETION, USER)
+WATCHED = (*FEW, *MANY)
 #: By the name that a key has.
 BY_KIND = {kind.kind: kind for kind in WATCHED}
 

@@ -145,9 +145,10 @@ class PodKeeper:
         return dataclasses.replace(seen, restarting=not is_complete(written))
 
     def _hold(self, node_id: int, sets: dict[str, Json]) -> Hold | None:
-        """``sets``: the StatefulSets of other Brokers. A new operator has yet to hear of all."""
+        """``sets``: the StatefulSets of other Brokers. A new operator has yet to hear of all; one
+        whose Lease has ended may be followed by one that restarts another broker."""
         services, names = self._services, self._pod_brokers()
-        if not services.first_reports.are_in:
+        if not (services.leads() and services.first_reports.are_in):
             return Hold(unreached=True)
         others = {other for name, other in names.items() if other != node_id}
         starting = {

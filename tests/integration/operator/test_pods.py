@@ -3,6 +3,8 @@ pods of that is the test itself (:mod:`pods`)."""
 
 import asyncio
 
+import pytest
+
 from tests.integration.operator import pods
 from tests.integration.operator.broker_peer import BrokerPeer
 from tests.integration.operator.cluster_world import ClusterWorld, condition_of
@@ -136,6 +138,7 @@ async def _replaced(world: ClusterWorld) -> set[int]:
     return {node for node in (1, 2, 3) if await pods.image(world, node) == NEW}
 
 
+@pytest.mark.slow
 async def test_a_changed_pod_restarts_one_broker_after_the_other_each_once_all_are_in_sync(
     world: ClusterWorld,
 ) -> None:
