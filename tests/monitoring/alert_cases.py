@@ -1,8 +1,7 @@
 """When each alert fires, and that it resolves: series as promtool writes them.
 
-``0x9 1x20 0x20`` is 0 for ten samples, then 1, then 0 again, a sample a minute. Every series is of
-the namespace that the rules are for; one of another namespace, which is always bad, stands beside
-each case and changes nothing.
+``0x9 1x20 0x20`` is 0 for ten samples, then 1, then 0 again, a sample a minute. The namespace of a
+series is put in by whoever runs the cases.
 """
 
 from dataclasses import dataclass, field
