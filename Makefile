@@ -10,7 +10,7 @@ SPARK  := $(VENV)/.spark
 ALL    := $(VENV)/.all
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo up spark test coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-scale simulate fuzz \
+.PHONY: demo up spark test retest coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-scale simulate fuzz \
   histories release sbom pins crds pages docs conformance compatibility
 .DEFAULT_GOAL := demo
 
@@ -42,13 +42,17 @@ up: $(RUN)
 spark: $(SPARK)
 
 # A run starts hundreds of processes: what they import is compiled once, whatever the environment says.
-test coverage: export PYTHONDONTWRITEBYTECODE :=
+test retest coverage: export PYTHONDONTWRITEBYTECODE :=
 # FAST=1 leaves out the tests that are marked slow. JOBS: how many processes; half of the time a test
 # waits for something, so two for each core, and no more than eight.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? 2 * n : 8)))
 test: $(ALL)
 	@$(BIN)/python -m tests.programs
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup $(if $(FAST),-m "not slow")
+
+# What failed in the last `make test`, once more, one test after the other, until one fails again.
+retest: $(ALL)
+	@$(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 1
 
 # The same tests with the lines and branches that they reach, child processes included; slower.
 coverage: $(ALL)
@@ -65,6 +69,7 @@ lint: $(ALL)
 	@$(BIN)/python -m tests.chart_files --check
 	@$(BIN)/python -m tidemark_operator.pages --check docs
 	@$(BIN)/python -m tidemark.configuration.page --check docs/configuration.md
+	@$(BIN)/python -m tidemark.metrics.page --check docs/metrics.md
 	@$(BIN)/python -m tests.suites.page --check docs/compatibility.md
 
 # Other people's test suites, and the same requests to ours and to Apache Kafka (SUITE=oracle). SUITE: one of them; ONLY: tests
@@ -131,6 +136,7 @@ crds: $(ALL)
 pages: $(ALL)
 	@$(BIN)/python -m tidemark_operator.pages docs
 	@$(BIN)/python -m tidemark.configuration.page docs/configuration.md
+	@$(BIN)/python -m tidemark.metrics.page docs/metrics.md
 
 # docs/ as a site in build/site. Its packages (some 100 MB) are only installed here.
 $(VENV)/.docs: $(ALL) requirements-docs.txt
