@@ -23,7 +23,7 @@ from e2e.pods.node.programs import ensure_node, ensure_pause
 from e2e.pods.node.sandbox import layout_of, remove_leftovers, run_inside
 from e2e.pods.progress import Progress
 from e2e.pods.providers import CannotRun, Machine, choose
-from e2e.pods.story import Story
+from e2e.pods.story import HELM_TIMEOUT_S, Story
 from tests.helm import Helm, ensure_helm
 from tidemark_cli.toolchain.cache import user_cache
 from tidemark_cli.toolchain.errors import ToolchainError
@@ -101,7 +101,7 @@ def on_kind(progress: Progress) -> int:
             story = Story(
                 provider=cluster,
                 kubernetes=kubernetes,
-                helm=Helm(Path(folder, "helm"), cluster.kubeconfig),
+                helm=Helm(Path(folder, "helm"), cluster.kubeconfig, HELM_TIMEOUT_S),
                 images=images,
                 progress=progress,
                 reaches_pods=False,

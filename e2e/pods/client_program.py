@@ -9,7 +9,7 @@ import time
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-TIMEOUT_S = 90
+TIMEOUT_S = 200
 VALUE_BYTES = 1000
 
 

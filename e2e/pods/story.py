@@ -25,7 +25,9 @@ BOOTSTRAP = f"tidemark-bootstrap.{NAMESPACE}.svc:9092"
 OPERATOR = "tidemark-operator"
 FETCHED = f"{FETCH_BYTES}_total"
 CLIENT_PROGRAM = Path(__file__).with_name("client_program.py")
-READY_TIMEOUT_S = 120
+# Of a machine that has other work, too.
+READY_TIMEOUT_S = 240
+HELM_TIMEOUT_S = READY_TIMEOUT_S + 60
 RECORDS = 2000
 TIERED_RECORDS = 6000
 PARTITIONS = 2
@@ -103,7 +105,7 @@ class Story:
                     raise Failed(f"{name}: {log[log.index(word) :][:2000]}")
 
     def _helm(self, verb: str, brokers: dict[str, Any]) -> None:
-        options = ("--namespace", NAMESPACE, "--wait", "--timeout", f"{READY_TIMEOUT_S - 20}s")
+        options = ("--namespace", NAMESPACE, "--wait", "--timeout", f"{READY_TIMEOUT_S}s")
         values = objects.values(brokers)
         self.helm.run(verb, "tidemark", str(CHART), *options, values=values)
 

@@ -13,7 +13,7 @@ from e2e.pods.node.layout import Layout
 from e2e.pods.node.node import Node
 from e2e.pods.node.sandbox import prepare
 from e2e.pods.progress import Progress
-from e2e.pods.story import Story
+from e2e.pods.story import HELM_TIMEOUT_S, Story
 from tests.helm import Helm
 
 
@@ -59,7 +59,7 @@ def main(path: Path) -> int:
     story = Story(
         provider=node,
         kubernetes=kubernetes,
-        helm=Helm(plan.root / "helm", layout.admin),
+        helm=Helm(plan.root / "helm", layout.admin, HELM_TIMEOUT_S),
         images=plan.images,
         progress=progress,
         reaches_pods=True,

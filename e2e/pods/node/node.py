@@ -19,7 +19,7 @@ from e2e.pods.node.debian import PATH
 from e2e.pods.node.layout import CONTAINERD_SOCKET, Layout
 from e2e.pods.progress import Failed
 
-READY_TIMEOUT_S = 90
+READY_TIMEOUT_S = 240
 IMPORT_TIMEOUT_S = 300
 VOLUMES = 3
 LAST_LINES = 15
