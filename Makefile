@@ -10,7 +10,7 @@ SPARK  := $(VENV)/.spark
 ALL    := $(VENV)/.all
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo up spark test e2e coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-scale simulate fuzz \
+.PHONY: demo up spark test retest e2e coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-scale simulate fuzz \
   histories release sbom pins crds pages docs conformance compatibility
 .DEFAULT_GOAL := demo
 
@@ -42,7 +42,7 @@ up: $(RUN)
 spark: $(SPARK)
 
 # A run starts hundreds of processes: what they import is compiled once, whatever the environment says.
-test coverage: export PYTHONDONTWRITEBYTECODE :=
+test retest coverage: export PYTHONDONTWRITEBYTECODE :=
 # FAST=1 leaves out the tests that are marked slow. JOBS: how many processes; half of the time a test
 # waits for something, so two for each core, and no more than eight.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? 2 * n : 8)))
@@ -54,6 +54,10 @@ test: $(ALL)
 # PROVIDER: kind or node. Not a part of `test`: it needs rights that tests have no business with.
 e2e: $(ALL)
 	@$(BIN)/python -m e2e.pods $(PROVIDER)
+
+# What failed in the last `make test`, once more, one test after the other, until one fails again.
+retest: $(ALL)
+	@$(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 1
 
 # The same tests with the lines and branches that they reach, child processes included; slower.
 coverage: $(ALL)
@@ -70,6 +74,8 @@ lint: $(ALL)
 	@$(BIN)/python -m tests.chart_files --check
 	@$(BIN)/python -m tidemark_operator.pages --check docs
 	@$(BIN)/python -m tidemark.configuration.page --check docs/configuration.md
+	@$(BIN)/python -m tidemark.metrics.page --check docs/metrics.md
+	@$(BIN)/python -m tidemark.metrics.dashboards --check charts/tidemark/files/dashboards
 	@$(BIN)/python -m tests.suites.page --check docs/compatibility.md
 
 # Other people's test suites, and the same requests to ours and to Apache Kafka (SUITE=oracle). SUITE: one of them; ONLY: tests
@@ -132,10 +138,12 @@ crds: $(ALL)
 	@$(BIN)/python -m tidemark_operator.resources.crdgen crds
 	@$(BIN)/python -m tests.chart_files
 
-# The pages of docs/ that are written from the code.
+# The pages of docs/ that are written from the code, and the chart's dashboards.
 pages: $(ALL)
 	@$(BIN)/python -m tidemark_operator.pages docs
 	@$(BIN)/python -m tidemark.configuration.page docs/configuration.md
+	@$(BIN)/python -m tidemark.metrics.page docs/metrics.md
+	@$(BIN)/python -m tidemark.metrics.dashboards charts/tidemark/files/dashboards
 
 # docs/ as a site in build/site. Its packages (some 100 MB) are only installed here.
 $(VENV)/.docs: $(ALL) requirements-docs.txt

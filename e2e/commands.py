@@ -31,8 +31,10 @@ class Up:
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self._said = folder.with_suffix(".err").open("ab+")
+        buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
         self._process = subprocess.Popen(
             [*TIDEMARK, "up", "--dir", str(folder), "--output", "json", *arguments],
+            env=buffered,
             stdout=subprocess.PIPE,
             stderr=self._said,
             text=True,

@@ -1,5 +1,5 @@
-"""Metrics and health over HTTP, for any process: ``/metrics`` and ``/healthz``, anything else is
-404.
+"""Metrics and health over HTTP, for any process: ``/metrics``, ``/healthz`` and, of a broker,
+``/metrics/topics``; anything else is 404.
 
 In a thread of its own, so that it answers also while the process's main loop stands still.
 """
@@ -22,11 +22,18 @@ Verdict = tuple[bool, str]
 
 
 class HttpPage:
-    """``metrics`` gives the page in Prometheus' text format, ``health`` a verdict: 503 unless it is
-    well. Both are called in the page's threads."""
+    """``metrics`` gives the page in Prometheus' text format, ``topics`` another one of single
+    topics, ``health`` a verdict: 503 unless it is well. All are called in the page's threads."""
 
-    def __init__(self, *, metrics: Callable[[], bytes], health: Callable[[], Verdict]) -> None:
+    def __init__(
+        self,
+        *,
+        metrics: Callable[[], bytes],
+        health: Callable[[], Verdict],
+        topics: Callable[[], bytes] | None = None,
+    ) -> None:
         self._metrics = metrics
+        self._topics = topics
         self._health = health
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
@@ -56,6 +63,8 @@ class HttpPage:
         match path.partition("?")[0]:
             case "/metrics":
                 return HTTPStatus.OK, self._metrics()
+            case "/metrics/topics" if self._topics is not None:
+                return HTTPStatus.OK, self._topics()
             case "/healthz":
                 well, why = self._health()
                 status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE

@@ -42,7 +42,7 @@ from tidemark_broker.groups.group_coordinator import GroupCoordinator
 from tidemark_broker.groups.metrics import GroupCollector
 from tidemark_broker.listeners import REPLICATION, Address, ClientListener
 from tidemark_broker.log import StorageError
-from tidemark_broker.metrics import BrokerCollector
+from tidemark_broker.metrics import BrokerCollector, CertificateCollector, TopicCollector
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.net.replication import ReplicationServer
@@ -443,13 +443,22 @@ class Broker:
             self.registry.register(self.context.remote.collector())
         self.registry.register(CleanerCollector(self.cleaner))
         self.registry.register(TransactionsCollector(self.transactions))
+        listeners = [each.tls_directory for each in self.config.clients if each.tls_directory]
+        folders = {"cluster": [self.config.tls_directory], "listener": listeners}
+        self.registry.register(CertificateCollector(folders))
         ProcessCollector(registry=self.registry)
+        topics = CollectorRegistry()
+        topics.register(TopicCollector(self.manager))
 
         def health() -> tuple[bool, str]:
             turns = self.clock.age_ms() < stalled_ms
             return turns, "ok" if turns else "the loop stands still"
 
-        return HttpPage(metrics=lambda: generate_latest(self.registry), health=health)
+        return HttpPage(
+            metrics=lambda: generate_latest(self.registry),
+            topics=lambda: generate_latest(topics),
+            health=health,
+        )
 
 
 async def every(interval_s: float, work: Callable[[], Awaitable[None]]) -> None:

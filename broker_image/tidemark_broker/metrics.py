@@ -1,33 +1,29 @@
 """The broker's figures. Those of partitions are sums: a label per partition would grow without
-limit."""
+limit. Topics have a page of their own, for whoever wants as many series.
 
-from collections.abc import Callable, Iterator
+Collectors only read, so the page's thread may.
+"""
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from tidemark.metrics import broker_table, topic_table
+from tidemark.metrics.families import Values, family, single
+from tidemark.metrics.metric import Metric as Row
+from tidemark.tls.files import CERTIFICATE
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
-
-#: name -> help text
-TABLE = {
-    "tidemark_broker_replicas": "Replicas that this broker hosts.",
-    "tidemark_broker_leaders": "Partitions that this broker leads.",
-    "tidemark_broker_offline_replicas": "Replicas whose storage does not open.",
-    "tidemark_broker_failing_replicas": "Replicas whose storage failed when it was last tried.",
-    "tidemark_broker_under_replicated_partitions": "Led partitions with fewer in sync than wanted.",
-    "tidemark_broker_under_min_isr_partitions": "Led partitions that refuse acks=all.",
-    "tidemark_broker_log_bytes": "Bytes of all local logs.",
-    "tidemark_broker_producer_ids": "Producers that the logs remember, for each log anew.",
-    "tidemark_broker_fenced": "1 while the controller fences this broker.",
-    "tidemark_broker_controller_connected": "1 while there is a session with a controller.",
-    "tidemark_broker_loop_age_seconds": "Seconds since the main loop last turned.",
-    "tidemark_broker_purgatory_operations": "Delayed operations that are waiting.",
-    "tidemark_broker_storage_failures": "Times that a partition's storage failed.",
-}
+from tidemark_broker.replication.partition import Partition
+from tidemark_broker.replication.remote import RemoteSummary
 
 
 class BrokerCollector(Collector):
-    """Reads the figures when they are asked for; only reads, so another thread may."""
+    """Replicas, and how the broker is with its controller."""
 
     def __init__(
         self,
@@ -43,26 +39,144 @@ class BrokerCollector(Collector):
         self._loop_age_ms = loop_age_ms
 
     def collect(self) -> Iterator[Metric]:
-        """All families of :data:`TABLE`."""
+        """``tidemark_broker_*``."""
         partitions = self._manager.partitions
         led = [each for each in partitions if each.is_leader]
         short = [each for each in led if each.row and len(each.isr) < len(each.row.replicas)]
         context = self._manager.context
-        values: dict[str, float] = {
-            "tidemark_broker_replicas": len(partitions),
-            "tidemark_broker_leaders": len(led),
-            "tidemark_broker_offline_replicas": self._manager.offline_count,
-            "tidemark_broker_failing_replicas": context.failures.count,
-            "tidemark_broker_under_replicated_partitions": len(short),
-            "tidemark_broker_under_min_isr_partitions": sum(each.under_min_isr for each in led),
-            "tidemark_broker_log_bytes": sum(each.log.size_bytes for each in partitions),
-            "tidemark_broker_producer_ids": sum(each.log.producer_count for each in partitions),
-            "tidemark_broker_purgatory_operations": context.purgatory.size,
-            "tidemark_broker_fenced": float(self._fenced()),
-            "tidemark_broker_controller_connected": float(self._connected()),
-            "tidemark_broker_loop_age_seconds": self._loop_age_ms() / 1000,
+        values: dict[Row, float] = {
+            broker_table.REPLICAS: len(partitions),
+            broker_table.LEADERS: len(led),
+            broker_table.OFFLINE_REPLICAS: self._manager.offline_count,
+            broker_table.FAILING_REPLICAS: context.failures.count,
+            broker_table.UNDER_REPLICATED: len(short),
+            broker_table.UNDER_MIN_ISR: sum(each.under_min_isr for each in led),
+            broker_table.LOG_BYTES: sum(each.log.size_bytes for each in partitions),
+            broker_table.PRODUCER_IDS: sum(each.log.producer_count for each in partitions),
+            broker_table.PURGATORY: context.purgatory.size,
+            broker_table.FENCED: float(self._fenced()),
+            broker_table.CONTROLLER_CONNECTED: float(self._connected()),
+            broker_table.LOOP_AGE: self._loop_age_ms() / 1000,
+            broker_table.STORAGE_FAILURES: context.failures.total,
         }
-        for name, value in values.items():
-            yield GaugeMetricFamily(name, TABLE[name], value=value)
-        name = "tidemark_broker_storage_failures"
-        yield CounterMetricFamily(name, TABLE[name], value=context.failures.total)
+        for row, value in values.items():
+            yield single(row, value)
+
+
+class CertificateCollector(Collector):
+    """When the certificates in folders end; ``folders`` by what they are for, one that cannot be
+    read has no sample: the broker's log says what is wrong with it."""
+
+    def __init__(self, folders: Mapping[str, Sequence[Path]]) -> None:
+        self._folders = folders
+
+    def collect(self) -> Iterator[Metric]:
+        """The first of each kind that ends."""
+        ends: Values = {
+            (name,): min(found)
+            for name, folders in self._folders.items()
+            if (found := list(_ends(folders)))
+        }
+        yield family(broker_table.CERTIFICATE_EXPIRY, ends)
+
+
+def _ends(folders: Iterable[Path]) -> Iterator[float]:
+    from cryptography import x509
+
+    for folder in folders:
+        try:
+            certificate = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes())
+        except (OSError, ValueError):
+            continue
+        yield certificate.not_valid_after_utc.timestamp()
+
+
+# ---------------------------------------------------------------- topics
+
+
+@dataclass(slots=True)
+class _Topic:
+    """Sums over the partitions of a topic that this broker leads."""
+
+    tiering: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    remote_only: int = 0
+    in_both: int = 0
+    local_only: int = 0
+    end_offsets: int = 0
+    local_bytes: int = 0
+    remote_bytes: int = 0
+    remote_segments: int = 0
+    remaining_bytes: int = 0
+    errors: int = 0
+
+    def add(self, partition: Partition, remote: RemoteSummary) -> None:
+        """One partition more."""
+        log = partition.log
+        start, local, end = log.log_start_offset, log.local_log_start_offset, log.next_offset
+        tier_end = max(start, remote.highest_remote_offset + 1)
+        self.tiering[partition.tiering.state.name.capitalize()] += 1
+        self.remote_only += max(0, local - start)
+        self.in_both += max(0, tier_end - local)
+        self.local_only += max(0, end - max(tier_end, local))
+        self.end_offsets += end
+        self.local_bytes += log.size_bytes
+        self.remote_bytes += remote.size_bytes
+        self.remote_segments += remote.segments
+        self.remaining_bytes += remote.remaining_bytes
+        self.errors += bool(remote.error_reason)
+
+    @property
+    def size_bytes(self) -> int:
+        """By which the topics to be shown are chosen."""
+        return self.local_bytes + self.remote_bytes
+
+
+class TopicCollector(Collector):
+    """Of topics that the broker leads partitions of; ``most``: so many of them."""
+
+    def __init__(self, manager: ReplicaManager, most: int = topic_table.TOPICS_MAX) -> None:
+        self._manager = manager
+        self._most = most
+
+    def collect(self) -> Iterator[Metric]:
+        """``tidemark_topic_*``."""
+        topics = self._add_up()
+        shown = dict(
+            heapq.nlargest(self._most, topics.items(), key=lambda each: each[1].size_bytes)
+        )
+
+        def of_each(value: Callable[[_Topic], float]) -> Values:
+            return {(name,): value(topic) for name, topic in shown.items()}
+
+        tiering: Values = {
+            (name, state): number
+            for name, topic in shown.items()
+            for state, number in topic.tiering.items()
+        }
+        offsets: Values = {
+            (name, where): value
+            for name, topic in shown.items()
+            for where, value in (
+                ("remote", topic.remote_only),
+                ("both", topic.in_both),
+                ("local", topic.local_only),
+            )
+        }
+        yield family(topic_table.PARTITIONS, tiering)
+        yield family(topic_table.OFFSETS, offsets)
+        yield family(topic_table.END_OFFSETS, of_each(lambda topic: topic.end_offsets))
+        yield family(topic_table.LOCAL_BYTES, of_each(lambda topic: topic.local_bytes))
+        yield family(topic_table.REMOTE_BYTES, of_each(lambda topic: topic.remote_bytes))
+        yield family(topic_table.REMOTE_SEGMENTS, of_each(lambda topic: topic.remote_segments))
+        yield family(topic_table.REMAINING_BYTES, of_each(lambda topic: topic.remaining_bytes))
+        yield family(topic_table.TIER_ERRORS, of_each(lambda topic: topic.errors))
+        yield single(topic_table.LEFT_OUT, len(topics) - len(shown))
+
+    def _add_up(self) -> dict[str, _Topic]:
+        topics: dict[str, _Topic] = {}
+        remote = self._manager.context.remote
+        for partition in self._manager.partitions:
+            if partition.is_leader:
+                summary = RemoteSummary() if remote is None else remote.summary(partition)
+                topics.setdefault(partition.topic, _Topic()).add(partition, summary)
+        return topics

@@ -10,8 +10,6 @@ STORE = "store"
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 KEYS = {"accessKeyId": "e2e-access", "secretAccessKey": "e2e-secret-of-one-run"}
 STORE_PORT = 9000
-BROKERS = {"broker-1": {"nodeId": 1, "rack": "a"}, "broker-2": {"nodeId": 2, "rack": "b"}}
-THIRD = {"broker-3": {"nodeId": 3, "rack": "c"}}
 _CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
@@ -96,7 +94,7 @@ def topic(name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
-def values(brokers: dict[str, Any]) -> dict[str, Any]:
+def values(brokers: int, annotations: dict[str, str]) -> dict[str, Any]:
     """The chart's values: as docs/install.md has them, and small enough for one node."""
     s3 = {
         "endpoint": f"http://minio.{STORE}.svc:{STORE_PORT}",
@@ -113,9 +111,10 @@ def values(brokers: dict[str, Any]) -> dict[str, Any]:
         "image": _image(OPERATOR),
         "operator": {"resources": {"requests": {"cpu": "50m", "memory": "128Mi"}}},
         "cluster": {"spec": {"config": config, "remoteStorage": {"s3": s3}}},
-        "brokers": brokers,
         "brokerPods": {
-            "enabled": True,
+            "replicas": brokers,
+            "racks": ["a", "b", "c"],
+            "podAnnotations": annotations,
             "image": _image(BROKER),
             "config": {
                 "remote.log.manager.task.interval.ms": "1000",

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from e2e.pods import objects
 from e2e.pods.images import Image
 from e2e.pods.kubernetes import Kubernetes, condition, not_ready, wait_for
-from e2e.pods.objects import BROKERS, NAMESPACE, STORE, THIRD
+from e2e.pods.objects import NAMESPACE, STORE
 from e2e.pods.progress import Failed, Progress
 from e2e.pods.providers import Provider
 from tests.helm import BASE_CHART, CHART, Helm
@@ -27,6 +27,7 @@ FETCHED = f"{FETCH_BYTES}_total"
 CLIENT_PROGRAM = Path(__file__).with_name("client_program.py")
 # Of a machine that has other work, too.
 READY_TIMEOUT_S = 240
+CHANGED = {"e2e.tidemark.dev/changed": "once"}
 HELM_TIMEOUT_S = READY_TIMEOUT_S + 60
 RECORDS = 2000
 TIERED_RECORDS = 6000
@@ -68,9 +69,10 @@ class Story:
             ("closed segments go to the tier", self._tier),
             ("they leave the brokers' disks and are read from the tier", self._read_tier),
             ("a deleted broker pod comes back and catches up", self._pod_deleted),
+            ("a change restarts one broker after the other", self._changed),
             ("a killed broker is started again and catches up", self._killed),
             ("another operator takes over from the one that led", self._failover),
-            ("an uninstalled release leaves everything but its pods", self._uninstall),
+            ("an uninstalled release leaves brokers that serve on", self._uninstall),
             ("the next release finds all records again", self._again),
         ]
 
@@ -92,7 +94,7 @@ class Story:
         system = ("--namespace", "tidemark-system", "--create-namespace")
         self.helm.run("install", "tidemark-base", str(BASE_CHART), *system)
         begun = time.monotonic()
-        self._helm("install", BROKERS)
+        self._helm("install", 2)
         self._all_ready(2)
         self.progress.figure("install to all Ready", f"{time.monotonic() - begun:.0f} s")
 
@@ -104,9 +106,9 @@ class Story:
                 if word in log:
                     raise Failed(f"{name}: {log[log.index(word) :][:2000]}")
 
-    def _helm(self, verb: str, brokers: dict[str, Any]) -> None:
+    def _helm(self, verb: str, brokers: int, annotations: dict[str, str] | None = None) -> None:
         options = ("--namespace", NAMESPACE, "--wait", "--timeout", f"{READY_TIMEOUT_S}s")
-        values = objects.values(brokers)
+        values = objects.values(brokers, annotations or {})
         self.helm.run(verb, "tidemark", str(CHART), *options, values=values)
 
     def _all_ready(self, brokers: int) -> None:
@@ -148,7 +150,7 @@ class Story:
 
     def _third(self) -> None:
         begun = time.monotonic()
-        self._helm("upgrade", {**BROKERS, **THIRD})
+        self._helm("upgrade", 3)
         self._all_ready(3)
         self._in_sync("orders")
         self.progress.figure("third broker to in sync", f"{time.monotonic() - begun:.0f} s")
@@ -230,6 +232,25 @@ class Story:
         self._in_sync("kept")
         self.progress.figure("pod deleted to in sync", f"{time.monotonic() - begun:.0f} s")
 
+    def _changed(self) -> None:
+        begun = time.monotonic()
+        self._helm("upgrade", 3, CHANGED)
+        away: list[int] = []
+
+        def complaint() -> str:
+            pods = [self._pod(f"broker-{number}-0") for number in (1, 2, 3)]
+            away.append(sum(bool(not_ready(pod)) for pod in pods))
+            old = [pod for pod in pods if not CHANGED.items() <= _annotations(pod).items()]
+            return f"{len(old)} of 3 are as they were" if old else ""
+
+        self._wait("three changed pods", complaint)
+        if max(away) > 1:
+            raise Failed(f"{max(away)} brokers were away at once")
+        self._all_ready(3)
+        self._in_sync("orders")
+        self._in_sync("kept")
+        self.progress.figure("three restarts", f"{time.monotonic() - begun:.0f} s")
+
     def _killed(self) -> None:
         begun = time.monotonic()
         (status,) = self._pod("broker-2-0")["status"]["containerStatuses"]
@@ -281,26 +302,29 @@ class Story:
     def _uninstall(self) -> None:
         before = self._kept()
         self.helm.run("uninstall", "tidemark", "--namespace", NAMESPACE)
-        self._wait("no pod but the client", self._pods_complaint)
+        self._wait("no pod of the operator", self._pods_complaint)
         after = self._kept()
         if after != before:
             raise Failed(f"uninstalling left {after} of {before}")
+        self._client("produce", "after", RECORDS, RECORDS)
+        self._client("consume", "orders", 0, RECORDS)
 
     def _kept(self) -> dict[str, str]:
         """What a person would miss, with its uid."""
         kinds = ["clusters", "brokers", "topics"]
-        kinds = [*(f"{kind}.tidemark.dev" for kind in kinds), "persistentvolumeclaims"]
+        kinds = [*(f"{kind}.tidemark.dev" for kind in kinds), "persistentvolumeclaims", "pods"]
         found = self.kubernetes.get(NAMESPACE, ",".join(kinds))["items"]
-        return {f"{b['kind']}/{b['metadata']['name']}": b["metadata"]["uid"] for b in found}
+        uids = {f"{b['kind']}/{b['metadata']['name']}": b["metadata"]["uid"] for b in found}
+        return {name: uid for name, uid in uids.items() if not name.startswith(f"Pod/{OPERATOR}")}
 
     def _pods_complaint(self) -> str:
-        left = [name for name in self.kubernetes.names(NAMESPACE, "pods") if name != "client"]
-        return ", ".join(left)
+        names = self.kubernetes.names(NAMESPACE, "pods")
+        return ", ".join(name for name in names if name.startswith(OPERATOR))
 
     def _again(self) -> None:
-        self._helm("install", {**BROKERS, **THIRD})
+        self._helm("install", 3, CHANGED)
         self._all_ready(3)
-        for topic, count in (("orders", RECORDS), ("kept", TIERED_RECORDS), ("after", RECORDS)):
+        for topic, count in (("orders", RECORDS), ("kept", TIERED_RECORDS), ("after", 2 * RECORDS)):
             self._in_sync(topic)
             self._client("consume", topic, 0, count)
 
@@ -320,3 +344,9 @@ class Story:
 
     def _wait(self, what: str, look: Callable[[], str]) -> None:
         wait_for(what, look, READY_TIMEOUT_S)
+
+
+def _annotations(body: dict[str, Any]) -> dict[str, str]:
+    found = body["metadata"].get("annotations", {})
+    assert isinstance(found, dict)
+    return found

@@ -1,79 +1,62 @@
-"""The operator's metrics: one table of names, so that alerts and dashboards have one place to look.
+"""What the operator counts and measures, in a registry of its own for each process."""
 
-Labels are closed sets (kinds, outcomes, states); nothing is labelled with a topic.
-"""
+from collections.abc import Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from tidemark.metrics import operator_table
+from tidemark.metrics.families import Values, counter, family, gauge, histogram
+from tidemark.metrics.metric import Metric as Row
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
-#: Name and help of every metric; counters are shown with ``_total``.
-HELP = {
-    "tidemark_operator_reconciles": "Reconciliations by kind and outcome (done, retry, error).",
-    "tidemark_operator_reconcile_seconds": "Duration of a reconciliation.",
-    "tidemark_operator_queue_depth": "Keys waiting for a worker.",
-    "tidemark_operator_queue_head_age_seconds": "How long the oldest key has been under way.",
-    "tidemark_operator_last_successful_pass_timestamp_seconds": (
-        "Unix time of the last reconciliation that ended well."
-    ),
-    "tidemark_operator_group_commits": "Group commits.",
-    "tidemark_operator_group_commit_seconds": "Duration of a group commit.",
-    "tidemark_operator_decisions_committed": "Decisions stored.",
-    "tidemark_operator_slice_writes": "Slices written.",
-    "tidemark_operator_status_writes": "Statuses written, by kind.",
-    "tidemark_operator_conflicts": "Writes that met another resourceVersion, by kind.",
-    "tidemark_operator_events": "Kubernetes Events written.",
-    "tidemark_operator_leader": "1 while this process leads.",
-    "tidemark_controller_epoch": "Controller epoch of this process.",
-    "tidemark_brokers": "Brokers by state (live, fenced).",
-    "tidemark_topics": "Topics by tiering state (None, Enabled, Disabling, Disabled).",
-    "tidemark_partitions": "Partitions placed.",
-    "tidemark_partitions_offline": "Partitions without a leader.",
-    "tidemark_partitions_under_replicated": "Partitions whose ISR is below their replicas.",
-    "tidemark_placeholders": "Replicas that no broker could take yet.",
-    "tidemark_disablements_pending_brokers": (
-        "Brokers whose acknowledgement of a disablement is waited for, over all topics."
-    ),
-    "tidemark_remote_bytes": "Bytes in the tier, by the leaders' reports.",
-}
+
+class Measured(Collector):
+    """What the state said when it was last measured: all of it at once, whenever the page is asked
+    for; and nothing without a term."""
+
+    def __init__(self) -> None:
+        self._values: Mapping[Row, Values] = {}
+
+    def take(self, values: Mapping[Row, Values]) -> None:
+        """All that was measured; what is missing has no sample."""
+        self._values = values
+
+    def forget(self) -> None:
+        """The term has ended: what another leader does is not known here."""
+        self._values = {}
+
+    def collect(self) -> Iterator[Metric]:
+        """Every row of the table that is measured."""
+        values = self._values
+        for row in operator_table.MEASURED:
+            yield family(row, values.get(row, {}))
 
 
 class Metrics:
-    """One operator process. Each has a registry of its own."""
+    """One operator process."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.reconciles = self._counter("tidemark_operator_reconciles", "kind", "outcome")
-        self.reconcile_seconds = self._histogram("tidemark_operator_reconcile_seconds", "kind")
-        self.queue_depth = self._gauge("tidemark_operator_queue_depth")
-        self.queue_head_age = self._gauge("tidemark_operator_queue_head_age_seconds")
-        self.last_pass = self._gauge("tidemark_operator_last_successful_pass_timestamp_seconds")
-        self.commits = self._counter("tidemark_operator_group_commits")
-        self.commit_seconds = self._histogram("tidemark_operator_group_commit_seconds")
-        self.decisions = self._counter("tidemark_operator_decisions_committed")
-        self.slice_writes = self._counter("tidemark_operator_slice_writes")
-        self.status_writes = self._counter("tidemark_operator_status_writes", "kind")
-        self.conflicts = self._counter("tidemark_operator_conflicts", "kind")
-        self.events = self._counter("tidemark_operator_events")
-        self.leader = self._gauge("tidemark_operator_leader")
-        self.controller_epoch = self._gauge("tidemark_controller_epoch")
-        self.brokers = self._gauge("tidemark_brokers", "state")
-        self.topics = self._gauge("tidemark_topics", "tiering")
-        self.partitions = self._gauge("tidemark_partitions")
-        self.offline = self._gauge("tidemark_partitions_offline")
-        self.under_replicated = self._gauge("tidemark_partitions_under_replicated")
-        self.placeholders = self._gauge("tidemark_placeholders")
-        self.pending_disablements = self._gauge("tidemark_disablements_pending_brokers")
-        self.remote_bytes = self._gauge("tidemark_remote_bytes")
-
-    def _counter(self, name: str, *labels: str) -> Counter:
-        return Counter(name, HELP[name], labels, registry=self.registry)
-
-    def _gauge(self, name: str, *labels: str) -> Gauge:
-        return Gauge(name, HELP[name], labels, registry=self.registry)
-
-    def _histogram(self, name: str, *labels: str) -> Histogram:
-        return Histogram(name, HELP[name], labels, buckets=_BUCKETS, registry=self.registry)
+        made = self.registry = CollectorRegistry()
+        self.reconciles = counter(operator_table.RECONCILES, made)
+        self.reconcile_seconds = histogram(operator_table.RECONCILE_SECONDS, made, _BUCKETS)
+        self.last_pass = gauge(operator_table.LAST_PASS, made)
+        self.commits = counter(operator_table.COMMITS, made)
+        self.commit_seconds = histogram(operator_table.COMMIT_SECONDS, made, _BUCKETS)
+        self.decisions = counter(operator_table.DECISIONS, made)
+        self.slice_writes = counter(operator_table.SLICE_WRITES, made)
+        self.status_writes = counter(operator_table.STATUS_WRITES, made)
+        self.conflicts = counter(operator_table.CONFLICTS, made)
+        self.events = counter(operator_table.EVENTS, made)
+        self.leader = gauge(operator_table.LEADER, made)
+        self.term = gauge(operator_table.TERM, made)
+        self.controller_epoch = gauge(operator_table.CONTROLLER_EPOCH, made)
+        self.certificate_expiry = gauge(operator_table.CERTIFICATE_EXPIRY, made)
+        self.measured = Measured()
+        made.register(self.measured)
+        ProcessCollector(registry=made)
 
     def render(self) -> bytes:
         """The page that Prometheus reads."""

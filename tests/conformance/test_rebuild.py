@@ -51,11 +51,11 @@ def _until(holds: Callable[[], bool], what: str, writer: Writer) -> None:
 
 
 def _replicas(cluster: Cluster, topic: str) -> list[Path]:
-    """The folders of a topic's replicas, of all brokers."""
+    """The folders of a topic's replicas, of all brokers that have one: other tests add brokers."""
     return [
-        next(cluster.local.layout.broker_data(node_id).glob(f"**/{topic}-{partition}"))
-        for node_id in cluster.local.layout.broker_ids()
-        for partition in range(PARTITIONS)
+        next(cluster.local.layout.broker_data(node_id).glob(f"**/{topic}-{row.partition}"))
+        for row in cluster.view(topic).rows
+        for node_id in row.replicas
     ]
 
 

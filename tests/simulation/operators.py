@@ -17,7 +17,7 @@ from tests.simulation.kube import Api
 from tests.simulation.network import Connection
 from tidemark.tls.identity import Identity
 from tidemark.wire import control
-from tidemark_operator.certificates.authority import issue
+from tidemark_operator.certificates.authority import KeyPair, issue
 from tidemark_operator.certificates.formats import authority_data, leaf_data
 from tidemark_operator.certificates.keepers import Kept
 from tidemark_operator.certificates.rotation import Authorities, Phase
@@ -108,8 +108,8 @@ class _Listener(ControlServer):
 class _NoLeaf:
     """An operator's own certificate: nobody shakes hands here."""
 
-    def follow(self, _: Any) -> None:
-        return
+    def follow(self, held: Authorities) -> KeyPair:
+        return held.issuing
 
 
 class _Issued:

@@ -14,6 +14,12 @@ def test_metrics_and_health_have_a_page_and_nothing_else() -> None:
     assert page().answer("/metrics?name=up") == (HTTPStatus.OK, b"up 1\n")
     assert page().answer("/healthz") == (HTTPStatus.OK, b"why\n")
     assert page().answer("/")[0] is HTTPStatus.NOT_FOUND
+    assert page().answer("/metrics/topics")[0] is HTTPStatus.NOT_FOUND
+
+
+def test_single_topics_have_a_page_where_there_are_any() -> None:
+    made = HttpPage(metrics=bytes, topics=lambda: b"topic 1\n", health=lambda: (True, ""))
+    assert made.answer("/metrics/topics") == (HTTPStatus.OK, b"topic 1\n")
 
 
 def test_whoever_is_not_well_is_not_served_by_a_load_balancer() -> None:

@@ -11,9 +11,9 @@ from datetime import timedelta
 from kio.schema.errors import ErrorCode
 from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
 
+from tidemark.metrics import broker_table
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
-from tidemark_broker.net import metrics
 from tidemark_broker.net.connection import CloseConnection
 from tidemark_broker.security.errors import AuthenticationFailed, IllegalState
 
@@ -40,7 +40,7 @@ async def handle(request: SaslAuthenticateRequest, call: Call) -> SaslAuthentica
     try:
         step = await sasl.step(bytes(request.auth_bytes))
     except IllegalState as error:
-        raise CloseConnection(str(error), reason=metrics.AUTHENTICATION) from None
+        raise CloseConnection(str(error), reason=broker_table.AUTHENTICATION) from None
     except AuthenticationFailed:
         return SaslAuthenticateResponse(
             error_code=ErrorCode.sasl_authentication_failed,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from kio.schema.errors import ErrorCode
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 
+from tidemark.metrics import broker_table
 from tidemark_broker.api.table import Api, Call
-from tidemark_broker.net import metrics
 from tidemark_broker.net.connection import CloseConnection
 from tidemark_broker.security.errors import IllegalState
 
@@ -33,7 +33,7 @@ async def handle(request: SaslHandshakeRequest, call: Call) -> SaslHandshakeResp
     try:
         served = sasl.choose(request.mechanism, bare=call.version == 0)
     except IllegalState as error:
-        raise CloseConnection(str(error), reason=metrics.AUTHENTICATION) from None
+        raise CloseConnection(str(error), reason=broker_table.AUTHENTICATION) from None
     error_code = ErrorCode.none if served else ErrorCode.unsupported_sasl_mechanism
     return SaslHandshakeResponse(error_code=error_code, mechanisms=sasl.mechanisms)
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from tidemark.metrics import broker_table
 from tidemark.wire.framing import bare_frame, peek_request
 from tidemark.wire.receiver import Frame
 from tidemark_broker.answer_memory import AnswerMemory
@@ -21,7 +22,6 @@ from tidemark_broker.api.client import Client
 from tidemark_broker.api.dispatcher import Dispatcher
 from tidemark_broker.entries import integer_of
 from tidemark_broker.listeners import ClientListener, SecurityProtocol
-from tidemark_broker.net import metrics
 from tidemark_broker.net.connection import CloseConnection, Serve, ServerConnection
 from tidemark_broker.security import principal
 from tidemark_broker.security.acls import ANONYMOUS
@@ -176,7 +176,7 @@ class SaslSession:
 
 
 def _end(connection: ServerConnection, text: str) -> Serve:
-    connection.end(metrics.AUTHENTICATION, text)
+    connection.end(broker_table.AUTHENTICATION, text)
     return _nobody
 
 
@@ -185,4 +185,4 @@ async def _nobody(_: Frame, __: AnswerMemory) -> Sequence[bytes] | None:
 
 
 def _closing(text: str, answer: Sequence[bytes] | None = None) -> CloseConnection:
-    return CloseConnection(text, reason=metrics.AUTHENTICATION, answer=answer)
+    return CloseConnection(text, reason=broker_table.AUTHENTICATION, answer=answer)

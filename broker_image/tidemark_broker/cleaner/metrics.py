@@ -2,26 +2,13 @@
 
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from tidemark.metrics import broker_table
+from tidemark.metrics.families import single
+from tidemark.metrics.metric import Metric as Row
 from tidemark_broker.cleaner.log_cleaner import LogCleaner
-
-_GAUGES = {
-    "max_dirty_percent": "Dirty share of the dirtiest compacted log, when it was last looked.",
-    "max_compaction_delay_seconds": "How long a record has waited beyond max.compaction.lag.ms.",
-    "max_buffer_utilization_percent": "How full the last cleaning's memory for keys became.",
-    "seconds_since_last_run": "Seconds since a cleaning ended well; 0 where none has yet.",
-    "uncleanable_partitions": "Compacted logs that were set aside because cleaning them failed.",
-}
-_COUNTERS = {
-    "runs": "Cleanings that ended well.",
-    "failures": "Cleanings that failed.",
-    "read_bytes": "Bytes that cleanings read.",
-    "written_bytes": "Bytes that cleanings wrote.",
-    "unreadable_batches": "Batches that cleanings could not read and left as they are.",
-    "keyless_records": "Records without a key that cleanings took away.",
-}
 
 
 class CleanerCollector(Collector):
@@ -33,15 +20,18 @@ class CleanerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """``tidemark_broker_cleaner_*``."""
         figures = self._cleaner.figures
-        gauges = {
-            "max_dirty_percent": figures.max_dirty_ratio * 100,
-            "max_compaction_delay_seconds": figures.max_overdue_s,
-            "max_buffer_utilization_percent": figures.last_map_utilization * 100,
-            "seconds_since_last_run": self._cleaner.since_last_run_s,
-            "uncleanable_partitions": float(self._cleaner.uncleanable),
+        values: dict[Row, float] = {
+            broker_table.MAX_DIRTY: figures.max_dirty_ratio * 100,
+            broker_table.MAX_COMPACTION_DELAY: figures.max_overdue_s,
+            broker_table.MAX_BUFFER: figures.last_map_utilization * 100,
+            broker_table.SINCE_LAST_RUN: self._cleaner.since_last_run_s,
+            broker_table.UNCLEANABLE: self._cleaner.uncleanable,
+            broker_table.CLEANER_RUNS: figures.runs,
+            broker_table.CLEANER_FAILURES: figures.failures,
+            broker_table.CLEANER_READ: figures.read_bytes,
+            broker_table.CLEANER_WRITTEN: figures.written_bytes,
+            broker_table.UNREADABLE_BATCHES: figures.unreadable_batches,
+            broker_table.KEYLESS_RECORDS: figures.keyless_records,
         }
-        for name, value in gauges.items():
-            yield GaugeMetricFamily(f"tidemark_broker_cleaner_{name}", _GAUGES[name], value=value)
-        for name, meaning in _COUNTERS.items():
-            value = float(getattr(figures, name))
-            yield CounterMetricFamily(f"tidemark_broker_cleaner_{name}", meaning, value=value)
+        for row, value in values.items():
+            yield single(row, value)

@@ -280,6 +280,10 @@ class PartitionLog:
         """How many producers it knows."""
         return len(self.state.producers)
 
+    def knows_producer(self, producer_id: int) -> bool:
+        """Has it something of that producer, in any epoch?"""
+        return producer_id in self.state.producers
+
     def active_producers(self) -> list[ActiveProducer]:
         """What DescribeProducers tells."""
         with self.state.lock:

@@ -138,6 +138,9 @@ class ProducerStates:
     def __len__(self) -> int:
         return len(self._producers)
 
+    def __contains__(self, producer_id: int) -> bool:
+        return producer_id in self._producers
+
     # -- appends -------------------------------------------------------------------------------
 
     def going_on(self, header: BatchHeader) -> ProducerEntry | None:

@@ -14,13 +14,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
+from tidemark.metrics import broker_table
 from tidemark.tls.acceptor import Refusals
 from tidemark.wire.bounds import STRING_BYTES_MAX
 from tidemark.wire.connection import peer_name
 from tidemark.wire.framing import PRODUCE_KEY, FrameError, peek_key
 from tidemark.wire.receiver import Frame, FrameReceiver
 from tidemark_broker.answer_memory import AnswerBudget, AnswerMemory
-from tidemark_broker.net import metrics
 from tidemark_broker.net.budget import RequestBudget
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.metrics import NetMetrics
@@ -57,7 +57,7 @@ class CloseConnection(Exception):  # named as the order it gives
     before, if there is one."""
 
     def __init__(
-        self, text: str, *, reason: str = metrics.ASKED, answer: Sequence[bytes] | None = None
+        self, text: str, *, reason: str = broker_table.ASKED, answer: Sequence[bytes] | None = None
     ) -> None:
         super().__init__(text)
         self.reason = reason
@@ -161,7 +161,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _too_slow(self) -> None:
         """Others wait for the memory that its request takes."""
-        self.end(metrics.SLOW, "its request did not come to an end in time")
+        self.end(broker_table.SLOW, "its request did not come to an end in time")
 
     def pause_writing(self) -> None:
         self._may_write = False
@@ -223,10 +223,12 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _say_why(self, reason: str, text: str) -> None:
         self.shared.metrics.closed(reason)
-        if reason == metrics.AUTHENTICATION:  # strangers do not fill the log
+        if reason == broker_table.AUTHENTICATION:  # strangers do not fill the log
             self.shared.refusals.add(self.peer, text)
             return
-        level = logging.INFO if reason in (metrics.IDLE, metrics.ASKED) else logging.WARNING
+        level = (
+            logging.INFO if reason in (broker_table.IDLE, broker_table.ASKED) else logging.WARNING
+        )
         logger.log(level, "connection from %s closed: %s", self.peer, text)
 
     def close(self) -> None:
@@ -279,7 +281,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Whoever has gone before anything of its was begun may have asked for it again on another
         connection: nobody has looked since reading was paused."""
         if self._rest.is_first and self._transport is not None and has_left(self._transport):
-            self.end(metrics.ASKED, "its client has gone while it rested")
+            self.end(broker_table.ASKED, "its client has gone while it rested")
             return
         self._advance()
 
@@ -297,11 +299,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         return self._unsent
 
     def _not_proven(self) -> None:
-        self.end(metrics.AUTHENTICATION, "it did not prove in time who it is")
+        self.end(broker_table.AUTHENTICATION, "it did not prove in time who it is")
 
     def _end_malformed(self, error: FrameError) -> None:
         stranger = self._deadline is not None
-        self.end(metrics.AUTHENTICATION if stranger else metrics.MALFORMED, str(error))
+        self.end(broker_table.AUTHENTICATION if stranger else broker_table.MALFORMED, str(error))
 
     def _end_deadline(self) -> None:
         if self._deadline is not None:
@@ -366,7 +368,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         except Exception:
             if not self._ended:
                 logger.exception("a request of %s failed", self.peer)
-            self.end(metrics.FAILED, "the request failed inside the broker")
+            self.end(broker_table.FAILED, "the request failed inside the broker")
         else:
             slot.done = True
             slot.memory.hold(sum(map(len, slot.pieces or ())))

@@ -9,10 +9,10 @@ import logging
 
 from prometheus_client import CollectorRegistry
 
+from tidemark.metrics import broker_table
 from tidemark.tls.acceptor import Refusals
 from tidemark.wire.receiver import SCRATCH_BYTES
 from tidemark_broker.answer_memory import AnswerBudget
-from tidemark_broker.net import metrics
 from tidemark_broker.net.budget import RequestBudget
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.connection import OpenSession, ServerConnection, Shared
@@ -121,7 +121,7 @@ class Connections:
         if not self._refusing:
             self._refusing = True
             logger.warning("%d %s are open; further ones are refused", limit, what)
-        self.metrics.closed(metrics.LIMIT)
+        self.metrics.closed(broker_table.LIMIT)
         connection.close()
 
     def _lost(self, connection: ServerConnection) -> None:
@@ -145,7 +145,7 @@ class Connections:
                     continue
                 if connection.ended:
                     connection.abort()
-                connection.end(metrics.IDLE, f"silent for {limit_s:.0f} s")
+                connection.end(broker_table.IDLE, f"silent for {limit_s:.0f} s")
 
     async def _close_parked(self) -> None:
         """While there is no room for requests, those go that hold most of it for what they cannot
@@ -166,7 +166,9 @@ class Connections:
         if missing < self.config.queued_request_bytes_max // _PARKED_SHARE:
             return
         for connection in sorted(parked, key=lambda each: parked[each], reverse=True):
-            connection.end(metrics.SLOW, "others have no room while it holds what it cannot begin")
+            connection.end(
+                broker_table.SLOW, "others have no room while it holds what it cannot begin"
+            )
             missing -= parked[connection]
             if missing <= 0:
                 break
@@ -180,6 +182,7 @@ class Connections:
             for connection in tuple(self._open):
                 if connection.unsent.takes_nothing(_TAKES_NOTHING_S):
                     connection.end(
-                        metrics.SLOW, f"it took nothing of its answers for {_TAKES_NOTHING_S:.0f} s"
+                        broker_table.SLOW,
+                        f"it took nothing of its answers for {_TAKES_NOTHING_S:.0f} s",
                     )
                     connection.abort()

@@ -12,6 +12,7 @@ import uuid
 from dataclasses import dataclass, replace
 
 from tidemark.logfiles.checkpoints import write_epochs
+from tidemark.metrics import tier_table
 from tidemark.tier import transitions
 from tidemark.tier.auxiliary import AbortedRanges, Aux
 from tidemark.tier.head import IllegalTransition, ManifestFenced, TopicDeleted
@@ -20,7 +21,7 @@ from tidemark.tier.open import Tier
 from tidemark.tier.remote_storage_manager import Copied, SegmentData
 from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark_broker.log import PartitionLog, SegmentInfo
-from tidemark_broker.remote_log import eligibility, metrics
+from tidemark_broker.remote_log import eligibility
 from tidemark_broker.remote_log.eligibility import Blocked
 from tidemark_broker.remote_log.failure import CustomMetadataTooLarge, LocalDataMissing
 from tidemark_broker.remote_log.head_writer import HeadWriter
@@ -93,7 +94,7 @@ class Copier:
     async def _copy(self, segment: SegmentInfo) -> None:
         writer, shared, by = self._writer, self._shared, self._writer.term.by
         await shared.quotas.copy.take(segment.size_bytes)
-        shared.metrics.add(metrics.COPY_REQUESTS)
+        shared.metrics.add(tier_table.COPY_REQUESTS)
         try:
             await self._abandon_left_over()
             prepared = await shared.pools.copier.run_to_end(prepare, self._partition.log, segment)
@@ -101,9 +102,9 @@ class Copier:
             await writer.commit(lambda head: transitions.start_copy(head, by, entry))
             await self._upload(entry, prepared.data)
         except Exception:
-            shared.metrics.add(metrics.COPY_ERRORS)
+            shared.metrics.add(tier_table.COPY_ERRORS)
             raise
-        shared.metrics.add(metrics.COPY_BYTES, segment.size_bytes)
+        shared.metrics.add(tier_table.COPY_BYTES, segment.size_bytes)
 
     def _entry(self, segment: SegmentInfo, prepared: _Prepared) -> SegmentEntry:
         partition, term = self._partition, self._writer.term

@@ -8,13 +8,14 @@ has become; a last commit forgets them.
 import logging
 from collections.abc import Sequence
 
+from tidemark.metrics import tier_table
 from tidemark.tier import queries, transitions
 from tidemark.tier.head import Head
 from tidemark.tier.objects import StoreError
 from tidemark.tier.open import Tier
 from tidemark.tier.topics import TopicObject
 from tidemark.tier.transitions import PendingDelete
-from tidemark_broker.remote_log import expiry, metrics
+from tidemark_broker.remote_log import expiry
 from tidemark_broker.remote_log.disabling import follow_local_starts
 from tidemark_broker.remote_log.expiry import Limits
 from tidemark_broker.remote_log.head_writer import HeadWriter
@@ -164,7 +165,7 @@ def delete_objects(
     deleted holds up no other before it."""
     if not due:
         return due, None
-    shared.metrics.add(metrics.DELETE_REQUESTS, len(due))
+    shared.metrics.add(tier_table.DELETE_REQUESTS, len(due))
     try:
         tier.segments.delete([item.entry for item in due])
     except StoreError as error:
@@ -175,7 +176,7 @@ def delete_objects(
         try:
             tier.segments.delete([item.entry])
         except StoreError as error:
-            shared.metrics.add(metrics.DELETE_ERRORS)
+            shared.metrics.add(tier_table.DELETE_ERRORS)
             logger.warning("%s is not deleted yet: %s", item.entry.key, error)
             return due[:number], error
     return due, None

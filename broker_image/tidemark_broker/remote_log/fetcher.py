@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, TypeVar
 
+from tidemark.metrics import tier_table
 from tidemark.tier import queries
 from tidemark.tier.head import ManifestError
 from tidemark.tier.integrity import ObjectDamaged
@@ -21,7 +22,6 @@ from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.segment import SegmentEntry
 from tidemark_broker.log import unpack_limits
-from tidemark_broker.remote_log import metrics
 from tidemark_broker.remote_log.damages import Damages
 from tidemark_broker.remote_log.disabling import fetch_key
 from tidemark_broker.remote_log.pools import PoolFull
@@ -75,7 +75,7 @@ class Fetcher:
         if max_bytes <= 0:
             return RemoteRead(b"", offset)
         await self._shared.quotas.fetch.wait(deadline_s)
-        self._shared.metrics.add(metrics.FETCH_REQUESTS)
+        self._shared.metrics.add(tier_table.FETCH_REQUESTS)
         snapshot = self._snapshot(partition)
 
         def work(tier: Tier) -> tuple[RemoteRead, _Ahead | None]:
@@ -84,7 +84,7 @@ class Fetcher:
         found, ahead = await self._run(
             partition, ("read", offset, max_bytes), work, deadline_s, offset
         )
-        self._shared.metrics.add(metrics.FETCH_BYTES, len(found.data))
+        self._shared.metrics.add(tier_table.FETCH_BYTES, len(found.data))
         self._shared.quotas.fetch.record(len(found.data))
         if ahead is not None:
             self._fetch_ahead(ahead)
@@ -149,7 +149,7 @@ class Fetcher:
             tier = self._shared.guard.tier()
             job: Job[R] = self._jobs.join(key, lambda: work(tier))
         except (StoreError, PoolFull) as error:
-            self._shared.metrics.add(metrics.FETCH_ERRORS)
+            self._shared.metrics.add(tier_table.FETCH_ERRORS)
             raise RemoteUnavailable(str(error)) from error
         try:
             await self._wait(partition, job, deadline_s, offset)
@@ -162,13 +162,13 @@ class Fetcher:
                 raise RemoteUnavailable(f"{error}; it is being deleted") from error
             raise RemoteOffsetOutOfRange(str(error)) from error
         except ObjectDamaged as error:
-            self._shared.metrics.add(metrics.FETCH_ERRORS)
-            self._shared.metrics.add(metrics.INTEGRITY_ERRORS)
+            self._shared.metrics.add(tier_table.FETCH_ERRORS)
+            self._shared.metrics.add(tier_table.INTEGRITY_ERRORS)
             raise RemoteDataCorrupt(str(error)) from error
         except Abandoned:
             raise TimeoutError from None
         except (StoreError, ManifestError, OSError) as error:
-            self._shared.metrics.add(metrics.FETCH_ERRORS)
+            self._shared.metrics.add(tier_table.FETCH_ERRORS)
             if isinstance(error, StoreError):
                 self._shared.guard.suspect()
             raise RemoteUnavailable(str(error)) from error

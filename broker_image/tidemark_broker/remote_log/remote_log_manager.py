@@ -12,6 +12,8 @@ import uuid
 from collections.abc import Awaitable, Mapping
 from typing import Self, TypeVar
 
+from tidemark.metrics import tier_table
+from tidemark.metrics.metric import Metric
 from tidemark.tier.head import ManifestError
 from tidemark.tier.integrity import ObjectDamaged
 from tidemark.tier.objects import StoreError
@@ -20,7 +22,7 @@ from tidemark.tier.reader import Snapshot
 from tidemark.tier.segment import SegmentEntry
 from tidemark.tiering import Tiering
 from tidemark_broker.config import BrokerConfig
-from tidemark_broker.remote_log import bootstrap, eligibility, metrics, topic_deletion
+from tidemark_broker.remote_log import bootstrap, eligibility, topic_deletion
 from tidemark_broker.remote_log.disabling import follow_disablement
 from tidemark_broker.remote_log.failure import Failure
 from tidemark_broker.remote_log.fetcher import Fetcher
@@ -206,14 +208,14 @@ class RemoteLogManager:
 
     async def bootstrap(self, partition: Partition, up_to_offset: int) -> BootstrapPoint:
         """See the protocol."""
-        self._shared.metrics.add(metrics.AUX_REQUESTS)
+        self._shared.metrics.add(tier_table.AUX_REQUESTS)
         try:
             call = self._shared.pools.expiration.run(
                 bootstrap.bootstrap_point, self._tier(), partition, up_to_offset
             )
             return await self._translated(call)
         except Exception:
-            self._shared.metrics.add(metrics.AUX_ERRORS)
+            self._shared.metrics.add(tier_table.AUX_ERRORS)
             raise
 
     # ------------------------------------------------------------ status
@@ -275,7 +277,7 @@ class RemoteLogManager:
     def _store_is_back(self) -> None:
         self._context.purgatory.notify(self._shared.store_key)
 
-    def _gauges(self) -> Mapping[str, float]:
+    def _gauges(self) -> Mapping[Metric, float]:
         """Read from another thread; copies what may change under it."""
         led = [tasks for tasks in tuple(self._tasks.values()) if tasks.writer.loaded is not None]
         totals = [tasks.writer.totals for tasks in led]
@@ -286,22 +288,22 @@ class RemoteLogManager:
         ]
         pools, status = self._shared.pools, self.status()
         return {
-            metrics.COPY_LAG_BYTES: sum(each.size_bytes for each in lags),
-            metrics.COPY_LAG_SEGMENTS: sum(each.segments for each in lags),
-            metrics.DELETE_LAG_BYTES: sum(each.pending_bytes for each in totals),
-            metrics.DELETE_LAG_SEGMENTS: sum(each.pending_segments for each in totals),
-            metrics.SIZE_BYTES: sum(each.live_bytes for each in totals),
-            metrics.METADATA_COUNT: sum(each.live_segments for each in totals),
-            metrics.MANAGER_IDLE: pools.expiration.idle_share,
-            metrics.COPIER_IDLE: pools.copier.idle_share,
-            metrics.READER_QUEUE: pools.fetcher.queue_size,
-            metrics.READER_IDLE: pools.fetcher.idle_share,
-            metrics.CACHE_BYTES: self._fetcher.size_bytes + self._shared.guard.page_cache_bytes,
+            tier_table.COPY_LAG_BYTES: sum(each.size_bytes for each in lags),
+            tier_table.COPY_LAG_SEGMENTS: sum(each.segments for each in lags),
+            tier_table.DELETE_LAG_BYTES: sum(each.pending_bytes for each in totals),
+            tier_table.DELETE_LAG_SEGMENTS: sum(each.pending_segments for each in totals),
+            tier_table.SIZE_BYTES: sum(each.live_bytes for each in totals),
+            tier_table.METADATA_COUNT: sum(each.live_segments for each in totals),
+            tier_table.MANAGER_IDLE: pools.expiration.idle_share,
+            tier_table.COPIER_IDLE: pools.copier.idle_share,
+            tier_table.READER_QUEUE: pools.fetcher.queue_size,
+            tier_table.READER_IDLE: pools.fetcher.idle_share,
+            tier_table.CACHE_BYTES: self._fetcher.size_bytes + self._shared.guard.page_cache_bytes,
             **self._sweeps.gauges(),
-            metrics.PARTITION_ERRORS: sum(
+            tier_table.PARTITION_ERRORS: sum(
                 self._failure_of(each) is not None for each in tuple(self._tasks.values())
             ),
-            metrics.STORE_AVAILABLE: float(bool(status.store_id) and not status.error),
+            tier_table.STORE_AVAILABLE: float(bool(status.store_id) and not status.error),
         }
 
     # ------------------------------------------------------------ the store
@@ -317,7 +319,7 @@ class RemoteLogManager:
         try:
             return await call
         except ObjectDamaged as error:
-            self._shared.metrics.add(metrics.INTEGRITY_ERRORS)
+            self._shared.metrics.add(tier_table.INTEGRITY_ERRORS)
             raise RemoteDataCorrupt(str(error)) from error
         except (StoreError, ManifestError, PoolFull, OSError) as error:
             if isinstance(error, StoreError):

@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 
+from tidemark.metrics import tier_table
 from tidemark_broker.purgatory import DelayedOperationKey, Signal
 from tidemark_broker.quotas.rate import Windows
-from tidemark_broker.remote_log import metrics
 from tidemark_broker.remote_log.metrics import RemoteMetrics
 from tidemark_broker.remote_log.pools import Pool
 from tidemark_broker.remote_log.quota import RemoteQuota
@@ -69,13 +69,13 @@ class RemoteQuotas:
             copy=RemoteQuota(
                 settings.copy_bytes_per_second,
                 copy,
-                partial(counters.add, metrics.COPY_THROTTLED),
+                partial(counters.add, tier_table.COPY_THROTTLED),
                 now,
             ),
             fetch=RemoteQuota(
                 settings.fetch_bytes_per_second,
                 fetch,
-                partial(counters.add, metrics.FETCH_THROTTLED),
+                partial(counters.add, tier_table.FETCH_THROTTLED),
                 now,
             ),
         )

@@ -13,11 +13,12 @@ import threading
 import uuid
 from collections.abc import Mapping
 
+from tidemark.metrics import tier_table
+from tidemark.metrics.metric import Metric
 from tidemark.tier.objects import StoreError
 from tidemark.tier.open import Tier
 from tidemark.tier.sweep_lease import SweepLease, SweptElsewhere
 from tidemark.tier.sweeper import Sweeper, SweepReport
-from tidemark_broker.remote_log import metrics
 from tidemark_broker.remote_log.failure import jittered
 from tidemark_broker.remote_log.pools import PoolFull
 from tidemark_broker.remote_log.shared import Shared
@@ -50,14 +51,14 @@ class Sweeps:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def gauges(self) -> Mapping[str, float]:
+    def gauges(self) -> Mapping[Metric, float]:
         """What this broker's last sweep has left."""
         left = self._last.left
         return {
-            metrics.ORPHANS: left.orphans,
-            metrics.ORPHAN_BYTES: left.size_bytes,
-            metrics.UNFINISHED_UPLOADS: left.uploads,
-            metrics.UNKNOWN_OBJECTS: left.unknown,
+            tier_table.ORPHANS: left.orphans,
+            tier_table.ORPHAN_BYTES: left.size_bytes,
+            tier_table.UNFINISHED_UPLOADS: left.uploads,
+            tier_table.UNKNOWN_OBJECTS: left.unknown,
         }
 
     async def _run(self) -> None:
@@ -119,8 +120,8 @@ class Sweeps:
     def _report(self, report: SweepReport) -> None:
         self._last = report
         removed = report.removed.count + report.uploads_removed
-        self._shared.metrics.add(metrics.SWEPT_OBJECTS, removed)
-        self._shared.metrics.add(metrics.SWEPT_BYTES, report.removed.size_bytes)
+        self._shared.metrics.add(tier_table.SWEPT_OBJECTS, removed)
+        self._shared.metrics.add(tier_table.SWEPT_BYTES, report.removed.size_bytes)
         if report.orphans.count or report.uploads.count or report.unknown or report.troubles:
             logger.warning(
                 "the tier has %d objects and %d unfinished uploads that nothing names (%s); %d are "

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from tidemark.metrics import broker_table
+from tidemark.metrics.families import single
 from tidemark_broker.transactions.coordinator import TransactionCoordinator
 
 
@@ -16,19 +18,7 @@ class TransactionsCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Sums over the partitions of ``__transaction_state`` that this broker leads."""
-        shards = list(self._coordinator.shards())
-        yield GaugeMetricFamily(
-            "tidemark_broker_transactional_ids",
-            "Transactional ids that this broker coordinates.",
-            value=self._coordinator.count,
-        )
-        yield GaugeMetricFamily(
-            "tidemark_broker_transactions_bytes",
-            "Memory that they take, of tidemark.transactions.bytes.max.",
-            value=sum(each.weight_bytes for each in shards),
-        )
-        yield GaugeMetricFamily(
-            "tidemark_broker_transactions_without_markers",
-            "Transactions that are decided, and not every partition of which has its marker.",
-            value=self._coordinator.markers.unfinished,
-        )
+        weight = sum(each.weight_bytes for each in list(self._coordinator.shards()))
+        yield single(broker_table.TRANSACTIONAL_IDS, self._coordinator.count)
+        yield single(broker_table.TRANSACTIONS_BYTES, weight)
+        yield single(broker_table.WITHOUT_MARKERS, self._coordinator.markers.unfinished)

@@ -94,7 +94,7 @@ def _catch_signals() -> threading.Event:
 
 def _print(addresses: Addresses, output: str, *, authorize: bool | None) -> None:
     if output == "json":
-        print(addresses.as_json())
+        print(addresses.as_json(), flush=True)  # who reads it from a pipe waits for it
         return
     console.print(f"kubeconfig  {addresses.kubeconfig}", highlight=False, soft_wrap=True)
     console.print(f"bootstrap   {addresses.bootstrap}", highlight=False, soft_wrap=True)

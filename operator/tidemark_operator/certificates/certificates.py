@@ -51,8 +51,9 @@ class OwnLeaf:
         self.cluster_id: str | None = None
         self.files = TlsFiles(self._folder)
 
-    def follow(self, held: Authorities) -> None:
-        """Issue it where there is none, or the present one does not fit any more (blocks)."""
+    def follow(self, held: Authorities) -> KeyPair:
+        """Issue it where there is none, or the present one does not fit any more (blocks); the one
+        in force."""
         now, me = self._now(), Identity(held.cluster_id)
         fits = (
             self._leaf is not None
@@ -60,13 +61,14 @@ class OwnLeaf:
             and authority.is_issued_by(self._leaf, held.issuing)
             and not authority.is_due(self._leaf, now)
         )
-        if fits and self._trusted == held.trusted:
-            return
+        if self._leaf is not None and fits and self._trusted == held.trusted:
+            return self._leaf
         if not fits or self._leaf is None:
             self._leaf = authority.issue(held.issuing, me, now)
         self._trusted = held.trusted
         write_files(self._folder, leaf_data(self._leaf, held.trusted))
         self.cluster_id = held.cluster_id
+        return self._leaf
 
     def close(self) -> None:
         """Remove the folder."""

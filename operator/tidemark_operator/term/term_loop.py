@@ -20,6 +20,7 @@ from tidemark_operator.certificates.certificates import Certificates, OwnLeaf, a
 from tidemark_operator.certificates.clients import ClientCertificates
 from tidemark_operator.certificates.formats import read_authority
 from tidemark_operator.certificates.keepers import Keeper, KeptByAnother, SecretKeeper
+from tidemark_operator.certificates.rotation import Authorities
 from tidemark_operator.clock import utc_now, wall_ms
 from tidemark_operator.controller.events import normal
 from tidemark_operator.controller.status.conditions import render, summary
@@ -28,7 +29,8 @@ from tidemark_operator.events import EventWriter
 from tidemark_operator.health import Echoes, Pulse
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError, NotFound
-from tidemark_operator.kube.kinds import CLUSTER, USER, Json
+from tidemark_operator.kube.informer import Informer
+from tidemark_operator.kube.kinds import CLUSTER, MANY, USER, Json, Key, Kind
 from tidemark_operator.leadership.lease_kept import keep_lease, let_lease_go
 from tidemark_operator.leadership.terms import (
     EpochsExhausted,
@@ -43,6 +45,7 @@ from tidemark_operator.objects.client import ObjectClient
 from tidemark_operator.objects.statuses import StatusWriter
 from tidemark_operator.objects.store import ObjectStore
 from tidemark_operator.reconcile.first_reports import FirstReports
+from tidemark_operator.reconcile.measure import measure
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.reconcile.workers import LastPass
@@ -66,8 +69,8 @@ LEAVES_LOOKED_AT = 200
 
 
 class TermLoop:
-    """Belongs to the main loop. The Lease's news come by ``won`` and ``lost``, the watches' by
-    ``arrived`` and ``drain``."""
+    """Belongs to the main loop. The Lease's news come by ``won`` and ``lost``, those of kopf's
+    watches by ``arrived`` and ``drain``; the informers' follower."""
 
     def __init__(
         self,
@@ -118,15 +121,38 @@ class TermLoop:
     def drain(self) -> None:
         """Take in what the watches brought, in one go however much it is."""
         while self.arrived:
-            body, gone = self.arrived.popleft()
-            self._echoes.heard(body["kind"])
-            if self._term is not None:
-                self._term.deliver(body, gone)
-            elif gone:
-                self._objects.remove(body)
-            else:
-                self._objects.put(body)
+            self.brought(*self.arrived.popleft())
         self._changed.set()
+
+    def brought(self, body: Json, gone: bool) -> None:
+        """A watch has brought an object."""
+        self._echoes.heard(body["kind"])
+        self._take(body, gone)
+
+    def found(self, body: Json) -> None:
+        """An object stands in a list. That its watch lives it does not tell."""
+        self._take(body, gone=False)
+
+    def listed(self, kind: Kind, present: set[Key], version: int) -> None:
+        """These were all, and a watch tells what happens from then on: nothing from before that is
+        awaited of it."""
+        self._echoes.heard(kind.kind)
+        for key in self._objects.keep(kind, present, version):
+            if self._term is not None:
+                self._term.services.queue.add(key)
+
+    def _take(self, body: Json, gone: bool) -> None:
+        if self._term is not None:
+            self._term.deliver(body, gone)
+        elif gone:
+            self._objects.remove(body)
+        else:
+            self._objects.put(body)
+
+    def measure(self) -> None:
+        """Bring the gauges up to date, as far as there is a term."""
+        if self._term is not None:
+            measure(self._term.services)
 
     def pulse(self) -> Pulse:
         """What /healthz judges."""
@@ -206,7 +232,7 @@ class TermLoop:
         certificates, client_certificates = Certificates(*of_this), ClientCertificates(*of_this)
         named = [each.key.rpartition("/")[2] for each in taken.state.brokers.values()]
         held = await certificates.authorities(named)
-        await asyncio.to_thread(self._own_leaf.follow, held)
+        await self._follow(held)
         taken.state.strangers_key = held.strangers
         taken.state.cluster = dataclasses.replace(
             taken.state.cluster,
@@ -232,11 +258,14 @@ class TermLoop:
         )
         self._excuse = ""
         self._metrics.controller_epoch.set(taken.state.controller_epoch)
+        self._metrics.term.set(1)
         try:
             await self._term.run()
         finally:
             self._term = None
             self._without_term_since_s = time.monotonic()
+            self._metrics.term.set(0)
+            self._metrics.measured.forget()
 
     def _services(
         self,
@@ -252,7 +281,12 @@ class TermLoop:
         return Services(
             cluster_key=taken.cluster_key,
             state=taken.state,
-            committer=Committer(taken.state, taken.store, busy=lambda: queue.running >= BUSY_KEYS),
+            committer=Committer(
+                taken.state,
+                taken.store,
+                busy=lambda: queue.running >= BUSY_KEYS,
+                reports=first_reports,
+            ),
             engine=brokers,
             objects=self._objects,
             client=client,
@@ -264,6 +298,8 @@ class TermLoop:
             certificates=certificates,
             client_certificates=client_certificates,
             allowed_endpoints=self._settings.allowed_endpoints,
+            controller_addresses=self._settings.controller_addresses,
+            leads=self._leads,
             first_reports=first_reports,
         )
 
@@ -277,6 +313,15 @@ class TermLoop:
                 if leaf is not None:
                     yield key.name, leaf
 
+    async def follow_objects(self, api: KubeApi) -> None:
+        """Know the objects of which there are thousands, leading or not, until cancelled. That each
+        watch begins is awaited, also where nothing is ever written."""
+        async with asyncio.TaskGroup() as group:
+            for kind in MANY:
+                self._echoes.wrote(kind.kind, self._echoes.begins())
+                informer = Informer(api, kind, self._settings.namespace, self)
+                group.create_task(informer.run(), name=f"informer of {kind.plural}")
+
     async def follow_authority(self, api: KubeApi) -> None:
         """Keep this process's own leaf as the authority is, leading or not, until cancelled."""
         while True:
@@ -285,10 +330,16 @@ class TermLoop:
                 name = self._settings.cluster or await self._oldest_cluster(api)
                 kept = name and await self._keeper_of(api).read(authority_name(name))
                 if kept:
-                    held = read_authority(kept.data)
-                    await asyncio.to_thread(self._own_leaf.follow, held)
+                    await self._follow(read_authority(kept.data))
             except (KubeError, KeptByAnother, BadCertificate, OSError) as error:
                 logger.warning("the certificate authority cannot be read: %s", error)
+
+    async def _follow(self, held: Authorities) -> None:
+        """See that this process's leaf is of that authority, and show when either ends."""
+        leaf = await asyncio.to_thread(self._own_leaf.follow, held)
+        for name, pair in (("authority", held.issuing), ("controller", leaf)):
+            ends = pair.parsed.not_valid_after_utc
+            self._metrics.certificate_expiry.labels(name).set(ends.timestamp())
 
     async def _oldest_cluster(self, api: KubeApi) -> str:
         found = await api.list_all(CLUSTER, self._settings.namespace)

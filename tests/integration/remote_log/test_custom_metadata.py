@@ -4,9 +4,9 @@ import itertools
 
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.tiered_host import TOPIC_ID, TieredHost
+from tidemark.metrics import tier_table
 from tidemark.tier import queries
 from tidemark.tier.remote_storage_manager import decode_custom_metadata
-from tidemark_broker.remote_log import metrics
 from tidemark_broker.replication.partition import log_start
 
 LIMIT = "remote.log.metadata.custom.metadata.max.bytes"
@@ -37,7 +37,7 @@ async def test_above_the_limit_copying_stops_and_nothing_is_recorded(
     assert host.live() == []
     await host.until(lambda: not host.objects() and host.head().is_empty)
     counted = host.remote._shared.metrics.values()
-    assert (counted[metrics.COPY_REQUESTS], counted[metrics.COPY_ERRORS]) == (1, 1)
+    assert (counted[tier_table.COPY_REQUESTS], counted[tier_table.COPY_ERRORS]) == (1, 1)
     # It stays stopped, also with a higher limit, and local data stays; expiration goes on.
     host.cluster_config[LIMIT] = "128"
     await host.apply()

@@ -11,11 +11,11 @@ from kio.schema.errors import ErrorCode
 
 from tests.integration.remote_log.fetch_client import Client, offsets_of
 from tests.integration.remote_log.tiered_host import NOW_MS, TOPIC_ID, TieredHost
+from tidemark.metrics import tier_table
 from tidemark.records.batch import iter_headers, restamp
 from tidemark.tier import queries
 from tidemark.tier.remote_storage_manager import Copied, RemoteStorageManager, SegmentData
 from tidemark.tier.segment import SegmentEntry
-from tidemark_broker.remote_log import metrics
 from tidemark_broker.replication.partition import log_start
 from tidemark_broker.replication.remote import RemoteDataCorrupt
 
@@ -31,7 +31,7 @@ def log_of(host: TieredHost, segment: int, number: int = 0) -> Path:
 
 
 def errors_counted(host: TieredHost) -> int:
-    return host.remote._shared.metrics.values()[metrics.INTEGRITY_ERRORS]
+    return host.remote._shared.metrics.values()[tier_table.INTEGRITY_ERRORS]
 
 
 async def test_another_partitions_segment_under_this_key(client: Client) -> None:
@@ -51,7 +51,7 @@ async def test_another_partitions_segment_under_this_key(client: Client) -> None
     for words in (entry.log_key, str(host.tier_path), "restore the object", "RecordDeletion"):
         assert words in summary.error_message
     assert errors_counted(host) == 1
-    assert host.gauge(metrics.PARTITION_ERRORS) == 1
+    assert host.gauge(tier_table.PARTITION_ERRORS) == 1
 
     before, after = await client.fetch(0), await client.fetch(entry.end_offset_inclusive + 1)
     assert (offsets_of(before[0])[0], offsets_of(after[0])[0]) == (

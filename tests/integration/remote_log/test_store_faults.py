@@ -12,8 +12,8 @@ import pytest
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.orphans import no_orphans
 from tests.integration.remote_log.tiered_host import TieredHost
+from tidemark.metrics import tier_table
 from tidemark.tiering import DisablePolicy, TieringState
-from tidemark_broker.remote_log import metrics
 from tidemark_broker.remote_log.settings import RemoteSettings
 from tidemark_broker.remote_log.store import StoreGuard
 from tidemark_broker.replication.partition import log_start
@@ -30,7 +30,7 @@ async def copied_before(host: TieredHost) -> int:
 async def all_is_well(host: TieredHost, records: int) -> None:
     """The fault is over: every record is there, in one line, and nothing beside them."""
     await host.until(lambda: not host.remote.status().error, 30)
-    await host.until(lambda: host.gauge(metrics.STORE_AVAILABLE) == 1)
+    await host.until(lambda: host.gauge(tier_table.STORE_AVAILABLE) == 1)
     await host.copied()
     await host.until(lambda: not host.summary.error_reason)
     ranges = host.live()
@@ -60,8 +60,8 @@ async def unavailable(host: TieredHost, reason: str, *words: str) -> None:
     for text in (host.remote.status().error, host.summary.error_message):
         assert all(word in text for word in words), text
         assert "Traceback" not in text
-    assert host.gauge(metrics.STORE_AVAILABLE) == 0
-    assert host.gauge(metrics.PARTITION_ERRORS) == 1
+    assert host.gauge(tier_table.STORE_AVAILABLE) == 0
+    assert host.gauge(tier_table.PARTITION_ERRORS) == 1
     start = host.partition.log.local_log_start_offset
     await host.upkeep.apply_retention()
     assert host.partition.log.local_log_start_offset == start
@@ -116,8 +116,8 @@ async def test_a_data_folder_that_refuses_is_the_partitions_reason(host: TieredH
     await host.produce(300)
     await host.until(lambda: host.summary.error_reason == "StoreNotAFile")
     assert not host.remote.status().error
-    first = host.remote._shared.metrics.values()[metrics.COPY_ERRORS]
-    await host.until(lambda: host.remote._shared.metrics.values()[metrics.COPY_ERRORS] > first)
+    first = host.remote._shared.metrics.values()[tier_table.COPY_ERRORS]
+    await host.until(lambda: host.remote._shared.metrics.values()[tier_table.COPY_ERRORS] > first)
     data.unlink()
     away.rename(data)
     await all_is_well(host, 600)

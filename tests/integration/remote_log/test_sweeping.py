@@ -8,8 +8,8 @@ from tests.integration.remote_log.orphans import swept_clean
 from tests.integration.remote_log.test_fencing import new_entry, ready
 from tests.integration.remote_log.tiered_host import TieredHost
 from tests.orphans import look
+from tidemark.metrics import tier_table
 from tidemark.tier.sweep_lease import Left, SweepLease
-from tidemark_broker.remote_log import metrics
 
 SWEEP = "tidemark.remote.sweep.enable"
 SOON = {"tidemark_remote_sweep_interval_ms": 100, "tidemark_remote_sweep_delay_ms": 0}
@@ -37,7 +37,7 @@ async def test_a_broker_sweeps_what_a_fenced_copier_left(make_host: MakeHost) ->
     left = leave_orphan(host)
     await host.until(lambda: not set(left) & set(host.objects()))
     assert host.objects() == kept
-    await host.until(lambda: host.remote._shared.metrics.values()[metrics.SWEPT_OBJECTS] == 2)
+    await host.until(lambda: host.remote._shared.metrics.values()[tier_table.SWEPT_OBJECTS] == 2)
     end = host.partition.log.highest_remote_offset + 1
     assert (await host.read_tier(0, end))[-1] == end - 1
 
@@ -46,8 +46,8 @@ async def test_what_is_young_is_shown_and_stays(make_host: MakeHost) -> None:
     host = make_host(tidemark_remote_sweep_interval_ms=100)
     await tiered(host)
     left = leave_orphan(host)
-    await host.until(lambda: host.gauge(metrics.ORPHANS) == 2)
-    assert host.gauge(metrics.ORPHAN_BYTES) == 8
+    await host.until(lambda: host.gauge(tier_table.ORPHANS) == 2)
+    assert host.gauge(tier_table.ORPHAN_BYTES) == 8
     told = SweepLease(host.tier().store, "test", lambda: 0).left
     await host.until(lambda: told() == Left(orphans=2, size_bytes=8))
     assert set(left) <= set(host.objects())

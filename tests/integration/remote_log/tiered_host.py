@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.certificates import folder_of
 from tests.control_messages import partition_states
+from tidemark.metrics.metric import Metric
 from tidemark.records.batch import iter_headers
 from tidemark.records.builder import Record, build_batch
 from tidemark.tier import queries
@@ -218,10 +219,10 @@ class TieredHost:
             for entry in queries.live_segments(self.head(), pages)
         ]
 
-    def gauge(self, name: str) -> float:
+    def gauge(self, row: Metric) -> float:
         """A figure of the remote log manager."""
         samples = [s for family in self.remote.collector().collect() for s in family.samples]
-        return next(sample.value for sample in samples if sample.name == name)
+        return next(sample.value for sample in samples if sample.name == row.name)
 
     def _grant(self, partition: Partition, change: control.IsrChange) -> None:
         known = self.rows[change.partition]

@@ -21,6 +21,7 @@ from tidemark_operator.controller import elections, snapshot
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.status import broker_status
 from tidemark_operator.metrics import Metrics
+from tidemark_operator.objects.store import ObjectStore
 from tidemark_operator.reconcile import measure
 from tidemark_operator.topic_changes import creation
 
@@ -32,7 +33,7 @@ class Measured:
 
     def __init__(self, state: ControllerState) -> None:
         self.state, self.metrics, self.disablements = state, Metrics(), None
-        self.queue = self
+        self.queue, self.objects = self, ObjectStore()
         self.depth = 0
 
     def head_age_s(self) -> float:
@@ -119,7 +120,7 @@ def test_twenty_times_as_many_topics_do_not_make_one_dearer(
     assert many.total() <= 1.2 * few.total() + 10, dearer(few, many)
 
 
-def test_what_is_counted_every_few_seconds_looks_at_no_row_that_is_well() -> None:
+def test_what_is_counted_for_the_page_looks_at_no_row_that_is_well() -> None:
     world = served(FEW)
     found = cost(world, lambda each: measure.measure(Measured(each.state)))  # type: ignore[arg-type]
     assert "measure" in found

@@ -25,6 +25,7 @@ from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata, i
 from tidemark_broker.replication.partition import isr, prefix
 from tidemark_broker.replication.partition.leader import LeaderRole
 from tidemark_broker.replication.partition.prefix import Doubt, Standing
+from tidemark_broker.replication.partition.refused_batches import RefusedBatches
 from tidemark_broker.replication.partition.retention_mode import retention_mode
 from tidemark_broker.replication.partition.state_file import StoredState
 from tidemark_broker.replication.partition.state_writer import StateWriter
@@ -63,6 +64,7 @@ class ReplicaContext:
     failures: StorageFailures = field(default_factory=StorageFailures)
     states: StateWriter = field(default_factory=StateWriter)
     stall: Stall = field(default_factory=Stall)
+    refused: RefusedBatches = field(default_factory=RefusedBatches)
     remote: "RemoteLog[Partition] | None" = None
     #: Told when a disk lost records that were appended: the broker cannot answer for its ISRs.
     records_lost: Callable[[], None] | None = None

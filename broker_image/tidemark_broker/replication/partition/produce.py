@@ -80,6 +80,7 @@ def begin(
         return _append(
             partition,
             acks,
+            data,
             lambda: partition.log.append_as_leader(
                 data,
                 leader_epoch=partition.leader_epoch,
@@ -123,6 +124,7 @@ def begin_marker(
     return _append(
         partition,
         ACKS_ALL,
+        b"",
         lambda: partition.log.append_marker(
             marker,
             producer_id=producer_id,
@@ -179,7 +181,8 @@ class DelayedAppend:
             except RecordsInDoubt:
                 return self._append(await in_record_thread(batch_contents, self._data))
         except ThreadsBusy as error:
-            return ProduceResult(error=ErrorCode.request_timed_out, message=str(error))
+            busy = ProduceResult(error=ErrorCode.request_timed_out, message=str(error))
+            return _to_come_again(self._partition, self._data, busy)
         except LogError as error:
             return _refused(self._partition, error)
         finally:
@@ -212,18 +215,26 @@ def _refused(partition: Partition, error: LogError) -> ProduceResult:
     )
 
 
-def _append(partition: Partition, acks: int, append: Callable[[], AppendInfo]) -> ProduceResult:
+def _append(
+    partition: Partition, acks: int, data: bytes, append: Callable[[], AppendInfo]
+) -> ProduceResult:
+    context = partition.context
     refusal = _refusal(partition, acks)
     if refusal is not None:
-        return refusal
-    context = partition.context
+        return _to_come_again(partition, data, refusal)
     if not context.failures.may_try(partition.tp, context.monotonic()):
-        return ProduceResult(error=ErrorCode.kafka_storage_error)
+        refusal = ProduceResult(error=ErrorCode.kafka_storage_error)
+        return _to_come_again(partition, data, refusal)
+    if len(context.refused):
+        refusal = _overtaking(partition, data)
+        if refusal is not None:
+            return refusal
     try:
         info = append()
     except StorageError as error:
         partition.storage_failed(error)
-        return ProduceResult(error=error.error_code, message=str(error))
+        refusal = ProduceResult(error=error.error_code, message=str(error))
+        return _to_come_again(partition, data, refusal)
     except LogError as error:
         return _refused(partition, error)
     context.failures.succeeded(partition.tp)
@@ -238,6 +249,29 @@ def _append(partition: Partition, acks: int, append: Callable[[], AppendInfo]) -
         log_start_offset=partition.log.log_start_offset,
         leader_epoch=partition.leader_epoch,
         end_offset=info.next_offset,
+    )
+
+
+def _to_come_again(partition: Partition, data: bytes, refusal: ProduceResult) -> ProduceResult:
+    """Nothing of it was looked at. What the log knows of a producer tells by itself that a batch is
+    missing."""
+    refused, context = partition.context.refused, partition.context
+    refused.note(partition.tp, data, context.monotonic(), partition.log.knows_producer)
+    return refusal
+
+
+def _overtaking(partition: Partition, data: bytes) -> ProduceResult | None:
+    """What to answer where an earlier batch of the producer was refused, and is still to come."""
+    context = partition.context
+    missing = context.refused.before(
+        partition.tp, data, context.monotonic(), partition.log.knows_producer
+    )
+    if missing is None:
+        return None
+    return ProduceResult(
+        error=ErrorCode.out_of_order_sequence_number,
+        message=f"sequence number {missing} of this producer was refused before: send it first",
+        log_start_offset=partition.log_start_offset,
     )
 
 

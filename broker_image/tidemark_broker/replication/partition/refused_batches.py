@@ -1,0 +1,94 @@
+"""What producers that a log does not know were refused lately, so that nothing overtakes it.
+
+A client has several batches of one partition under way. Where the first one is refused, because
+the replica does not lead yet or its ISR is too small, and that changes before the next one is read,
+the next one must not be taken: the client takes its success for that of the first one too
+(librdkafka's ``rd_kafka_dr_implicit_ack``), which is nowhere. Of a producer that the log knows the
+sequence number tells (OUT_OF_ORDER_SEQUENCE_NUMBER); of one that it does not know any sequence
+number is taken (KIP-360). So the lowest one that was refused is remembered until it comes again,
+as KIP-890 does with batches that wait for a verification.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tidemark.configuration.values import INT32_MAX
+from tidemark.records.batch import NO_PRODUCER_ID, BatchHeader, Buffer, CorruptBatch, read_header
+from tidemark_broker.replication.types import TopicPartition
+
+#: Of all producers and partitions of a broker; beyond it the oldest are forgotten.
+REFUSED_MAX = 4096
+#: A client sends again within a second or so. One that has given the batch up, and goes on behind
+#: it all the same, is taken after this.
+KEPT_S = 60.0
+
+
+#: Of a producer id: has the log something of it?
+Knows = Callable[[int], bool]
+
+
+class _Key(NamedTuple):
+    tp: TopicPartition
+    producer_id: int
+    producer_epoch: int
+
+
+class _Refused(NamedTuple):
+    sequence: int
+    at_s: float
+
+
+class RefusedBatches:
+    """Of one broker. Times are monotonic, in seconds."""
+
+    def __init__(self) -> None:
+        self._lowest: dict[_Key, _Refused] = {}
+
+    def __len__(self) -> int:
+        return len(self._lowest)
+
+    def note(self, tp: TopicPartition, data: Buffer, now_s: float, knows: Knows) -> None:
+        """A batch was refused, and may come again; nothing is remembered of a producer that the log
+        ``knows``."""
+        found = _produced(tp, data)
+        if found is None or knows(found[0].producer_id):
+            return
+        key, sequence = found
+        known = self._lowest.pop(key, None)
+        if known is not None and _is_behind(sequence, known.sequence):
+            sequence = known.sequence
+        self._lowest[key] = _Refused(sequence, now_s)
+        if len(self._lowest) > REFUSED_MAX:
+            del self._lowest[next(iter(self._lowest))]
+
+    def before(self, tp: TopicPartition, data: Buffer, now_s: float, knows: Knows) -> int | None:
+        """The sequence number that has to come before this batch; None where nothing has to, or
+        this is it, or the log ``knows`` the producer by now."""
+        found = _produced(tp, data)
+        if found is None:
+            return None
+        key, sequence = found
+        known = self._lowest.get(key)
+        if known is None:
+            return None
+        is_late = now_s - known.at_s >= KEPT_S
+        if _is_behind(sequence, known.sequence) and not (is_late or knows(key.producer_id)):
+            return known.sequence
+        del self._lowest[key]
+        return None
+
+
+def _produced(tp: TopicPartition, data: Buffer) -> tuple[_Key, int] | None:
+    """Whose batch that is, and its first sequence number; None where it has none."""
+    try:
+        header: BatchHeader = read_header(data)
+    except CorruptBatch:
+        return None
+    if header.producer_id <= NO_PRODUCER_ID or header.base_sequence < 0:
+        return None
+    return _Key(tp, header.producer_id, header.producer_epoch), header.base_sequence
+
+
+def _is_behind(sequence: int, other: int) -> bool:
+    """They go on with 0 behind 2^31 - 1."""
+    return 0 < (sequence - other) & INT32_MAX <= INT32_MAX // 2

@@ -1,0 +1,59 @@
+"""What a running cluster shows is what the table of metrics says, and nothing else."""
+
+import re
+import urllib.request
+
+from tests.conformance.local_cluster import Cluster
+from tests.monitoring.exposition import differences
+from tidemark.metrics import (
+    broker_table,
+    operator_table,
+    process_table,
+    tier_table,
+    topic_table,
+)
+from tidemark_broker.api.dispatcher import APIS
+from tidemark_cli.local import processes
+from tidemark_operator.controller.status.reasons import TABLE
+
+#: What brokers ask one another, by the names in ``tidemark_broker.broker``.
+AMONG_BROKERS = ("ReplicaFetch", "WriteMarkers", "AskCoordinator")
+
+
+def page(cluster: Cluster, process: str, path: str = "/metrics") -> str:
+    """As Prometheus would get it."""
+    record = processes.find(cluster.local.layout, process)
+    assert record is not None
+    url = f"http://{record.ready['metrics']}{path}"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def test_the_operator_shows_what_the_table_says(local_cluster: Cluster) -> None:
+    rows = (*operator_table.ALL, *process_table.ALL)
+    reasons = {each.name for reasons in TABLE.values() for each in reasons}
+    shown = page(local_cluster, "operator")
+    assert differences(shown, rows, {"reason": reasons}) == []
+    assert "\ntidemark_operator_term 1.0\n" in shown
+
+
+def test_a_broker_shows_what_the_table_says(local_cluster: Cluster) -> None:
+    local_cluster.new_topic()
+    rows = (*broker_table.ALL, *tier_table.ALL, *process_table.ALL)
+    bounded = {
+        "api": {"ApiVersions", *(api.name for api in APIS), *AMONG_BROKERS},
+        "version": {str(number) for api in APIS for number in range(api.version_max + 1)},
+    }
+    shown = page(local_cluster, "broker-1")
+    assert differences(shown, rows, bounded) == []
+    assert "\ntidemark_broker_fenced 0.0\n" in shown
+    assert 'tidemark_broker_requests_total{api="' in shown
+
+
+def test_topics_have_a_page_of_their_own(local_cluster: Cluster) -> None:
+    name = local_cluster.new_topic()
+    leader = local_cluster.view(name).rows[0].leader
+    shown = page(local_cluster, f"broker-{leader}", "/metrics/topics")
+    topics = set(re.findall(r'topic="([^"]+)"', shown))
+    assert differences(shown, topic_table.ALL, {"topic": topics}) == []
+    assert f'tidemark_topic_partitions{{tiering="None",topic="{name}"}} 1.0' in shown

@@ -1,0 +1,1 @@
+"""Prometheus, Grafana's dashboards and the alerts, as tests need them."""

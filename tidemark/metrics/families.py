@@ -1,0 +1,60 @@
+"""Rows of the table as the client library has them.
+
+``*_created`` is shown by nobody here: it would double the number of series, for a moment that
+``process_start_time_seconds`` tells as well.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import Metric as Family
+
+from tidemark.metrics.metric import Kind, Metric
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+#: By the values of the labels, in the row's order; of a row without labels by ().
+Values = Mapping[tuple[str, ...], float]
+
+
+def counter(row: Metric, registry: CollectorRegistry) -> Counter:
+    """Counted from 0 on, also of what has not come about yet where all values are known: a rate
+    sees the first time only of a series that was there before."""
+    made = Counter(row.name, row.meaning, row.label_names, registry=registry)
+    if row.labels:
+        for values in itertools.product(*(label.values for label in row.labels)):
+            made.labels(*values)
+    return made
+
+
+def gauge(row: Metric, registry: CollectorRegistry) -> Gauge:
+    """Set by whoever knows."""
+    return Gauge(row.name, row.meaning, row.label_names, registry=registry)
+
+
+def histogram(row: Metric, registry: CollectorRegistry, buckets_s: Sequence[float]) -> Histogram:
+    """Of durations, in seconds."""
+    names = row.label_names
+    return Histogram(row.name, row.meaning, names, registry=registry, buckets=buckets_s)
+
+
+def family(row: Metric, values: Values) -> Family:
+    """What a collector shows of a row at this moment; without values its name and its type."""
+    kind = CounterMetricFamily if row.kind is Kind.COUNTER else GaugeMetricFamily
+    made = kind(row.name, row.meaning, labels=row.label_names)
+    for labels, value in values.items():
+        made.add_metric(labels, value)
+    return made
+
+
+def single(row: Metric, value: float) -> Family:
+    """Of a row without labels."""
+    return family(row, {(): value})

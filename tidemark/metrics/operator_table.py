@@ -1,0 +1,108 @@
+"""What the operator shows. Nothing is labelled with the name of a topic, a broker or a user.
+
+What a cluster's state says is shown by the one that leads, and by nobody else: another one has no
+sample of it, lest what a former leader knew be taken for what is.
+"""
+
+from tidemark.metrics.metric import Label, counter, gauge, histogram, rows
+
+_KIND = Label("kind", ("Cluster", "Broker", "Topic", "RecordDeletion", "User"))
+_REASON = Label("reason", bound="the reasons of docs/conditions.md")
+
+RECONCILES = counter(
+    "tidemark_operator_reconciles",
+    "Reconciliations, by kind and outcome.",
+    _KIND,
+    Label("outcome", ("done", "retry", "error")),
+)
+RECONCILE_SECONDS = histogram(
+    "tidemark_operator_reconcile_seconds", "Seconds that a reconciliation took.", _KIND
+)
+LAST_PASS = gauge(
+    "tidemark_operator_last_successful_pass_timestamp_seconds",
+    "Unix time of the last reconciliation that ended well.",
+)
+COMMITS = counter("tidemark_operator_group_commits", "Group commits.")
+COMMIT_SECONDS = histogram(
+    "tidemark_operator_group_commit_seconds", "Seconds that a group commit took."
+)
+DECISIONS = counter("tidemark_operator_decisions_committed", "Decisions stored.")
+SLICE_WRITES = counter("tidemark_operator_slice_writes", "PartitionSlices written.")
+STATUS_WRITES = counter("tidemark_operator_status_writes", "Statuses written.", _KIND)
+CONFLICTS = counter(
+    "tidemark_operator_conflicts", "Writes that met another resourceVersion.", _KIND
+)
+EVENTS = counter("tidemark_operator_events", "Kubernetes Events written.")
+LEADER = gauge("tidemark_operator_leader", "1 while this process has the Lease.")
+TERM = gauge(
+    "tidemark_operator_term",
+    "1 while this process has taken over: it has claimed the PartitionSlices, and decides.",
+)
+CONTROLLER_EPOCH = gauge(
+    "tidemark_controller_epoch", "Controller epoch of this process; 0 before it has led."
+)
+CERTIFICATE_EXPIRY = gauge(
+    "tidemark_certificate_expiry_timestamp_seconds",
+    "Unix time at which a certificate ends: of the cluster's authority, of this process.",
+    Label("certificate", ("authority", "controller")),
+)
+
+QUEUE_DEPTH = gauge("tidemark_operator_queue_depth", "Keys that wait for a worker.")
+QUEUE_HEAD_AGE = gauge(
+    "tidemark_operator_queue_head_age_seconds", "How long the oldest key has been under way."
+)
+BROKERS = gauge(
+    "tidemark_brokers", "Brokers that have registered.", Label("state", ("live", "fenced"))
+)
+TOPICS = gauge(
+    "tidemark_topics",
+    "Topics by the state of their tiering; None: never tiered.",
+    Label("tiering", ("None", "Enabled", "Disabling", "Disabled")),
+)
+PARTITIONS = gauge("tidemark_partitions", "Partitions placed.")
+OFFLINE = gauge("tidemark_partitions_offline", "Partitions without a leader.")
+UNDER_REPLICATED = gauge(
+    "tidemark_partitions_under_replicated", "Partitions whose ISR is below their replicas."
+)
+PLACEHOLDERS = gauge("tidemark_placeholders", "Replicas that no broker could take yet.")
+PENDING_DISABLEMENTS = gauge(
+    "tidemark_disablements_pending_brokers",
+    "Brokers whose acknowledgement of a disablement is waited for, over all topics.",
+)
+REMOTE_BYTES = gauge("tidemark_remote_bytes", "Bytes in the tier, by the leaders' reports.")
+OBJECTS = gauge("tidemark_objects", "Objects that the operator looks after.", _KIND)
+NOT_READY = gauge(
+    "tidemark_objects_not_ready",
+    "Objects whose condition Ready (of a RecordDeletion Succeeded) is False.",
+    _KIND,
+    _REASON,
+)
+STALLED = gauge(
+    "tidemark_objects_stalled",
+    "Objects whose condition Stalled is True: they wait for a person.",
+    _KIND,
+    _REASON,
+)
+OLDEST_DELETION = gauge(
+    "tidemark_record_deletion_oldest_seconds",
+    "Age of the oldest RecordDeletion that is under way, and not paused; 0 where there is none.",
+)
+
+ALL = rows(globals())
+#: What is measured of the state whenever the page is asked for, while there is a term.
+MEASURED = (
+    QUEUE_DEPTH,
+    QUEUE_HEAD_AGE,
+    BROKERS,
+    TOPICS,
+    PARTITIONS,
+    OFFLINE,
+    UNDER_REPLICATED,
+    PLACEHOLDERS,
+    PENDING_DISABLEMENTS,
+    REMOTE_BYTES,
+    OBJECTS,
+    NOT_READY,
+    STALLED,
+    OLDEST_DELETION,
+)

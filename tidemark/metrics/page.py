@@ -1,0 +1,86 @@
+"""``docs/metrics.md``, made from the table.
+
+python -m tidemark.metrics.page [--check] FILE
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from tidemark.metrics import (
+    broker_table,
+    operator_table,
+    process_table,
+    tier_table,
+    topic_table,
+)
+from tidemark.metrics.metric import Label, Metric
+
+_HEAD = """# Metrics
+
+<!-- Generated from tidemark/metrics by `make pages`. Do not edit. -->
+
+In Prometheus' text format: the operator's at `--metrics`, a broker's at `metrics.port`, both under
+`/metrics`; the chart has ServiceMonitors ([Install it](install.md)). What stands here is
+shown, with these types and labels, and nothing else (`e2e/test_metrics.py`). A label has one of the
+values that are listed, or is bounded by what stands beside it. [Alerts](runbooks/index.md) and
+dashboards are made of these.
+"""
+_OPERATOR = """What the state of the cluster says is shown by the operator that leads; the others
+have no sample of it.
+"""
+_TIER = """Kafka's names where Kafka has the figure (KIP-405, KIP-963, KIP-1018). Sums over the
+partitions that the broker leads.
+"""
+_TOPICS = f"""On a page of their own, `/metrics/topics`: as many as there are topics, though
+no more than {topic_table.TOPICS_MAX} a broker, those with the most bytes. The chart scrapes it with
+`metrics.serviceMonitor.topics`. Of each topic the sums over the partitions that the broker leads.
+"""
+_PARTS = (
+    ("Operator", _OPERATOR, operator_table.ALL),
+    ("Broker", "", broker_table.ALL),
+    ("Broker: the tier", _TIER, tier_table.ALL),
+    ("Broker: single topics", _TOPICS, topic_table.ALL),
+    ("Every process", "On Linux.\n", process_table.ALL),
+)
+
+
+def render() -> str:
+    """The whole page."""
+    lines = [_HEAD]
+    for title, text, rows in _PARTS:
+        lines += [f"## {title}\n", *([text] if text else []), *_table(rows), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _table(rows: Iterable[Metric]) -> Iterator[str]:
+    yield "| metric | type | labels | meaning |"
+    yield "|---|---|---|---|"
+    for row in rows:
+        labels = "<br>".join(map(_label, row.labels))
+        yield f"| `{row.name}` | {row.kind} | {labels} | {row.meaning} |"
+
+
+def _label(label: Label) -> str:
+    values = ", ".join(f"`{value}`" for value in label.values)
+    return f"`{label.name}`: {values or label.bound}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; exit status 1 when ``--check`` finds a difference."""
+    parser = argparse.ArgumentParser(prog="page", description="Generate docs/metrics.md.")
+    parser.add_argument("--check", action="store_true", help="compare only, write nothing")
+    parser.add_argument("file", type=Path)
+    options = parser.parse_args(arguments)
+    if not options.check:
+        options.file.write_text(render(), encoding="utf-8")
+        return 0
+    if options.file.is_file() and options.file.read_text(encoding="utf-8") == render():
+        return 0
+    sys.stderr.write(f"{options.file} differs from the table: make pages\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
