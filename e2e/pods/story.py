@@ -19,11 +19,10 @@ from e2e.pods.objects import NAMESPACE, STORE
 from e2e.pods.progress import Failed, Progress
 from e2e.pods.providers import Provider
 from tests.helm import BASE_CHART, CHART, Helm
-from tidemark_broker.remote_log.metrics import FETCH_BYTES
 
 BOOTSTRAP = f"tidemark-bootstrap.{NAMESPACE}.svc:9092"
 OPERATOR = "tidemark-operator"
-FETCHED = f"{FETCH_BYTES}_total"
+FETCHED = "kafka_server_brokertopicmetrics_remotefetchbytes_total"
 CLIENT_PROGRAM = Path(__file__).with_name("client_program.py")
 # Of a machine that has other work, too.
 READY_TIMEOUT_S = 240
@@ -238,10 +237,11 @@ class Story:
         away: list[int] = []
 
         def complaint() -> str:
-            pods = [self._pod(f"broker-{number}-0") for number in (1, 2, 3)]
-            away.append(sum(bool(not_ready(pod)) for pod in pods))
-            old = [pod for pod in pods if not CHANGED.items() <= _annotations(pod).items()]
-            return f"{len(old)} of 3 are as they were" if old else ""
+            pods = self.kubernetes.get(NAMESPACE, "pods")["items"]
+            ready = [pod for pod in pods if _is_broker(pod) and not not_ready(pod)]
+            away.append(3 - len(ready))
+            changed = sum(CHANGED.items() <= _annotations(pod).items() for pod in ready)
+            return "" if changed == 3 else f"{changed} of 3 are changed and Ready"
 
         self._wait("three changed pods", complaint)
         if max(away) > 1:
@@ -344,6 +344,10 @@ class Story:
 
     def _wait(self, what: str, look: Callable[[], str]) -> None:
         wait_for(what, look, READY_TIMEOUT_S)
+
+
+def _is_broker(body: dict[str, Any]) -> bool:
+    return str(body["metadata"]["name"]).startswith("broker-")
 
 
 def _annotations(body: dict[str, Any]) -> dict[str, str]:
