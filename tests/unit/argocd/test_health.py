@@ -6,7 +6,6 @@ A new reason (``controller/status/reasons.py``) fails this until it stands in :d
 
 import dataclasses
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ import pytest
 import yaml
 
 from tests import argocd_files, lua
+from tests.argocd import states
+from tests.argocd.states import GENERATION
 from tests.unit.controller.controller_world import (
     KIP_409,
     T0,
@@ -27,12 +28,10 @@ from tests.unit.controller.controller_world import (
 from tidemark_operator.controller.deletion_values import DeletionInfo, Finished, Waiting
 from tidemark_operator.controller.model import TieringSpec
 from tidemark_operator.controller.status import broker_status, cluster_status, deletion_status
-from tidemark_operator.controller.status.conditions import Condition, condition, render, summary
+from tidemark_operator.controller.status.conditions import condition, render, summary
 from tidemark_operator.controller.status.reasons import TABLE
 
 ROOT = Path(__file__).parents[3]
-GENERATION = 3
-
 #: As the table of reasons has the kinds; of what stands beside other conditions, beside good ones.
 VERDICTS = {
     "Topic": {
@@ -95,39 +94,12 @@ VERDICTS = {
 
 def health(kind: str, status: Any, *, generation: int = GENERATION) -> tuple[str, str]:
     """Argo CD's word for it, and the message beside."""
-    metadata = {"name": "it", "namespace": "ns", "generation": generation}
-    body = {"apiVersion": "tidemark.dev/v1alpha1", "kind": kind, "metadata": metadata}
-    plain = json.loads(json.dumps(body | ({} if status is None else {"status": status})))
-    found = lua.run(lua.customization("health", kind), plain)
+    return _health_of(states.body(kind, status, generation=generation))
+
+
+def _health_of(body: dict[str, Any]) -> tuple[str, str]:
+    found = lua.run(lua.customization("health", body["kind"]), body)
     return found["status"], found["message"]
-
-
-def _status(kind: str, conditions: list[Condition], *, generation: int = GENERATION) -> Any:
-    """A good status, with these conditions instead of its own."""
-    good = summary(ready=True, reason="Serving", message="well")
-    if kind == "RecordDeletion":
-        good[0] = condition("Succeeded", True, "Deleted", "gone")
-    merged = {item.type: item for item in [*good, *conditions]}
-    rendered = render(list(merged.values()), {}, generation=generation, now_ms=T0)
-    return {"observedGeneration": generation, "conditions": rendered}
-
-
-def _of_row(text: str, reason: str) -> list[Condition]:
-    """The conditions that a row of the table says the reason stands in."""
-    values = {"True": True, "False": False, "Unknown": None}
-    named = re.findall(r"\b([A-Z][A-Za-z]+)(?:=(True|False|Unknown))?(?=[,; ]|$)", text)
-    return [
-        condition(name, values[value or "True"], reason, "said")
-        for name, value in named
-        if value or name == "Succeeded"
-    ]
-
-
-def _kinds(heading: str) -> list[str]:
-    """Those that a heading of the table of reasons is about."""
-    if heading == "Every kind":
-        return list(argocd_files.KINDS)
-    return [kind for kind in argocd_files.KINDS if re.search(rf"\b{kind}\b", heading)]
 
 
 def test_every_kind_has_the_same_script_but_the_internal_one() -> None:
@@ -143,17 +115,9 @@ def test_every_reason_has_a_health(heading: str) -> None:
         reason: verdict for verdict, names in VERDICTS[heading].items() for reason in names.split()
     }
     found = {}
-    for reason in TABLE[heading]:
-        conditions = _of_row(reason.conditions, reason.name)
-        assert conditions, reason.name
-        for kind in _kinds(heading):
-            ours = [
-                item
-                for item in conditions
-                if item.type != ("Ready" if kind == "RecordDeletion" else "Succeeded")
-            ]
-            found[reason.name] = health(kind, _status(kind, ours))[0]
-            assert found[reason.name] == expected.get(reason.name), (kind, reason.name)
+    for reason, body in states.in_every_state(heading):
+        found[reason] = _health_of(body)[0]
+        assert found[reason] == expected.get(reason), (body["kind"], reason)
     assert found.keys() == expected.keys()
 
 
@@ -167,23 +131,23 @@ def test_what_nobody_has_looked_at_is_in_progress() -> None:
 
 
 def test_good_conditions_of_a_former_spec_are_in_progress() -> None:
-    former = _status("Topic", [], generation=GENERATION - 1)
+    former = states.status("Topic", [], generation=GENERATION - 1)
     assert health("Topic", former)[0] == "Progressing"
 
 
 def test_a_spec_that_was_refused_is_not_held_against_the_corrected_one() -> None:
     refused = summary(ready=False, reason="NameTaken", message="taken", stalled=True)
-    former = _status("Topic", refused, generation=GENERATION - 1)
+    former = states.status("Topic", refused, generation=GENERATION - 1)
     assert health("Topic", former) == (
         "Progressing",
         "the operator has not looked at this generation yet",
     )
-    assert health("Topic", _status("Topic", refused)) == ("Degraded", "NameTaken: taken")
+    assert health("Topic", states.status("Topic", refused)) == ("Degraded", "NameTaken: taken")
 
 
 def test_a_spec_that_cannot_be_read_is_refused_though_it_never_becomes_the_observed_one() -> None:
     """As :mod:`tidemark_operator.reconcile.failures` writes it: beside the former status."""
-    former = _status("Topic", [], generation=GENERATION - 1)
+    former = states.status("Topic", [], generation=GENERATION - 1)
     told = [condition("Stalled", True, "NotUnderstood", "no such key")]
     kept = [item for item in former["conditions"] if item["type"] != "Stalled"]
     stalled = render(told, former, generation=GENERATION, now_ms=T0)
