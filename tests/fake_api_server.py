@@ -5,7 +5,7 @@ of the CRDs do; an object with finalizers stays until the last of them is gone. 
 the unit tests of the operator's shell run against it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from tidemark_operator.kube.errors import (
@@ -278,6 +278,7 @@ class FakeKubeApi:
         self.calls: list[str] = []
         self._failures: list[tuple[str, KubeError, bool]] = []
         self._fail_at: tuple[int, KubeError, bool] | None = None
+        self.page_max = 500
         #: Called before each write, with its "verb Kind name".
         self.before: Callable[[str], None] = lambda _: None
 
@@ -330,6 +331,15 @@ class FakeKubeApi:
 
     async def list_all(self, kind: Kind, namespace: str, *, label_selector: str = "") -> Listed:
         return await self._call(self.server.list_all, kind, label_selector, writes=False)
+
+    async def pages(
+        self, kind: Kind, namespace: str, *, label_selector: str = ""
+    ) -> AsyncIterator[Listed]:
+        """``page_max`` objects in each: all of them as they were when the first was asked for."""
+        whole = await self.list_all(kind, namespace, label_selector=label_selector)
+        for start in range(0, max(1, len(whole)), self.page_max):
+            page = whole[start : start + self.page_max]
+            yield Listed(page, resource_version=whole.resource_version)
 
     async def create(self, kind: Kind, namespace: str, body: Json) -> Json:
         return await self._call(self.server.create, kind, namespace, body, writes=True)

@@ -81,10 +81,3 @@ def named(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]
     """The one of that name."""
     (found,) = (body for body in of_kind(objects, kind) if body["metadata"]["name"] == name)
     return found
-
-
-def entries_of(objects: list[dict[str, Any]], broker: str) -> dict[str, str]:
-    """The configuration that a broker's pod is given."""
-    text = named(objects, "ConfigMap", broker)["data"]["broker.properties"]
-    lines = (line.partition("=") for line in text.splitlines() if line)
-    return {key: value for key, _, value in lines}

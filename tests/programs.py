@@ -1,10 +1,10 @@
 """``python -m tests.programs``: the programs that the tests run beside ours, had before the first
 test.
 
-Building the control plane, MinIO or Helm takes minutes on a machine that has not done it, longer
-than a test may take; and two tests side by side would wait for one another's build. What is in the
-cache costs nothing. Kafka's jars are left out where there is no Java or Maven, clients where there
-is no Node: their tests say so.
+Building the control plane, MinIO, Helm or Prometheus takes minutes on a machine that has not done
+it, longer than a test may take; and two tests side by side would wait for one another's build. What
+is in the cache costs nothing. Kafka's jars are left out where there is no Java or Maven, clients
+where there is no Node: their tests say so.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ from tests.benchmarks.kafka import KafkaMissing, ensure_jars
 from tests.conformance.default_clients import ensure_clients
 from tests.conformance.kcat import ensure_kcat
 from tests.helm import ensure_helm
+from tests.monitoring.programs import ensure_prometheus, ensure_promtool
 from tests.suites.packages import Missing
 from tests.suites.short import ensure_short
 from tidemark_cli.toolchain.programs import ensure_controlplane, ensure_minio
@@ -23,6 +24,8 @@ def main() -> None:
     ensure_controlplane()
     ensure_minio()
     ensure_helm()
+    ensure_prometheus()
+    ensure_promtool()
     ensure_kcat()
     with contextlib.suppress(KafkaMissing):
         ensure_jars()

@@ -42,7 +42,10 @@ def verdict(pulse: Pulse, stand_still_s: float) -> tuple[bool, str]:
         )
     if pulse.silent is not None and pulse.silent[1] > stand_still_s:
         kind, since_s = pulse.silent
-        return False, f"a {kind} has changed {since_s:.0f} s ago, and its watch is silent since"
+        return (
+            False,
+            f"the watch of {kind} objects is silent: something is due for {since_s:.0f} s",
+        )
     return True, f"ok: leading, {pulse.depth} keys waiting"
 
 

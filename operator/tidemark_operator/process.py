@@ -83,7 +83,8 @@ class OperatorProcess:
             cluster_id=lambda: self._own_leaf.cluster_id,
         )
         self._watcher = Watcher(access, settings.namespace, self._deliver)
-        self._page = HttpPage(metrics=metrics.render, health=self._health)
+        self._metrics = metrics
+        self._page = HttpPage(metrics=self._render, health=self._health)
 
     def _keeper_of(self, api: KubeApi) -> Keeper:
         folder = self._settings.certificates
@@ -115,6 +116,7 @@ class OperatorProcess:
         async with await KubeApi.open(self._access) as api:
             tasks = [
                 asyncio.create_task(self._leader.run(api, self._server, ready)),
+                asyncio.create_task(self._leader.follow_objects(api)),
                 asyncio.create_task(self._leader.follow_authority(api)),
                 asyncio.create_task(self._watch_threads()),
                 asyncio.create_task(self._stopping.wait()),
@@ -140,6 +142,19 @@ class OperatorProcess:
             for name, alive in threads.items():
                 if not alive():
                     raise ThreadEnded(f"the {name} thread has ended: see the log above")
+
+    def _render(self) -> bytes:
+        """Called in the page's thread: the main loop, whose state it is, counts first. One that
+        stands still is told as it was."""
+        measured = asyncio.run_coroutine_threadsafe(self._measure(), self._loop)
+        try:
+            measured.result(HEALTH_TIMEOUT_S)
+        except TimeoutError:
+            measured.cancel()
+        return self._metrics.render()
+
+    async def _measure(self) -> None:
+        self._leader.measure()
 
     def _health(self) -> Verdict:
         """Called in the page's thread: the main loop is asked, whose queue it is."""

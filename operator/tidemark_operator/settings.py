@@ -53,6 +53,7 @@ class Settings:
     resync_s: float = 300.0
     stand_still_s: float = 120.0
     allowed_endpoints: frozenset[str] = frozenset()
+    controller_addresses: str = ""
     certificates: Path | None = None
     log_level: str = "INFO"
 
@@ -86,6 +87,8 @@ _HELP = {
     "stand-still-s": "/healthz fails when nothing was reconciled for so long",
     "allowed-endpoints": "hosts of S3 endpoints that may be link-local or a cloud's metadata "
     "address, with commas; any other host may not",
+    "controller-addresses": "host:port of each operator, with commas, as brokers in pods are to "
+    "be told; without it no pod is made for a Broker",
     "certificates": "folder for keys and certificates of a local cluster; without it they are kept "
     "in Secrets",
     "log-level": "DEBUG, INFO, WARNING or ERROR",
@@ -133,6 +136,8 @@ def _convert(name: str, value: Any) -> Any:
             return Path(str(value)).expanduser()
         if name == "allowed_endpoints":
             return frozenset(filter(None, map(str.strip, str(value).split(","))))
+        if name == "controller_addresses":
+            return ",".join(str(Address.parse(each.strip())) for each in str(value).split(","))
         if name.endswith("_s"):
             return float(value)
     except (TypeError, ValueError) as error:

@@ -22,6 +22,8 @@ from tidemark_operator.kube.kinds import BROKER
 BROKERS = (1, 2, 3)
 PARTITIONS = 3
 CONNECTIONS = 16
+#: As of a broker whose session is the default one of nine seconds: a quarter of it.
+HEARTBEAT_S = 2.25
 TIMEOUT_S = 3600.0
 PROGRESS_S = 10.0
 
@@ -133,7 +135,9 @@ async def running(
             bench = OperatorBench(plane, world, operator, watch)
             for node_id in BROKERS:
                 await world.create(BROKER, f"broker-{node_id}", nodeId=node_id, workload="External")
-                bench.peers.append(await world.start_peer(await world.peer(node_id), operator))
+                peer = await world.start_peer(await world.peer(node_id), operator)
+                peer.heartbeat_s = HEARTBEAT_S
+                bench.peers.append(peer)
             yield bench
         if profile is not None:
             await operator.stop()

@@ -15,11 +15,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.histories.checker import Report, check
+from tests.histories.checker import Figures, check
 from tests.histories.events import Event, load, store
 from tests.histories.plan import WRONGS, make
+from tests.histories.rounds import RoundFailed, run_round
 from tests.histories.targets import BROKERS, OPERATOR, Target, apache_kafka, served, tidemark
-from tests.histories.workload import RoundFailed, run_round
 
 KEPT = Path("build") / "histories"
 #: A run ends after so many rounds with anomalies: most are the same.
@@ -57,7 +57,7 @@ class _Rounds:
     def __init__(self, target: Target, asked: argparse.Namespace) -> None:
         self._target = target
         self._asked = asked
-        self._total: Report | None = None
+        self._total: Figures | None = None
         self._bad: list[int] = []
 
     def go(self) -> int:
@@ -97,7 +97,8 @@ class _Rounds:
             self._keep(seed, error.events)
             return
         report = check(events)
-        self._total = report if self._total is None else self._total + report
+        figures = report.all_figures()
+        self._total = figures if self._total is None else self._total + figures
         print(f"seed {seed}: {report.line()}", flush=True)
         if report.violations:
             print("\n".join(report.proofs(events)), flush=True)

@@ -8,10 +8,37 @@ from tests.histories import group_offsets, readers, records, transactions
 from tests.histories.events import INVOKE, Event, shown
 from tests.histories.facts import ABORTED, COMMITTED, UNKNOWN, Facts
 from tests.histories.levels import Anomaly
+from tests.histories.said import said_of
 
 #: As many of one name are told in full.
 TOLD_MAX = 3
 OPERATIONS_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What is counted of a history, or of many: no more for being many. Anomalies by name."""
+
+    counted: Counter[str]
+    faults: Counter[str]
+    violations: Counter[str]
+    allowed: Counter[str]
+
+    def line(self) -> str:
+        """All of them."""
+        parts = [f"{name} {number:,}" for name, number in self.counted.items()]
+        parts.append(f"faults: {_by_name(self.faults)}")
+        parts.append(f"allowed: {_by_name(self.allowed)}")
+        parts.append(f"anomalies: {_by_name(self.violations)}")
+        return ", ".join(parts)
+
+    def __add__(self, other: "Figures") -> "Figures":
+        return Figures(
+            _sum(self.counted, other.counted),
+            _sum(self.faults, other.faults),
+            _sum(self.violations, other.violations),
+            _sum(self.allowed, other.allowed),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,24 +50,17 @@ class Report:
     violations: tuple[Anomaly, ...]
     allowed: tuple[Anomaly, ...]
 
+    def all_figures(self) -> Figures:
+        """What is left of it when many are added up."""
+        return Figures(self.figures, self.faults, _names(self.violations), _names(self.allowed))
+
     def line(self) -> str:
         """All figures."""
-        parts = [f"{name} {number:,}" for name, number in self.figures.items()]
-        parts.append(f"faults: {_by_name(self.faults)}")
-        parts.append(f"allowed: {_by_name(_names(self.allowed))}")
-        parts.append(f"anomalies: {_by_name(_names(self.violations))}")
-        return ", ".join(parts)
-
-    def __add__(self, other: "Report") -> "Report":
-        return Report(
-            _sum(self.figures, other.figures),
-            _sum(self.faults, other.faults),
-            self.violations + other.violations,
-            self.allowed + other.allowed,
-        )
+        return self.all_figures().line()
 
     def proofs(self, events: Sequence[Event]) -> list[str]:
-        """Some of each name, with the few operations that prove it."""
+        """Some of each name, with the few operations that prove it, and of a write that was lost
+        what its library said of it."""
         told: Counter[str] = Counter()
         lines = []
         for anomaly in self.violations:
@@ -49,6 +69,8 @@ class Report:
                 lines.append(f"{anomaly.name} ({anomaly.level}): {anomaly.text}")
                 proof = shown(events, anomaly.operations[:OPERATIONS_MAX], anomaly.text)
                 lines.extend(f"  {line}" for line in proof)
+                if anomaly.name == "lost write":
+                    lines.extend(f"  {line}" for line in said_of(events, anomaly.operations[0]))
         return lines
 
 

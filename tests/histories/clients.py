@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from tests.histories.events import Recorder
 from tests.histories.plan import HOPS_MAX, LAST, NEXT, TOPICS, Client
+from tests.histories.said import Ring, ring
 
 #: How long a call of the library may take before it is repeated or given up.
 CALL_S = 10.0
@@ -31,14 +32,15 @@ class Restart(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One round: where the cluster is, its topics by their names in the plan, the history, and
-    the word to stop."""
+    """One round: where the cluster is, its topics by their names in the plan, the history, the
+    word to stop, and what the libraries of idempotent producers have said."""
 
     bootstrap: str
     topics: dict[str, str]
     recorder: Recorder
     seed: int
     stopping: threading.Event = field(default_factory=threading.Event)
+    said: Ring = field(default_factory=ring)
 
     @property
     def goes_on(self) -> bool:

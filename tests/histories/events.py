@@ -24,6 +24,8 @@ is one instance of one client; one that is made anew gets another name.
 ``fault``      kind, target; a completion alone
 ``raised``     this process goes on in another epoch; a completion alone
 ``hung``       a call of the client's library did not return; a completion alone
+``said``       line: what librdkafka logged of an idempotent producer; a completion alone, the last
+               ones of a round: see :mod:`tests.histories.said`
 =============  ==================================================================================
 
 A *place* is a partition, ``topic-number``. ``level`` says what was promised: see
@@ -36,6 +38,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
@@ -86,21 +89,34 @@ def store(events: Iterable[Event], path: Path) -> None:
 
 
 def load(path: Path) -> list[Event]:
-    """A history as :func:`store` left it."""
+    """A history as :func:`store` left it, or a :class:`Recorder`. A last line without an end is
+    left out: its process was killed when it wrote it."""
     with path.open(encoding="utf-8") as lines:
-        return [Event.of(line) for line in lines]
+        return [Event.of(line) for line in lines if line.endswith("\n")]
 
 
 class Recorder:
     """Takes down events from many threads. ``events_max``: from then on :attr:`is_full` asks the
-    workload to end; what has begun, and the final reads, are still taken. ``clock``: ns."""
+    workload to end; what has begun, and the final reads, are still taken. ``clock``: ns, and
+    ``began_ns`` when the run began by it; ``first_id``: of two recorders of one run no operation
+    has the same id; ``into``: a file, unbuffered, so that it has what was taken down even where
+    the process dies."""
 
-    def __init__(self, events_max: int, *, clock: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(
+        self,
+        events_max: int,
+        *,
+        clock: Callable[[], int] = time.monotonic_ns,
+        began_ns: int | None = None,
+        first_id: int = 1,
+        into: FileIO | None = None,
+    ) -> None:
         self._events: list[Event] = []
         self._events_max = events_max
-        self._ids = itertools.count(1)
+        self._ids = itertools.count(first_id)
         self._clock = clock
-        self._began_ns = clock()
+        self._began_ns = clock() if began_ns is None else began_ns
+        self._into = into
 
     @property
     def events(self) -> list[Event]:
@@ -118,15 +134,30 @@ class Recorder:
         self.add(operation.id, INVOKE, f, process, value)
         return operation
 
-    def point(self, process: str, f: str, **value: Any) -> None:
-        """Something that was so at one moment: a completion alone."""
-        self.add(next(self._ids), OK, f, process, value)
+    def now_us(self) -> int:
+        """Since the run began."""
+        return (self._clock() - self._began_ns) // 1000
 
-    def add(self, number: int, kind: str, f: str, process: str, value: dict[str, Any]) -> None:
+    def point(self, process: str, f: str, *, at_us: int | None = None, **value: Any) -> None:
+        """Something that was so at one moment, this one unless another is told: a completion
+        alone."""
+        self.add(next(self._ids), OK, f, process, value, at_us)
+
+    def add(
+        self,
+        number: int,
+        kind: str,
+        f: str,
+        process: str,
+        value: dict[str, Any],
+        at_us: int | None = None,
+    ) -> None:
         """One event, at the present time. Without a lock: confluent-kafka may raise in whatever
         runs next what went wrong in a callback of its own, and the lock would stay taken."""
-        now_us = (self._clock() - self._began_ns) // 1000
-        self._events.append(Event(number, kind, f, process, now_us, value))
+        event = Event(number, kind, f, process, self.now_us() if at_us is None else at_us, value)
+        self._events.append(event)
+        if self._into is not None:
+            self._into.write(f"{event.line()}\n".encode())
 
 
 class Operation:

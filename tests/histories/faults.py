@@ -48,9 +48,10 @@ class Faults:
         self._thread.start()
 
     def stop(self) -> None:
-        """Wait until everything runs again. May be said twice."""
+        """Wait until everything runs again. May be said twice, and before they began."""
         self._stopping.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _work(self) -> None:
         try:

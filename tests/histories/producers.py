@@ -1,7 +1,6 @@
 """Clients that only write: one record after the other, plain or idempotent, or in transactions."""
 
 import functools
-import logging
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer, TopicPartition
@@ -17,6 +16,7 @@ from tests.histories.clients import (
 )
 from tests.histories.events import Operation
 from tests.histories.levels import IDEMPOTENT, PLAIN, TRANSACTIONAL
+from tests.histories.said import DEBUG, Hearing
 
 #: A producer that waits for so many answers sends no more for the moment.
 UNANSWERED_MAX = 300
@@ -24,18 +24,6 @@ UNANSWERED_MAX = 300
 FLUSH_S = 30.0
 #: What is to be aborted and cannot be sent is not waited for any longer.
 ABORT_S = 5.0
-
-
-class _Epochs(logging.Logger):
-    """What librdkafka says of its idempotence: does it go on in another epoch?"""
-
-    def __init__(self, run: Run, process: str) -> None:
-        super().__init__(process)
-        self._told = functools.partial(run.recorder.point, process, "raised")
-
-    def log(self, level: int, msg: object, *args: object, **_: Any) -> None:
-        if "bumped epoch" in str(msg % args):
-            self._told()
 
 
 class Sender:
@@ -49,7 +37,8 @@ class Sender:
         self._process = process
         self._level = level
         if level == IDEMPOTENT:
-            settings |= {"debug": "eos", "log_level": 7, "logger": _Epochs(run, process)}
+            hearing = Hearing(run.recorder, run.said, process)
+            settings |= {"debug": DEBUG, "log_level": 7, "logger": hearing}
         self.producer = Producer(run.settings(acks="all", **settings))
 
     def send(

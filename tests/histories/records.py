@@ -79,7 +79,10 @@ def _gone(facts: Facts, write: Write, level: str, offset: int | None, what: str)
     last = facts.last_read(level, write.place)
     text = f"{write.value} {what} at {write.place} offset {offset}; {level} "
     if offset is None:
-        text = f"{write.value} {what}; {level} ends at {last} of {write.place} without it"
+        text = (
+            f"{write.value} {what} without an offset; {level} ends at {last} of {write.place} "
+            "without it"
+        )
         return Anomaly("lost write", write.level, text, operations) if facts.finals else None
     if offset < last:
         return Anomaly("lost write", write.level, f"{text}goes on to {last} without it", operations)

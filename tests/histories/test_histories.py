@@ -6,13 +6,15 @@ takes part has to have got somewhere.
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.histories.checker import check
 from tests.histories.plan import WRONGS, make
-from tests.histories.targets import BROKERS, OPERATOR, Target, served, tidemark
-from tests.histories.workload import idle_units, run_round
+from tests.histories.rounds import run_round
+from tests.histories.targets import BROKERS, OPERATOR, Target, leaders, served, tidemark
+from tests.histories.workload import idle_units
 
 DISTURBED_S = 10.0
 UNDISTURBED_S = 10.0
@@ -24,6 +26,22 @@ ROUNDS_MAX = 3
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     with tidemark(tmp_path_factory.mktemp("histories") / "cluster") as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(target: Target) -> Iterator[None]:
+    """Threads of a round's clients, which a library may keep whatever its callers do, are gone with
+    the round: a run of half an hour came to thousands. The one client that stays may get threads
+    for brokers that it has not heard of before."""
+    leaders(target.admin, [])
+    before = _threads()
+    yield
+    assert _threads() <= before + BROKERS
+
+
+def _threads() -> int:
+    """Of this process, those of libraries too."""
+    return sum(1 for _ in Path("/proc/self/task").iterdir())
 
 
 @pytest.mark.slow

@@ -1,24 +1,23 @@
-"""One round: topics of its own, clients, faults, and the closing; what comes out is its history."""
+"""One round as its clients' process sees it: they are started, go on while others disturb the
+cluster, have to get on once all is well, end, and everything is read.
+
+What they did is in the history, whatever becomes of this process.
+"""
 
 import itertools
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from confluent_kafka import KafkaException
 
 from tests.histories.clients import Instances, Run, is_hung
 from tests.histories.closing import close
 from tests.histories.consumers import GroupMember, OffsetReader
-from tests.histories.events import OK, Event, Recorder
-from tests.histories.faults import Faults
-from tests.histories.plan import MEMBER, PRODUCER, READER, TOPICS, TRANSFORMER, WRITER, Client, Plan
+from tests.histories.events import OK, Event
+from tests.histories.plan import MEMBER, PRODUCER, READER, TRANSFORMER, WRITER, Client, Plan
 from tests.histories.producers import RecordProducer, TransactionWriter
-from tests.histories.targets import Target
 from tests.histories.transformers import Transformer, UnfencedTransformer
 
-#: A history of so many events is long enough; it fits a gigabyte of memory with all that the
-#: checker makes of it.
-EVENTS_MAX = 500_000
 #: How long clients may take to end what they have begun, once all brokers are back.
 ENDING_S = 120.0
 CLOSING_S = 60.0
@@ -36,47 +35,31 @@ KINDS: dict[str, type[Instances]] = {
 DONE = {PRODUCER: "send", WRITER: "end", READER: "poll", MEMBER: "commit", TRANSFORMER: "end"}
 
 
-class RoundFailed(Exception):
-    """The round could not be brought to its end, so there is nothing to judge; says why, and has
-    what was written down until then."""
-
-    def __init__(self, why: str, events: list[Event]) -> None:
-        super().__init__(why)
-        self.events = events
+class NothingToJudge(Exception):
+    """The clients did not come to their end; says why."""
 
 
-def run_round(target: Target, plan: Plan, *, is_disturbed: bool = True) -> list[Event]:
-    """Takes ``plan.seconds``, and what clients need to end. Raises :class:`RoundFailed`."""
-    names = {topic: f"h{plan.seed}-{topic}" for topic in TOPICS}
-    target.create_topics({names[topic]: count for topic, count in TOPICS.items()})
-    run = Run(target.bootstrap, names, Recorder(EVENTS_MAX), plan.seed)
+def perform(run: Run, plan: Plan, healed: Callable[[], None]) -> None:
+    """Takes ``plan.seconds``, and what clients need to end. ``healed``: returns when nothing is
+    disturbed any more. Raises :class:`NothingToJudge`."""
     clients = [_made(run, client) for client in plan.clients]
-    faults = Faults(run, plan, target)
     for client in clients:
         client.thread.start()
-    if is_disturbed:
-        faults.start()
     until_s = time.monotonic() + plan.seconds
-    try:
-        while time.monotonic() < until_s and not run.recorder.is_full:
-            time.sleep(0.1)
-        if is_disturbed:
-            faults.stop()
-        idle = _await_progress(run, plan, clients)
-    finally:
-        if is_disturbed:
-            faults.stop()
-        run.stopping.set()
-    _await_end(run, clients, faults)
+    while time.monotonic() < until_s and not run.recorder.is_full:
+        time.sleep(0.1)
+    healed()
+    idle = _await_progress(run, plan, clients)
+    run.stopping.set()
+    _await_end(run, clients)
     if idle:
-        why = f"no progress {RECOVERY_S:.0f} s after the last fault: {', '.join(sorted(idle))}"
-        raise RoundFailed(why, run.recorder.events)
+        raise NothingToJudge(
+            f"no progress {RECOVERY_S:.0f} s after the last fault: {', '.join(sorted(idle))}"
+        )
     try:
         close(run, plan, seconds=CLOSING_S)
     except (KafkaException, TimeoutError) as error:
-        why = f"not everything could be read at the end: {error}"
-        raise RoundFailed(why, run.recorder.events) from error
-    return run.recorder.events
+        raise NothingToJudge(f"not everything could be read at the end: {error}") from error
 
 
 def _made(run: Run, client: Client) -> Instances:
@@ -116,7 +99,7 @@ def _is_at_work(client: Instances) -> bool:
     return client.thread.is_alive() and not is_hung(client.thread)
 
 
-def _await_end(run: Run, clients: list[Instances], faults: Faults) -> None:
+def _await_end(run: Run, clients: list[Instances]) -> None:
     until_s = time.monotonic() + ENDING_S
     while time.monotonic() < until_s and any(map(_is_at_work, clients)):
         time.sleep(0.1)
@@ -126,11 +109,6 @@ def _await_end(run: Run, clients: list[Instances], faults: Faults) -> None:
             run.recorder.point(client.process, "hung")
     for client in clients:
         if client.failure is not None:
-            why = f"{client.process} failed: {client.failure!r}"
-            raise RoundFailed(why, run.recorder.events) from client.failure
-    if faults.failure is not None:
-        why = f"a node did not come back: {faults.failure}"
-        raise RoundFailed(why, run.recorder.events) from faults.failure
+            raise NothingToJudge(f"{client.process} failed: {client.failure!r}") from client.failure
     if stuck:
-        why = f"not done {ENDING_S:.0f} s after the last fault: {', '.join(stuck)}"
-        raise RoundFailed(why, run.recorder.events)
+        raise NothingToJudge(f"not done {ENDING_S:.0f} s after the last fault: {', '.join(stuck)}")

@@ -89,7 +89,7 @@ OLDEST_DELETION = gauge(
 )
 
 ALL = rows(globals())
-#: What is measured of the state every few seconds, while there is a term.
+#: What is measured of the state whenever the page is asked for, while there is a term.
 MEASURED = (
     QUEUE_DEPTH,
     QUEUE_HEAD_AGE,

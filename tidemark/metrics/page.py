@@ -24,7 +24,7 @@ _HEAD = """# Metrics
 In Prometheus' text format: the operator's at `--metrics`, a broker's at `metrics.port`, both under
 `/metrics`; the chart has ServiceMonitors ([Install it](install.md)). What stands here is
 shown, with these types and labels, and nothing else (`e2e/test_metrics.py`). A label has one of the
-values that are listed, or is bounded by what stands beside it. Alerts and
+values that are listed, or is bounded by what stands beside it. [Alerts](runbooks/index.md) and
 dashboards are made of these.
 """
 _OPERATOR = """What the state of the cluster says is shown by the operator that leads; the others

@@ -34,53 +34,75 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ join "," $addresses }}
 {{- end }}
 
+{{- /* Pods of brokers, as the operator labels them. */}}
 {{- define "tidemark.brokers" -}}
 app.kubernetes.io/name: tidemark-broker
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Values.cluster.name }}
 {{- end }}
 
 {{- define "tidemark.brokerLabels" -}}
-{{ include "tidemark.brokers" . }}
+app.kubernetes.io/name: tidemark-broker
+app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/part-of: tidemark
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
-{{- define "tidemark.portName" -}}
-{{ printf "l-%s" (lower .) }}
+{{- define "tidemark.hasBrokerPods" -}}
+{{- if or .Values.brokerPods.replicas .Values.brokerPods.enabled -}}true{{- end -}}
 {{- end }}
 
-{{- /* The configuration of one broker: (root, name, broker). */}}
-{{- define "tidemark.brokerConfig" -}}
+{{- /* spec.pod of a Broker, and the template of a Cluster's: (root, nodeSelector). */}}
+{{- define "tidemark.brokerPod" -}}
 {{- $pods := .root.Values.brokerPods -}}
-{{- $host := printf "%s.%s.svc" .name .root.Release.Namespace -}}
-{{- $listeners := list -}}
-{{- $advertised := list -}}
-{{- $protocols := list -}}
-{{- $config := dict -}}
-{{- range $name, $listener := $pods.listeners -}}
-{{- $listeners = printf "%s://0.0.0.0:%d" $name (int $listener.port) | append $listeners -}}
-{{- $advertised = printf "%s://%s:%d" $name $host (int $listener.port) | append $advertised -}}
-{{- $protocols = printf "%s:%s" $name $listener.protocol | append $protocols -}}
-{{- if $listener.tlsSecret -}}
-{{- $_ := set $config (printf "listener.name.%s.tidemark.tls.directory" (lower $name)) (printf "/etc/tidemark/listeners/%s" (lower $name)) -}}
-{{- end -}}
-{{- end -}}
-{{- $listeners = printf "REPLICATION://0.0.0.0:%d" (int $pods.replicationPort) | append $listeners -}}
-{{- $advertised = printf "REPLICATION://%s:%d" $host (int $pods.replicationPort) | append $advertised -}}
-{{- $own := dict
-  "node.id" (printf "%d" (int64 .broker.nodeId))
-  "log.dir" "/var/lib/tidemark/log"
-  "listeners" (join "," $listeners)
-  "advertised.listeners" (join "," $advertised)
-  "listener.security.protocol.map" (join "," $protocols)
-  "controller.addresses" (include "tidemark.controllers" .root)
-  "tidemark.tls.directory" "/etc/tidemark/certificate"
-  "metrics.host" "0.0.0.0"
-  "metrics.port" (printf "%d" (int $pods.metricsPort)) -}}
-{{- with .broker.rack -}}{{- $_ := set $config "broker.rack" . -}}{{- end -}}
-{{- range $key, $value := merge $own $pods.config $config }}
-{{ $key }}={{ $value }}
+image: {{ include "tidemark.image" (dict "root" .root "image" $pods.image) }}
+imagePullPolicy: {{ $pods.image.pullPolicy }}
+{{- with .root.Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+storage:
+  size: {{ $pods.storage.size }}
+  {{- with $pods.storage.className }}
+  storageClassName: {{ . }}
+  {{- end }}
+listeners:
+  {{- range $name, $listener := $pods.listeners }}
+  - name: {{ $name }}
+    port: {{ $listener.port }}
+    protocol: {{ $listener.protocol }}
+    {{- with $listener.tlsSecret }}
+    tlsSecretRef: {name: {{ . }}}
+    {{- end }}
+  {{- end }}
+replicationPort: {{ $pods.replicationPort }}
+metricsPort: {{ $pods.metricsPort }}
+{{- with $pods.config }}
+config: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $pods.resources }}
+resources: {{- toYaml . | nindent 2 }}
+{{- end }}
+terminationGracePeriodSeconds: {{ $pods.terminationGracePeriodSeconds }}
+{{- with $pods.rackTopologyKey }}
+rackTopologyKey: {{ . }}
+{{- end }}
+{{- with merge (dict) (.nodeSelector | default dict) $pods.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $pods.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $pods.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $pods.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $pods.podLabels }}
+podLabels: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $pods.podAnnotations }}
+podAnnotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}

@@ -34,6 +34,7 @@ from tidemark_operator.controller.model import (
     TopicInfo,
     min_insync_replicas,
 )
+from tidemark_operator.controller.pod_state import PodState
 from tidemark_operator.controller.rows import encode_row, slice_of
 from tidemark_operator.controller.users import Users
 
@@ -65,6 +66,7 @@ class ControllerState:
         self._planned = 0
         self.brokers: dict[int, BrokerInfo] = {}
         self.health: dict[int, BrokerHealth] = {}
+        self.pods: dict[int, PodState] = {}
         self.reports: dict[RowKey, PartitionStatus] = {}
         self.topics: dict[str, TopicInfo] = {}
         self.encoded: list[dict[RowKey, str]] = [{} for _ in range(cluster.slices)]
@@ -360,6 +362,7 @@ class ControllerState:
         self.brokers.pop(node_id, None)
         self.held.forget_broker(node_id)
         self.health.pop(node_id, None)
+        self.pods.pop(node_id, None)
         self._failed.pop(node_id, None)
         self.acknowledgements.broker_gone(node_id)
 

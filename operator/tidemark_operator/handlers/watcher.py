@@ -1,4 +1,4 @@
-"""The watches, by kopf, in a thread of their own.
+"""The watches of the kinds of which there are few, by kopf, in a thread of their own.
 
 ``on.event`` handlers only: no kopf finalizer, no annotation, no index, no peering. Each one passes
 the raw object on and returns; what is done about it is decided by the level-based reconcilers. kopf
@@ -14,15 +14,18 @@ from typing import Any
 
 import kopf
 from kopf._cogs.structs.references import Insights  # the type of an argument of kopf.operator
+from kopf._core.engines.peering import Identity  # of another
 
 from tidemark_operator.kube.access import Access
-from tidemark_operator.kube.kinds import WATCHED, Json
+from tidemark_operator.kube.kinds import FEW, Json
 
 logger = logging.getLogger(__name__)
 
 #: (object, whether it is gone)
 Deliver = Callable[[Json, bool], None]
 RESTART_S = 3.0
+# Nobody is told it. Without one kopf asks the machine who runs it, and in a pod no user has a name.
+IDENTITY = Identity("tidemark-operator")
 
 
 def kopf_settings() -> kopf.OperatorSettings:
@@ -56,7 +59,7 @@ def kopf_registry(access: Access, deliver: Deliver) -> kopf.OperatorRegistry:
         deliver(dict(event["object"]), event["type"] == "DELETED")
 
     kopf.on.login(registry=registry, id="login")(login)
-    for kind in WATCHED:
+    for kind in FEW:
         kopf.on.event(kind.group, kind.version, kind.plural, registry=registry, id=kind.plural)(
             event
         )
@@ -111,6 +114,7 @@ class Watcher:
                 registry=kopf_registry(self._access, self._deliver),
                 settings=kopf_settings(),
                 standalone=True,
+                identity=IDENTITY,
                 namespaces=[self._namespace],
                 stop_flag=self._over,
                 insights=insights,
@@ -146,7 +150,5 @@ def _missing(insights: Insights) -> list[str]:
     be heard of until everything is listed again, minutes later."""
     watched = {(found.group, found.plural) for found in insights.watched_resources}
     return [
-        f"{kind.plural}.{kind.group}"
-        for kind in WATCHED
-        if (kind.group, kind.plural) not in watched
+        f"{kind.plural}.{kind.group}" for kind in FEW if (kind.group, kind.plural) not in watched
     ]

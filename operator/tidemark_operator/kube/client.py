@@ -7,7 +7,7 @@ Nothing is retried here: a write whose effect is unknown is settled by whoever k
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Self
 from urllib.parse import urlencode
 
@@ -17,10 +17,13 @@ from kubernetes.aio.client.api_client import ApiClient
 from tidemark_operator.kube.access import Access
 from tidemark_operator.kube.errors import KubeError, Unavailable, error_of
 from tidemark_operator.kube.kinds import Json, Kind, Listed, resource_version
+from tidemark_operator.kube.lines import split_lines
 
 REQUEST_TIMEOUT_S = 10.0
 LIST_TIMEOUT_S = 60.0
 LIST_CHUNK = 500
+#: The API server ends a watch after this long; another goes on where it ended.
+WATCH_S = 600
 
 _JSON = "application/json"
 _APPLY = "application/apply-patch+yaml"
@@ -57,8 +60,18 @@ class KubeApi:
         return await self._call("GET", kind.path(namespace, name))
 
     async def list_all(self, kind: Kind, namespace: str, *, label_selector: str = "") -> Listed:
-        """Every object of the kind in the namespace as of one moment, in chunks."""
-        found: list[Json] = []
+        """Every object of the kind in the namespace as of one moment."""
+        whole = Listed(resource_version=0)
+        async for page in self.pages(kind, namespace, label_selector=label_selector):
+            whole.extend(page)
+            whole.resource_version = page.resource_version
+        return whole
+
+    async def pages(
+        self, kind: Kind, namespace: str, *, label_selector: str = ""
+    ) -> AsyncGenerator[Listed, None]:
+        """The same in chunks, one at a time: all of them are as of one moment, and no more than one
+        has to be held. At least one comes. ``Expired`` when the reader takes minutes."""
         query = {"limit": str(LIST_CHUNK)}
         if label_selector:
             query["labelSelector"] = label_selector
@@ -66,14 +79,46 @@ class KubeApi:
             page = await self._call(
                 "GET", kind.path(namespace), query=query, timeout_s=LIST_TIMEOUT_S
             )
-            for item in page.get("items") or []:
+            items = page.get("items") or []
+            for item in items:
                 item.setdefault("apiVersion", kind.api_version)
                 item.setdefault("kind", kind.kind)
-                found.append(item)
+            yield Listed(items, resource_version=resource_version(page))
             following = page["metadata"].get("continue")
             if not following:
-                return Listed(found, resource_version=resource_version(page))
+                return
             query["continue"] = following
+
+    async def watch(
+        self, kind: Kind, namespace: str, version: int, *, silence_s: float
+    ) -> AsyncGenerator[list[Json], None]:
+        """What happens after ``version``, until the server ends it: a list of events (``type``,
+        ``object``) as often as some have come, and first an empty one, once the server has agreed.
+        ``Unavailable`` when nothing came for ``silence_s``, not even a bookmark."""
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": str(version),
+            "timeoutSeconds": str(WATCH_S),
+        }
+        path = kind.path(namespace)
+        what = f"watch of {path}"
+        target = f"{path}?{urlencode(query)}"
+        timeout = aiohttp.ClientTimeout(None, connect=self._timeout_s, sock_read=silence_s)
+        try:
+            response = await self._send("GET", target, None, _JSON, timeout)
+            if response.status != 200:
+                data = await response.read()
+                raise error_of(response.status, data, response.headers.get("Retry-After"), what)
+            yield []
+            try:
+                async for lines in split_lines(response.response.content.iter_any()):
+                    yield [_object(line, what) for line in lines]
+            finally:
+                _hang_up(response.response)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            reason = str(error) or type(error).__name__
+            raise Unavailable(0, f"{what}: {reason}") from error
 
     # ------------------------------------------------------------ writing
 
@@ -157,16 +202,30 @@ class KubeApi:
     async def _request(
         self, method: str, target: str, body: object, content_type: str, timeout_s: float
     ) -> tuple[int, Mapping[str, str], bytes]:
+        async with asyncio.timeout(timeout_s):
+            response = await self._send(
+                method, target, body, content_type, aiohttp.ClientTimeout(timeout_s)
+            )
+            data = await response.read()
+        return response.status, response.headers, data
+
+    async def _send(
+        self, method: str, target: str, body: object, content_type: str, timeout: Any
+    ) -> Any:
+        """The library's answer, its body unread."""
         headers = {"Content-Type": content_type, "Accept": _JSON}
         _, url, headers, _, _ = await self._client.param_serialize(
             method, target, header_params=headers, auth_settings=["BearerToken"]
         )
-        async with asyncio.timeout(timeout_s):
-            response = await self._client.call_api(
-                method, url, headers, body, _request_timeout=aiohttp.ClientTimeout(timeout_s)
-            )
-            data = await response.read()
-        return response.status, response.headers, data
+        return await self._client.call_api(method, url, headers, body, _request_timeout=timeout)
+
+
+def _hang_up(response: aiohttp.ClientResponse) -> None:
+    """Of an answer without an end nothing is waited for, not even that TLS is closed in order."""
+    connection = response.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+    response.close()
 
 
 def _object(data: bytes, what: str) -> Json:

@@ -68,10 +68,18 @@ USER = _own(user.USER)
 PARTITION_SLICE = _own(partition_slice.PARTITION_SLICE)
 SECRET = Kind("", "v1", "secrets", "Secret")
 LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
+STATEFUL_SET = Kind("apps", "v1", "statefulsets", "StatefulSet")
+SERVICE = Kind("", "v1", "services", "Service")
+CONFIG_MAP = Kind("", "v1", "configmaps", "ConfigMap")
+VOLUME_CLAIM = Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+DISRUPTION_BUDGET = Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 EVENT = Kind("events.k8s.io", "v1", "events", "Event")
 
-#: The kinds whose objects wake the reconcilers.
-WATCHED = (CLUSTER, BROKER, TOPIC, RECORD_DELETION, USER)
+#: The kinds whose objects wake the reconcilers: those of which there are few, and those of which
+#: there are thousands.
+FEW = (CLUSTER, BROKER)
+MANY = (TOPIC, RECORD_DELETION, USER)
+WATCHED = (*FEW, *MANY)
 #: By the name that a key has.
 BY_KIND = {kind.kind: kind for kind in WATCHED}
 

@@ -5,19 +5,34 @@ under the resourceVersion last seen; a finalizer is set and taken away by server
 """
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 
 from tidemark_operator.health import Echoes
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import NotFound
 from tidemark_operator.kube.finalizers import add_finalizer, finalizers_of, remove_finalizer
-from tidemark_operator.kube.kinds import BY_KIND, Json, Key, Kind, resource_version
+from tidemark_operator.kube.kinds import BY_KIND, Json, Key, Kind, key_of, resource_version
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.store import ObjectStore
 
 PARALLEL_WRITES = 16
 #: Of the first writes of new objects: thousands of them are not to hold up any other.
 PARALLEL_HOLDS = 8
+
+
+async def take_list(api: KubeApi, objects: ObjectStore, kind: Kind, namespace: str) -> list[Key]:
+    """Take in all objects of a kind, a page at a time: the keys that appeared, changed or vanished.
+    Thousands of them, with their managed fields, are several times what is kept of them."""
+    changed: list[Key] = []
+    present: set[Key] = set()
+    version = 0
+    async with contextlib.aclosing(api.pages(kind, namespace)) as pages:
+        async for page in pages:
+            version = page.resource_version
+            present.update(map(key_of, page))
+            changed += [key_of(body) for body in page if objects.put(body)]
+    return changed + objects.keep(kind, present, version)
 
 
 class ObjectClient:
@@ -102,7 +117,7 @@ class ObjectClient:
         """Read every object of a kind; the keys that appeared, changed or vanished. That they did
         its watch has yet to tell."""
         began_s = self._echoes.begins()
-        changed = self._objects.replace_kind(kind, await self.api.list_all(kind, namespace))
+        changed = await take_list(self.api, self._objects, kind, namespace)
         if changed:
             self._echoes.wrote(kind.kind, began_s)
         return changed

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from tidemark.lru import Lru
-from tidemark_operator.kube.kinds import Json, Key, Kind, Listed, key_of, resource_version
+from tidemark_operator.kube.kinds import Json, Key, Kind, key_of, resource_version
 
 #: So many deleted objects are remembered: more than writes can be under way.
 DELETED_MAX = 10_000
@@ -87,24 +87,17 @@ class ObjectStore:
         if self.listener is not None:
             self.listener.gone(key)
 
-    def replace_kind(self, kind: Kind, listed: Listed) -> list[Key]:
-        """A whole list as the API server had it at one moment: the keys that appeared, changed or
-        vanished. What is known to be newer than the list stays: it was made while the list was
-        under way."""
-        changed: list[Key] = []
-        present: set[Key] = set()
-        for body in listed:
-            key = key_of(body)
-            present.add(key)
-            known = self._objects.get(key)
-            newer = known is None or resource_version(known) != resource_version(body)
-            if self.put(body) and newer:
-                changed.append(key)
-        for key in self.keys(kind) - present:
-            if resource_version(self._objects[key]) <= listed.resource_version:
-                self._drop(key)
-                changed.append(key)
-        return changed
+    def keep(self, kind: Kind, present: set[Key], version: int) -> list[Key]:
+        """No others than these there were of a kind at a resourceVersion: the keys that vanished.
+        What is known to be newer stays: it was made while the list was under way."""
+        gone = [
+            key
+            for key in self.keys(kind) - present
+            if resource_version(self._objects[key]) <= version
+        ]
+        for key in gone:
+            self._drop(key)
+        return gone
 
     def keys(self, kind: Kind) -> set[Key]:
         """The keys of a kind."""

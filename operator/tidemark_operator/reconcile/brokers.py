@@ -1,4 +1,5 @@
-"""One Broker: its finalizer, its status, and its removal once nothing depends on it."""
+"""One Broker: its finalizer, its pod if it has one, its status, and its removal once nothing
+depends on it."""
 
 import dataclasses
 import logging
@@ -17,6 +18,7 @@ from tidemark_operator.kube.finalizers import finalizers_of
 from tidemark_operator.kube.kinds import BROKER, Json, Key
 from tidemark_operator.objects.conversions import broker_info, cluster_of
 from tidemark_operator.reconcile.elsewhere import elsewhere, write_conditions
+from tidemark_operator.reconcile.pods import PodKeeper
 from tidemark_operator.reconcile.reflector import Reflector
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.names import BROKER_FINALIZER
@@ -32,12 +34,14 @@ class BrokerReconciler:
     def __init__(self, services: Services, reflector: Reflector) -> None:
         self._services = services
         self._reflector = reflector
+        self._pods = PodKeeper(services)
 
     async def reconcile(self, key: Key) -> float | None:
         """One step; when to look again, in seconds."""
         services = self._services
         body = services.objects.get(key)
         if body is None:
+            self._pods.forget(key.name)
             return None
         if cluster_of(body) != services.cluster_key.name:
             return await elsewhere(services, BROKER, key, body)
@@ -57,7 +61,8 @@ class BrokerReconciler:
             logger.warning("broker %d is given no certificate: %s", broker.node_id, error)
             await self._write(key, broker.node_id, generation)
             return LOOK_AGAIN_S
-        return await self._write(key, broker.node_id, generation)
+        pod_s = await self._pods.keep(body)
+        return _sooner(pod_s, await self._write(key, broker.node_id, generation))
 
     async def _taken(self, key: Key, body: Json, other: BrokerInfo | None) -> float | None:
         """Another Broker has this node id; when it goes, this one is looked at again."""
@@ -85,7 +90,8 @@ class BrokerReconciler:
         if draining.may_go(Draft(services.state), broker):
             given_up = await services.committer.decide(lambda draft: _removed(draft, node_id))
         if given_up is None:
-            return await self._write(key, node_id, broker.generation)
+            pod_s = await self._pods.keep(body)  # it serves until it may go
+            return _sooner(pod_s, await self._write(key, node_id, broker.generation))
         services.events.emit(accepted_losses.removed(services.state, broker, given_up))
         await services.client.release(BROKER, body, BROKER_FINALIZER)
         return None
@@ -121,6 +127,10 @@ class BrokerReconciler:
             kind = normal if reason == "Drained" else warning
             text = str(present.get("message", ""))
             self._services.events.emit(kind("Broker", broker.key, reason, text))
+
+
+def _sooner(*delays_s: float | None) -> float | None:
+    return min((each for each in delays_s if each is not None), default=None)
 
 
 def _removed(draft: Draft, node_id: int) -> list[RowKey] | None:

@@ -1,5 +1,5 @@
-"""The Cluster: its configuration, its remote storage, its status. And the Clusters that are not
-controlled by this operator, which are told so."""
+"""The Cluster: its configuration, its remote storage, its brokers, its status. And the Clusters
+that are not controlled by this operator, which are told so."""
 
 import asyncio
 import dataclasses
@@ -19,6 +19,7 @@ from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.objects.conversions import cluster_info, cluster_of, is_leaving
 from tidemark_operator.reconcile import remote_storage
 from tidemark_operator.reconcile.elsewhere import write_conditions
+from tidemark_operator.reconcile.made_brokers import MadeBrokers
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.names import CLUSTER_FINALIZER
 
@@ -48,6 +49,7 @@ class ClusterReconciler:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._made_brokers = MadeBrokers(services)
         self._failing = False
         self._sweep_due_s = 0.0
 
@@ -86,12 +88,13 @@ class ClusterReconciler:
         await self._storage(key, body)
         if not self._known.problem:
             await self._look_at_sweep()
+        brokers_s = await self._made_brokers.keep(key, body)
         later_s = await self._write(key, generation)
-        if self._known.problem:
-            return STORAGE_RETRY_S
         configured = bool(body["spec"].get("remoteStorage"))
         check_s = STORAGE_CHECK_S if configured else None
-        return min((s for s in (later_s, check_s) if s is not None), default=None)
+        retry_s = STORAGE_RETRY_S if self._known.problem else None
+        delays_s = (brokers_s, later_s, check_s, retry_s)
+        return min((each for each in delays_s if each is not None), default=None)
 
     async def _leave(self, key: Key, generation: int) -> float | None:
         """Say for what the Cluster waits; the term ends when it is for nothing, and what is left
@@ -99,6 +102,8 @@ class ClusterReconciler:
         objects = self._services.objects
         for kind in (TOPIC, BROKER):
             if any(cluster_of(each) == key.name for each in objects.of_kind(kind)):
+                if kind is BROKER:
+                    await self._made_brokers.remove(key)
                 await self._write(key, generation)
                 return LEAVING_CHECK_S
         raise TermEnded(f"Cluster {key.name} is being deleted, and nothing needs it any more")

@@ -1,4 +1,5 @@
-"""What is measured of the state every few seconds. A placeholder counts as missing."""
+"""What is measured of the state whenever the page is asked for: with thousands of objects that is
+more than all else that is done at rest. A placeholder counts as missing."""
 
 import datetime as dt
 from collections import Counter

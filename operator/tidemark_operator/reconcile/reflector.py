@@ -56,8 +56,8 @@ class Reflector:
 
         if key.kind == USER.kind:
             self._user_gone(key)
-        if key.kind in (TOPIC.kind, BROKER.kind) and services.state.cluster.deleting:
-            services.queue.add(services.cluster_key)  # it may have waited for this one
+        if key.kind == BROKER.kind or (key.kind == TOPIC.kind and services.state.cluster.deleting):
+            services.queue.add(services.cluster_key)  # it waited for this one, or makes another
 
     def catch_up(self) -> None:
         """What came while the take-over was under way is in the store, but not in the state: let

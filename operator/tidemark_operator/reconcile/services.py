@@ -2,6 +2,7 @@
 
 import dataclasses
 import uuid
+from collections.abc import Callable
 
 from tidemark_operator.background import BackgroundTasks
 from tidemark_operator.certificates.certificates import Certificates
@@ -25,7 +26,8 @@ from tidemark_operator.slices.committer import Committer
 class Services:
     """``cluster_key`` names the Cluster that this operator controls; ``state`` is changed by
     commits and by what the API server holds, ``disablements`` and ``deletions`` by what brokers
-    answer. ``allowed_endpoints``: see the settings."""
+    answer. ``allowed_endpoints``, ``controller_addresses``: see the settings;
+    ``leads``: whether the Lease is held still."""
 
     cluster_key: Key
     state: ControllerState
@@ -41,6 +43,8 @@ class Services:
     certificates: Certificates
     client_certificates: ClientCertificates
     allowed_endpoints: frozenset[str] = frozenset()
+    controller_addresses: str = ""
+    leads: Callable[[], bool] = lambda: True
     disablements: DisablementProgress = dataclasses.field(default_factory=DisablementProgress)
     deletions: Deletions = dataclasses.field(default_factory=Deletions)
     first_reports: FirstReports = dataclasses.field(default_factory=FirstReports)

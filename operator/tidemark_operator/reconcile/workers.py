@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from tidemark_operator.kube.errors import Conflict, Invalid, KubeError, Unavailable
-from tidemark_operator.kube.kinds import Key
+from tidemark_operator.kube.kinds import Key, resource_version
 from tidemark_operator.leadership.terms import ControllerFenced, TermEnded
 from tidemark_operator.reconcile.failures import Failures
 from tidemark_operator.reconcile.queue import RETRY
@@ -58,13 +58,13 @@ class Workers:
 
     async def _one(self, key: Key) -> str:
         """Reconcile one key; what fails comes again, and never ends the worker."""
-        queue = self._services.queue
+        queue, began_at = self._services.queue, self._version(key)
         try:
             delay_s = await self._reconcilers[key.kind](key)
         except Conflict as error:
             logger.debug("%s: %s", key, error)
             self._services.metrics.conflicts.labels(key.kind).inc()
-            is_news = await self._refresh(key)
+            is_news = await self._refresh(key) or self._version(key) != began_at
             queue.failed(key, at_most_s=CHANGED_S if is_news else RETRY.most_s)
             await self._failures.tell(key, error)
             return "retry"
@@ -90,7 +90,12 @@ class Workers:
             queue.add_later(key, delay_s)
         return "done"
 
+    def _version(self, key: Key) -> int:
+        body = self._services.objects.get(key)
+        return 0 if body is None else resource_version(body)
+
     async def _refresh(self, key: Key) -> bool:
+        """Whether what is read is news: the watch may have been quicker."""
         try:
             return await self._services.client.refresh(key)
         except KubeError as error:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from tidemark.configuration.values import INT32_MAX
+from tidemark_operator.resources.broker_pod import BrokerPod
 from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.metadata import Resource
 from tidemark_operator.resources.names import CATEGORY
@@ -31,9 +32,11 @@ from tidemark_operator.resources.schema import (
 
 
 class Workload(enum.StrEnum):
-    """Who runs the broker's process: External is somebody else, on any machine."""
+    """Who runs the broker's process: External is somebody else, on any machine; Pod is the
+    operator, in this namespace."""
 
     EXTERNAL = "External"
+    POD = "Pod"
 
 
 class BrokerSpec(SpecModel):
@@ -49,6 +52,11 @@ class BrokerSpec(SpecModel):
             rule="self.workload == oldSelf.workload",
             message="workload is immutable: delete this Broker and make another",
             field_path=".workload",
+        ),
+        Rule(
+            rule="has(self.pod) == (self.workload == 'Pod')",
+            message="pod is set with workload: Pod, and only there",
+            field_path=".pod",
         ),
     )
 
@@ -76,9 +84,11 @@ class BrokerSpec(SpecModel):
     workload: Annotated[
         Workload,
         Field(
-            description="Who runs the process. External: it runs elsewhere and registers itself."
+            description="Who runs the process. External: it runs elsewhere and registers itself. "
+            "Pod: the operator keeps a pod for it."
         ),
     ]
+    pod: BrokerPod | None = None
 
 
 class Endpoint(ApiModel):
@@ -127,8 +137,25 @@ class BrokerStatus(ApiModel):
     conditions: Conditions = ()
 
 
+#: Of its pod's labels one is the name of its StatefulSet with a hash behind it.
+POD_NAME_MAX = 52
+
+
 class Broker(Resource):
     """A broker of a Tidemark cluster."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule=(
+                "self.spec.workload != 'Pod' || "
+                f"self.metadata.name.matches('^[a-z]([-a-z0-9]{{0,{POD_NAME_MAX - 2}}}[a-z0-9])?$')"
+            ),
+            message=(
+                f"the name of a Broker with workload: Pod has at most {POD_NAME_MAX} lower-case "
+                "letters, digits and dashes, with a letter first"
+            ),
+        ),
+    )
 
     spec: BrokerSpec
     status: Annotated[BrokerStatus, Kube(default=pending(READY))] = Field(
@@ -156,6 +183,7 @@ BROKER = ResourceKind(
         condition_column("Registered"),
         condition_column("Ready"),
         condition_column("Draining"),
+        condition_column("PodUpToDate", name="Pod", priority=1),
         Column(
             name="Leaders",
             type="integer",

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from tidemark.configuration.values import INT32_MAX
 from tidemark_operator.resources.accepted import ACCEPTED_MAX, Accepted
+from tidemark_operator.resources.broker_pod import BrokerPod
 from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.config_rules import ClusterConfig, GroupConfig
 from tidemark_operator.resources.metadata import Resource
@@ -37,6 +38,8 @@ from tidemark_operator.resources.schema import (
 from tidemark_operator.resources.times import Time
 from tidemark_operator.resources.topic import DisablePolicy, TieringState
 
+#: Brokers that one Cluster makes.
+POD_BROKERS_MAX = 256
 #: Consumer groups with a configuration of their own.
 GROUPS_MAX = 128
 #: Topics that a Cluster's status lists as left behind.
@@ -144,6 +147,30 @@ class ClusterAuthorization(SpecModel):
     ] = None
 
 
+class ClusterBrokers(SpecModel):
+    """Brokers in pods that the operator makes and removes by their number."""
+
+    replicas: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=POD_BROKERS_MAX,
+            description="How many. Fewer than before: those with the highest ids are drained, and "
+            "then removed.",
+        ),
+        Kube(format="int32"),
+    ]
+    racks: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=255)], ...] | None,
+        Field(
+            max_length=16,
+            description="A new broker is given the one with the fewest; it keeps it.",
+        ),
+        Kube(**{"x-kubernetes-list-type": "set"}),
+    ] = None
+    template: Annotated[BrokerPod, Field(description="The pod of each of them.")]
+
+
 class ClusterSpec(SpecModel):
     """The cluster as it is wanted."""
 
@@ -167,6 +194,13 @@ class ClusterSpec(SpecModel):
         ),
     ] = None
     quotas: ClusterQuotas | None = None
+    brokers: Annotated[
+        ClusterBrokers | None,
+        Field(
+            description="Brokers that the operator makes. Unset: it makes none, and removes none; "
+            "those that it has made stay."
+        ),
+    ] = None
 
 
 class ControllerStatus(ApiModel):

@@ -27,6 +27,13 @@ INTERNAL_LABEL = f"{GROUP}/internal"
 #: The Cluster that an object written by the operator belongs to.
 CLUSTER_LABEL = f"{GROUP}/cluster"
 
+#: The Broker whose pod it is.
+BROKER_LABEL = f"{GROUP}/broker"
+#: On a broker's pod: changes with its configuration.
+CONFIG_DIGEST_ANNOTATION = f"{GROUP}/config-digest"
+#: On a Broker: it is drained because its Cluster is to have fewer.
+SCALING_DOWN_ANNOTATION = f"{GROUP}/scaling-down"
+
 CLUSTER_FINALIZER = f"{GROUP}/cluster"
 LEASE_FINALIZER = f"{GROUP}/lease"
 TOPIC_FINALIZER = f"{GROUP}/topic"

@@ -19,7 +19,6 @@ from tidemark_operator.controller import (
 from tidemark_operator.kube.errors import Forbidden, KubeError
 from tidemark_operator.kube.kinds import BROKER, USER
 from tidemark_operator.leadership.terms import TermEnded
-from tidemark_operator.reconcile.measure import measure
 from tidemark_operator.reconcile.replica_logs import LogQuestions
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.names import CLIENTS_RENEWAL_ANNOTATION, RENEWAL_ANNOTATION
@@ -29,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 1.0
 FILL_LIMIT = 100
-MEASURE_TURNS = 5
 COLLECT_TURNS = 5
 #: A second: leaders of a broker with 1,000 partitions are back within a minute of its replicas.
 BALANCE_LIMIT = 20
@@ -96,8 +94,6 @@ class Pacemaker:
             await self._decide(lambda draft: elections.balance_leaders(draft, limit=BALANCE_LIMIT))
         if number % CERTIFICATE_TURNS == 0:
             await self._renew_certificates(all_leaves=number % LEAF_TURNS == 0)
-        if number % MEASURE_TURNS == 1:
-            measure(self._services)
 
     def _notice_silence(self, number: int) -> None:
         """Nobody is fenced by a controller that no broker has reached; but it is told."""

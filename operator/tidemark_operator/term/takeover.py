@@ -32,6 +32,7 @@ from tidemark_operator.kube.finalizers import add_finalizer, finalizers_of
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, USER, WATCHED, Json, Key, key_of
 from tidemark_operator.leadership.epoch import raise_epoch, stored_epoch
 from tidemark_operator.leadership.terms import ControllerFenced
+from tidemark_operator.objects.client import take_list
 from tidemark_operator.objects.conversions import (
     broker_info,
     claimant_of,
@@ -148,8 +149,7 @@ class TakeOver:
 
     async def _list(self) -> None:
         for kind in WATCHED:
-            found = await self.api.list_all(kind, self.namespace)
-            self.objects.replace_kind(kind, found)
+            await take_list(self.api, self.objects, kind, self.namespace)
 
     async def _record_slices(self, body: Json, slices: int) -> Json:
         """All slices exist now: from here on a missing one is a loss, not a beginning."""

@@ -29,7 +29,8 @@ from tidemark_operator.events import EventWriter
 from tidemark_operator.health import Echoes, Pulse
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError, NotFound
-from tidemark_operator.kube.kinds import CLUSTER, USER, Json
+from tidemark_operator.kube.informer import Informer
+from tidemark_operator.kube.kinds import CLUSTER, MANY, USER, Json, Key, Kind
 from tidemark_operator.leadership.lease_kept import keep_lease, let_lease_go
 from tidemark_operator.leadership.terms import (
     EpochsExhausted,
@@ -44,6 +45,7 @@ from tidemark_operator.objects.client import ObjectClient
 from tidemark_operator.objects.statuses import StatusWriter
 from tidemark_operator.objects.store import ObjectStore
 from tidemark_operator.reconcile.first_reports import FirstReports
+from tidemark_operator.reconcile.measure import measure
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.reconcile.workers import LastPass
@@ -67,8 +69,8 @@ LEAVES_LOOKED_AT = 200
 
 
 class TermLoop:
-    """Belongs to the main loop. The Lease's news come by ``won`` and ``lost``, the watches' by
-    ``arrived`` and ``drain``."""
+    """Belongs to the main loop. The Lease's news come by ``won`` and ``lost``, those of kopf's
+    watches by ``arrived`` and ``drain``; the informers' follower."""
 
     def __init__(
         self,
@@ -119,15 +121,38 @@ class TermLoop:
     def drain(self) -> None:
         """Take in what the watches brought, in one go however much it is."""
         while self.arrived:
-            body, gone = self.arrived.popleft()
-            self._echoes.heard(body["kind"])
-            if self._term is not None:
-                self._term.deliver(body, gone)
-            elif gone:
-                self._objects.remove(body)
-            else:
-                self._objects.put(body)
+            self.brought(*self.arrived.popleft())
         self._changed.set()
+
+    def brought(self, body: Json, gone: bool) -> None:
+        """A watch has brought an object."""
+        self._echoes.heard(body["kind"])
+        self._take(body, gone)
+
+    def found(self, body: Json) -> None:
+        """An object stands in a list. That its watch lives it does not tell."""
+        self._take(body, gone=False)
+
+    def listed(self, kind: Kind, present: set[Key], version: int) -> None:
+        """These were all, and a watch tells what happens from then on: nothing from before that is
+        awaited of it."""
+        self._echoes.heard(kind.kind)
+        for key in self._objects.keep(kind, present, version):
+            if self._term is not None:
+                self._term.services.queue.add(key)
+
+    def _take(self, body: Json, gone: bool) -> None:
+        if self._term is not None:
+            self._term.deliver(body, gone)
+        elif gone:
+            self._objects.remove(body)
+        else:
+            self._objects.put(body)
+
+    def measure(self) -> None:
+        """Bring the gauges up to date, as far as there is a term."""
+        if self._term is not None:
+            measure(self._term.services)
 
     def pulse(self) -> Pulse:
         """What /healthz judges."""
@@ -268,6 +293,8 @@ class TermLoop:
             certificates=certificates,
             client_certificates=client_certificates,
             allowed_endpoints=self._settings.allowed_endpoints,
+            controller_addresses=self._settings.controller_addresses,
+            leads=self._leads,
             first_reports=first_reports,
         )
 
@@ -280,6 +307,15 @@ class TermLoop:
                 leaf = None if kept is None else read_certificate(kept.data)
                 if leaf is not None:
                     yield key.name, leaf
+
+    async def follow_objects(self, api: KubeApi) -> None:
+        """Know the objects of which there are thousands, leading or not, until cancelled. That each
+        watch begins is awaited, also where nothing is ever written."""
+        async with asyncio.TaskGroup() as group:
+            for kind in MANY:
+                self._echoes.wrote(kind.kind, self._echoes.begins())
+                informer = Informer(api, kind, self._settings.namespace, self)
+                group.create_task(informer.run(), name=f"informer of {kind.plural}")
 
     async def follow_authority(self, api: KubeApi) -> None:
         """Keep this process's own leaf as the authority is, leading or not, until cancelled."""

@@ -203,6 +203,21 @@ def broker(**spec: Any) -> Object:
     return manifest("Broker", spec={**base, **spec})
 
 
+def broker_pod(**fields: Any) -> Object:
+    """``spec.pod`` of a Broker."""
+    return {
+        "image": "tidemark/broker:1",
+        "storage": {"size": "20Gi"},
+        "listeners": [{"name": "PLAINTEXT", "port": 9092, "protocol": "PLAINTEXT"}],
+        **fields,
+    }
+
+
+def broker_in_a_pod(**fields: Any) -> Object:
+    """A valid Broker that the operator keeps a pod for."""
+    return broker(workload="Pod", pod=broker_pod(**fields))
+
+
 def cluster(**spec: Any) -> Object:
     """A valid Cluster with a folder as its tier."""
     base = {"remoteStorage": {"filesystem": {"path": "/var/lib/tier"}}}

@@ -9,6 +9,8 @@ from tests.integration.admission.api_server import (
     Object,
     Refused,
     broker,
+    broker_in_a_pod,
+    broker_pod,
     cluster,
     edited,
     manifest,
@@ -54,6 +56,36 @@ ACCEPTED: dict[str, Object] = {
         config={"cleanup.policy": "compact"}, tiering={"enabled": False}
     ),
     "broker": broker(rack="a"),
+    "broker in a pod": broker_in_a_pod(),
+    "broker in a pod with everything": broker_in_a_pod(
+        imagePullPolicy="Always",
+        imagePullSecrets=[{"name": "registry"}],
+        storage={"size": "1Ti", "storageClassName": "fast"},
+        listeners=[
+            {"name": "IN", "port": 9092, "protocol": "PLAINTEXT"},
+            {
+                "name": "OUT",
+                "port": 9093,
+                "protocol": "SASL_SSL",
+                "tlsSecretRef": {"name": "shown"},
+            },
+        ],
+        replicationPort=9193,
+        metricsPort=8181,
+        config={"num.io.threads": "8", "listener.name.out.ssl.client.auth": "required"},
+        resources={"requests": {"cpu": "500m", "memory": 1073741824}, "limits": {"cpu": 2}},
+        terminationGracePeriodSeconds=90,
+        rackTopologyKey="topology.kubernetes.io/zone",
+        nodeSelector={"disk": "ssd"},
+        tolerations=[{"key": "dedicated", "operator": "Exists", "effect": "NoSchedule"}],
+        affinity={"nodeAffinity": {"any": "thing"}},
+        priorityClassName="high",
+        podLabels={"a": "b"},
+        podAnnotations={"c": "d"},
+    ),
+    "cluster that makes brokers": cluster(
+        brokers={"replicas": 3, "racks": ["a", "b"], "template": broker_pod()}
+    ),
     "cluster without a tier": cluster(remoteStorage=None),
     "cluster with a folder": cluster(
         config={
@@ -216,12 +248,47 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     # ------------------------------------------------------------------ Broker
     "negative node id": (broker(nodeId=-1), "should be greater than or equal to 0"),
-    "broker pods are not there yet": (broker(workload="Pod"), 'supported values: "External"'),
+    "broker in a pod without a pod": (broker(workload="Pod"), "pod is set with workload: Pod"),
+    "broker elsewhere with a pod": (broker(pod=broker_pod()), "pod is set with workload: Pod"),
+    "name that is none of a pod's Service": (
+        edited(broker_in_a_pod(), "metadata.name", "a.b"),
+        "the name of a Broker with workload: Pod has at most 52",
+    ),
+    "listener with TLS without a certificate": (
+        broker_in_a_pod(listeners=[{"name": "TLS", "port": 9093, "protocol": "SASL_SSL"}]),
+        "a listener with TLS needs tlsSecretRef",
+    ),
+    "listener on the port of the metrics": (
+        broker_in_a_pod(listeners=[{"name": "A", "port": 8080, "protocol": "PLAINTEXT"}]),
+        "each have a port of their own",
+    ),
+    "two listeners on one port": (
+        broker_in_a_pod(
+            listeners=[{"name": name, "port": 1, "protocol": "PLAINTEXT"} for name in "AB"]
+        ),
+        "each listener has a port of its own",
+    ),
+    "key that the operator sets": (
+        broker_in_a_pod(config={"node.id": "7"}),
+        "node.id is set by the operator",
+    ),
+    "value of two lines": (
+        broker_in_a_pod(config={"num.io.threads": "1\nnode.id=2"}),
+        "a value is one line",
+    ),
+    "no amount": (
+        broker_in_a_pod(resources={"limits": {"cpu": "much"}}),
+        "must be a quantity such as 500m",
+    ),
     "broker without workload": (
         edited(broker(), "spec.workload", ...),
         "spec.workload: Required value",
     ),
     # ------------------------------------------------------------------ Cluster
+    "no brokers at all": (
+        cluster(brokers={"replicas": 0, "template": broker_pod()}),
+        "should be greater than or equal to 1",
+    ),
     "two tiers": (
         cluster(remoteStorage={**s3_storage(), "filesystem": {"path": "/a"}}),
         "give either s3 or filesystem",

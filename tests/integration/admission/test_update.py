@@ -10,6 +10,8 @@ from tests.integration.admission.api_server import (
     Refused,
     acl,
     broker,
+    broker_in_a_pod,
+    broker_pod,
     cluster,
     edited,
     partition_slice,
@@ -116,6 +118,7 @@ UNCHANGED: dict[str, tuple[Object, Object | None]] = {
     "Topic without status": (topic(), None),
     "compacted Topic": (topic(config={"cleanup.policy": "compact"}), _topic_status()),
     "Broker": (broker(rack="a"), BROKER_STATUS),
+    "Broker in a pod": (broker_in_a_pod(), BROKER_STATUS),
     "Cluster": (cluster(), CLUSTER_STATUS),
     "Cluster with S3": (cluster(remoteStorage=s3_storage(prefix="p")), CLUSTER_STATUS),
     "RecordDeletion": (
@@ -265,6 +268,37 @@ CHANGES: dict[str, Change] = {
     # ------------------------------------------------------------------ Broker
     "another node id": (broker(), None, "spec.nodeId", 2, "nodeId is immutable"),
     "another rack": (broker(), BROKER_STATUS, "spec.rack", "b", None),
+    "broker that moves into a pod": (
+        broker(),
+        None,
+        "spec",
+        {**broker()["spec"], "workload": "Pod", "pod": broker_pod()},
+        "workload is immutable",
+    ),
+    "volume that grows": (
+        broker_in_a_pod(storage={"size": "1Gi"}), None, "spec.pod.storage.size", "1025Mi", None
+    ),
+    "volume that shrinks": (
+        broker_in_a_pod(storage={"size": "1Gi"}),
+        None,
+        "spec.pod.storage.size",
+        "1023Mi",
+        "a volume only grows",
+    ),
+    "volume of another class": (
+        broker_in_a_pod(),
+        None,
+        "spec.pod.storage.storageClassName",
+        "fast",
+        "storageClassName is immutable",
+    ),
+    "volume of all that a cluster makes that shrinks": (
+        cluster(brokers={"replicas": 1, "template": broker_pod()}),
+        None,
+        "spec.brokers.template.storage.size",
+        "1Gi",
+        "a volume only grows",
+    ),
     "broker of another cluster": (
         broker(), None, "spec.clusterRef.name", "b", "clusterRef is immutable"
     ),

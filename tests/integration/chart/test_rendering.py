@@ -1,19 +1,22 @@
 """``charts/tidemark`` with several values: the real API server takes what comes out, and what
 cannot work is refused before, in words that name the value."""
 
-import re
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.helm import CHART, Helm, HelmRefused, entries_of, named, of_kind
+from tests.chart_pods import entries_of, objects_of, operator_settings
+from tests.helm import CHART, Helm, HelmRefused, named, of_kind
 from tests.integration.chart.kubernetes import KubectlRefused, Kubernetes
+from tests.monitoring.rules import groups
 from tidemark.configuration.table import unread_in_broker_file
-from tidemark.metrics import operator_table
 from tidemark_broker.config import parse
-from tidemark_operator.settings import Address, parse_arguments
+from tidemark_operator.resources.broker import parse_broker
+from tidemark_operator.resources.cluster import parse_cluster
+from tidemark_operator.settings import Address
 
 pytestmark = pytest.mark.xdist_group("chart")
 
@@ -79,10 +82,19 @@ BARE = {
     "cluster": {"create": False},
 }
 IN_PODS = ON_S3 | {"brokerPods": {"enabled": True}}
+COUNTED = ON_S3 | {
+    "brokers": {},
+    "brokerPods": {
+        "replicas": 3,
+        "racks": ["a", "b", "c"],
+        "rackTopologyKey": "topology.kubernetes.io/zone",
+    },
+}
 VALUES = {
     "defaults": {},
     "on S3": ON_S3,
     "in pods": IN_PODS,
+    "in pods by their number": COUNTED,
     "everything": EVERYTHING,
     "bare": BARE,
 }
@@ -133,8 +145,12 @@ def test_the_api_server_takes_it_and_its_pods_are_restricted(
     rendered = list(yaml.safe_load_all(helm.run("get", "manifest", "tidemark", "-n", namespace)))
     for body in rendered:
         kubernetes.get(namespace, f"{body['kind']}.{_group(body)}/{body['metadata']['name']}")
-    for body in of_kind(rendered, "StatefulSet"):
-        pod = _pod(kubernetes, namespace, body["metadata"]["name"])
+    for body in of_kind(rendered, "Broker"):
+        if body["spec"]["workload"] == "Pod":
+            made = objects_of(rendered, body["metadata"]["name"])
+            kubernetes.create(made.stateful_set)
+    for workload in kubernetes.names(namespace, "statefulsets"):
+        pod = _pod(kubernetes, namespace, workload)
         kubernetes.create(pod, "--dry-run=server")
         del pod["spec"]["containers"][0]["securityContext"]
         with pytest.raises(KubectlRefused, match="violates PodSecurity"):
@@ -143,10 +159,9 @@ def test_the_api_server_takes_it_and_its_pods_are_restricted(
 
 
 def _pod(kubernetes: Kubernetes, namespace: str, workload: str) -> dict[str, Any]:
-    """As the StatefulSet's controller would make it; its class and volumes are nobody's here."""
-    template = kubernetes.get(namespace, f"statefulset/{workload}")["spec"]["template"]
+    """As the StatefulSet's controller would make it; its class is nobody's here."""
+    template = kubernetes.get(namespace, workload)["spec"]["template"]
     spec = {name: value for name, value in template["spec"].items() if name != "priorityClassName"}
-    spec["volumes"] = [*spec["volumes"], {"name": "data", "emptyDir": {}}]
     metadata = {"name": "one", "namespace": namespace, "labels": template["metadata"]["labels"]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
@@ -160,6 +175,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"replicas": 3}, "replicas"),
     ({"operator": {"replicas": 0}}, r"/operator/replicas.*minimum"),
     ({"operator": {"logLevel": "LOUD"}}, r"/operator/logLevel.*must be one of"),
+    ({"metrics": {"rules": {"runbookUrl": "docs"}}}, r"/metrics/rules/runbookUrl.*pattern"),
     ({"control": {"exposeAs": "Ingress"}}, r"/control/exposeAs.*must be one of"),
     ({"image": {"digest": "latest"}}, r"/image/digest.*pattern"),
     ({"cluster": {"spec": {"config": {"num.partitions": 3}}}}, r"num\.partitions.*want string"),
@@ -187,7 +203,7 @@ def test_the_operator_takes_its_arguments(values: dict[str, Any], tmp_path: Path
     objects = Helm(tmp_path).template(CHART, values, namespace="home")
     operator = named(objects, "StatefulSet", "tidemark-operator")
     (container,) = operator["spec"]["template"]["spec"]["containers"]
-    settings = parse_arguments(container["args"])
+    settings = operator_settings(objects)
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     assert settings.namespace == "home"
     assert settings.control == Address(host="0.0.0.0", port=ports["control"])
@@ -205,18 +221,21 @@ def test_no_object_is_anybody_elses_in_the_kubernetes_cluster(tmp_path: Path) ->
         assert body["metadata"]["namespace"] == "home", body["kind"]
 
 
-def test_alerts_ask_for_metrics_that_there_are(tmp_path: Path) -> None:
-    (rules,) = of_kind(Helm(tmp_path).template(CHART, EVERYTHING), "PrometheusRule")
-    asked = [rule["expr"] for group in rules["spec"]["groups"] for rule in group["rules"]]
-    names = {name for text in asked for name in re.findall(r"tidemark_\w+", text)}
-    assert names
-    assert names <= {row.name for row in operator_table.ALL}
+def test_rules_are_those_of_the_file_for_the_namespace_of_the_release(tmp_path: Path) -> None:
+    home = "https://docs.example/tidemark/runbooks/"
+    values = {"metrics": {"rules": {"enabled": True, "runbookUrl": home}}}
+    (found,) = of_kind(Helm(tmp_path).template(CHART, values, namespace="home"), "PrometheusRule")
+    assert json.dumps(found["spec"]["groups"]) == json.dumps(groups()).replace(
+        '\\"tidemark\\"', '\\"home\\"'
+    ).replace("docs/runbooks/", home)
+    assert '\\"home\\"' in json.dumps(found)
 
 
 def test_brokers_are_told_of_every_operator(tmp_path: Path) -> None:
     objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
     pods = [f"tidemark-operator-{number}" for number in range(3)]
-    config = parse(entries_of(objects, "broker-1") | {"cluster.id": "c"})
+    config_map = objects_of(objects, "broker-1").config_map
+    config = parse(entries_of(config_map) | {"cluster.id": "c"})
     assert [str(each) for each in config.controllers] == [
         f"{pod}.tidemark-operator.home.svc:9995" for pod in pods
     ]
@@ -226,15 +245,13 @@ def test_brokers_are_told_of_every_operator(tmp_path: Path) -> None:
 
 def test_what_clients_and_brokers_are_told_is_what_a_service_leads_to(tmp_path: Path) -> None:
     objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
-    entries = entries_of(objects, "broker-2")
-    config = parse(entries | {"cluster.id": "c"})
+    made = objects_of(objects, "broker-2")
+    config = parse(entries_of(made.config_map) | {"cluster.id": "c"})
     assert not unread_in_broker_file(config.entries)
     assert (config.node_id, config.rack) == (2, "c")
     assert config.integer("controlled.shutdown.max.ms") == 20_000
-    service = named(objects, "Service", "broker-2")
-    (container,) = named(objects, "StatefulSet", "broker-2")["spec"]["template"]["spec"][
-        "containers"
-    ]
+    service = made.service
+    (container,) = made.stateful_set["spec"]["template"]["spec"]["containers"]
     open_ports = {each["containerPort"] for each in container["ports"]}
     assert {each["port"] for each in service["spec"]["ports"]} == open_ports
     assert {each.port for each in config.listeners.values()} | {config.metrics.port} == open_ports
@@ -246,12 +263,39 @@ def test_what_clients_and_brokers_are_told_is_what_a_service_leads_to(tmp_path: 
     assert mounted >= {*folders, str(config.tls_directory), str(config.log_dir.parent)}
 
 
+def test_brokers_by_their_number_stand_in_the_cluster(tmp_path: Path) -> None:
+    objects = Helm(tmp_path).template(CHART, COUNTED, namespace="home")
+    (cluster,) = of_kind(objects, "Cluster")
+    assert not of_kind(objects, "Broker")
+    assert cluster["spec"]["config"] == ON_S3["cluster"]["spec"]["config"]
+    brokers = parse_cluster(cluster).spec.brokers
+    assert brokers is not None
+    assert (brokers.replicas, brokers.racks) == (3, ("a", "b", "c"))
+    named_ones = Helm(tmp_path).template(CHART, IN_PODS, namespace="home")
+    pod = parse_broker(named(named_ones, "Broker", "broker-1")).spec.pod
+    assert pod is not None
+    key = "topology.kubernetes.io/zone"
+    assert brokers.template == pod.model_copy(update={"rack_topology_key": key})
+
+
+def test_the_network_policy_is_about_the_pods_that_the_operator_keeps(tmp_path: Path) -> None:
+    objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
+    spec = named(objects, "NetworkPolicy", "tidemark-brokers")["spec"]
+    template = objects_of(objects, "broker-1").stateful_set["spec"]["template"]
+    assert spec["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    (container,) = template["spec"]["containers"]
+    names = {each["name"]: each["containerPort"] for each in container["ports"]}
+    for rule in spec["ingress"]:
+        assert {each["port"] for each in rule["ports"]} <= {*names, *names.values()}
+
+
 def test_a_monitor_finds_the_services_with_metrics_and_no_other(tmp_path: Path) -> None:
     objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
     found: set[str] = set()
     for monitor in of_kind(objects, "ServiceMonitor"):
         wanted = monitor["spec"]["selector"]["matchLabels"].items()
-        for service in of_kind(objects, "Service"):
+        kept = [objects_of(objects, f"broker-{node}").service for node in range(3)]
+        for service in [*of_kind(objects, "Service"), *kept]:
             if wanted <= service["metadata"]["labels"].items():
                 ports = {each["name"] for each in service["spec"]["ports"]}
                 assert monitor["spec"]["endpoints"][0]["port"] in ports

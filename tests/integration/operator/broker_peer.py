@@ -94,6 +94,8 @@ class BrokerPeer:
         self.fenced = True
         self.should_shut_down = False
         self.want_shut_down = False
+        #: Between two heartbeats, in seconds.
+        self.heartbeat_s = 0.1
         self.remote_storage = ""
         self.store_id = ""
         self.brokers: dict[int, control.BrokerState] = {}
@@ -209,7 +211,7 @@ class BrokerPeer:
         while True:
             with contextlib.suppress(Refused):
                 await self.heartbeat(connection)
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(self.heartbeat_s)
 
     async def heartbeat(self, connection: Connection, loop_age_ms: int = 0) -> None:
         """One heartbeat; raises Refused."""

@@ -65,6 +65,7 @@ class ClusterWorld:
         *,
         session_timeout_s: float = 2,
         lease_duration_s: float = 5,
+        controller_addresses: str = "",
     ) -> OperatorProcess:
         """An operator of this namespace that is not started yet."""
         log = self.folder / f"operator-{len(self.operators)}.log"
@@ -76,6 +77,7 @@ class ClusterWorld:
             session_timeout_s=session_timeout_s,
             certificates=self.certificates,
             lease_duration_s=lease_duration_s,
+            controller_addresses=controller_addresses,
         )
         self.operators.append(made)
         return made
@@ -181,6 +183,10 @@ class ClusterWorld:
         except NotFound:
             return True
         return False
+
+    async def there(self, kind: Kind, name: str) -> bool:
+        """Whether an object exists."""
+        return not await self.gone(kind, name)
 
     async def cluster_id(self) -> str:
         """The id that brokers need, once a controller has written it."""

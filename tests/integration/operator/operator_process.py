@@ -22,9 +22,11 @@ class OperatorProcess:
         lease_duration_s: float = 5,
         log_level: str = "DEBUG",
         profile: Path | None = None,
+        controller_addresses: str = "",
     ) -> None:
-        """``certificates`` None: in Secrets. ``profile``: where cProfile leaves what it saw of the
-        main thread, after a clean stop."""
+        """``certificates`` None: in Secrets. ``controller_addresses``: of the operators, for
+        brokers in pods. ``profile``: where cProfile leaves what it saw of the main thread, after a
+        clean stop."""
         seen = () if profile is None else ("-m", "cProfile", "-o", str(profile))
         self._program = (sys.executable, *seen, "-m", "tidemark_operator")
         self._arguments = [
@@ -32,6 +34,7 @@ class OperatorProcess:
             *("--lease-duration-s", str(lease_duration_s), "--log-level", log_level),
             *("--session-timeout-s", str(session_timeout_s)),
             *(("--certificates", str(certificates)) if certificates else ()),
+            *(("--controller-addresses", controller_addresses) if controller_addresses else ()),
         ]
         self._log = log
         self._process: asyncio.subprocess.Process | None = None

@@ -1,8 +1,8 @@
-"""A real broker with the configuration that the chart gives to its pod, and an operator that keeps
-certificates in Secrets, as in pods.
+"""A real broker with the configuration that the operator gives to the pod of a Broker of the chart,
+and the certificate that it keeps in a Secret.
 
-What a kubelet does is done here by hand: the Secret becomes a folder, and folders, names and ports
-of the pod become those of this machine.
+What a kubelet does is done here by hand: ConfigMap and Secret become files, and folders, names and
+ports of the pod become those of this machine.
 """
 
 import asyncio
@@ -11,12 +11,13 @@ import json
 import sys
 from pathlib import Path
 
-from tests.helm import CHART, Helm, entries_of
+from tests.chart_pods import entries_of, operator_settings
+from tests.helm import CHART, Helm, named
 from tests.integration.operator.cluster_world import ClusterWorld
 from tests.integration.operator.operator_process import OperatorProcess
 from tidemark_operator.certificates.folders import write_files
 from tidemark_operator.kube.errors import NotFound
-from tidemark_operator.kube.kinds import BROKER, SECRET, TOPIC
+from tidemark_operator.kube.kinds import BROKER, CONFIG_MAP, SECRET, TOPIC
 
 VALUES = {
     "cluster": {"name": "demo"},
@@ -41,20 +42,22 @@ async def mount(world: ClusterWorld, name: str, folder: Path) -> None:
 
 async def test_a_broker_of_the_chart_joins_and_leads(world: ClusterWorld, tmp_path: Path) -> None:
     objects = Helm(tmp_path / "helm").template(CHART, VALUES, namespace=world.namespace)
-    entries = entries_of(objects, "broker-1")
     operator = OperatorProcess(
         world.kubeconfig,
         world.namespace,
         tmp_path / "operator.log",
         "127.0.0.1:0",
         certificates=None,
+        controller_addresses=operator_settings(objects).controller_addresses,
     )
     world.operators.append(operator)
     await world.create_cluster()
-    await world.create(BROKER, "broker-1", nodeId=1, workload="External")
+    await world.api.create(BROKER, world.namespace, named(objects, "Broker", "broker-1"))
     await operator.start()
     certificate = tmp_path / "certificate"
     await mount(world, "broker-1-tls", certificate)
+    await world.until(lambda: world.there(CONFIG_MAP, "broker-1"), "its configuration")
+    entries = entries_of(await world.get(CONFIG_MAP, "broker-1"))
     here = {
         "listeners": "PLAINTEXT://127.0.0.1:0,REPLICATION://127.0.0.1:0",
         "advertised.listeners": "PLAINTEXT://localhost:0,REPLICATION://localhost:0",

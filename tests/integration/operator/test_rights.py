@@ -14,7 +14,9 @@ from tests.helm import CHART, Helm, of_kind
 from tests.integration.operator.broker_peer import BrokerPeer
 from tests.integration.operator.cluster_world import ClusterWorld
 from tests.integration.operator.operator_process import OperatorProcess
+from tests.integration.operator.pods import ADDRESSES
 from tests.integration.operator.recorder import Recorder, Right, write_kubeconfig
+from tests.unit.pods.pod_values import POD
 from tests.unit.topic_changes.requests import change, create
 from tidemark.wire.topics import ChangeKind
 from tidemark_operator.certificates.folders import write_files
@@ -23,10 +25,12 @@ from tidemark_operator.kube.errors import NotFound
 from tidemark_operator.kube.kinds import (
     BROKER,
     CLUSTER,
+    DISRUPTION_BUDGET,
     EVENT,
     PARTITION_SLICE,
     RECORD_DELETION,
     SECRET,
+    STATEFUL_SET,
     TOPIC,
     USER,
     Json,
@@ -126,6 +130,7 @@ async def live(world: ClusterWorld, operator: OperatorProcess) -> None:
     assert await one.change_topics(operator.control, deletion) == [(0, "")]
     await world.until(lambda: world.gone(TOPIC, "theirs"), "a client deletes its topic")
     await world.until(lambda: world.gone(RECORD_DELETION, "short"), "its time to live is over")
+    await live_in_pods(world)
     await world.delete(USER, "alice")
     await world.delete(TOPIC, "t")
     await world.until(lambda: world.gone(TOPIC, "t"), "the topic goes")
@@ -138,6 +143,23 @@ async def live(world: ClusterWorld, operator: OperatorProcess) -> None:
     assert await world.api.list_all(EVENT, world.namespace)
 
 
+async def live_in_pods(world: ClusterWorld) -> None:
+    """Brokers that the operator makes, keeps a pod for, and removes; one is left to the Cluster's
+    deletion."""
+    for replicas in (2, 1):
+        await world.patch(CLUSTER, "demo", brokers={"replicas": replicas, "template": POD})
+        await world.until(lambda: world.there(STATEFUL_SET, "broker-3"), "a broker in a pod")
+        await world.until(
+            lambda is_there=replicas == 2: _is_there(world, "broker-4", is_there=is_there),
+            "and another one, for a while",
+        )
+    await world.until(lambda: world.there(DISRUPTION_BUDGET, "demo-brokers"), "the budget")
+
+
+async def _is_there(world: ClusterWorld, broker: str, *, is_there: bool) -> bool:
+    return await world.there(BROKER, broker) is is_there
+
+
 async def test_the_account_can_do_what_the_operator_does_and_no_more(
     world: ClusterWorld, tmp_path: Path
 ) -> None:
@@ -148,7 +170,12 @@ async def test_the_account_can_do_what_the_operator_does_and_no_more(
     async with Recorder(configuration, Disturbance(world)) as recorder:
         kubeconfig = write_kubeconfig(tmp_path / "account", recorder.url, token)
         operator = OperatorProcess(
-            kubeconfig, world.namespace, tmp_path / "operator.log", "127.0.0.1:0", certificates=None
+            kubeconfig,
+            world.namespace,
+            tmp_path / "operator.log",
+            "127.0.0.1:0",
+            certificates=None,
+            controller_addresses=ADDRESSES,
         )
         world.operators.append(operator)
         await operator.launch()

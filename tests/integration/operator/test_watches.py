@@ -1,8 +1,8 @@
 """The watches find out when the API server did not serve a kind yet as they began, and do not
 disagree with a list that takes its time."""
 
-import asyncio
 import gc
+import getpass
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -12,43 +12,22 @@ import kopf
 import pytest
 
 from tests.integration.operator.cluster_world import ClusterWorld
+from tests.integration.operator.late_kind import LATE, define, make, undefine
 from tidemark_operator.handlers import watcher
 from tidemark_operator.handlers.watcher import Watcher
 from tidemark_operator.health import Echoes
 from tidemark_operator.kube import client
 from tidemark_operator.kube.access import Access
-from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import TOPIC, Json, Kind
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient
 from tidemark_operator.objects.store import ObjectStore
 
-LATE = Kind("late.tidemark.dev", "v1", "latecomers", "Latecomer")
 #: kopf leaves sockets and coroutines behind where it ends; they are collected here, not in another
 #: test.
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
 )
-
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-DEFINITION = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": f"{LATE.plural}.{LATE.group}"},
-    "spec": {
-        "group": LATE.group,
-        "scope": "Namespaced",
-        "names": {"plural": LATE.plural, "singular": "latecomer", "kind": LATE.kind},
-        "versions": [
-            {
-                "name": LATE.version,
-                "served": True,
-                "storage": True,
-                "schema": {"openAPIV3Schema": {"type": "object"}},
-            }
-        ],
-    },
-}
 
 
 class Delivered:
@@ -62,33 +41,10 @@ class Delivered:
         (self.gone if gone else self.names).add(body["metadata"]["name"])
 
 
-async def define(world: ClusterWorld) -> None:
-    """The definition, as soon as a former one has gone."""
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                await world.api._call("POST", DEFINITIONS, body=DEFINITION)
-                break
-            except KubeError:
-                await asyncio.sleep(0.05)
-
-
-async def make(world: ClusterWorld, name: str) -> None:
-    """A Latecomer, as soon as they are served."""
-    body = {"apiVersion": f"{LATE.group}/v1", "kind": LATE.kind, "metadata": {"name": name}}
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                await world.api.create(LATE, world.namespace, body)
-                break
-            except KubeError:
-                await asyncio.sleep(0.05)
-
-
 @pytest.fixture
 async def definition_goes(world: ClusterWorld) -> AsyncIterator[None]:
     yield
-    await world.api._call("DELETE", f"{DEFINITIONS}/{LATE.plural}.{LATE.group}")
+    await undefine(world)
 
 
 @pytest.fixture
@@ -117,7 +73,7 @@ def delivered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Delivered]:
     found = Delivered()
-    monkeypatch.setattr(watcher, "WATCHED", watched)
+    monkeypatch.setattr(watcher, "FEW", watched)
     watching = Watcher(Access(kubeconfig), world.namespace, found)
     watching.start()
     yield found
@@ -153,13 +109,29 @@ async def test_a_definition_that_is_deleted_and_made_again_is_watched_again(
     await define(world)
     await make(world, "one")
     await world.until(lambda: "one" in delivered.names, "the watch brings it")
-    await world.api._call("DELETE", f"{DEFINITIONS}/{LATE.plural}.{LATE.group}")
+    await undefine(world)
     await world.until(lambda: "one" in delivered.gone, "the object went with its definition")
     await define(world)
     await make(world, "two")
     await world.until(lambda: "two" in delivered.names, "it is watched again")
     await world.create_topic("flights", partitions=1, replicas=1)
     await world.until(lambda: "flights" in delivered.names, "and so are the others")
+
+
+@pytest.fixture
+def nameless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs this has no name, as user 65532 of an image has none."""
+
+    def unknown() -> str:
+        raise KeyError("getpwuid(): uid not found: 65532")
+
+    monkeypatch.setattr(getpass, "getuser", unknown)
+
+
+@pytest.mark.usefixtures("nameless")
+async def test_a_user_without_a_name_watches(world: ClusterWorld, delivered: Delivered) -> None:
+    await world.create_topic("flights", partitions=1, replicas=1)
+    await world.until(lambda: "flights" in delivered.names, "the watch brings it")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from tests.histories.checker import check
 from tests.histories.levels import ALLOWED, MEANING
 from tests.unit.histories.perfect_cluster import history
-from tests.unit.histories.planted import PLANTED, History
+from tests.unit.histories.planted import PLANTED, History, duplicate
 
 STEPS = 700
 
@@ -45,6 +45,16 @@ def test_everything_that_is_named_is_planted_or_allowed_everywhere() -> None:
     """G0 is what every transaction may do: `test_levels.py` has it."""
     assert {name for name, _, _ in PLANTED} | {"G0"} == set(MEANING)
     assert frozenset().union(*ALLOWED.values()) <= set(MEANING)
+
+
+def test_figures_of_many_histories_are_no_more_than_of_one() -> None:
+    one = check(duplicate(history(1, STEPS))).all_figures()
+    total = one
+    for _ in range(9):
+        total += one
+    assert (one.violations, total.violations) == ({"duplicate": 1}, {"duplicate": 10})
+    assert total.counted == {name: 10 * number for name, number in one.counted.items()}
+    assert list(total.counted) == list(one.counted)
 
 
 def test_ten_times_the_history_takes_about_ten_times_as_many_calls() -> None:

@@ -52,3 +52,13 @@ def test_of_a_long_poll_what_is_named_is_shown_with_its_neighbours() -> None:
     operation.ok(records=records)
     *_, line = shown(recorder.events, (operation.id,), "p was given v50 at last")
     assert Event.of(line).value["records"] == {"a-0": [[49, "v49"], [50, "v50"], [51, "v51"]]}
+
+
+def test_a_file_has_what_was_taken_down_when_the_process_was_killed(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    with path.open("ab", buffering=0) as into:
+        recorder = Recorder(10, into=into)
+        recorder.invoke("p", "send", place="a-0").ok(offset=None)
+        assert load(path) == recorder.events
+        into.write(b'{"id": 2, "type": "inv')
+    assert load(path) == recorder.events

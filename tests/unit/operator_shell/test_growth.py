@@ -120,7 +120,7 @@ def test_twenty_times_as_many_topics_do_not_make_one_dearer(
     assert many.total() <= 1.2 * few.total() + 10, dearer(few, many)
 
 
-def test_what_is_counted_every_few_seconds_looks_at_no_row_that_is_well() -> None:
+def test_what_is_counted_for_the_page_looks_at_no_row_that_is_well() -> None:
     world = served(FEW)
     found = cost(world, lambda each: measure.measure(Measured(each.state)))  # type: ignore[arg-type]
     assert "measure" in found

@@ -1,6 +1,7 @@
 """Before and between terms: which Cluster is controlled, and what stops a take-over for good."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tidemark_operator.clock import utc_now
 from tidemark_operator.controller.epochs import EPOCH_MAX
 from tidemark_operator.health import verdict
 from tidemark_operator.kube.errors import NotFound, Unavailable
-from tidemark_operator.kube.kinds import CLUSTER, LEASE, PARTITION_SLICE, Json
+from tidemark_operator.kube.kinds import CLUSTER, LEASE, MANY, PARTITION_SLICE, TOPIC, Json, Listed
 from tidemark_operator.leadership.lease_kept import keep_lease
 from tidemark_operator.leadership.terms import EpochTooLow, NotLeading
 from tidemark_operator.metrics import Metrics
@@ -188,6 +189,56 @@ async def test_a_watch_that_never_began_is_noticed(monkeypatch: pytest.MonkeyPat
     leading.cancel()
     await asyncio.gather(leading, return_exceptions=True)
     assert b"\ntidemark_operator_term 0.0\n" in shell.loop._metrics.render()
+
+
+async def test_that_the_watch_of_each_kind_begins_is_awaited() -> None:
+    """Where nothing is written nothing else would tell that one never does."""
+    shell = Shell()
+    shell.loop.won()
+    following = asyncio.create_task(shell.loop.follow_objects(NeverServed()))  # type: ignore[arg-type]
+    await many_turns()
+    for kind in MANY:
+        silent = shell.loop.pulse().silent
+        assert silent is not None
+        assert silent[0] == kind.kind
+        shell.loop.listed(kind, set(), 7)
+    assert shell.loop.pulse().silent is None
+    following.cancel()
+
+
+class NeverServed:
+    """An API server that answers nothing."""
+
+    async def pages(self, *_: object) -> AsyncIterator[Listed]:
+        await asyncio.Future()
+        yield Listed(resource_version=0)
+
+
+async def test_what_was_deleted_while_its_watch_was_down_is_missed_in_the_list() -> None:
+    shell = Shell()
+    shell.make_cluster()
+    shell.make_topic("kept")
+    shell.make_topic("deleted")
+    leading = asyncio.create_task(shell.loop._one_term(shell.api, FakeServer(), NoEvents()))  # type: ignore[arg-type]
+    async with asyncio.timeout(20):
+        while shell.loop._term is None:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0)
+    await many_turns()
+    kept, deleted = (shell.key(TOPIC, name) for name in ("kept", "deleted"))
+    assert shell.loop._objects.keys(TOPIC) == {kept, deleted}
+    shell.loop.listed(TOPIC, {kept}, shell.server.version)
+    assert shell.loop._objects.keys(TOPIC) == {kept}
+    assert "ns/deleted" not in shell.loop._term.services.state.topics
+    leading.cancel()
+    await asyncio.gather(leading, return_exceptions=True)
+
+
+class FakeServer:
+    """A control listener to which nobody comes."""
+
+    def begin_term(self, *_: object) -> None: ...
+
+    def end_term(self) -> None: ...
 
 
 def lease(shell: Shell) -> Json:

@@ -148,6 +148,21 @@ async def test_who_changes_an_object_in_a_row_waits_no_longer_for_the_last_chang
     assert queue._due[T] - asyncio.get_running_loop().time() > 10, "nothing has changed"
 
 
+async def test_news_that_the_watch_brings_before_it_is_read_is_news(world: ShellWorld) -> None:
+    """Who changes it in a row is not to wait for half a minute because the watch was quicker."""
+    workers = Workers(world.services, {}, LastPass())
+
+    async def reconcile(key: Key) -> float | None:
+        world.edit(TOPIC, "t", partitions=world.known(TOPIC, "t")["spec"]["partitions"] + 1)
+        raise Conflict(409, "modified")
+
+    workers._reconcilers = {TOPIC.kind: reconcile}
+    for _ in range(7):
+        assert await workers._one(T) == "retry"
+        due_s = world.services.queue._due.pop(T) - asyncio.get_running_loop().time()
+        assert due_s <= workers_module.CHANGED_S
+
+
 async def test_after_a_conflict_the_newest_object_is_read(world: ShellWorld) -> None:
     world.server.edit(TOPIC, "t", {"partitions": 3})
     assert world.known(TOPIC, "t")["spec"]["partitions"] == 1

@@ -23,6 +23,8 @@ _LOSSES = "unit/controller/test_accepted_losses.py::"
 _STATUS = "unit/controller/test_topics_and_status.py::"
 _RECORDS = "unit/controller/test_record_deletion.py::"
 _DRAINING = "unit/controller/test_draining.py::"
+_RESTARTS = "unit/controller/test_restarts.py::"
+_PODS = "integration/operator/test_pods.py::"
 _DELETIONS = "unit/operator_shell/test_record_deletion_reconciler.py::"
 _FAULTS = "integration/remote_log/test_store_faults.py::"
 _TIER_EXITS = "integration/remote_log/test_exits_of_the_tier.py::"
@@ -125,6 +127,12 @@ TAKEN = {
         "test_a_failure_to_make_a_replica_goes_with_its_topic",
         "ReplicasCannotMove": _DRAINING
         + "test_what_cannot_move_goes_once_what_the_message_says_is_done",
+        "RestartWaits": _RESTARTS + "test_once_the_partitions_are_in_sync_nothing_waits",
+        "PodStarting": _PODS + "test_a_broker_has_a_pod_a_volume_and_a_name",
+        "PodMissing": _PODS + "test_without_addresses_there_is_no_pod_and_the_broker_says_so",
+        "PodRefused": _PODS + "test_what_has_the_name_already_is_not_taken_over_until_it_is_gone",
+        "VolumeRefused": _PODS
+        + "test_a_volume_grows_where_its_class_lets_it_and_says_so_where_not",
         "ReplicasInUse": _BROKERS
         + "test_a_dead_broker_with_the_last_copy_goes_when_a_person_gives_it_up_by_name",
     },
@@ -212,7 +220,7 @@ NOT_TAKEN = {
         "RemoteLogError": "a fault of ours, to be reported",
     },
     "Broker": {
-        **dict.fromkeys(("Serving", "Registered", "Drained"), _WELL),
+        **dict.fromkeys(("Serving", "Registered", "Drained", "UpToDate"), _WELL),
         "MovingReplicas": _PASSES,
         "RemoteStorageUnavailable": "the broker serves; see the reasons of the tier",
     },

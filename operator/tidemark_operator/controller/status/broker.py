@@ -1,5 +1,5 @@
 """A Broker's status: its registration, what it leads and holds, Registered,
-Ready, Draining."""
+Ready, Draining, PodUpToDate."""
 
 from tidemark_operator.controller import protection
 from tidemark_operator.controller.controller_state import ControllerState
@@ -12,13 +12,16 @@ from tidemark_operator.controller.status.conditions import (
     summary,
 )
 from tidemark_operator.controller.status.draining import drain_status
+from tidemark_operator.controller.status.pod import with_pod
 
 
 def broker_status(state: ControllerState, broker: BrokerInfo, *, now_ms: int) -> StatusResult:
     """The whole status. For a registration that is about to be persisted, pass the drafted broker
     (the state still has the former one)."""
     health = state.health.get(broker.node_id, BrokerHealth())
-    conditions = _conditions(broker, health, unreached=state.unreached)
+    conditions = with_pod(
+        state, broker.node_id, _conditions(broker, health, unreached=state.unreached)
+    )
     status: dict[str, object] = dict(broker.status)
     status["observedGeneration"] = broker.generation
     status["controllerEpoch"] = state.controller_epoch

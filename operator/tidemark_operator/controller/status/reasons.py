@@ -474,6 +474,41 @@ BROKER = (
         "Another Broker has this node id.",
         "Delete one of the two.",
     ),
+    Reason("UpToDate", "PodUpToDate=True", "The broker's pod is as the manifest says.", _NOTHING),
+    Reason(
+        "RestartWaits",
+        "PodUpToDate=False, Reconciling=True",
+        "The pod is to be another one, and the broker may not be restarted yet: one broker is at a "
+        "time, while all others are there and each of its partitions is fully in sync.",
+        "Wait; see to the brokers and partitions that the message names.",
+    ),
+    Reason(
+        "PodStarting",
+        "PodUpToDate=False, Reconciling=True",
+        "The broker's pod is being made or replaced, or is not ready.",
+        "Wait; if it goes on, kubectl describe and kubectl logs of that pod say why.",
+    ),
+    Reason(
+        "PodMissing",
+        "PodUpToDate=False, Stalled=True",
+        "There can be no pod: the operator was not told under which addresses brokers reach it.",
+        "Start the operator with --controller-addresses, as the chart does.",
+    ),
+    Reason(
+        "PodRefused",
+        "PodUpToDate=False, Stalled=True",
+        "The API server does not take the StatefulSet, the Service or the ConfigMap of the broker: "
+        "a field of spec.pod is wrong, another object has the name, or the account may not write "
+        "it.",
+        "Do what the message says.",
+    ),
+    Reason(
+        "VolumeRefused",
+        "PodUpToDate=False, Stalled=True",
+        "The API server does not take the volume's claim as the manifest wants it: its storage "
+        "class lets no volume grow, say.",
+        "Do what the message says, or set size and class back to what the claim has.",
+    ),
     Reason(
         "MovingReplicas",
         "Draining=True",

@@ -1,0 +1,1 @@
+"""Brokers as pods: which Kubernetes objects a Broker and its Cluster come to. Pure."""

@@ -1,0 +1,92 @@
+"""Whose pod it is: names and labels that the objects of a broker have in common.
+
+Labels are Kubernetes' recommended ones. Those that select pods never change: a StatefulSet's
+selector cannot.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from tidemark_operator.resources.names import API_VERSION, BROKER_LABEL, CLUSTER_LABEL
+
+#: Part of a manifest, as JSON.
+Json = dict[str, Any]
+
+MANAGED_BY = "app.kubernetes.io/managed-by"
+OPERATOR = "tidemark-operator"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PodBroker:
+    """A Broker with ``workload: Pod``. ``controllers``: the operators' addresses, with commas."""
+
+    name: str
+    namespace: str
+    uid: str
+    node_id: int
+    rack: str | None
+    cluster: str
+    controllers: str
+
+    @property
+    def selector(self) -> dict[str, str]:
+        """Labels of its pod, and of no other."""
+        return {**cluster_selector(self.cluster), BROKER_LABEL: self.name}
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Of each object that is kept for it."""
+        return {**cluster_labels(self.cluster), BROKER_LABEL: self.name}
+
+    @property
+    def host(self) -> str:
+        """Under which clients and other brokers reach it: its own Service."""
+        return f"{self.name}.{self.namespace}.svc"
+
+    @property
+    def claim(self) -> str:
+        """The claim of its volume."""
+        return f"data-{self.name}-0"
+
+    @property
+    def certificate(self) -> str:
+        """The Secret with its certificate, which the operator keeps."""
+        return f"{self.name}-tls"
+
+    @property
+    def owner(self) -> Json:
+        """So that what is kept for it goes when it has gone, drained."""
+        return owner("Broker", self.name, self.uid)
+
+
+def owner(kind: str, name: str, uid: str) -> Json:
+    """An entry of ``ownerReferences``."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "name": name,
+        "uid": uid,
+        "controller": True,
+    }
+
+
+def cluster_selector(cluster: str) -> dict[str, str]:
+    """Labels of the pods of all brokers of a cluster."""
+    return {"app.kubernetes.io/name": "tidemark-broker", "app.kubernetes.io/instance": cluster}
+
+
+def cluster_labels(cluster: str) -> dict[str, str]:
+    """Of what is kept for the brokers of a cluster."""
+    return {
+        **cluster_selector(cluster),
+        "app.kubernetes.io/component": "broker",
+        "app.kubernetes.io/part-of": "tidemark",
+        MANAGED_BY: OPERATOR,
+        CLUSTER_LABEL: cluster,
+    }
+
+
+def selector_text(labels: Mapping[str, str]) -> str:
+    """As ``labelSelector`` of a list."""
+    return ",".join(f"{name}={value}" for name, value in sorted(labels.items()))

@@ -1,0 +1,46 @@
+"""The Broker objects that the operator makes for a Cluster's ``spec.brokers``, and how it knows
+them again: by their labels. They have no owner: a Cluster that is made again finds its brokers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tidemark_operator.controller.scaling import Placed
+from tidemark_operator.pods.identity import MANAGED_BY, OPERATOR, Json, cluster_labels
+from tidemark_operator.resources.names import API_VERSION, CLUSTER_LABEL, SCALING_DOWN_ANNOTATION
+
+
+def is_made(body: Mapping[str, Any], cluster: str) -> bool:
+    """Whether the operator has made this Broker for a Cluster of that name."""
+    labels = body["metadata"].get("labels") or {}
+    return labels.get(MANAGED_BY) == OPERATOR and labels.get(CLUSTER_LABEL) == cluster
+
+
+def broker_manifest(placed: Placed, template: Json, cluster: str, namespace: str) -> Json:
+    """A Broker as it is applied; ``template`` as it stands in the Cluster."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Broker",
+        "metadata": {
+            "name": placed.name,
+            "namespace": namespace,
+            "labels": cluster_labels(cluster),
+            "annotations": {SCALING_DOWN_ANNOTATION: "true"} if placed.leaving else {},
+        },
+        "spec": {
+            "clusterRef": {"name": cluster},
+            "nodeId": placed.node_id,
+            "workload": "Pod",
+            "pod": template,
+            **({"rack": placed.rack} if placed.rack is not None else {}),
+            **({"drain": True} if placed.leaving else {}),
+        },
+    }
+
+
+def is_as_wanted(body: Mapping[str, Any], manifest: Json) -> bool:
+    """Whether a Broker need not be written; what others have set beside (a drain) is theirs."""
+    annotations = body["metadata"].get("annotations") or {}
+    is_leaving = SCALING_DOWN_ANNOTATION in annotations
+    return is_leaving == bool(manifest["metadata"]["annotations"]) and all(
+        body["spec"].get(name) == value for name, value in manifest["spec"].items()
+    )

@@ -1,0 +1,158 @@
+"""The objects that the operator keeps for a Broker in a pod, and for all of a Cluster.
+
+For a Broker: a StatefulSet of one, the claim of its volume, a headless Service of its name, and its
+configuration. For all: a Service to begin with, and the budget that lets one of them be evicted at
+a time.
+
+The claim is an object of its own and not a template of the StatefulSet, which could never change
+again: a volume grows by its claim. It belongs to nobody, so it stays, with all data, whatever is
+deleted.
+
+Pods are replaced as soon as the template changes (``RollingUpdate``; ``Parallel``, lest a pod that
+never became ready stand in the way of the one that would). Whoever writes the template decides when
+that may be (:mod:`tidemark_operator.controller.restarts`).
+"""
+
+import dataclasses
+from collections.abc import Iterable
+
+from tidemark_operator.pods import configuration
+from tidemark_operator.pods.identity import (
+    Json,
+    PodBroker,
+    cluster_labels,
+    cluster_selector,
+    owner,
+)
+from tidemark_operator.pods.template import pod_template, port_name, ports_of
+from tidemark_operator.resources.broker_pod import BrokerPod
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerObjects:
+    """What a Broker in a pod comes to, as it is applied."""
+
+    claim: Json
+    service: Json
+    config_map: Json
+    stateful_set: Json
+
+
+def broker_objects(pod: BrokerPod, broker: PodBroker) -> BrokerObjects:
+    """The wanted objects of one Broker."""
+    return BrokerObjects(
+        claim=_claim(pod, broker),
+        service=_service(pod, broker),
+        config_map={
+            **_head("v1", "ConfigMap", broker),
+            "data": {configuration.FILE: configuration.text(pod, broker)},
+        },
+        stateful_set=_stateful_set(pod, broker),
+    )
+
+
+def _head(api_version: str, kind: str, broker: PodBroker) -> Json:
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {
+            "name": broker.name,
+            "namespace": broker.namespace,
+            "labels": broker.labels,
+            "ownerReferences": [broker.owner],
+        },
+    }
+
+
+def _claim(pod: BrokerPod, broker: PodBroker) -> Json:
+    class_name = pod.storage.storage_class_name
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": broker.claim,
+            "namespace": broker.namespace,
+            "labels": broker.labels,
+        },
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            **({"storageClassName": class_name} if class_name is not None else {}),
+            "resources": {"requests": {"storage": pod.storage.size}},
+        },
+    }
+
+
+def _service(pod: BrokerPod, broker: PodBroker) -> Json:
+    made = _head("v1", "Service", broker)
+    made["metadata"]["labels"] = {**broker.labels, "tidemark.dev/metrics": "broker"}
+    made["spec"] = {
+        "clusterIP": "None",
+        # Other brokers fetch before clients may come.
+        "publishNotReadyAddresses": True,
+        "selector": broker.selector,
+        "ports": _ports(ports_of(pod)),
+    }
+    return made
+
+
+def _ports(numbers: dict[str, int]) -> list[Json]:
+    return [
+        {"name": name, "port": number, "targetPort": name, "protocol": "TCP"}
+        for name, number in numbers.items()
+    ]
+
+
+def _stateful_set(pod: BrokerPod, broker: PodBroker) -> Json:
+    return {
+        **_head("apps/v1", "StatefulSet", broker),
+        "spec": {
+            "serviceName": broker.name,
+            "replicas": 1,
+            "podManagementPolicy": "Parallel",
+            "updateStrategy": {"type": "RollingUpdate"},
+            "selector": {"matchLabels": broker.selector},
+            "template": pod_template(pod, broker),
+        },
+    }
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterObjects:
+    """What the brokers in pods of one Cluster have in common, as it is applied."""
+
+    bootstrap: Json
+    budget: Json
+
+
+def cluster_objects(
+    name: str, namespace: str, uid: str, pods: Iterable[BrokerPod]
+) -> ClusterObjects:
+    """The wanted objects of a Cluster with these brokers; a Service has one port for each
+    listener, the last one's."""
+    ports = {port_name(each): each.port for pod in pods for each in pod.listeners}
+    return ClusterObjects(
+        bootstrap={
+            **_common("v1", "Service", f"{name}-bootstrap", name, namespace, uid),
+            "spec": {"selector": cluster_selector(name), "ports": _ports(ports)},
+        },
+        budget={
+            **_common("policy/v1", "PodDisruptionBudget", f"{name}-brokers", name, namespace, uid),
+            "spec": {
+                "maxUnavailable": 1,
+                "selector": {"matchLabels": cluster_selector(name)},
+            },
+        },
+    )
+
+
+def _common(api_version: str, kind: str, name: str, cluster: str, namespace: str, uid: str) -> Json:
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": cluster_labels(cluster),
+            "ownerReferences": [owner("Cluster", cluster, uid)],
+        },
+    }

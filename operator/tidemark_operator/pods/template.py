@@ -1,0 +1,172 @@
+"""The pod of a broker: a template of its StatefulSet that the Pod Security Standard ``restricted``
+lets in.
+"""
+
+from tidemark_operator.pods import configuration
+from tidemark_operator.pods.identity import Json, PodBroker, cluster_selector
+from tidemark_operator.resources.broker_pod import BrokerPod, PodListener
+from tidemark_operator.resources.names import CONFIG_DIGEST_ANNOTATION
+
+#: Of the image's user.
+USER_ID = 65532
+CONTAINER = "broker"
+#: A Secret is for the user's group only.
+SECRET_MODE = 0o440
+#: Logs of a crash are read through first, for up to an hour.
+STARTUP_PERIOD_S = 5
+STARTUP_TRIES = 720
+
+
+def port_name(listener: PodListener) -> str:
+    """Of a listener's port in pod and Service; at most 15 characters."""
+    return f"l-{listener.name.lower()}"
+
+
+def pod_template(pod: BrokerPod, broker: PodBroker) -> Json:
+    """``spec.template`` of the StatefulSet."""
+    content = configuration.text(pod, broker)
+    return {
+        "metadata": {
+            "labels": {**pod.pod_labels, **broker.labels},
+            "annotations": {
+                **pod.pod_annotations,
+                CONFIG_DIGEST_ANNOTATION: configuration.digest(content),
+            },
+        },
+        "spec": {
+            # A broker knows nothing of Kubernetes.
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "imagePullSecrets": [{"name": each.name} for each in pod.image_pull_secrets],
+            "terminationGracePeriodSeconds": pod.termination_grace_period_seconds,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER_ID,
+                "runAsGroup": USER_ID,
+                "fsGroup": USER_ID,
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [_container(pod)],
+            "volumes": _volumes(pod, broker),
+            **_where(pod, broker),
+        },
+    }
+
+
+def _container(pod: BrokerPod) -> Json:
+    first = min(pod.listeners, key=lambda listener: listener.name)
+    pull = {"imagePullPolicy": str(pod.image_pull_policy)} if pod.image_pull_policy else {}
+    healthy = {"httpGet": {"path": "/healthz", "port": "metrics"}}
+    return {
+        "name": CONTAINER,
+        "image": pod.image,
+        **pull,
+        "args": ["--config", f"{configuration.CONFIG_FOLDER}/{configuration.FILE}"],
+        "ports": [
+            {"name": name, "containerPort": port, "protocol": "TCP"}
+            for name, port in ports_of(pod).items()
+        ],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "startupProbe": {
+            **healthy,
+            "periodSeconds": STARTUP_PERIOD_S,
+            "failureThreshold": STARTUP_TRIES,
+        },
+        # Whether the loop turns; a controller that is away is no reason to restart.
+        "livenessProbe": {
+            **healthy,
+            "periodSeconds": 10,
+            "timeoutSeconds": 5,
+            "failureThreshold": 6,
+        },
+        # It listens to clients once it knows the cluster.
+        "readinessProbe": {"tcpSocket": {"port": port_name(first)}, "periodSeconds": 5},
+        "resources": pod.resources.dump() if pod.resources is not None else {},
+        "volumeMounts": [
+            {"name": "data", "mountPath": configuration.DATA_FOLDER},
+            {"name": "tmp", "mountPath": "/tmp"},
+            _read_only("config", configuration.CONFIG_FOLDER),
+            _read_only("certificate", configuration.CERTIFICATE_FOLDER),
+            *(
+                _read_only(port_name(listener), configuration.listener_folder(listener))
+                for listener in _with_tls(pod)
+            ),
+        ],
+    }
+
+
+def ports_of(pod: BrokerPod) -> dict[str, int]:
+    """Names and numbers."""
+    return {
+        **{port_name(listener): listener.port for listener in pod.listeners},
+        "replication": pod.replication_port,
+        "metrics": pod.metrics_port,
+    }
+
+
+def _read_only(name: str, folder: str) -> Json:
+    return {"name": name, "mountPath": folder, "readOnly": True}
+
+
+def _with_tls(pod: BrokerPod) -> list[PodListener]:
+    return [listener for listener in pod.listeners if listener.tls_secret_ref is not None]
+
+
+def _volumes(pod: BrokerPod, broker: PodBroker) -> list[Json]:
+    return [
+        {"name": "data", "persistentVolumeClaim": {"claimName": broker.claim}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+        {"name": "config", "configMap": {"name": broker.name}},
+        # The operator makes it for the Broker of this name; the pod waits for it.
+        _secret("certificate", broker.certificate),
+        *(
+            _secret(port_name(listener), listener.tls_secret_ref.name)
+            for listener in _with_tls(pod)
+            if listener.tls_secret_ref is not None
+        ),
+    ]
+
+
+def _secret(name: str, secret: str) -> Json:
+    return {"name": name, "secret": {"secretName": secret, "defaultMode": SECRET_MODE}}
+
+
+def _where(pod: BrokerPod, broker: PodBroker) -> Json:
+    """On which nodes it may run. A rack goes before the manifest's own selector of the same
+    label: replicas are spread by what the Broker says."""
+    selector = dict(pod.node_selector)
+    if pod.rack_topology_key is not None and broker.rack is not None:
+        selector[pod.rack_topology_key] = broker.rack
+    found: Json = {
+        "nodeSelector": selector,
+        "tolerations": [each.dump() for each in pod.tolerations],
+        "affinity": _apart(broker) if pod.affinity is None else pod.affinity,
+    }
+    if pod.priority_class_name is not None:
+        found["priorityClassName"] = pod.priority_class_name
+    return {name: value for name, value in found.items() if value}
+
+
+def _apart(broker: PodBroker) -> Json:
+    """Brokers of a cluster keep off each other's nodes, and then zones, if they can: one that
+    cannot start would serve nobody better."""
+    selector = {"matchLabels": cluster_selector(broker.cluster)}
+    return {
+        "podAntiAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "weight": weight,
+                    "podAffinityTerm": {"topologyKey": key, "labelSelector": selector},
+                }
+                for key, weight in (
+                    ("kubernetes.io/hostname", 100),
+                    ("topology.kubernetes.io/zone", 50),
+                )
+            ]
+        }
+    }

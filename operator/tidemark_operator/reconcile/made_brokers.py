@@ -1,0 +1,131 @@
+"""Makes, drains and removes the Brokers of a Cluster's ``spec.brokers``, and keeps what all brokers
+in pods have in common."""
+
+import time
+
+from tidemark_operator.controller import draining, scaling
+from tidemark_operator.controller.commit import Draft
+from tidemark_operator.controller.events import normal
+from tidemark_operator.controller.scaling import Member, Placed
+from tidemark_operator.kube.kinds import (
+    BROKER,
+    CLUSTER,
+    DISRUPTION_BUDGET,
+    SERVICE,
+    Json,
+    Key,
+    key_of,
+)
+from tidemark_operator.objects.conversions import cluster_of
+from tidemark_operator.pods.made_brokers import broker_manifest, is_as_wanted, is_made
+from tidemark_operator.pods.manifests import ClusterObjects, cluster_objects
+from tidemark_operator.reconcile.pods import MANAGER
+from tidemark_operator.reconcile.services import Services
+from tidemark_operator.resources.broker import parse_broker
+
+#: While brokers are made or leave.
+LOOK_AGAIN_S = 3.0
+#: What somebody else has changed is set back within this time.
+CHECK_S = 60.0
+
+
+class MadeBrokers:
+    """Of one term."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._common: ClusterObjects | None = None
+        self._common_until_s = 0.0
+
+    async def keep(self, key: Key, body: Json) -> float | None:
+        """One step of a Cluster that stays; when to look again, in seconds."""
+        later_s = await self._scale(key, body["spec"].get("brokers"))
+        return (later_s or CHECK_S) if await self._keep_common(body) else later_s
+
+    async def remove(self, key: Key) -> None:
+        """The Cluster goes, and no Topic needs brokers any more: neither do those stay that were
+        made for it."""
+        for body in self._brokers(key):
+            if is_made(body, key.name) and not body["metadata"].get("deletionTimestamp"):
+                await self._delete(body)
+
+    # ------------------------------------------------------------ the number
+
+    async def _scale(self, key: Key, wanted: Json | None) -> float | None:
+        if wanted is None:
+            return None
+        bodies = {key_of(each).name: each for each in self._brokers(key)}
+        members = [self._member(each, key.name) for each in bodies.values()]
+        found = scaling.scale(int(wanted["replicas"]), wanted.get("racks") or (), members)
+        for placed in found.wanted:
+            await self._write(key, bodies.get(placed.name), placed, wanted["template"])
+        for name in found.removed:
+            await self._delete(bodies[name])
+        return LOOK_AGAIN_S if found.is_leaving else None
+
+    def _member(self, body: Json, cluster: str) -> Member:
+        services, spec = self._services, body["spec"]
+        node_id, key = int(spec["nodeId"]), key_of(body)
+        known = services.state.brokers.get(node_id)
+        is_drained = (
+            known is not None
+            and known.key == key.namespaced_name
+            and known.leaving
+            and services.first_reports.are_in
+            and not draining.progress(Draft(services.state), node_id).remaining
+        )
+        return Member(
+            node_id=node_id,
+            name=key.name,
+            rack=spec.get("rack"),
+            made=is_made(body, cluster),
+            deleting=bool(body["metadata"].get("deletionTimestamp")),
+            drained=is_drained,
+        )
+
+    async def _write(self, key: Key, body: Json | None, placed: Placed, template: Json) -> None:
+        manifest = broker_manifest(placed, template, key.name, key.namespace)
+        if body is not None and is_as_wanted(body, manifest):
+            return
+        services = self._services
+        written = await services.client.api.apply(
+            BROKER, key.namespace, placed.name, manifest, manager=MANAGER, force=body is not None
+        )
+        services.objects.put(written)
+        if body is None:
+            services.queue.add(BROKER.key(f"{key.namespace}/{placed.name}"))
+            self._tell(key, "BrokerMade", f"Broker {placed.name}, node id {placed.node_id}")
+
+    async def _delete(self, body: Json) -> None:
+        services, key = self._services, key_of(body)
+        await services.client.delete(BROKER, key, uid=str(body["metadata"]["uid"]))
+        services.queue.add(key)
+        self._tell(services.cluster_key, "BrokerRemoved", f"Broker {key.name} is not needed")
+
+    def _tell(self, key: Key, reason: str, text: str) -> None:
+        self._services.events.emit(normal(CLUSTER.kind, key.namespaced_name, reason, text))
+
+    # ------------------------------------------------------------ what they have in common
+
+    async def _keep_common(self, body: Json) -> bool:
+        """Service and budget, if there are brokers in pods; whether there are any."""
+        key = key_of(body)
+        bodies = [each for each in self._brokers(key) if each["spec"].get("pod")]
+        pods = [pod for each in bodies if (pod := parse_broker(each).spec.pod) is not None]
+        if not pods:
+            return False
+        wanted = cluster_objects(key.name, key.namespace, str(body["metadata"]["uid"]), pods)
+        now_s = time.monotonic()
+        if wanted == self._common and now_s < self._common_until_s:
+            return True
+        for kind, each in ((SERVICE, wanted.bootstrap), (DISRUPTION_BUDGET, wanted.budget)):
+            await self._services.client.api.apply(
+                kind, key.namespace, str(each["metadata"]["name"]), each, manager=MANAGER
+            )
+        self._common, self._common_until_s = wanted, now_s + CHECK_S
+        return True
+
+    def _brokers(self, key: Key) -> list[Json]:
+        return [
+            each for each in self._services.objects.of_kind(BROKER) if cluster_of(each) == key.name
+        ]

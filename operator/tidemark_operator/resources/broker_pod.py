@@ -1,0 +1,243 @@
+"""What a broker's pod is made of: of one ``Broker`` with ``workload: Pod``, and as the template of
+all that a ``Cluster`` has made.
+
+Names and defaults are Kubernetes' where it has one. What the operator decides itself (names, ports
+of its own, the configuration's first keys, the security context) has no field here.
+"""
+
+import enum
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from tidemark_operator.resources.config_rules import cel_list
+from tidemark_operator.resources.quantities import Quantity, text_of_number
+from tidemark_operator.resources.references import SecretRef
+from tidemark_operator.resources.schema import (
+    ATOMIC,
+    VALIDATIONS,
+    Int64,
+    Kube,
+    ObjectName,
+    Rule,
+    SpecModel,
+)
+
+#: Keys that the operator gives to a pod's broker itself.
+OWN_KEYS = (
+    "node.id",
+    "cluster.id",
+    "broker.rack",
+    "log.dir",
+    "listeners",
+    "advertised.listeners",
+    "listener.security.protocol.map",
+    "controller.addresses",
+    "tidemark.tls.directory",
+    "metrics.host",
+    "metrics.port",
+)
+REPLICATION_PORT = 9094
+METRICS_PORT = 8080
+#: More than a controlled shutdown waits for (``controlled.shutdown.max.ms``, 15 s), with the time
+#: that the store and the files are given after it.
+GRACE_S = 60
+
+Port = Annotated[int, Field(ge=1, le=65535), Kube(format="int32")]
+_REPLICATION = f"self.?replicationPort.orValue({REPLICATION_PORT})"
+_METRICS = f"self.?metricsPort.orValue({METRICS_PORT})"
+_PRESERVED = {"x-kubernetes-preserve-unknown-fields": True}
+#: The value of a label, and the name of one with its prefix.
+LabelValue = Annotated[str, Field(max_length=63)]
+Labels = Annotated[dict[str, LabelValue], Field(max_length=32)]
+Annotations = Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=32)]
+#: As ``500m`` or ``2Gi``: any of Kubernetes' quantities, which the API server checks.
+Amount = Annotated[
+    str,
+    BeforeValidator(text_of_number),
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            VALIDATIONS: [
+                Rule(
+                    rule="string(self).size() <= 32 && isQuantity(string(self))",
+                    message="must be a quantity such as 500m, 2 or 1Gi",
+                ).as_schema()
+            ],
+        }
+    ),
+]
+Amounts = Annotated[dict[str, Amount], Field(max_length=8)]
+
+
+class Protocol(enum.StrEnum):
+    """Kafka's names of what a listener speaks."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+
+class PullPolicy(enum.StrEnum):
+    """When a node fetches the image."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
+class PodListener(SpecModel):
+    """A listener for clients."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule="!self.protocol.endsWith('SSL') || has(self.tlsSecretRef)",
+            message="a listener with TLS needs tlsSecretRef",
+            field_path=".tlsSecretRef",
+        ),
+        Rule(
+            rule="self.name != 'REPLICATION'",
+            message="REPLICATION is the brokers' own listener",
+            field_path=".name",
+        ),
+    )
+
+    name: Annotated[str, Field(min_length=1, max_length=13, pattern="^[A-Z][A-Z0-9]{0,12}$")]
+    port: Port
+    protocol: Protocol
+    tls_secret_ref: Annotated[
+        SecretRef | None,
+        Field(description="Secret with tls.crt, tls.key and, to ask clients for theirs, ca.crt."),
+    ] = None
+
+
+class PodStorage(SpecModel):
+    """The volume of the broker's log directory. It outlives pod and Broker."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule=(
+                "quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0 || "
+                "!isQuantity(string(self.size))"
+            ),
+            message="a volume only grows: make another Broker with a smaller one, and drain this",
+            field_path=".size",
+        ),
+        Rule(
+            rule=(
+                "has(self.storageClassName) == has(oldSelf.storageClassName) && "
+                "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)"
+            ),
+            message="storageClassName is immutable: make another Broker, and drain this one",
+            field_path=".storageClassName",
+        ),
+    )
+
+    size: Quantity
+    storage_class_name: Annotated[
+        ObjectName | None, Field(description="Unset: the default class.")
+    ] = None
+
+
+class PodResources(SpecModel):
+    """What the container asks for, and may use."""
+
+    requests: Amounts | None = None
+    limits: Amounts | None = None
+
+
+class Toleration(SpecModel):
+    """As a pod's."""
+
+    key: Annotated[str | None, Field(max_length=317)] = None
+    operator: Annotated[str | None, Field(max_length=16)] = None
+    value: LabelValue | None = None
+    effect: Annotated[str | None, Field(max_length=32)] = None
+    toleration_seconds: Int64 | None = None
+
+
+class BrokerPod(SpecModel):
+    """What a broker's pod is made of."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule=(
+                f"!self.listeners.exists(l, l.port == {_REPLICATION} || l.port == {_METRICS}) && "
+                f"{_REPLICATION} != {_METRICS}"
+            ),
+            message=(
+                "listeners, replicationPort and metricsPort each have a port of their own "
+                f"(unset, these are {REPLICATION_PORT} and {METRICS_PORT})"
+            ),
+            field_path=".listeners",
+        ),
+    )
+
+    image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^\S+$")]
+    image_pull_policy: PullPolicy | None = None
+    image_pull_secrets: Annotated[tuple[SecretRef, ...], Field(max_length=8), Kube(**ATOMIC)] = ()
+    storage: PodStorage
+    listeners: Annotated[
+        tuple[PodListener, ...],
+        Field(min_length=1, max_length=8),
+        Kube(
+            Rule(
+                rule="self.all(one, self.exists_one(other, other.port == one.port))",
+                message="each listener has a port of its own",
+            ),
+            **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        ),
+    ]
+    replication_port: Annotated[Port, Field(description="Where brokers fetch; 9094.")] = (
+        REPLICATION_PORT
+    )
+    metrics_port: Annotated[Port, Field(description="Metrics and probes; 8080.")] = METRICS_PORT
+    config: Annotated[
+        dict[str, Annotated[str, Field(max_length=1024)]],
+        Field(max_length=64, description="Keys of a broker's own configuration, as texts."),
+        Kube(
+            Rule(
+                rule=f"!self.exists(k, k in {cel_list(OWN_KEYS)})",
+                message="a key is the operator's to set",
+                message_expression=(
+                    f"self.filter(k, k in {cel_list(OWN_KEYS)})[0] + ' is set by the operator'"
+                ),
+            ),
+            Rule(
+                rule=r"self.all(k, k.matches('^[a-z][A-Za-z0-9._-]{0,127}$') && "
+                r"!self[k].matches('[\\r\\n]'))",
+                message="a key is a name of the configuration, and a value is one line",
+            ),
+        ),
+    ] = Field(default_factory=dict)
+    resources: PodResources | None = None
+    termination_grace_period_seconds: Annotated[
+        int,
+        Field(
+            ge=30,
+            le=3600,
+            description="How long a shutdown may take, in which others take over what it leads; "
+            "60.",
+        ),
+        Kube(format="int64"),
+    ] = GRACE_S
+    rack_topology_key: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=317,
+            description="Label of nodes, such as topology.kubernetes.io/zone: the pod runs where "
+            "its value is the Broker's rack.",
+        ),
+    ] = None
+    node_selector: Labels = Field(default_factory=dict)
+    tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32), Kube(**ATOMIC)] = ()
+    affinity: Annotated[
+        dict[str, Any] | None,
+        Field(description="As a pod's; unset: brokers keep off each other's nodes if they can."),
+        Kube(**_PRESERVED),
+    ] = None
+    priority_class_name: ObjectName | None = None
+    pod_labels: Labels = Field(default_factory=dict)
+    pod_annotations: Annotations = Field(default_factory=dict)

@@ -1,0 +1,86 @@
+"""What librdkafka logs of its idempotent producers, for whoever has to find out why it told that a
+record is written.
+
+It acknowledges some records without an answer of their own: those of a request that nobody has
+answered, once a later one of the same partition was accepted (its line is ``IMPLICITACK``). Such a
+record has no offset in the history. The lines of a round's idempotent producers are kept in a ring,
+as they come by the dozen a second, and go into the history at the round's end.
+"""
+
+import logging
+import re
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from tests.histories.events import Event, Recorder
+
+SAID = "said"
+#: What librdkafka is to log: sequence numbers and epochs; batches of records, sent and answered.
+DEBUG = "eos,msg"
+#: So many lines of a round are kept, the last ones: some megabytes.
+LINES_MAX = 20_000
+#: So many are shown of one write: the first after it was sent, the last before it was answered, and
+#: what comes right behind.
+FIRST_SHOWN, LAST_SHOWN, LATER_SHOWN = 10, 30, 5
+
+#: Lines with their time (µs of the run) and process.
+Ring = deque[tuple[int, str, str]]
+
+_PARTITION = re.compile(r"(\S+ \[\d+\])")
+
+
+def ring() -> Ring:
+    """An empty one."""
+    return deque(maxlen=LINES_MAX)
+
+
+class Hearing(logging.Logger):
+    """Where the library of one process logs. That it goes on in another epoch is an event at once:
+    it changes what may be expected of it."""
+
+    def __init__(self, recorder: Recorder, said: Ring, process: str) -> None:
+        super().__init__(process)
+        self._recorder = recorder
+        self._said = said
+        self._process = process
+
+    def log(self, level: int, msg: object, *args: object, **_: Any) -> None:
+        line = str(msg) % args
+        self._said.append((self._recorder.now_us(), self._process, line))
+        if "bumped epoch" in line:
+            self._recorder.point(self._process, "raised")
+
+
+def write_down(said: Ring, recorder: Recorder) -> None:
+    """Into the history, each at its time; the ring is empty then."""
+    while said:
+        at_us, process, line = said.popleft()
+        recorder.point(process, SAID, at_us=at_us, line=line)
+
+
+def said_of(events: Sequence[Event], send: int) -> list[str]:
+    """What the producer of an operation said, of that partition or of none, from when it sent the
+    record until it was answered. Where nobody answered, until the end."""
+    told = [event for event in events if event.id == send and event.f == "send"]
+    if not told:
+        return []
+    asked, answered = told[0], told[-1]
+    until = answered.time if answered is not asked else events[-1].time
+    topic, _, number = asked.value["place"].rpartition("-")
+    here = {f"{topic} [{number}]"}
+    lines = [
+        event
+        for event in events
+        if event.f == SAID
+        and event.process == asked.process
+        and asked.time <= event.time
+        and set(_PARTITION.findall(event.value["line"])) <= here
+    ]
+    answer = sum(event.time <= until for event in lines)
+    first = min(FIRST_SHOWN, answer)
+    last = max(answer - LAST_SHOWN, first)
+    return [
+        f"{event.time} {event.process} said: {event.value['line']}"
+        for event in (*lines[:first], *lines[last : answer + LATER_SHOWN])
+    ]

@@ -1,0 +1,69 @@
+"""Brokers in pods where no pods run: the test is StatefulSet controller, volume binder and kubelet.
+
+It writes the statuses that these would write; what stands in the specs is the operator's.
+"""
+
+from typing import Any
+
+from tests.integration.operator.cluster_world import ClusterWorld
+from tests.integration.operator.operator_process import OperatorProcess
+from tests.unit.pods.pod_values import POD
+from tidemark_operator.kube.kinds import BROKER, STATEFUL_SET, VOLUME_CLAIM, Json
+
+ADDRESSES = "op-0.ops:9095,op-1.ops:9095"
+#: Long: whatever happens within a test does not wait for a session to end.
+SESSION_S = 600.0
+
+
+def pod(image: str = "tidemark/broker:1", **fields: Any) -> Json:
+    """``spec.pod`` of a Broker."""
+    return POD | {"image": image} | fields
+
+
+async def start_operator(world: ClusterWorld) -> OperatorProcess:
+    """One that leads, and knows where brokers in pods are to find it."""
+    made = world.operator(session_timeout_s=SESSION_S, controller_addresses=ADDRESSES)
+    await made.start()
+    return made
+
+
+async def create_broker(world: ClusterWorld, node_id: int, **fields: Any) -> None:
+    """A Broker in a pod."""
+    name = f"broker-{node_id}"
+    await world.create(BROKER, name, nodeId=node_id, workload="Pod", pod=pod(**fields))
+
+
+async def stateful_set(world: ClusterWorld, node_id: int) -> Json:
+    """Of a broker, once it is there."""
+    name = f"broker-{node_id}"
+    await world.until(lambda: world.there(STATEFUL_SET, name), f"StatefulSet {name}")
+    return await world.get(STATEFUL_SET, name)
+
+
+async def image(world: ClusterWorld, node_id: int) -> str:
+    """Of the pod that is wanted now."""
+    body = await stateful_set(world, node_id)
+    return str(body["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+async def run(world: ClusterWorld, node_id: int) -> None:
+    """The wanted pod runs, and is ready: as the StatefulSet's controller says it."""
+    body = await stateful_set(world, node_id)
+    status = {
+        "observedGeneration": body["metadata"]["generation"],
+        **dict.fromkeys(("replicas", "readyReplicas", "updatedReplicas", "availableReplicas"), 1),
+    }
+    await world.api.merge_patch(
+        STATEFUL_SET, world.namespace, f"broker-{node_id}", {"status": status}, "status"
+    )
+
+
+async def bind(world: ClusterWorld, node_id: int) -> None:
+    """The claim has a volume of the size that was asked for first."""
+    name = f"data-broker-{node_id}-0"
+    claim = await world.get(VOLUME_CLAIM, name)
+    await world.api.merge_patch(
+        VOLUME_CLAIM, world.namespace, name, {"spec": {"volumeName": f"volume-{world.namespace}"}}
+    )
+    status = {"phase": "Bound", "capacity": claim["spec"]["resources"]["requests"]}
+    await world.api.merge_patch(VOLUME_CLAIM, world.namespace, name, {"status": status}, "status")

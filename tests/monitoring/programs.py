@@ -1,0 +1,42 @@
+"""Prometheus and its promtool, built once from their module as the other programs are.
+
+Without the discoveries of clouds: the targets are written out, and half of the build is saved.
+"""
+
+from pathlib import Path
+
+from tidemark_cli.toolchain.build import Program, ensure_program
+from tidemark_cli.toolchain.cache import read_sources
+from tidemark_cli.toolchain.programs import checkout
+from tidemark_cli.toolchain.versions import required_go, required_module
+
+MODULE = Path(__file__).with_name("go")
+PUBLISHED = "github.com/prometheus/prometheus"
+#: About; promtool is built after the other, and has most of it from there.
+PACKAGES = {"prometheus": 1000, "promtool": 1300}
+
+
+def program(name: str) -> Program:
+    """``prometheus`` or ``promtool``, at the version that the module pins."""
+    sources = read_sources(MODULE)
+    go_mod = sources["go.mod"].decode()
+    return Program(
+        name=name,
+        version=required_module(go_mod, PUBLISHED),
+        needs_go=required_go(go_mod),
+        packages=PACKAGES[name],
+        tags=("remove_all_sd",),
+        package=f"{PUBLISHED}/cmd/{name}",
+        folder=MODULE,
+        sources=sources,
+    )
+
+
+def ensure_prometheus() -> Path:
+    """The server's binary. Raises ToolchainError."""
+    return ensure_program(program("prometheus"), checkout=checkout())
+
+
+def ensure_promtool() -> Path:
+    """Raises ToolchainError."""
+    return ensure_program(program("promtool"), checkout=checkout())

@@ -1,0 +1,112 @@
+"""Whatever becomes of a round's clients, they are gone after it; what was written down is there."""
+
+import multiprocessing
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.histories.clients_process import DONE, ClientsProcess, Work
+from tests.histories.plan import ANY, KILL, TOPICS, Fault, Plan
+from tests.histories.rounds import FAULT_IDS, RoundFailed, run_round
+from tests.histories.workload import NothingToJudge
+from tests.unit.histories.test_faults import Nodes
+from tests.unit.histories.works import await_a_fault, die, give_up, hang, leave_threads
+
+#: Nothing of it happens: clients are done long before.
+PLAN = Plan(1, (), (), 60.0)
+
+
+class Cluster(Nodes):
+    """Nobody speaks to it. ``bootstrap``: a file that is there once a node was disturbed."""
+
+    def __init__(self, file: Path, broken: str = "") -> None:
+        super().__init__(broken)
+        self.bootstrap = str(file)
+
+    def create_topics(self, partitions: dict[str, int]) -> None:
+        self.topics = partitions
+
+    def kill(self, node: str) -> None:
+        super().kill(node)
+        Path(self.bootstrap).touch()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path / "disturbed")
+
+
+def _assert_gone(pid: int) -> None:
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert multiprocessing.active_children() == []
+
+
+def test_a_round_leaves_its_history_and_nothing_that_runs(cluster: Cluster) -> None:
+    threads = set(threading.enumerate())
+    events = run_round(cluster, PLAN, work=leave_threads)
+    told = [(event.type, event.f) for event in events]
+    assert told == [("ok", "said"), ("ok", "note"), ("invoke", "send"), ("ok", "send")]
+    note = events[1].value
+    assert cluster.topics == {note["topics"][each]: count for each, count in TOPICS.items()}
+    _assert_gone(note["pid"])
+    assert set(threading.enumerate()) == threads
+
+
+@pytest.mark.parametrize(
+    ("work", "why"),
+    [
+        (give_up, "nothing could be read"),
+        (die, "the clients' process ended: SIGKILL"),
+        (hang, "clients are not done after 0 s, and were killed"),
+    ],
+    ids=["give up", "die", "hang"],
+)
+def test_a_round_that_fails_leaves_its_history_and_nothing_that_runs(
+    cluster: Cluster, work: Work, why: str
+) -> None:
+    done_s = 0.1 if work is hang else 60.0
+    with pytest.raises(RoundFailed) as failed:
+        run_round(cluster, PLAN, work=work, done_s=done_s)
+    assert str(failed.value) == why
+    _assert_gone(next(event.value["pid"] for event in failed.value.events if event.f == "note"))
+
+
+def test_faults_are_in_the_history_and_a_node_that_stays_away_is_told(tmp_path: Path) -> None:
+    plan = Plan(1, (), (Fault(KILL, ANY, 0.0, 0.0),), 60.0)
+    cluster = Cluster(tmp_path / "disturbed", broken="broker-2")
+    cluster.nodes = ("broker-2",)
+    with pytest.raises(RoundFailed) as failed:
+        run_round(cluster, plan, work=await_a_fault)
+    assert str(failed.value) == "a node did not come back: broker-2 does not start"
+    told = {event.f: event for event in failed.value.events}
+    assert {f: event.id for f, event in told.items()} == {"note": 1, "fault": FAULT_IDS}
+    assert told["fault"].value["target"] == "broker-2"
+    _assert_gone(told["note"].value["pid"])
+
+
+@pytest.mark.parametrize("is_interrupted", [True, False], ids=["interrupted", "gone"])
+def test_clients_do_not_outlive_whoever_started_them(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
+) -> None:
+    """At Ctrl-C, and where nobody could say anything any more."""
+    hear, left = ClientsProcess.hear, []
+
+    def until_done(clients: ClientsProcess, what: str, seconds: float) -> None:
+        if what != DONE:
+            hear(clients, what, seconds)
+            return
+        left.append(clients._process.pid)
+        if is_interrupted:
+            raise KeyboardInterrupt
+        clients._connection.close()
+        clients._process.join(60)
+        raise NothingToJudge(f"exit code {clients._process.exitcode}")
+
+    monkeypatch.setattr(ClientsProcess, "hear", until_done)
+    with pytest.raises(KeyboardInterrupt if is_interrupted else RoundFailed) as ended:
+        run_round(cluster, PLAN, work=hang)
+    assert str(ended.value) == ("" if is_interrupted else "exit code 1")
+    _assert_gone(left[0])

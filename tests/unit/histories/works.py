@@ -1,0 +1,50 @@
+"""What clients do in place of a workload, in a process of their own that imports nothing else."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.histories.clients import Run
+from tests.histories.plan import Plan
+from tests.histories.workload import NothingToJudge
+
+
+def _note(run: Run) -> None:
+    """The process that does it, so that whoever reads the history can look for it."""
+    run.recorder.point("client", "note", pid=os.getpid(), topics=run.topics)
+
+
+def leave_threads(run: Run, plan: Plan, healed: Callable[[], None]) -> None:
+    """An interpreter waits for such threads before it ends, a library for its own."""
+    for _ in range(20):
+        threading.Thread(target=threading.Event().wait).start()
+    _note(run)
+    run.said.append((0, "client", "a line of the library"))
+    healed()
+    run.recorder.invoke("client", "send").ok(offset=None)
+
+
+def give_up(run: Run, plan: Plan, healed: Callable[[], None]) -> None:
+    leave_threads(run, plan, healed)
+    raise NothingToJudge("nothing could be read")
+
+
+def die(run: Run, plan: Plan, healed: Callable[[], None]) -> None:
+    _note(run)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hang(run: Run, plan: Plan, healed: Callable[[], None]) -> None:
+    _note(run)
+    healed()
+    threading.Event().wait()
+
+
+def await_a_fault(run: Run, plan: Plan, healed: Callable[[], None]) -> None:
+    _note(run)
+    while not Path(run.bootstrap).exists():
+        time.sleep(0.01)
+    healed()

@@ -1,0 +1,127 @@
+"""Alerts ask for what is shown, and each leads to a page that helps."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.monitoring.rules import ROOT, alerts, metrics_in, recorded, rules
+from tidemark.metrics import broker_table, operator_table, tier_table, topic_table
+from tidemark.metrics.metric import Metric
+from tidemark_cli.main import app
+from tidemark_operator.controller.status.reasons import TABLE
+from tidemark_operator.resources.kinds import KINDS
+
+RUNBOOKS = ROOT / "docs" / "runbooks"
+TABLES = (broker_table, operator_table, tier_table, topic_table)
+ROWS: dict[str, Metric] = {row.name: row for table in TABLES for row in table.ALL}
+#: What the targets of Prometheus have beside a row's own labels.
+OF_TARGETS = {"namespace", "pod", "le"}
+#: What ``kubectl get`` knows beside our kinds.
+OF_KUBERNETES = {"pods", "pod", "lease", "secret", "secrets", "services", "statefulset", "pvc"}
+OURS = {name for kind in KINDS for name in (*kind.short_names, f"{kind.plural}.tidemark.dev")}
+NAMES = list(alerts())
+
+
+@pytest.mark.parametrize(
+    "rule", list(rules()), ids=lambda rule: rule.get("alert") or rule["record"]
+)
+def test_a_rule_asks_for_metrics_that_there_are(rule: dict[str, str]) -> None:
+    expression = rule["expr"]
+    asked = metrics_in(expression)
+    assert asked <= ROWS.keys()
+    assert set(re.findall(r"\b\w+:\w+:\w+\b", expression)) <= recorded()
+    known = OF_TARGETS.union(*(ROWS[name].label_names for name in asked))
+    used = re.findall(r"by \(([^)]*)\)", expression)
+    if asked:
+        assert {label.strip() for labels in used for label in labels.split(",")} <= known
+
+
+def test_only_what_is_of_the_namespace_counts() -> None:
+    for rule in rules():
+        named = re.findall(r"\b[a-z]+(?:_\w+|:\w+:\w+)(\{)", rule["expr"])
+        assert len(named) == rule["expr"].count('{namespace="tidemark"'), rule
+
+
+def test_reasons_that_alerts_name_are_given() -> None:
+    reasons = {each.name for reasons in TABLE.values() for each in reasons}
+    for rule in rules():
+        for pattern in re.findall(r'reason!?=~?"([^"]+)"', rule["expr"]):
+            for name in pattern.split("|"):
+                assert any(re.fullmatch(name, reason) for reason in reasons), name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_alert_says_how_bad_it_is_and_what_it_means(name: str) -> None:
+    rule = alerts()[name]
+    assert rule["labels"]["severity"] in ("critical", "warning", "info")
+    assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
+    assert rule["annotations"]["runbook_url"] == f"docs/runbooks/{name}.md"
+
+
+def test_every_alert_has_a_runbook_and_stands_in_the_list() -> None:
+    pages = {page.stem for page in RUNBOOKS.glob("*.md")} - {"index"}
+    assert pages == set(NAMES)
+    listed = re.findall(
+        r"(?m)^\| \[(\w+)\]\(\1\.md\) \| (\w+) \| (\w+) \| (.+) \|$", _text("index")
+    )
+    assert listed == [
+        (
+            name,
+            rule["labels"]["severity"],
+            rule.get("for", "0m"),
+            rule["annotations"]["description"],
+        )
+        for name, rule in alerts().items()
+    ]
+
+
+def _text(name: str) -> str:
+    return (RUNBOOKS / f"{name}.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_runbook_says_what_it_means_what_to_look_at_and_the_way_out(name: str) -> None:
+    titles = re.findall(r"(?m)^#+ (.+)$", _text(name))
+    assert titles == [name, "What it means", "What to look at", "The way out"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_commands_of_a_runbook_are_there(name: str) -> None:
+    blocks = re.findall(r"(?ms)^```sh\n(.*?)^```", _text(name))
+    inline = re.findall(r"`((?:kubectl|tidemark) [^`]+)`", _text(name))
+    commands = [*"".join(blocks).splitlines(), *inline]
+    assert commands
+    ours = {
+        str(each.name or getattr(each.callback, "__name__", "")) for each in app.registered_commands
+    }
+    for command in commands:
+        words = command.split(" ")
+        if words[0] == "tidemark":
+            assert words[1] in ours, command
+            continue
+        assert words[:3] == ["kubectl", "-n", "tidemark"], command
+        verb, what = words[3], words[4]
+        if verb == "get" and what == "--raw":
+            continue
+        if verb == "logs":
+            assert re.fullmatch(r"statefulset/tidemark-operator|broker-1-0", what), command
+            continue
+        assert verb in ("get", "describe", "delete"), command
+        assert set(what.split(",")) <= OURS | OF_KUBERNETES, command
+
+
+def test_reasons_and_keys_that_runbooks_name_are_there() -> None:
+    reasons = {each.name for reasons in TABLE.values() for each in reasons}
+    keys = (ROOT / "docs" / "configuration.md").read_text("utf-8")
+    for name in NAMES:
+        for word in re.findall(r"`([A-Z]\w+[a-z])`", _text(name)):
+            assert word in reasons or word in ("Ready",), f"{name}: {word}"
+        for key in re.findall(r"`((?:[a-z]+\.){2,}[a-z]+)`", _text(name)):
+            assert f"`{key}`" in keys, f"{name}: {key}"
+
+
+def test_the_file_is_yaml_that_helm_need_not_understand() -> None:
+    text = Path(ROOT / "charts" / "tidemark" / "files" / "rules.yaml").read_text("utf-8")
+    assert yaml.safe_load(text).keys() == {"groups"}

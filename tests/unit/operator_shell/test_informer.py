@@ -1,0 +1,260 @@
+"""An informer on the fake API server: it tells of everything once, in order, whatever ends its
+watch."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.loop_turns import many_turns
+from tests.unit.operator_shell.watched_server import WatchedApi, WatchedServer
+from tidemark.backoff import Backoff
+from tidemark_operator.kube import informer, lines
+from tidemark_operator.kube.errors import Forbidden, KubeError, NotFound, Unavailable
+from tidemark_operator.kube.informer import Informer
+from tidemark_operator.kube.kinds import TOPIC, Json, Key, Kind
+from tidemark_operator.kube.lines import LineTooLong, split_lines
+
+NAMESPACE = "ns"
+
+
+class Told:
+    """What an informer has told, in words."""
+
+    def __init__(self, server: WatchedServer) -> None:
+        self.words: list[str] = []
+        #: How often the server had been asked when each word was said.
+        self._server = server
+
+    def found(self, body: Json) -> None:
+        self.words.append(f"found {body['metadata']['name']}")
+
+    def brought(self, body: Json, gone: bool) -> None:
+        name, size = body["metadata"]["name"], body["spec"].get("partitions")
+        self.words.append(f"{name} gone" if gone else f"{name} has {size}")
+
+    def listed(self, kind: Kind, present: set[Key], version: int) -> None:
+        self.words.append(f"all: {' '.join(sorted(key.name for key in present)) or '-'}")
+
+    def take(self) -> list[str]:
+        """What is new."""
+        words, self.words = self.words, []
+        return words
+
+
+class World:
+    """A server, an informer, and what it has told."""
+
+    def __init__(self) -> None:
+        self.server = WatchedServer()
+        self.api = WatchedApi(self.server)
+        self.told = Told(self.server)
+        self.informer = Informer(self.api, TOPIC, NAMESPACE, self.told)  # type: ignore[arg-type]
+
+    def make(self, name: str, partitions: int = 1) -> None:
+        body = {"metadata": {"name": name}, "spec": {"partitions": partitions}}
+        self.server.create("user", TOPIC, NAMESPACE, body)
+
+    def edit(self, name: str, partitions: int) -> None:
+        self.server.edit(TOPIC, name, {"partitions": partitions})
+
+    def delete(self, name: str) -> None:
+        self.server.delete("user", TOPIC, name)
+
+    @property
+    def asked(self) -> list[str]:
+        """Lists and watches since the last time, without versions."""
+        calls, self.api.calls = self.api.calls, []
+        return [call.split(" ")[0] for call in calls]
+
+    async def news(self) -> list[str]:
+        await many_turns()
+        return self.told.take()
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(informer, "RETRY", Backoff(first_s=0, most_s=0))
+    monkeypatch.setattr(informer, "NOT_SERVED_S", 0)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    """With two Topics that are known, and a watch."""
+    made = World()
+    made.make("a")
+    made.make("b")
+    running = asyncio.create_task(made.informer.run())
+    assert await made.news() == ["found a", "found b", "all: a b"]
+    assert made.asked == ["list_all", "watch"]
+    yield made
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    assert made.api.watching == 0, "nothing is left open"
+
+
+async def test_it_tells_of_what_happens_in_its_order(world: World) -> None:
+    world.edit("a", 2)
+    world.make("c")
+    world.edit("a", 3)
+    world.delete("b")
+    assert await world.news() == ["a has 2", "c has 1", "a has 3", "b gone"]
+    assert world.asked == []
+
+
+async def test_a_watch_that_ends_goes_on_where_it_was(world: World) -> None:
+    world.edit("a", 2)
+    assert await world.news() == ["a has 2"]
+    world.api.end_watch()
+    world.edit("a", 3)
+    world.delete("b")
+    assert await world.news() == ["a has 3", "b gone"], "nothing is lost, and nothing comes twice"
+    assert world.asked == ["watch"]
+
+
+async def test_a_bookmark_moves_it_on(world: World) -> None:
+    world.server.bookmark(TOPIC)
+    await many_turns()
+    world.server.forget()
+    world.server._forgotten -= 1  # the bookmark's version is the oldest that is known
+    world.api.end_watch()
+    world.edit("a", 2)
+    assert await world.news() == ["a has 2"]
+    assert world.asked == ["watch"]
+
+
+@pytest.mark.parametrize("told_in", ["the answer", "an event"])
+async def test_after_410_everything_is_listed_and_what_is_gone_is_missed(
+    world: World, told_in: str
+) -> None:
+    """Told as the watch is asked for, or by the watch itself."""
+    status = {"kind": "Status", "code": 410, "message": "too old resource version"}
+    world.api.end_watch(status if told_in == "an event" else None)
+    world.delete("b")
+    world.make("c")
+    world.server.forget()
+    assert await world.news() == ["found a", "found c", "all: a c"]
+    assert "list_all" in world.asked
+    world.edit("c", 2)
+    assert await world.news() == ["c has 2"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Unavailable(0, "nothing came"), Unavailable(503, "restarts"), Unavailable(429, "busy")],
+    ids=["silent", "restarted", "busy"],
+)
+async def test_a_watch_that_fails_goes_on_where_it_was(world: World, error: KubeError) -> None:
+    world.api.end_watch(error)
+    world.api.fail("watch", error, times=3)
+    world.edit("a", 2)
+    assert await world.news() == ["a has 2"]
+    assert world.asked == ["watch"] * 4
+
+
+async def test_what_was_listed_counts_once_a_watch_goes_on_from_there(world: World) -> None:
+    world.server.forget()
+    world.api.end_watch()
+    world.api.fail("watch", Unavailable(0, "no answer"))
+    world.delete("b")
+    await many_turns()
+    assert await world.news() == ["found a", "all: a"]
+    world.edit("a", 2)
+    assert await world.news() == ["a has 2"]
+
+
+async def test_what_goes_on_failing_is_listed(world: World) -> None:
+    world.api.fail("watch", Unavailable(504, "too large"), times=informer.LISTED_AFTER)
+    world.api.end_watch()
+    assert await world.news() == ["found a", "found b", "all: a b"]
+
+
+async def test_what_may_not_be_watched_is_said(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.api.fail("watch", Forbidden(403, "may not watch"))
+    world.api.end_watch()
+    assert await world.news() == ["found a", "found b", "all: a b"]
+    assert "topics are listed again: may not watch" in caplog.text
+
+
+async def test_a_kind_that_is_not_served_yet_is_missed_once_and_followed_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    world = World()
+    world.api.fail("list_all", NotFound(404, "no such resource"), times=3)
+    running = asyncio.create_task(world.informer.run())
+    assert await world.news() == ["all: -"]
+    assert caplog.text.count("does not serve topics.tidemark.dev yet") == 1
+    world.make("a", 3)
+    assert await world.news() == ["a has 3"]
+    running.cancel()
+
+
+async def test_a_definition_that_is_deleted_and_made_again_is_followed_again(world: World) -> None:
+    world.delete("a")
+    world.delete("b")
+    world.api.fail("watch", NotFound(404, "no such resource"))
+    world.api.fail("list_all", NotFound(404, "no such resource"), times=3)
+    world.api.end_watch()
+    await many_turns()
+    world.make("c")
+    assert (await world.news())[-1] in ("found c", "all: c", "c has 1")
+    world.edit("c", 2)
+    assert await world.news() == ["c has 2"]
+
+
+async def test_one_page_is_told_before_the_next_one_is_asked_for() -> None:
+    world = World()
+    world.api.page_max = 2
+    for name in "abcde":
+        world.make(name)
+    pages: list[list[str]] = []
+    whole = world.api.pages
+
+    async def noted(*arguments: Any) -> AsyncIterator[Any]:
+        async for page in whole(*arguments):
+            pages.append(world.told.take())
+            yield page
+
+    world.api.pages = noted  # type: ignore[method-assign,assignment]
+    running = asyncio.create_task(world.informer.run())
+    assert await world.news() == ["found e", "all: a b c d e"]
+    assert pages == [[], ["found a", "found b"], ["found c", "found d"]]
+    running.cancel()
+
+
+async def test_it_stops_at_once(world: World) -> None:
+    """The fixture cancels it, and sees that nothing is left open."""
+    assert world.api.watching == 1
+
+
+# ---------------------------------------------------------------- lines
+
+
+async def pieces(*texts: bytes) -> AsyncIterator[bytes]:
+    for text in texts:
+        yield text
+
+
+async def split(*texts: bytes) -> list[list[bytes]]:
+    return [found async for found in split_lines(pieces(*texts))]
+
+
+async def test_lines_come_as_soon_as_they_are_whole() -> None:
+    assert await split(b"a\nb\nc", b"d", b"e\n\n", b"f") == [[b"a", b"b"], [b"cde"]]
+
+
+@pytest.mark.parametrize("texts", [(b"abc", b"de"), (b"abcde\n",)], ids=["endless", "at once"])
+async def test_a_line_has_a_limit(
+    texts: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "LINE_MAX", 4)
+    assert await split(b"abcd\n", b"abc\n") == [[b"abcd"], [b"abc"]]
+    with pytest.raises(LineTooLong):
+        await split(*texts)

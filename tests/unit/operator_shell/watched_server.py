@@ -1,0 +1,104 @@
+"""The fake API server with watches: what has happened is kept, until a test forgets it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from tests.fake_api_server import FakeApiServer, FakeKubeApi
+from tidemark_operator.kube.errors import Expired, KubeError
+from tidemark_operator.kube.kinds import Json, Kind, resource_version
+
+
+class WatchedServer(FakeApiServer):
+    """``history``: the events of all kinds, oldest first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history: list[Json] = []
+        self._forgotten = 0
+        self._known: set[str] = set()
+        self.turned = asyncio.Event()
+        self.watchers.append(self._note)
+
+    def _note(self, body: Json, gone: bool) -> None:
+        uid = body["metadata"]["uid"]
+        if gone:  # a deletion has a version of its own
+            self._version += 1
+            meta = {**body["metadata"], "resourceVersion": str(self._version)}
+            body = {**body, "metadata": meta}
+        seen = "MODIFIED" if uid in self._known else "ADDED"
+        self._known.add(uid)
+        self.say("DELETED" if gone else seen, body)
+
+    def say(self, type_: str, body: Json) -> None:
+        """An event for those who watch."""
+        self.history.append({"type": type_, "object": body})
+        self.turn()
+
+    def turn(self) -> None:
+        """Whoever watches looks again."""
+        self.turned.set()
+        self.turned = asyncio.Event()
+
+    def bookmark(self, kind: Kind) -> None:
+        """This version, and nothing has happened."""
+        self._version += 1
+        meta = {"resourceVersion": str(self._version)}
+        self.say("BOOKMARK", {"kind": kind.kind, "metadata": meta})
+
+    def forget(self) -> None:
+        """No watch can begin with what has happened until now."""
+        self._version += 1
+        self.history.clear()
+        self._forgotten = self._version
+
+    def watch(self, who: str, kind: Kind, version: str) -> None:
+        """Whether a watch may begin."""
+        if int(version) < self._forgotten:
+            raise Expired(410, "too old resource version")
+
+
+class WatchedApi(FakeKubeApi):
+    """Each watch is a call: "watch KIND VERSION"."""
+
+    server: WatchedServer
+
+    def __init__(self, server: WatchedServer) -> None:
+        super().__init__(server)
+        #: Of watches that have begun: raised, told as an event, or None for an end in peace.
+        self._ends: list[KubeError | Json | None] = []
+        self.watching = 0
+
+    def end_watch(self, error: KubeError | Json | None = None) -> None:
+        """The watch that runs ends; a ``Status`` is told by it."""
+        self._ends.append(error)
+        self.server.turn()
+
+    async def watch(
+        self, kind: Kind, namespace: str, version: int, *, silence_s: float
+    ) -> AsyncIterator[list[Json]]:
+        await self._call(self.server.watch, kind, str(version), writes=False)
+        self.watching += 1
+        try:
+            yield []
+            while True:
+                if self._ends:
+                    error = self._ends.pop(0)
+                    if isinstance(error, KubeError):
+                        raise error
+                    if error is not None:
+                        yield [{"type": "ERROR", "object": error}]
+                    return
+                turned = self.server.turned
+                found = [
+                    event
+                    for event in self.server.history
+                    if event["object"]["kind"] == kind.kind
+                    and resource_version(event["object"]) > version
+                ]
+                if found:
+                    version = resource_version(found[-1]["object"])
+                    yield found
+                else:
+                    await turned.wait()
+        finally:
+            self.watching -= 1

@@ -1,0 +1,45 @@
+"""Brokers that are made for a Cluster: how they are written, and known again."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.pods.pod_values import POD
+from tidemark_operator.controller.scaling import Placed
+from tidemark_operator.pods.made_brokers import broker_manifest, is_as_wanted, is_made
+
+
+def manifest(*, leaving: bool = False, rack: str | None = "a") -> dict[str, Any]:
+    placed = Placed(node_id=1, name="broker-1", rack=rack, leaving=leaving)
+    return broker_manifest(placed, POD, "main", "ns")
+
+
+def test_it_is_known_by_its_labels() -> None:
+    assert is_made(manifest(), "main")
+    assert not is_made(manifest(), "other")
+    assert not is_made({"metadata": {"labels": {"app.kubernetes.io/managed-by": "Helm"}}}, "main")
+    assert not is_made({"metadata": {}}, "main")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        pytest.param(manifest(), manifest(), True, id="the same"),
+        pytest.param(manifest(), manifest(leaving=True), False, id="it is to go"),
+        pytest.param(manifest(leaving=True), manifest(), False, id="it may stay"),
+        pytest.param(manifest(leaving=True), manifest(leaving=True), True, id="it goes"),
+    ],
+)
+def test_it_is_written_when_something_is_to_be_otherwise(
+    before: dict[str, Any], after: dict[str, Any], expected: bool
+) -> None:
+    assert is_as_wanted(before, after) is expected
+
+
+def test_a_drain_that_somebody_else_asked_for_is_theirs() -> None:
+    drained = manifest()
+    drained["spec"]["drain"] = True
+    assert is_as_wanted(drained, manifest())
+    changed = manifest()
+    changed["spec"]["pod"] = POD | {"image": "tidemark/broker:2"}
+    assert not is_as_wanted(drained, changed)

@@ -1,0 +1,157 @@
+"""What a Broker in a pod comes to."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tests.unit.pods.pod_values import BROKER, pod
+from tidemark_operator.pods import configuration
+from tidemark_operator.pods.identity import PodBroker
+from tidemark_operator.pods.manifests import BrokerObjects, broker_objects, cluster_objects
+from tidemark_operator.pods.rollout import is_complete, replaces_pod
+
+RACK_KEY = "topology.kubernetes.io/zone"
+
+
+def objects(broker: PodBroker = BROKER, **fields: Any) -> BrokerObjects:
+    return broker_objects(pod(**fields), broker)
+
+
+def template(broker: PodBroker = BROKER, **fields: Any) -> Any:
+    return objects(broker, **fields).stateful_set["spec"]["template"]
+
+
+def test_each_object_says_whose_it_is() -> None:
+    made = objects()
+    for each in (made.service, made.config_map, made.stateful_set):
+        meta = each["metadata"]
+        assert meta["name"] == "broker-1"
+        assert meta["ownerReferences"][0] | {"controller": True} == BROKER.owner
+        assert BROKER.labels.items() <= meta["labels"].items()
+    assert "ownerReferences" not in made.claim["metadata"], "a volume outlives its Broker"
+    assert made.claim["metadata"]["name"] == "data-broker-1-0"
+
+
+def test_the_set_the_service_and_the_pod_find_each_other() -> None:
+    made, labels = objects(), template()["metadata"]["labels"]
+    assert made.stateful_set["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert made.service["spec"]["selector"].items() <= labels.items()
+    common = cluster_objects("main", "ns", "u", [pod()])
+    assert common.bootstrap["spec"]["selector"].items() <= labels.items()
+    assert common.budget["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    volumes = {each["name"]: each for each in template()["spec"]["volumes"]}
+    assert volumes["data"]["persistentVolumeClaim"]["claimName"] == made.claim["metadata"]["name"]
+    assert volumes["config"]["configMap"]["name"] == made.config_map["metadata"]["name"]
+    assert volumes["certificate"]["secret"]["secretName"] == "broker-1-tls"
+    mounts = {each["name"] for each in template()["spec"]["containers"][0]["volumeMounts"]}
+    assert mounts == volumes.keys()
+
+
+def test_labels_that_select_are_not_the_manifests_to_change() -> None:
+    given = {"app.kubernetes.io/instance": "other", "team": "a"}
+    labels = template(podLabels=given)["metadata"]["labels"]
+    assert (labels["app.kubernetes.io/instance"], labels["team"]) == ("main", "a")
+
+
+def test_what_is_told_is_where_it_listens() -> None:
+    tls = {
+        "name": "TLS",
+        "port": 9093,
+        "protocol": "SASL_SSL",
+        "tlsSecretRef": {"name": "shown"},
+    }
+    plain = {"name": "PLAINTEXT", "port": 9092, "protocol": "PLAINTEXT"}
+    given = pod(listeners=[tls, plain], config={"num.io.threads": "8"})
+    found = configuration.entries(given, BROKER)
+    assert found["num.io.threads"] == "8"
+    assert found["listeners"].split(",") == [
+        "TLS://0.0.0.0:9093",
+        "PLAINTEXT://0.0.0.0:9092",
+        "REPLICATION://0.0.0.0:9094",
+    ]
+    host = "broker-1.ns.svc"
+    assert found["advertised.listeners"] == found["listeners"].replace("0.0.0.0", host)
+    assert found["listener.security.protocol.map"] == "TLS:SASL_SSL,PLAINTEXT:PLAINTEXT"
+    assert found["controller.addresses"] == BROKER.controllers
+    assert found["broker.rack"] == "a"
+    made = broker_objects(given, BROKER)
+    mounts = made.stateful_set["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+    assert found["listener.name.tls.tidemark.tls.directory"] in {m["mountPath"] for m in mounts}
+    ports = {each["name"]: each["port"] for each in made.service["spec"]["ports"]}
+    assert ports == {"l-tls": 9093, "l-plaintext": 9092, "replication": 9094, "metrics": 8080}
+
+
+def test_another_configuration_is_another_pod_and_the_same_one_is_the_same() -> None:
+    assert template() == template()
+    assert template(config={"a.b": "1"})["metadata"] != template()["metadata"]
+    moved = dataclasses.replace(BROKER, controllers="op-0:9095")
+    assert template(moved)["metadata"] != template()["metadata"]
+
+
+def test_another_size_of_the_volume_is_not_another_pod() -> None:
+    grown = objects(storage={"size": "40Gi"})
+    assert grown.stateful_set == objects().stateful_set
+    assert grown.claim["spec"]["resources"]["requests"]["storage"] == "40Gi"
+
+
+@pytest.mark.parametrize(
+    ("rack", "given", "expected"),
+    [
+        pytest.param("a", {"rackTopologyKey": RACK_KEY}, {RACK_KEY: "a"}, id="the rack"),
+        pytest.param(None, {"rackTopologyKey": RACK_KEY}, None, id="no rack"),
+        pytest.param("a", {}, None, id="no label of racks"),
+        pytest.param(
+            "a",
+            {"rackTopologyKey": RACK_KEY, "nodeSelector": {RACK_KEY: "b", "disk": "ssd"}},
+            {RACK_KEY: "a", "disk": "ssd"},
+            id="the rack before a selector",
+        ),
+    ],
+)
+def test_it_runs_where_its_rack_is(
+    rack: str | None, given: dict[str, Any], expected: dict[str, str] | None
+) -> None:
+    broker = dataclasses.replace(BROKER, rack=rack)
+    assert template(broker, **given)["spec"].get("nodeSelector") == expected
+
+
+def test_brokers_keep_off_each_others_nodes_unless_told_otherwise() -> None:
+    terms = template()["spec"]["affinity"]["podAntiAffinity"]
+    (first, second) = terms["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert first["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
+    assert second["podAffinityTerm"]["topologyKey"] == RACK_KEY
+    given: dict[str, Any] = {"nodeAffinity": {}}
+    assert template(affinity=given)["spec"]["affinity"] == given
+
+
+def stateful_set(**status: int) -> dict[str, Any]:
+    return {"metadata": {"generation": 2}, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        pytest.param({}, False, id="nobody has looked"),
+        pytest.param(
+            {"observedGeneration": 1, "updatedReplicas": 1, "readyReplicas": 1},
+            False,
+            id="the former pod is ready",
+        ),
+        pytest.param({"observedGeneration": 2, "readyReplicas": 1}, False, id="it is to go"),
+        pytest.param({"observedGeneration": 2, "updatedReplicas": 1}, False, id="not ready"),
+        pytest.param(
+            {"observedGeneration": 2, "updatedReplicas": 1, "readyReplicas": 1}, True, id="ready"
+        ),
+    ],
+)
+def test_a_pod_is_replaced_once_the_new_one_is_ready(
+    status: dict[str, int], expected: bool
+) -> None:
+    assert is_complete(stateful_set(**status)) is expected
+
+
+def test_what_differs_is_the_template() -> None:
+    live: Any = {"spec": {"template": {"a": 1}, "replicas": 1}}
+    assert not replaces_pod(live, {"spec": {"template": {"a": 1}, "replicas": 2}})
+    assert replaces_pod(live, {"spec": {"template": {"a": 2}}})
