@@ -22,6 +22,11 @@ class Repository:
         """As an Application names it."""
         return self._root.as_uri()
 
+    @property
+    def head(self) -> str:
+        """The commit that is to be carried over."""
+        return self._git("rev-parse", "HEAD").strip()
+
     def write(self, name: str, *bodies: dict[str, Any]) -> None:
         """The objects of one file."""
         self._path(name).write_text(yaml.safe_dump_all(bodies), "utf-8")
@@ -41,5 +46,6 @@ class Repository:
         who = ("-c", "user.name=Test", "-c", "user.email=test@example.invalid")
         self._git(*who, "commit", "--quiet", "--message", message)
 
-    def _git(self, *arguments: str) -> None:
-        subprocess.run(["git", "-C", str(self._root), *arguments], check=True)
+    def _git(self, *arguments: str) -> str:
+        command = ["git", "-C", str(self._root), *arguments]
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout

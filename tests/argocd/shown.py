@@ -106,10 +106,7 @@ class Site:
 
     def healths(self) -> dict[str, tuple[str, str]]:
         """(synced or not, health) of each object, by ``Kind/name``."""
-        return {
-            f"{each['kind']}/{each['name']}": (each["status"], each.get("health", {}).get("status"))
-            for each in self.application().get("resources") or []
-        }
+        return _healths(self.application())
 
     def until(self, holds: Callable[[], bool], what: str) -> None:
         """Wait for it."""
@@ -122,13 +119,15 @@ class Site:
             time.sleep(0.5)
 
     def until_all(self, **expected: str) -> None:
-        """Wait until everything is synced and healthy, but ``expected`` by their names."""
+        """Wait until the last commit is there, all of it synced and healthy, but ``expected`` by
+        their names."""
+        head = self.repository.head
 
         def as_wanted() -> bool:
-            found = self.healths()
-            return bool(found) and all(
+            status = self.application()
+            return status.get("sync", {}).get("revision") == head and all(
                 each == ("Synced", expected.get(name.partition("/")[2], "Healthy"))
-                for name, each in found.items()
+                for name, each in _healths(status).items()
             )
 
         self.until(as_wanted, f"all synced and healthy, but {expected}")
@@ -142,6 +141,13 @@ class Site:
     def gone(self, kind: str, name: str) -> bool:
         """Whether it is no more."""
         return self.cluster.kube.get(kind, name) is None
+
+
+def _healths(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    return {
+        f"{each['kind']}/{each['name']}": (each["status"], each.get("health", {}).get("status"))
+        for each in status.get("resources") or []
+    }
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +251,6 @@ def test_a_topic_grows_with_a_commit_and_goes_with_its_file(site: Site) -> None:
         },
     }
     site.repository.write("grown", topic("grown"), deletion)
-    site.until(lambda: "Topic/grown" in site.healths(), "the commit is seen")
     site.until_all()
     site.repository.write("grown", topic("grown", partitions=3), deletion)
 

@@ -58,10 +58,10 @@ VERDICTS = {
         "Progressing": "TakingOverFromTier TierUnavailable StorageError",
     },
     "Broker": {
-        "Healthy": "Serving Registered ReplicasFailed RemoteStorageUnavailable Drained",
+        "Healthy": "Serving Registered ReplicasFailed RemoteStorageUnavailable Drained UpToDate",
         "Progressing": "NeverRegistered Fenced ShutDown NotReached MovingReplicas "
-        "ReplicasCannotMove ReplicasInUse",
-        "Degraded": "LogDirectoryFailed NodeIdTaken",
+        "ReplicasCannotMove ReplicasInUse RestartWaits PodStarting",
+        "Degraded": "LogDirectoryFailed NodeIdTaken PodMissing PodRefused VolumeRefused",
     },
     "Cluster": {
         "Healthy": "Serving Answering Swept OrphansLeft",
