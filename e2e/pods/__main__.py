@@ -25,7 +25,7 @@ from e2e.pods.progress import Progress
 from e2e.pods.providers import CannotRun, Machine, choose
 from e2e.pods.story import HELM_TIMEOUT_S, Story
 from tests.helm import Helm, ensure_helm
-from tidemark_cli.toolchain.cache import user_cache
+from tidemark_cli.toolchain.cache import locked, user_cache
 from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.programs import ensure_controlplane, ensure_minio
 
@@ -57,9 +57,13 @@ def _docker_answers() -> bool:
 
 
 def on_node(progress: Progress) -> int:
-    """The exit status of a run on a node of our own."""
+    """The exit status of a run on a node of our own, one at a time: images have one store."""
     folder = user_cache() / "e2e"
-    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder / "lock", lambda: progress.say("waiting for another run to end")):
+        return _on_node(folder, progress)
+
+
+def _on_node(folder: Path, progress: Progress) -> int:
     remove_leftovers(folder)
     layout = layout_of(folder, os.getpid())
     layout.root.mkdir(mode=0o700)
