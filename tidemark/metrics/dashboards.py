@@ -79,13 +79,16 @@ FLEET = Dashboard(
                 title="What waits for somebody",
                 queries={"": _all(operator_table.STALLED, by="kind, reason")},
                 kind="table",
-                width=12,
             ),
             Panel(
                 title="What is not ready",
                 queries={"": _all(operator_table.NOT_READY, by="kind, reason")},
                 kind="table",
-                width=12,
+            ),
+            Panel(
+                title="What is not settled",
+                queries={"": _all(operator_table.UNSETTLED, by="kind, condition, reason")},
+                kind="table",
             ),
             _one("Objects", "{{kind}}", _all(operator_table.OBJECTS, by="kind")),
             _one(
