@@ -39,7 +39,7 @@ LISTED_AFTER = 8
 class Follower(Protocol):
     """Whom objects are brought to. Each call is short: the next piece is read after it."""
 
-    def lists(self, kind: Kind) -> int:
+    def asking(self, kind: Kind) -> int:
         """All objects of the kind are asked for; the version that is known."""
 
     def listing(self, kind: Kind, version: int, known: int) -> None:
@@ -111,7 +111,7 @@ class Informer:
     async def _list(self) -> None:
         """Tell of all there are."""
         present: set[Key] = set()
-        known, version = self._follower.lists(self._kind), 0
+        known, version = self._follower.asking(self._kind), 0
         async with contextlib.aclosing(self._api.pages(self._kind, self._namespace)) as pages:
             async for page in pages:
                 if not version:

@@ -129,7 +129,7 @@ class TermLoop:
         self._echoes.heard(body["kind"])
         self._take(body, gone)
 
-    def lists(self, kind: Kind) -> int:
+    def asking(self, kind: Kind) -> int:
         """All objects of a kind are asked for: that a watch goes on from there is awaited."""
         self._echoes.wrote(kind.kind, self._echoes.begins())
         return self._objects.reached(kind)

@@ -25,7 +25,7 @@ class Followed:
         self.lists = 0
         self.brought_names: list[str] = []
 
-    def lists(self, kind: Kind) -> int:
+    def asking(self, kind: Kind) -> int:
         return 0
 
     def listing(self, kind: Kind, version: int, known: int) -> None: ...

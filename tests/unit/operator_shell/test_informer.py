@@ -30,7 +30,7 @@ class Told:
         #: How often the server had been asked when each word was said.
         self._server = server
 
-    def lists(self, kind: Kind) -> int:
+    def asking(self, kind: Kind) -> int:
         return 0
 
     def listing(self, kind: Kind, version: int, known: int) -> None: ...
