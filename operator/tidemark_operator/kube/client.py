@@ -110,8 +110,8 @@ class KubeApi:
             if response.status != 200:
                 data = await response.read()
                 raise error_of(response.status, data, response.headers.get("Retry-After"), what)
-            yield []
             try:
+                yield []
                 async for lines in split_lines(response.response.content.iter_any()):
                     yield [_object(line, what) for line in lines]
             finally:

@@ -5,6 +5,7 @@ of the call is *unknown* (a time-out, a reset, a 5xx): whoever wrote must read b
 """
 
 import json
+import math
 
 
 class KubeError(Exception):
@@ -105,6 +106,7 @@ def _causes_of(body: bytes) -> frozenset[str]:
 
 def _seconds(retry_after: str | None) -> float:
     try:
-        return min(max(float(retry_after or 0), 0.0), 30.0)
+        seconds = float(retry_after or 0)
     except ValueError:
         return 0.0
+    return 0.0 if math.isnan(seconds) else min(max(seconds, 0.0), 30.0)

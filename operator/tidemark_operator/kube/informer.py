@@ -39,6 +39,12 @@ LISTED_AFTER = 8
 class Follower(Protocol):
     """Whom objects are brought to. Each call is short: the next piece is read after it."""
 
+    def asking(self, kind: Kind) -> int:
+        """All objects of the kind are asked for; the version that is known."""
+
+    def listing(self, kind: Kind, version: int, known: int) -> None:
+        """They come, as of ``version``; ``known`` when they were asked for."""
+
     def found(self, body: Json) -> None:
         """An object stands in a list. It may be known already."""
 
@@ -64,6 +70,8 @@ class Informer:
         self._present: set[Key] | None = None
         self._failures = 0
         self._not_served = False
+        #: Since when the watch has been under way.
+        self._agreed_s: float | None = None
 
     async def run(self) -> None:
         """Until cancelled; no failure ends it."""
@@ -73,7 +81,7 @@ class Informer:
 
     async def _turn(self) -> float:
         """One watch, with a list before it where one is needed; how long to wait then."""
-        began_s, from_version = time.monotonic(), self._version
+        self._agreed_s, from_version = None, self._version
         pause_s = 0.0
         try:
             if not self._version:
@@ -86,22 +94,28 @@ class Informer:
         except Unavailable as error:
             logger.debug("%s: %s", self._kind.plural, error)
             pause_s = error.retry_after_s
-        except (KubeError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever an API server says, it is asked again
             level = logging.INFO if isinstance(error, Expired) else logging.WARNING
-            logger.log(level, "%s are listed again: %s", self._kind.plural, error)
+            logger.log(level, "%s are listed again: %s", self._kind.plural, _reason(error))
             self._version = 0
-        is_good = time.monotonic() - began_s > GOOD_S or self._version > from_version > 0
+        is_good = self._has_lasted or self._version > from_version > 0
         self._failures = 0 if is_good else self._failures + 1
         if self._failures % LISTED_AFTER == LISTED_AFTER - 1:
             self._version = 0
         return max(pause_s, RETRY.pause_s(self._failures, jitter=random.random()))
 
+    @property
+    def _has_lasted(self) -> bool:
+        return self._agreed_s is not None and time.monotonic() - self._agreed_s > GOOD_S
+
     async def _list(self) -> None:
         """Tell of all there are."""
         present: set[Key] = set()
-        version = 0
+        known, version = self._follower.asking(self._kind), 0
         async with contextlib.aclosing(self._api.pages(self._kind, self._namespace)) as pages:
             async for page in pages:
+                if not version:
+                    self._follower.listing(self._kind, page.resource_version, known)
                 version = page.resource_version
                 for body in page:
                     present.add(key_of(body))
@@ -113,6 +127,7 @@ class Informer:
         watch = self._api.watch(self._kind, self._namespace, self._version, silence_s=SILENCE_S)
         async with contextlib.aclosing(watch) as pieces:
             async for events in pieces:
+                self._agreed_s = self._agreed_s or time.monotonic()
                 if self._present is not None:
                     self._follower.listed(self._kind, self._present, self._version)
                     self._present = None
@@ -126,9 +141,12 @@ class Informer:
             status = int(body.get("code") or 0)
             message = str(body.get("message", body))
             raise error_of(status, message.encode(), None, f"watch of {self._kind.plural}")
+        version = resource_version(body)
         if type_ != "BOOKMARK":
             self._follower.brought(body, gone=type_ == "DELETED")
-        self._version = resource_version(body) or self._version
+        elif 0 < version < self._version:
+            raise Expired(410, f"the API was put back from version {self._version} to {version}")
+        self._version = max(version, self._version)
 
     def _say_not_served(self, error: NotFound) -> None:
         """Once, however often it is asked."""
@@ -141,3 +159,7 @@ class Informer:
                 error,
             )
         self._not_served = True
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, KubeError) else f"{type(error).__name__}: {error}"

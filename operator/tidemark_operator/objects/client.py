@@ -26,9 +26,11 @@ async def take_list(api: KubeApi, objects: ObjectStore, kind: Kind, namespace: s
     Thousands of them, with their managed fields, are several times what is kept of them."""
     changed: list[Key] = []
     present: set[Key] = set()
-    version = 0
+    reached, version = objects.reached(kind), 0
     async with contextlib.aclosing(api.pages(kind, namespace)) as pages:
         async for page in pages:
+            if not version:
+                objects.listing(kind, page.resource_version, reached)
             version = page.resource_version
             present.update(map(key_of, page))
             changed += [key_of(body) for body in page if objects.put(body)]

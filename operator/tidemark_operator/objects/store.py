@@ -5,6 +5,9 @@ Newest wins by resourceVersion, so an event that lags behind a write of our own 
 status back. A deletion counts only for the uid that was deleted: a made-again object stays. And it
 counts for good: the answer to a write of our own may come after the news that its object is gone,
 and would bring back a user whom everybody has forgotten.
+
+Versions are compared within one history. An API server whose etcd was put back to a backup begins
+another: there a list counts that is older than what was known before it was asked for.
 """
 
 import sys
@@ -49,6 +52,9 @@ class ObjectStore:
         self._objects: dict[Key, Json] = {}
         self._by_kind: dict[str, set[Key]] = {}
         self._deleted: Lru[str, bool] = Lru(DELETED_MAX)
+        self._reached: dict[str, int] = {}
+        #: Known from a history that is over: whatever is told of them now is newer.
+        self._former: set[Key] = set()
 
     def get(self, key: Key) -> Json | None:
         """The object as last seen."""
@@ -59,9 +65,14 @@ class ObjectStore:
         key = key_of(body)
         if body["metadata"]["uid"] in self._deleted:
             return False
+        self._reach(key.kind, body)
         known = self._objects.get(key)
-        if known is not None and resource_version(known) >= resource_version(body):
+        if known is not None and not self._is_newer(body, known):
             return False
+        if known is not None and known["metadata"]["uid"] != body["metadata"]["uid"]:
+            self._bury(known)  # nobody told that it was deleted
+            self._drop(key)
+        self._former.discard(key)
         body.get("metadata", {}).pop("managedFields", None)
         body = shared(body)
         self._objects[key] = body
@@ -73,19 +84,42 @@ class ObjectStore:
     def remove(self, body: Json) -> bool:
         """The object was deleted; False when another of that name is known already."""
         key, uid = key_of(body), body["metadata"]["uid"]
-        self._deleted.put(uid, True)
-        self._deleted.evict()
+        self._reach(key.kind, body)
+        self._bury(body)
         known = self._objects.get(key)
         if known is None or known["metadata"]["uid"] != uid:
             return False
         self._drop(key)
         return True
 
+    def _is_newer(self, body: Json, known: Json) -> bool:
+        return key_of(body) in self._former or resource_version(body) > resource_version(known)
+
+    def _reach(self, kind: str, body: Json) -> None:
+        self._reached[kind] = max(self._reached.get(kind, 0), resource_version(body))
+
+    def _bury(self, body: Json) -> None:
+        self._deleted.put(body["metadata"]["uid"], True)
+        self._deleted.evict()
+
     def _drop(self, key: Key) -> None:
+        self._former.discard(key)
         del self._objects[key]
         self._by_kind[key.kind].discard(key)
         if self.listener is not None:
             self.listener.gone(key)
+
+    def reached(self, kind: Kind) -> int:
+        """No list of a kind that is asked for now is older than this."""
+        return self._reached.get(kind.kind, 0)
+
+    def listing(self, kind: Kind, version: int, reached: int) -> None:
+        """A list of a kind begins to come; ``reached``: before it was asked for. One that is older
+        all the same is of another history (0: of what version it is it does not say)."""
+        if 0 < version < reached:
+            self._former |= self.keys(kind)
+            self._deleted = Lru(DELETED_MAX)
+            self._reached[kind.kind] = version
 
     def keep(self, kind: Kind, present: set[Key], version: int) -> list[Key]:
         """No others than these there were of a kind at a resourceVersion: the keys that vanished.
@@ -93,9 +127,10 @@ class ObjectStore:
         gone = [
             key
             for key in self.keys(kind) - present
-            if resource_version(self._objects[key]) <= version
+            if key in self._former or resource_version(self._objects[key]) <= version
         ]
         for key in gone:
+            self._bury(self._objects[key])
             self._drop(key)
         return gone
 

@@ -43,6 +43,8 @@ R = TypeVar("R")
 ERRORS_LOGGED_MAX = 3
 #: Longer than brokers need to come back, and shorter than they wait for an answer.
 FIRST_REPORTS_S = 8.0
+#: The end of a session that cannot be decided now is decided this much later.
+FENCED_AGAIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,20 +272,29 @@ class BrokerRequests(ControlHandler, EngineListener):
         term.brokers.attach(channel)
 
     def on_beat(self, broker_id: int, broker_epoch: int, beat: Beat) -> None:
-        """A heartbeat with news, decided beside the intake."""
+        """A heartbeat with news, decided beside the intake. Who is heard of again before the end of
+        its session was decided about is not dead."""
+        if not beat.loop_stalled:
+            self._over.discard((broker_id, broker_epoch))
+        self._beat(broker_id, broker_epoch, beat)
+
+    def _beat(self, broker_id: int, broker_epoch: int, beat: Beat) -> None:
+        """What says the same is decided once at a time, however it is said."""
         term = self._term
         if term is None:
             return
         if beat.certificates:
             term.services.certificates.used[broker_id] = beat.certificates
+        present = term.services.state.controller_epoch
+        knows = beat.snapshot_controller_epoch == present
         request = control.BrokerHeartbeatRequest(
             broker_id=broker_id,
             broker_epoch=broker_epoch,
-            snapshot_controller_epoch=beat.snapshot_controller_epoch,
+            snapshot_controller_epoch=present if knows else -1,
             loop_age_ms=term.session_timeout_ms if beat.loop_stalled else 0,
             want_shut_down=beat.want_shut_down,
         )
-        name = ("beat", broker_id, broker_epoch, beat)
+        name = ("beat", request)
         term.services.background.spawn(name, _decide_beat(term, request))
 
     def on_expired(self, broker_id: int, broker_epoch: int) -> None:
@@ -306,25 +317,37 @@ class BrokerRequests(ControlHandler, EngineListener):
             for broker_id, epoch in expired
             if broker_id in brokers and brokers[broker_id].broker_epoch == epoch
         )
+        self._over -= gone.symmetric_difference(expired)  # others have registered since, or nobody
         if gone:
             term.services.first_reports.over(broker_id for broker_id, _ in gone)
-            term.services.background.spawn(("fence", gone), self._fence(term, gone))
+            if not term.services.background.spawn(("fence", gone), self._fence(term, gone)):
+                self._expired += gone
+                asyncio.get_running_loop().call_later(FENCED_AGAIN_S, self._fence_expired)
 
     async def _fence(self, term: RequestedTerm, gone: frozenset[tuple[int, int]]) -> None:
         """Once it is certain that the slices hold what brokers were told; of these registrations
         that have not come again until then."""
         await term.services.first_reports.wait()
-        reason = "it has stopped, or does not answer"
-
-        def fence(draft: Draft) -> None:
-            still = self._over & gone if term is self._term else ()
-            found = {broker_id: draft.broker(broker_id) for broker_id, _ in still}
-            known = {(node, each.broker_epoch) for node, each in found.items() if each is not None}
-            elections.fence(draft, [node for node, _ in known & gone], reason=reason)
-
         what = f"the end of the sessions of brokers {sorted(node for node, _ in gone)}"
-        await term.services.committer.try_decide(fence, what)
-        self._over -= gone
+        decided = None
+        while term is self._term and decided is None:
+            decided = await term.services.committer.try_decide(
+                lambda draft: self._leave_dead(draft, gone if term is self._term else frozenset()),
+                what,
+            )
+            if decided is None:
+                await asyncio.sleep(FENCED_AGAIN_S)
+        self._over -= decided or frozenset()
+
+    def _leave_dead(
+        self, draft: Draft, gone: frozenset[tuple[int, int]]
+    ) -> frozenset[tuple[int, int]]:
+        """Fence those that have not come again; all about whom that is decided now."""
+        over = gone & self._over
+        brokers = ((node, epoch, draft.broker(node)) for node, epoch in over)
+        dead = [node for node, epoch, each in brokers if each and each.broker_epoch == epoch]
+        elections.fence(draft, dead, reason="it has stopped, or does not answer")
+        return over
 
     # ------------------------------------------------------------ command connections
 
@@ -358,7 +381,7 @@ class BrokerRequests(ControlHandler, EngineListener):
                 snapshot_controller_epoch=request.controller_epoch,
                 want_shut_down=broker.shutting_down,  # the answer says nothing of that
             )
-            self.on_beat(node_id, response.broker_epoch, beat)
+            self._beat(node_id, response.broker_epoch, beat)
 
     def on_users(self, node_id: int) -> None:
         """A broker knows the users: those that waited for the last one are looked at again."""

@@ -129,6 +129,15 @@ class TermLoop:
         self._echoes.heard(body["kind"])
         self._take(body, gone)
 
+    def asking(self, kind: Kind) -> int:
+        """All objects of a kind are asked for: that a watch goes on from there is awaited."""
+        self._echoes.wrote(kind.kind, self._echoes.begins())
+        return self._objects.reached(kind)
+
+    def listing(self, kind: Kind, version: int, known: int) -> None:
+        """They come."""
+        self._objects.listing(kind, version, known)
+
     def found(self, body: Json) -> None:
         """An object stands in a list. That its watch lives it does not tell."""
         self._take(body, gone=False)

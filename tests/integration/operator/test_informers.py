@@ -25,6 +25,11 @@ class Followed:
         self.lists = 0
         self.brought_names: list[str] = []
 
+    def asking(self, kind: Kind) -> int:
+        return 0
+
+    def listing(self, kind: Kind, version: int, known: int) -> None: ...
+
     def found(self, body: Json) -> None:
         self.bodies[body["metadata"]["name"]] = body
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -15,6 +16,7 @@ from tests.unit.operator_shell.asked_requests import Asked
 from tests.unit.operator_shell.shell_world import NAMESPACE, UNDER_REPLICATED, ShellWorld
 from tidemark.wire import control
 from tidemark_broker.control import client, status
+from tidemark_operator import background
 from tidemark_operator.controller import elections, snapshot
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.model import PartitionRow
@@ -26,6 +28,7 @@ from tidemark_operator.reconcile.first_reports import BOUND_TURNS, OTHERS_TURNS,
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.reconcile.workers import LastPass
 from tidemark_operator.settings import Settings
+from tidemark_operator.slices.committer import DecisionFailed
 from tidemark_operator.term import broker_requests
 from tidemark_operator.term.pacemaker import TICK_S, UNREACHED_TURNS, Pacemaker
 from tidemark_operator.term.term import Term
@@ -237,6 +240,87 @@ async def test_a_broker_that_has_come_again_meanwhile_is_not_fenced(asked: Asked
     expires(asked, 1)
     await many_turns()
     assert not services.state.is_live(1), "this one counts"
+
+
+async def test_a_broker_that_is_heard_of_again_meanwhile_is_not_fenced(asked: Asked) -> None:
+    """It stood still for a session, and beats again under the same registration."""
+    services = asked.world.services
+    expires(asked, 1)
+    await many_turns()
+    asked.requests.on_beat(1, services.state.brokers[1].broker_epoch, Beat())
+    all_report(asked)
+    await many_turns()
+    assert services.state.is_live(1)
+    expires(asked, 1)
+    await many_turns()
+    assert not services.state.is_live(1), "this one counts"
+
+
+async def test_a_heartbeat_that_says_that_all_stands_still_saves_nobody(asked: Asked) -> None:
+    services = asked.world.services
+    expires(asked, 1)
+    await many_turns()
+    epoch = services.state.brokers[1].broker_epoch
+    asked.requests.on_beat(1, epoch, Beat(loop_stalled=True))
+    all_report(asked)
+    await many_turns()
+    assert not services.state.is_live(1)
+
+
+async def test_a_dead_broker_is_fenced_though_that_could_not_be_stored_at_first(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_requests, "FENCED_AGAIN_S", 0)
+    services = asked.world.services
+    failures = [DecisionFailed("other writers kept changing the slices")] * 3
+    decide = services.committer.decide
+
+    async def fails_at_first(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await decide(*arguments)
+
+    monkeypatch.setattr(services.committer, "decide", fails_at_first)
+    all_report(asked)
+    expires(asked, 1)
+    await many_turns()
+    assert not services.state.is_live(1)
+
+
+async def test_a_broker_that_says_too_much_keeps_no_other_from_being_fenced(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it says is decided once, however it is said."""
+    monkeypatch.setattr(background, "TASKS_MAX", 20)
+    services = asked.world.services
+    epoch = services.state.brokers[2].broker_epoch
+    for number in range(30):
+        said = Beat(
+            want_shut_down=True, snapshot_controller_epoch=-number, certificates=f"{number}"
+        )
+        asked.requests.on_beat(2, epoch, said)
+    await many_turns()
+    assert len(services.background._tasks) == 1
+    expires(asked, 1)
+    all_report(asked)
+    await many_turns()
+    assert not services.state.is_live(1)
+
+
+async def test_where_too_much_is_under_way_a_dead_broker_is_fenced_later(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "TASKS_MAX", 0)
+    monkeypatch.setattr(broker_requests, "FENCED_AGAIN_S", 0)
+    services = asked.world.services
+    all_report(asked)
+    expires(asked, 1)
+    await many_turns()
+    assert services.state.is_live(1)
+    monkeypatch.undo()
+    async with asyncio.timeout(10):
+        while services.state.is_live(1):
+            await many_turns()
 
 
 async def test_an_isr_change_is_put_off_in_time_and_decided_when_it_comes_again(

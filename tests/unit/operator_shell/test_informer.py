@@ -13,6 +13,7 @@ from tests.loop_turns import many_turns
 from tests.unit.operator_shell.watched_server import WatchedApi, WatchedServer
 from tidemark.backoff import Backoff
 from tidemark_operator.kube import informer, lines
+from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import Forbidden, KubeError, NotFound, Unavailable
 from tidemark_operator.kube.informer import Informer
 from tidemark_operator.kube.kinds import TOPIC, Json, Key, Kind
@@ -28,6 +29,11 @@ class Told:
         self.words: list[str] = []
         #: How often the server had been asked when each word was said.
         self._server = server
+
+    def asking(self, kind: Kind) -> int:
+        return 0
+
+    def listing(self, kind: Kind, version: int, known: int) -> None: ...
 
     def found(self, body: Json) -> None:
         self.words.append(f"found {body['metadata']['name']}")
@@ -232,6 +238,78 @@ async def test_one_page_is_told_before_the_next_one_is_asked_for() -> None:
 async def test_it_stops_at_once(world: World) -> None:
     """The fixture cancels it, and sees that nothing is left open."""
     assert world.api.watching == 1
+
+
+@pytest.mark.parametrize(
+    "event",
+    [{"type": "ADDED"}, {"type": "ERROR", "object": "gone"}, {"type": "ADDED", "object": {}}, {}],
+    ids=["no object", "no status", "an empty object", "nothing"],
+)
+async def test_what_cannot_be_understood_ends_nothing(world: World, event: Json) -> None:
+    world.api.end_watch_with(event)
+    assert await world.news() == ["found a", "found b", "all: a b"]
+    world.edit("a", 2)
+    assert await world.news() == ["a has 2"]
+
+
+async def test_a_watch_that_never_begins_is_no_good_one_however_long_it_takes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy API server refuses late: the pauses grow all the same, and all is listed at last."""
+    monkeypatch.setattr(informer, "GOOD_S", -1.0)
+    world.api.fail("watch", Unavailable(504, "too large"), times=informer.LISTED_AFTER)
+    world.api.end_watch(Unavailable(0, "restarts"))
+    assert await world.news() == ["found a", "found b", "all: a b"]
+
+
+async def test_an_api_that_was_put_back_is_listed_again(world: World) -> None:
+    """etcd was restored: its versions are lower than those that were told, and what it holds counts
+    though newer was told."""
+    world.edit("a", 2)
+    assert await world.news() == ["a has 2"]
+    world.server.history.clear()
+    world.server._version -= 2
+    world.server.bookmark(TOPIC)
+    world.api.end_watch_with(world.server.history[-1])
+    assert await world.news() == ["found a", "found b", "all: a b"]
+
+
+# ---------------------------------------------------------------- connections
+
+
+class Answer:
+    """A watch that has begun, as the client has it."""
+
+    status = 200
+
+    def __init__(self) -> None:
+        self.response = self.content = self.connection = self.transport = self
+        self.heard: list[str] = []
+
+    async def param_serialize(self, *_: object, **__: object) -> tuple[object, ...]:
+        return None, "", {}, None, None
+
+    async def call_api(self, *_: object, **__: object) -> "Answer":
+        return self
+
+    def iter_any(self) -> AsyncIterator[bytes]:
+        return pieces(b'{"type":"BOOKMARK"}\n')
+
+    def abort(self) -> None:
+        self.heard.append("abort")
+
+    def close(self) -> None:
+        self.heard.append("close")
+
+
+@pytest.mark.parametrize("taken", [1, 2], ids=["as it begins", "later"])
+async def test_whoever_stops_watching_leaves_no_connection(taken: int) -> None:
+    answer = Answer()
+    watch = KubeApi(answer).watch(TOPIC, NAMESPACE, 7, silence_s=1)
+    for _ in range(taken):
+        await anext(watch)
+    await watch.aclose()
+    assert answer.heard == ["abort", "close"]
 
 
 # ---------------------------------------------------------------- lines

@@ -2,7 +2,7 @@
 
 import json
 
-from tidemark_operator.kube.kinds import TOPIC
+from tidemark_operator.kube.kinds import TOPIC, Json, Key
 from tidemark_operator.objects.store import ObjectStore
 
 
@@ -39,3 +39,65 @@ def test_objects_share_the_texts_that_they_have_in_common() -> None:
     (ready,), (also,) = (each["status"]["conditions"] for each in (first, second))
     assert ready["message"] is also["message"]
     assert first["spec"]["config"]["retention.ms"] is second["spec"]["config"]["retention.ms"]
+
+
+def _body(uid: str, version: int) -> Json:
+    meta = {"namespace": "ns", "name": "t", "uid": uid, "resourceVersion": str(version)}
+    return {"kind": "Topic", "metadata": meta}
+
+
+class Heard:
+    """What a listener is told."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def changed(self, body: Json) -> None:
+        self.words.append(f"{body['metadata']['uid']} changed")
+
+    def gone(self, key: Key) -> None:
+        self.words.append(f"{key.name} gone")
+
+
+def test_what_a_list_misses_is_gone_for_good() -> None:
+    """The answer to a write of our own comes after the list that it is not in."""
+    store = ObjectStore()
+    store.put(_body("one", 80))
+    assert store.keep(TOPIC, set(), 100) == [TOPIC.key("ns/t")]
+    assert not store.put(_body("one", 90))
+    assert store.put(_body("other", 110))
+
+
+def test_of_what_was_made_again_the_former_one_is_gone() -> None:
+    """Its watch was down meanwhile: nobody told that it was deleted."""
+    store, heard = ObjectStore(), Heard()
+    store.put(_body("one", 80))
+    store.listener = heard
+    assert store.put(_body("other", 90))
+    assert heard.words == ["t gone", "other changed"]
+    assert not store.put(_body("one", 95)), "a late answer"
+
+
+def test_where_the_api_was_put_back_what_it_has_counts() -> None:
+    """Versions are compared within one history only; deletions of another one count for nothing."""
+    store = ObjectStore()
+    store.put(_body("one", 80))
+    store.remove(_body("one", 81))
+    store.put(_body("other", 90))
+    known = store.reached(TOPIC)
+    assert known == 90
+    store.listing(TOPIC, 85, known)
+    assert store.put(_body("one", 80))
+    assert store.keep(TOPIC, {TOPIC.key("ns/t")}, 85) == []
+    assert not store.put(_body("one", 79))
+    store.listing(TOPIC, 84, store.reached(TOPIC))
+    assert store.keep(TOPIC, set(), 84) == [TOPIC.key("ns/t")], "it was made after the backup"
+
+
+def test_a_list_that_is_older_than_what_came_meanwhile_puts_nothing_back() -> None:
+    store = ObjectStore()
+    known = store.reached(TOPIC)
+    store.put(_body("one", 90))
+    store.listing(TOPIC, 85, known)
+    assert not store.put(_body("one", 80))
+    assert store.keep(TOPIC, set(), 85) == []

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -167,10 +167,12 @@ async def test_what_was_made_while_an_object_was_asked_for_stays() -> None:
 class Pages:
     """One object in each."""
 
-    def __init__(self, listed: Listed) -> None:
+    def __init__(self, listed: Listed, meanwhile: Callable[[], None] = lambda: None) -> None:
         self._listed = listed
+        self._meanwhile = meanwhile
 
     async def pages(self, kind: Kind, namespace: str) -> AsyncIterator[Listed]:
+        self._meanwhile()
         for body in self._listed:
             yield Listed([body], resource_version=self._listed.resource_version)
 
@@ -191,9 +193,13 @@ async def test_what_was_made_and_deleted_while_a_list_was_under_way_stays_so() -
     objects = ObjectStore()
     objects.put(topic("deleted", 1))
     listed = Listed([topic("deleted", 1)], resource_version=4)
-    objects.put(topic("made", 5))
-    objects.remove(topic("deleted", 6))
-    assert await take_list(Pages(listed), objects, TOPIC, "n") == []  # type: ignore[arg-type]
+
+    def meanwhile() -> None:
+        objects.put(topic("made", 5))
+        objects.remove(topic("deleted", 6))
+
+    pages: Any = Pages(listed, meanwhile)
+    assert await take_list(pages, objects, TOPIC, "n") == []
     assert {key.name for key in objects.keys(TOPIC)} == {"made"}
 
 
@@ -242,6 +248,10 @@ def test_answers_become_small_errors_and_5xx_means_that_the_effect_is_unknown() 
     late = error_of(429, b"<html>", "3", "PUT /x")
     assert isinstance(late, Unavailable)
     assert late.retry_after_s == 3.0
+    for text, seconds in (("nan", 0.0), ("inf", 30.0), ("-1", 0.0), ("Mon, 01 Jan", 0.0)):
+        hostile = error_of(503, body, text, "GET /x")
+        assert isinstance(hostile, Unavailable)
+        assert hostile.retry_after_s == seconds
 
 
 async def frame_of(data: bytes, limit: int = 1000) -> bytes | None:

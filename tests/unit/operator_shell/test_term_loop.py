@@ -203,6 +203,10 @@ async def test_that_the_watch_of_each_kind_begins_is_awaited() -> None:
         assert silent[0] == kind.kind
         shell.loop.listed(kind, set(), 7)
     assert shell.loop.pulse().silent is None
+    shell.loop.asking(TOPIC)
+    silent = shell.loop.pulse().silent
+    assert silent is not None, "it has to begin anew, and may be refused"
+    assert silent[0] == TOPIC.kind
     following.cancel()
 
 

@@ -73,6 +73,11 @@ class WatchedApi(FakeKubeApi):
         self._ends.append(error)
         self.server.turn()
 
+    def end_watch_with(self, event: Json) -> None:
+        """The watch that runs ends with this, whatever it is."""
+        self._ends.append({"said": event})
+        self.server.turn()
+
     async def watch(
         self, kind: Kind, namespace: str, version: int, *, silence_s: float
     ) -> AsyncIterator[list[Json]]:
@@ -86,7 +91,7 @@ class WatchedApi(FakeKubeApi):
                     if isinstance(error, KubeError):
                         raise error
                     if error is not None:
-                        yield [{"type": "ERROR", "object": error}]
+                        yield [error.get("said", {"type": "ERROR", "object": error})]
                     return
                 turned = self.server.turned
                 found = [
