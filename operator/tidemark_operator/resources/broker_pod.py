@@ -28,6 +28,7 @@ OWN_KEYS = (
     "node.id",
     "cluster.id",
     "broker.rack",
+    "rack",
     "log.dir",
     "listeners",
     "advertised.listeners",
