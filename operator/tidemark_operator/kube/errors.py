@@ -54,6 +54,9 @@ class Unavailable(KubeError):
         self.retry_after_s = retry_after_s
 
 
+#: What trying again does not mend by itself: a person has to.
+REFUSALS = (Forbidden, Invalid, FieldConflict)
+
 #: The reason of a cause, as apimachinery names it.
 _HELD = "FieldManagerConflict"
 

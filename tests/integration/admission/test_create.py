@@ -248,6 +248,12 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     # ------------------------------------------------------------------ Broker
     "negative node id": (broker(nodeId=-1), "should be greater than or equal to 0"),
+    "pod without AppArmor": (
+        broker_in_a_pod(
+            podAnnotations={"container.apparmor.security.beta.kubernetes.io/broker": "unconfined"}
+        ),
+        "the security of the pod is the operator's to set",
+    ),
     "rack of two lines": (broker(rack="a\nnode.id=2"), "spec.rack"),
     "broker in a pod that says its rack itself": (
         broker_in_a_pod(config={"rack": "b"}),
