@@ -70,6 +70,7 @@ lint: $(ALL)
 	@$(BIN)/python -m tidemark_operator.pages --check docs
 	@$(BIN)/python -m tidemark.configuration.page --check docs/configuration.md
 	@$(BIN)/python -m tidemark.metrics.page --check docs/metrics.md
+	@$(BIN)/python -m tidemark.metrics.dashboards --check charts/tidemark/files/dashboards
 	@$(BIN)/python -m tests.suites.page --check docs/compatibility.md
 
 # Other people's test suites, and the same requests to ours and to Apache Kafka (SUITE=oracle). SUITE: one of them; ONLY: tests
@@ -132,11 +133,12 @@ crds: $(ALL)
 	@$(BIN)/python -m tidemark_operator.resources.crdgen crds
 	@$(BIN)/python -m tests.chart_files
 
-# The pages of docs/ that are written from the code.
+# The pages of docs/ that are written from the code, and the chart's dashboards.
 pages: $(ALL)
 	@$(BIN)/python -m tidemark_operator.pages docs
 	@$(BIN)/python -m tidemark.configuration.page docs/configuration.md
 	@$(BIN)/python -m tidemark.metrics.page docs/metrics.md
+	@$(BIN)/python -m tidemark.metrics.dashboards charts/tidemark/files/dashboards
 
 # docs/ as a site in build/site. Its packages (some 100 MB) are only installed here.
 $(VENV)/.docs: $(ALL) requirements-docs.txt

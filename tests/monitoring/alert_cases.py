@@ -1,8 +1,7 @@
 """When each alert fires, and that it resolves: series as promtool writes them.
 
-``0x9 1x20 0x20`` is 0 for ten samples, then 1, then 0 again, a sample a minute. Every series is of
-the namespace that the rules are for; one of another namespace, which is always bad, stands beside
-each case and changes nothing.
+``0x9 1x20 0x20`` is 0 for ten samples, then 1, then 0 again, a sample a minute. The namespace of a
+series is put in by whoever runs the cases.
 """
 
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ def _bad_for_an_hour(series: str, *, bad: int = 1, after: int, **labels: str) ->
 _COPY_LAG = "kafka_server_brokertopicmetrics_remotecopylag"
 _ENDS = "tidemark_broker_certificate_expiry_timestamp_seconds"
 _WAITS = "tidemark_objects_stalled"
+_UNSETTLED = "tidemark_objects_unsettled"
 
 CASES = {
     "TidemarkNoOperatorLeads": AlertCase(
@@ -77,17 +77,18 @@ CASES = {
         kind="User",
         reason="SecretTaken",
     ),
-    "TidemarkTopicNotReady": AlertCase(
+    "TidemarkObjectNotReady": AlertCase(
         series={
             'tidemark_objects_not_ready{kind="Topic", reason="Placing"}': "_x9 3x69 _x60",
             'tidemark_objects_not_ready{kind="Topic", reason="Deleting"}': "1x200",
+            'tidemark_objects_not_ready{kind="Broker", reason="Fenced"}': "1x200",
             'tidemark_objects_not_ready{kind="Topic", reason="NameTaken"}': "1x200",
             f'{_WAITS}{{kind="Topic", reason="NameTaken"}}': "1x200",
         },
         not_yet=22,
         fires=27,
         over=90,
-        labels={"reason": "Placing"},
+        labels={"kind": "Topic", "reason": "Placing"},
     ),
     "TidemarkDisablementStalled": _bad_for_an_hour(
         f'{_WAITS}{{kind="Topic", reason="NoProgress"}}', after=1
@@ -130,6 +131,21 @@ CASES = {
     "TidemarkBrokerStandsStill": _bad_for_an_hour(
         'tidemark_broker_loop_age_seconds{pod="broker-1-0"}', bad=6, after=1, pod="broker-1-0"
     ),
+    "TidemarkDrainStuck": AlertCase(
+        series={
+            f'{_UNSETTLED}{{condition="Draining", reason="ReplicasInUse"}}': "_x9 1x69 _x60",
+            f'{_UNSETTLED}{{condition="Draining", reason="MovingReplicas"}}': "1x200",
+        },
+        not_yet=22,
+        fires=27,
+        over=90,
+        labels={"reason": "ReplicasInUse"},
+    ),
+    "TidemarkPodNotUpToDate": _bad_for_an_hour(
+        f'{_UNSETTLED}{{condition="PodUpToDate", reason="RestartWaits"}}',
+        after=30,
+        reason="RestartWaits",
+    ),
     "TidemarkStorageFails": AlertCase(
         series={
             'tidemark_broker_failing_replicas{pod="broker-1-0"}': "0x9 2x69 0x60",
@@ -159,7 +175,6 @@ CASES = {
         not_yet=9,
         fires=12,
         over=80,
-        labels={"pod": "broker-1-0"},
     ),
     "TidemarkTierCopiesFail": AlertCase(
         series={

@@ -130,6 +130,18 @@ KEPT: tuple[Kept, ...] = (
         for seed in (2, 9)
     ),
     Kept(
+        248,
+        "a broker was fenced by old slices, as its session ended, before anybody had reported",
+        "tests/unit/operator_shell/test_first_reports.py",
+        BACKUPS,
+    ),
+    Kept(
+        284,
+        "the same, as live brokers had lost a session's time at an address where no operator was",
+        "tests/unit/operator_shell/test_first_reports.py",
+        BACKUPS,
+    ),
+    Kept(
         10117,
         "a broker was removed that min.insync.replicas needed, and the other one had lost its tail",
         "tests/unit/controller/test_registration.py",

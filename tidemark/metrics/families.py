@@ -4,6 +4,7 @@
 ``process_start_time_seconds`` tells as well.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from prometheus_client import (
@@ -25,8 +26,13 @@ Values = Mapping[tuple[str, ...], float]
 
 
 def counter(row: Metric, registry: CollectorRegistry) -> Counter:
-    """Counted from 0 on."""
-    return Counter(row.name, row.meaning, row.label_names, registry=registry)
+    """Counted from 0 on, also of what has not come about yet where all values are known: a rate
+    sees the first time only of a series that was there before."""
+    made = Counter(row.name, row.meaning, row.label_names, registry=registry)
+    if row.labels:
+        for values in itertools.product(*(label.values for label in row.labels)):
+            made.labels(*values)
+    return made
 
 
 def gauge(row: Metric, registry: CollectorRegistry) -> Gauge:

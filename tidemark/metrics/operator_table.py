@@ -83,6 +83,25 @@ STALLED = gauge(
     _KIND,
     _REASON,
 )
+UNSETTLED = gauge(
+    "tidemark_objects_unsettled",
+    "Objects with another condition that is not as it should be: Draining is True, or one of the "
+    "others False.",
+    _KIND,
+    Label(
+        "condition",
+        (
+            "Draining",
+            "FullyReplicated",
+            "PodUpToDate",
+            "RemoteStorageReady",
+            "TierIntegrity",
+            "TierSwept",
+            "TieringSettled",
+        ),
+    ),
+    _REASON,
+)
 OLDEST_DELETION = gauge(
     "tidemark_record_deletion_oldest_seconds",
     "Age of the oldest RecordDeletion that is under way, and not paused; 0 where there is none.",
@@ -104,5 +123,6 @@ MEASURED = (
     OBJECTS,
     NOT_READY,
     STALLED,
+    UNSETTLED,
     OLDEST_DELETION,
 )

@@ -50,6 +50,8 @@ logger = logging.getLogger(__name__)
 Address = tuple[str, int]
 
 _TIMEOUT_S = 10.0
+#: An address at which nobody is any more keeps nobody from the others for a whole session.
+_DIAL_S = 3.0
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 3.0
 _FORMER_PROCESS_PAUSE_S = 0.25
@@ -188,7 +190,7 @@ class ControlClient:
         return await KafkaConnection.connect(
             *address,
             client_id=f"broker-{self._identity.broker_id}-{purpose}",
-            timeout_s=_TIMEOUT_S,
+            timeout_s=_DIAL_S,
             dialer=self._dialer,
         )
 

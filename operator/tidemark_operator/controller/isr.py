@@ -38,6 +38,17 @@ def alter_partition(draft: Draft, request: AlterPartitionRequest) -> AlterPartit
     return AlterPartitionResponse(error_code=ErrorCode.none.value, results=results)
 
 
+def put_off(draft: Draft, request: AlterPartitionRequest) -> AlterPartitionResponse:
+    """The answer while nothing may be decided: a leader asks for the same again, or for what it
+    needs by then."""
+    error = ErrorCode.operation_not_attempted
+    rows = ((change, draft.row((change.topic_id, change.partition))) for change in request.changes)
+    results = (
+        _unknown(change, error) if row is None else _result(row, error) for change, row in rows
+    )
+    return AlterPartitionResponse(error_code=ErrorCode.none.value, results=tuple(results))
+
+
 def _decide(draft: Draft, leader: int, change: IsrChange) -> IsrResult:
     row = draft.row((change.topic_id, change.partition))
     if row is None:

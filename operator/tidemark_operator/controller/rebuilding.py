@@ -122,16 +122,13 @@ def unsettled(state: ControllerState, topic: TopicInfo) -> list[int]:
 
 def only_reported(state: ControllerState, node_id: int) -> list[RowKey]:
     """Replicas of partitions that are lost and not rebuilt yet: no row names their broker, and what
-    it has of them is needed all the more."""
-    ids = {topic_id for topic_id, _ in state.held.keys_on(node_id)} if _may_lack(state) else ()
+    it has of them is needed all the more, also before the Cluster's status says that anything is
+    rebuilt. Asked of brokers that leave, since all that one has is looked at."""
+    ids = {topic_id for topic_id, _ in state.held.keys_on(node_id)}
     topics = (state.topic_by_id(topic_id) for topic_id in sorted(ids))
-    keys = ((each.id, part) for each in topics if each is not None for part in lost(state, each))
+    served = (each for each in topics if each is not None and each.deletion_ms is None)
+    keys = ((each.id, part) for each in served for part in lost(state, each))
     return [key for key in keys if node_id in state.held.of(key)]
-
-
-def _may_lack(state: ControllerState) -> bool:
-    """Is anything being rebuilt? Else nobody looks at all that a broker has."""
-    return state.cluster.rebuilding is not None
 
 
 def is_under_way(draft: Draft, topic: TopicInfo) -> bool:

@@ -15,8 +15,17 @@ from tidemark_operator.controller.model import NO_LEADER
 from tidemark_operator.kube.kinds import RECORD_DELETION, WATCHED, Json
 from tidemark_operator.reconcile.services import Services
 
-#: Of these conditions False is not as it should be.
-_WANTED = frozenset({"Ready", "Succeeded"})
+#: What a condition says when it is not as it should be, and where it counts then; Reconciling and
+#: Registered tell of nothing that Ready does not.
+_WRONG = {
+    ("Ready", "False"): operator_table.NOT_READY,
+    ("Succeeded", "False"): operator_table.NOT_READY,
+    ("Stalled", "True"): operator_table.STALLED,
+    **{
+        (name, "True" if name == "Draining" else "False"): operator_table.UNSETTLED
+        for name in operator_table.UNSETTLED.labels[1].values
+    },
+}
 
 
 def measure(services: Services) -> None:
@@ -61,8 +70,7 @@ def _tiering(services: Services) -> dict[Metric, Values]:
 def _conditions(services: Services) -> dict[Metric, Values]:
     """By reason; what nobody has is not shown as 0, for there are a hundred of them."""
     objects: dict[tuple[str, ...], int] = {}
-    not_ready: Counter[tuple[str, ...]] = Counter()
-    stalled: Counter[tuple[str, ...]] = Counter()
+    wrong: dict[Metric, Counter[tuple[str, ...]]] = {row: Counter() for row in _WRONG.values()}
     oldest_s, now = 0.0, utc_now()
     for kind in WATCHED:
         keys = services.objects.keys(kind)
@@ -70,17 +78,15 @@ def _conditions(services: Services) -> dict[Metric, Values]:
         for key in keys:
             body = services.objects.get(key) or {}
             for condition in (body.get("status") or {}).get("conditions") or ():
-                label = (kind.kind, condition["reason"])
-                if condition["type"] in _WANTED and condition["status"] == "False":
-                    not_ready[label] += 1
-                elif condition["type"] == "Stalled" and condition["status"] == "True":
-                    stalled[label] += 1
+                row = _WRONG.get((condition["type"], condition["status"]))
+                if row is not None:
+                    named = (condition["type"],) if row is operator_table.UNSETTLED else ()
+                    wrong[row][kind.kind, *named, condition["reason"]] += 1
             if kind is RECORD_DELETION and _is_under_way(body):
                 oldest_s = max(oldest_s, _age_s(body, now))
     return {
         operator_table.OBJECTS: objects,
-        operator_table.NOT_READY: not_ready,
-        operator_table.STALLED: stalled,
+        **wrong,
         operator_table.OLDEST_DELETION: {(): oldest_s},
     }
 

@@ -4,6 +4,9 @@ The rule is *persist before acting*: what a decision returns reaches its caller 
 everything it changed is known to be stored. The state does not move while a group is being written;
 decisions that come meanwhile form the next group. Where a slice was changed by somebody else, the
 decisions that touched it are taken again on what is now stored.
+
+At the beginning of a term the slices may be older than what brokers were told: until their reports
+are in, a decision that would change a slice is put off and taken anew, whoever wants it.
 """
 
 import asyncio
@@ -35,6 +38,21 @@ GROWS_WITHIN_S = 0.1
 
 class DecisionFailed(RuntimeError):
     """A decision could not be persisted (other writers kept changing the slice); try later."""
+
+
+class Gate(Protocol):
+    """Whether slices may be written yet."""
+
+    @property
+    def are_in(self) -> bool:
+        """Now."""
+
+    async def wait(self) -> None:
+        """Until they may."""
+
+
+class _TooEarly(Exception):
+    """A decision would change a slice."""
 
 
 class TrackingDraft(Draft):
@@ -141,10 +159,12 @@ class Committer:
         store: SliceStore,
         *,
         busy: Callable[[], bool],
+        reports: Gate,
     ) -> None:
         """``busy``: many reconciliations are under way, so a group is worth waiting for a
-        little."""
+        little; ``reports``: of the brokers, before which no slice is written."""
         self.state = state
+        self._reports = reports
         self._store = store
         self._line: list[_Waiting[Any]] = []
         self._busy = busy
@@ -157,6 +177,13 @@ class Committer:
         """Take a decision and wait until it is stored. ``decide`` may be called several times, each
         time on a fresh draft; what it raises is raised here and changes nothing. What is not
         ``urgent`` may wait a moment for company while there is much to do."""
+        while True:
+            try:
+                return await self._decide(decide, urgent)
+            except _TooEarly:
+                await self._reports.wait()
+
+    async def _decide(self, decide: Callable[[Draft], T], urgent: bool) -> T:
         if self._ended is not None:
             raise NotLeading("the term has ended")
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -279,6 +306,7 @@ class Committer:
             earlier_events = len(draft.events)
             try:
                 waiting.result = waiting.decide(draft)
+                self._refuse_early(draft)
             except Exception as error:  # noqa: BLE001 - belongs to the caller of this decision
                 waiting.answer.set_exception(error)
                 if not draft.touched and not draft.touched_brokers:
@@ -290,6 +318,11 @@ class Committer:
             waiting.events = tuple(draft.events[earlier_events:])
             taken.append(waiting)
         return draft, taken
+
+    def _refuse_early(self, draft: TrackingDraft) -> None:
+        """A decision that changes a slice waits for the reports of the brokers."""
+        if draft.touched and not self._reports.are_in:
+            raise _TooEarly
 
     async def _write_brokers(self, commit: Commit, slices: dict[int, bool]) -> dict[int, bool]:
         """Registrations go after the slices: a persisted one says that the ISRs were left. With a

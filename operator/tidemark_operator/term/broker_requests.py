@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control, topics
 from tidemark_operator.controller import elections, epochs, isr, rebuilding, registration
+from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.held_states import HeldStates
 from tidemark_operator.engines.own_brokers import EngineListener, OwnBrokers
 from tidemark_operator.kube.kinds import USER
@@ -41,7 +42,7 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R")
 ERRORS_LOGGED_MAX = 3
 #: Longer than brokers need to come back, and shorter than they wait for an answer.
-FIRST_REPORTS_S = 5.0
+FIRST_REPORTS_S = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,8 @@ class BrokerRequests(ControlHandler, EngineListener):
     def __init__(self) -> None:
         self._term: RequestedTerm | None = None
         self._expired: list[tuple[int, int]] = []
+        #: Registrations whose session has ended, until they are decided about or come again.
+        self._over: set[tuple[int, int]] = set()
 
     def begin(self, term: RequestedTerm) -> None:
         """A term begins."""
@@ -80,6 +83,7 @@ class BrokerRequests(ControlHandler, EngineListener):
         """The term is over."""
         self._term = None
         self._expired.clear()
+        self._over.clear()
 
     # ------------------------------------------------------------ requests
 
@@ -124,6 +128,7 @@ class BrokerRequests(ControlHandler, EngineListener):
         broker = state.brokers.get(request.broker_id)
         fenced = broker is None or not broker.live
         term.admitted.add(request.broker_id)
+        self._over.discard((request.broker_id, response.broker_epoch))
         term.server.open_session(request.broker_id, response.broker_epoch, fenced=fenced)
         return response
 
@@ -142,15 +147,14 @@ class BrokerRequests(ControlHandler, EngineListener):
         """Whether what this broker was told is known; and, as a new process changes rows, what all
         others were told who are live."""
         services, node_id = term.services, request.broker_id
+        services.first_reports.knocked(node_id)
         if request.has_states and not self._hear(term, request):
             return False
         services.first_reports.presented(node_id)
-        if services.state.brokers[node_id].incarnation_id != request.incarnation_id:
-            await _first_reports(services)
-        return term is self._term and (
-            services.first_reports.are_in
-            or services.state.brokers[node_id].incarnation_id == request.incarnation_id
-        )
+        if services.state.brokers[node_id].incarnation_id == request.incarnation_id:
+            return True
+        await _first_reports(services)
+        return term is self._term and services.first_reports.are_in
 
     def _hear(self, term: RequestedTerm, request: control.BrokerRegistrationRequest) -> bool:
         """Take in what a broker has said of its replicas; False: it has to say it first. Where that
@@ -172,6 +176,9 @@ class BrokerRequests(ControlHandler, EngineListener):
         if not request.has_states:
             return True
         services, node_id = term.services, request.broker_id
+        is_same = services.state.brokers[node_id].directory_id == request.directory_id
+        if is_same:
+            services.first_reports.knocked(node_id)
         told = term.replica_states.whole(node_id, request.incarnation_id)
         if told is None:
             return False
@@ -179,7 +186,7 @@ class BrokerRequests(ControlHandler, EngineListener):
         held.take(node_id, told)
         if self._is_behind(term, held, request):
             return False
-        if services.state.brokers[node_id].directory_id == request.directory_id:
+        if is_same:
             services.first_reports.presented(node_id)
         return True
 
@@ -203,11 +210,16 @@ class BrokerRequests(ControlHandler, EngineListener):
     async def alter_partition(
         self, request: control.AlterPartitionRequest
     ) -> control.AlterPartitionResponse:
-        """ISR changes, answered after the commit."""
-        term = self._term
+        """ISR changes, answered after the commit; put off while reports are missing, and answered
+        so before whoever asks gives up its session: it asks again."""
         refusal = _as(control.AlterPartitionResponse, not_controller(request))
+        if self._term is not None:
+            await _first_reports(self._term.services)
+        term = self._term
         if term is None:
             return refusal
+        if not term.services.first_reports.are_in:
+            return isr.put_off(Draft(term.services.state), request)
         response = await term.services.committer.try_decide(
             lambda draft: isr.alter_partition(draft, request),
             f"AlterPartition of broker {request.broker_id}",
@@ -281,6 +293,7 @@ class BrokerRequests(ControlHandler, EngineListener):
         if not self._expired:
             asyncio.get_running_loop().call_soon(self._fence_expired)
         self._expired.append((broker_id, broker_epoch))
+        self._over.add((broker_id, broker_epoch))
 
     def _fence_expired(self) -> None:
         term, expired = self._term, self._expired
@@ -289,12 +302,29 @@ class BrokerRequests(ControlHandler, EngineListener):
             return
         brokers = term.services.state.brokers
         gone = frozenset(
-            broker_id
+            (broker_id, epoch)
             for broker_id, epoch in expired
             if broker_id in brokers and brokers[broker_id].broker_epoch == epoch
         )
         if gone:
-            term.services.background.spawn(("fence", gone), _fence(term, gone))
+            term.services.first_reports.over(broker_id for broker_id, _ in gone)
+            term.services.background.spawn(("fence", gone), self._fence(term, gone))
+
+    async def _fence(self, term: RequestedTerm, gone: frozenset[tuple[int, int]]) -> None:
+        """Once it is certain that the slices hold what brokers were told; of these registrations
+        that have not come again until then."""
+        await term.services.first_reports.wait()
+        reason = "it has stopped, or does not answer"
+
+        def fence(draft: Draft) -> None:
+            still = self._over & gone if term is self._term else ()
+            found = {broker_id: draft.broker(broker_id) for broker_id, _ in still}
+            known = {(node, each.broker_epoch) for node, each in found.items() if each is not None}
+            elections.fence(draft, [node for node, _ in known & gone], reason=reason)
+
+        what = f"the end of the sessions of brokers {sorted(node for node, _ in gone)}"
+        await term.services.committer.try_decide(fence, what)
+        self._over -= gone
 
     # ------------------------------------------------------------ command connections
 
@@ -359,20 +389,12 @@ async def _first_reports(services: Services) -> None:
 
 async def _decide_beat(term: RequestedTerm, request: control.BrokerHeartbeatRequest) -> None:
     if request.want_shut_down:
-        await _first_reports(term.services)
+        await term.services.first_reports.wait()
     await term.services.committer.try_decide(
         lambda draft: registration.heartbeat(
             draft, request, session_timeout_ms=term.session_timeout_ms
         ),
         f"a heartbeat of broker {request.broker_id}",
-    )
-
-
-async def _fence(term: RequestedTerm, gone: frozenset[int]) -> None:
-    reason = "it has stopped, or does not answer"
-    await term.services.committer.try_decide(
-        lambda draft: elections.fence(draft, gone, reason=reason),
-        f"the end of the sessions of brokers {sorted(gone)}",
     )
 
 

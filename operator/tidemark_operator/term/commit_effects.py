@@ -47,7 +47,6 @@ class CommitEffects(CommitListener):
             return
         services.metrics.commit_seconds.observe(committed.seconds)
         services.engine.flush()
-        services.first_reports.look_again(services.state.is_live)
         if services.state.cluster.rebuilding is not None:
             services.queue.add(services.cluster_key)
         changed, self._changed_topics = self._changed_topics, set()

@@ -69,7 +69,8 @@ class Pacemaker:
     def _are_first_reports_in(self, number: int) -> bool:
         """Nothing moves before it is certain that the slices hold what brokers were told."""
         reports = self._services.first_reports
-        reports.look_again(self._services.state.is_live)
+        reports.look_again(self._services.state.brokers.keys())
+        reports.turn()
         if number >= UNREACHED_TURNS:
             reports.give_up()
         return reports.are_in

@@ -7,6 +7,7 @@ answers NOT_CONTROLLER. Nothing of a term outlives it.
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 
 from tidemark_operator.engines.own_brokers import OwnBrokers
@@ -25,6 +26,7 @@ from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.reconcile.brokers import BrokerReconciler
 from tidemark_operator.reconcile.clusters import ClusterReconciler
+from tidemark_operator.reconcile.first_reports import OTHERS_TURNS
 from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
 from tidemark_operator.reconcile.reflector import Reflector
 from tidemark_operator.reconcile.replica_logs import LogQuestions
@@ -101,6 +103,7 @@ class Term:
             raise _first(failed) from failed
         finally:
             self._requests.end()
+            services.first_reports.end()
             self._server.end_term()
             await services.engine.close()
             await services.background.close()
@@ -124,9 +127,19 @@ class Term:
                 self.end,
             )
         )
-        services.first_reports.expect(broker.node_id for broker in services.state.live_brokers())
+        self._expect_reports()
         self._server.begin_term(services.state.controller_epoch, session_timeout_s, known)
         self._reflector.catch_up()
+
+    def _expect_reports(self) -> None:
+        """Where the slices name nobody, they also name nobody wrongly."""
+        state = self.services.state
+        known = state.brokers.values() if any(state.encoded) else state.live_brokers()
+        self.services.first_reports.expect(
+            (broker.node_id for broker in known if broker.live),
+            (broker.node_id for broker in known if not broker.live),
+            bound=math.ceil(self._settings.session_timeout_s) + OTHERS_TURNS,
+        )
 
     async def _until_ended(self) -> None:
         await self._ending

@@ -281,7 +281,12 @@ class TermLoop:
         return Services(
             cluster_key=taken.cluster_key,
             state=taken.state,
-            committer=Committer(taken.state, taken.store, busy=lambda: queue.running >= BUSY_KEYS),
+            committer=Committer(
+                taken.state,
+                taken.store,
+                busy=lambda: queue.running >= BUSY_KEYS,
+                reports=first_reports,
+            ),
             engine=brokers,
             objects=self._objects,
             client=client,

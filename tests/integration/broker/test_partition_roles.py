@@ -307,6 +307,18 @@ async def test_a_created_manifest_is_reported_until_the_row_has_it(host: Host) -
     assert len(host.proposals) == before
 
 
+async def test_what_cannot_be_decided_yet_is_not_asked_for_all_the_time(host: Host) -> None:
+    """While a row is in doubt the controller refuses at once what its leader has to report."""
+    partition = host.partition()
+    await roles.apply(partition, VIEW, ROW, 3)
+    in_sync.report_manifest_created(partition)
+    refused = answer(host.proposals[-1], ROW, int(ErrorCode.operation_not_attempted))
+    in_sync.answered(partition, host.proposals[-1], refused)
+    assert len(host.proposals) == 1
+    in_sync.shrink_isr(partition)
+    assert [each.remote_manifest for each in host.proposals] == [True, True]
+
+
 @pytest.mark.parametrize(
     ("apply", "error"),
     [

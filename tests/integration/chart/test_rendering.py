@@ -13,6 +13,7 @@ from tests.helm import CHART, Helm, HelmRefused, named, of_kind
 from tests.integration.chart.kubernetes import KubectlRefused, Kubernetes
 from tests.monitoring.rules import groups
 from tidemark.configuration.table import unread_in_broker_file
+from tidemark.metrics.dashboards import render_all
 from tidemark_broker.config import parse
 from tidemark_operator.resources.broker import parse_broker
 from tidemark_operator.resources.cluster import parse_cluster
@@ -71,7 +72,8 @@ EVERYTHING: dict[str, Any] = ON_S3 | {
         "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
     },
     "metrics": {
-        "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "serviceMonitor": {"enabled": True, "topics": True, "labels": {"release": "prometheus"}},
+        "dashboards": {"enabled": True, "annotations": {"grafana_folder": "Tidemark"}},
         "rules": {"enabled": True, "labels": {"release": "prometheus"}},
     },
 }
@@ -231,6 +233,21 @@ def test_rules_are_those_of_the_file_for_the_namespace_of_the_release(tmp_path: 
     assert '\\"home\\"' in json.dumps(found)
 
 
+def test_dashboards_are_those_of_the_table_where_grafana_looks_for_them(tmp_path: Path) -> None:
+    objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
+    maps = [
+        body for body in of_kind(objects, "ConfigMap") if "dashboard" in body["metadata"]["name"]
+    ]
+    assert {"tidemark-dashboard-fleet", "tidemark-dashboard-topic"} == {
+        body["metadata"]["name"] for body in maps
+    }
+    for body in maps:
+        assert body["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert body["metadata"]["annotations"] == {"grafana_folder": "Tidemark"}
+        for name, text in body["data"].items():
+            assert json.loads(text) == json.loads(render_all()[name])
+
+
 def test_brokers_are_told_of_every_operator(tmp_path: Path) -> None:
     objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
     pods = [f"tidemark-operator-{number}" for number in range(3)]
@@ -292,7 +309,12 @@ def test_the_network_policy_is_about_the_pods_that_the_operator_keeps(tmp_path: 
 def test_a_monitor_finds_the_services_with_metrics_and_no_other(tmp_path: Path) -> None:
     objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
     found: set[str] = set()
+    pages: dict[str, list[str]] = {}
     for monitor in of_kind(objects, "ServiceMonitor"):
+        endpoints = monitor["spec"]["endpoints"]
+        pages[monitor["metadata"]["name"]] = [each.get("path", "/metrics") for each in endpoints]
+        told = {each["relabelings"][0]["targetLabel"] for each in endpoints[1:]}
+        assert told <= {"metrics_path"}, "two pages of a pod are told from each other"
         wanted = monitor["spec"]["selector"]["matchLabels"].items()
         kept = [objects_of(objects, f"broker-{node}").service for node in range(3)]
         for service in [*of_kind(objects, "Service"), *kept]:
@@ -301,3 +323,7 @@ def test_a_monitor_finds_the_services_with_metrics_and_no_other(tmp_path: Path) 
                 assert monitor["spec"]["endpoints"][0]["port"] in ports
                 found.add(service["metadata"]["name"])
     assert found == {"tidemark-operator", "broker-0", "broker-1", "broker-2"}
+    assert pages == {
+        "tidemark-operator": ["/metrics"],
+        "tidemark-brokers": ["/metrics", "/metrics/topics"],
+    }

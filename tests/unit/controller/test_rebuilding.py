@@ -219,6 +219,17 @@ def test_a_broker_does_not_go_while_what_it_has_is_needed_to_rebuild() -> None:
     assert not draining.may_go(world.draft(), going), "now the row names it"
 
 
+def test_a_broker_does_not_go_before_the_status_says_that_anything_is_rebuilt() -> None:
+    """A slice was emptied under a running controller: the Cluster's status is written after that,
+    and the Broker was removed in between."""
+    world, going = _broker_1_is_deleted()
+    world.state.cluster = dataclasses.replace(world.state.cluster, rebuilding=None)
+    assert rebuilding.only_reported(world.state, 1) == [(numbered_uuid(1), 0)]
+    assert not draining.may_go(world.draft(), going)
+    world.state.put_topic(dataclasses.replace(world.view(), deletion_ms=T0))
+    assert rebuilding.only_reported(world.state, 1) == [], "it is not rebuilt any more"
+
+
 def test_whoever_deletes_such_a_broker_is_told_why_it_stays_and_how_to_give_it_up() -> None:
     world, going = _broker_1_is_deleted()
     status = broker_status(world.state, going, now_ms=T0).status

@@ -11,6 +11,7 @@ from tidemark.metrics import broker_table, operator_table, tier_table, topic_tab
 from tidemark.metrics.metric import Metric
 from tidemark_cli.main import app
 from tidemark_operator.controller.status.reasons import TABLE
+from tidemark_operator.reconcile.measure import _WRONG
 from tidemark_operator.resources.kinds import KINDS
 
 RUNBOOKS = ROOT / "docs" / "runbooks"
@@ -42,6 +43,59 @@ def test_only_what_is_of_the_namespace_counts() -> None:
     for rule in rules():
         named = re.findall(r"\b[a-z]+(?:_\w+|:\w+:\w+)(\{)", rule["expr"])
         assert len(named) == rule["expr"].count('{namespace="tidemark"'), rule
+
+
+#: What no condition that is counted tells, and who does; "" where nothing is wrong.
+OTHERWISE = {
+    ("Topic", "Pending"): "TidemarkNoOperatorLeads",
+    ("Topic", "Stalled"): "TidemarkObjectStalled",
+    ("Topic", "Paused"): "",
+    ("Topic", "Disabled"): "",
+    ("Broker", "ReplicasFailed"): "TidemarkStorageFails",
+    ("Broker", "RemoteStorageUnavailable"): "TidemarkTierUnavailable",
+    ("Broker", "Drained"): "",
+    ("RecordDeletion", "Pending"): "TidemarkNoOperatorLeads",
+    ("RecordDeletion", "Resolving"): "TidemarkRecordDeletionStuck",
+    ("RecordDeletion", "Deleting"): "TidemarkRecordDeletionStuck",
+    ("RecordDeletion", "TopicNotFound"): "TidemarkRecordDeletionStuck",
+    ("RecordDeletion", "TopicNotReady"): "TidemarkRecordDeletionStuck",
+    ("RecordDeletion", "PartitionsOffline"): "TidemarkRecordDeletionStuck",
+    ("User", "Pending"): "TidemarkNoOperatorLeads",
+}
+
+
+#: Which alerts tell of a condition that is not as it should be.
+BY_CONDITION = {
+    "Ready": ("TidemarkObjectNotReady", "TidemarkBrokerFenced", "TidemarkStorageFails"),
+    "Succeeded": ("TidemarkRecordDeletionFailed",),
+    "Stalled": (
+        "TidemarkObjectStalled",
+        "TidemarkDecisionsNotStored",
+        "TidemarkDisablementStalled",
+        "TidemarkTakeOverFails",
+    ),
+    "Draining": ("TidemarkDrainStuck",),
+    "FullyReplicated": ("TidemarkPartitionsUnderReplicated", "TidemarkPlaceholders"),
+    "PodUpToDate": ("TidemarkPodNotUpToDate",),
+    "RemoteStorageReady": ("TidemarkTierUnavailable",),
+    "TierIntegrity": ("TidemarkTierDamaged",),
+    "TierSwept": ("TidemarkTierOrphans",),
+    "TieringSettled": ("TidemarkTierPartitionInError", "TidemarkTierCopiesFail"),
+}
+
+
+def test_every_state_that_somebody_has_to_act_on_leads_to_an_alert() -> None:
+    """Each reason of docs/conditions.md that has an exit is counted, and asked for."""
+    assert {name for name, _ in _WRONG} == BY_CONDITION.keys()
+    assert {alert for named in BY_CONDITION.values() for alert in named} <= alerts().keys()
+    left = {}
+    for kind, reasons in TABLE.items():
+        for each in reasons:
+            told = set(re.findall(r"(\w+)=(\w+)", each.conditions))
+            if each.action not in ("Nothing to do.", "Wait.") and not told & _WRONG.keys():
+                left[kind, each.name] = each.conditions
+    assert left.keys() == OTHERWISE.keys()
+    assert set(filter(None, OTHERWISE.values())) <= alerts().keys()
 
 
 def test_reasons_that_alerts_name_are_given() -> None:
@@ -118,7 +172,7 @@ def test_reasons_and_keys_that_runbooks_name_are_there() -> None:
     for name in NAMES:
         for word in re.findall(r"`([A-Z]\w+[a-z])`", _text(name)):
             assert word in reasons or word in ("Ready",), f"{name}: {word}"
-        for key in re.findall(r"`((?:[a-z]+\.){2,}[a-z]+)`", _text(name)):
+        for key in re.findall(r"`(?!status)((?:[a-z]+\.){2,}[a-z]+)`", _text(name)):
             assert f"`{key}`" in keys, f"{name}: {key}"
 
 

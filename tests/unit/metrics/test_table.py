@@ -64,6 +64,7 @@ def test_what_is_shown_otherwise_than_the_table_says_is_found() -> None:
     rows = (asked, gauge("a_size_bytes", "Size."), gauge("an_age_seconds", "Age."))
     registry = CollectorRegistry()
     reads = families.counter(asked, registry)
+    assert 'a_reads_total{how="warm"} 0.0' in generate_latest(registry).decode()
     reads.labels("cold").inc()
     families.gauge(gauge("a_size_bytes", "Size.", Label("of", bound="many")), registry)
     families.gauge(gauge("another", "Another."), registry)

@@ -44,6 +44,7 @@ from tidemark_operator.objects.client import ObjectClient
 from tidemark_operator.objects.conversions import cluster_id_of
 from tidemark_operator.objects.statuses import StatusWriter
 from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.reconcile.first_reports import FirstReports
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.reflector import Reflector
 from tidemark_operator.reconcile.replica_logs import LogQuestions
@@ -240,11 +241,12 @@ class ShellWorld:
         metrics = Metrics()
         client = ObjectClient(self.api, objects, metrics, Echoes(time.monotonic))  # type: ignore[arg-type]
         keeper: Any = SecretKeeper(self.api, NAMESPACE)  # type: ignore[arg-type]
+        reports = FirstReports()
         of_this = keeper, taken.cluster_key.name, taken.state.cluster.cluster_id, self.now
         self.services = Services(
             cluster_key=taken.cluster_key,
             state=taken.state,
-            committer=Committer(taken.state, taken.store, busy=lambda: self.busy),
+            committer=Committer(taken.state, taken.store, busy=lambda: self.busy, reports=reports),
             engine=self.engine,
             objects=objects,
             client=client,
@@ -255,6 +257,7 @@ class ShellWorld:
             metrics=metrics,
             certificates=Certificates(*of_this),
             client_certificates=ClientCertificates(*of_this),
+            first_reports=reports,
         )
         self.questions = LogQuestions(self.services)
         effects = CommitEffects(self.services, self.listener, self.questions)  # type: ignore[arg-type]

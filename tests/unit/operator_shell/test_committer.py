@@ -14,6 +14,7 @@ from tidemark_operator.controller.model import BrokerInfo
 from tidemark_operator.kube.errors import Conflict, Unavailable
 from tidemark_operator.kube.kinds import PARTITION_SLICE
 from tidemark_operator.leadership.terms import ControllerFenced, NotLeading
+from tidemark_operator.reconcile.first_reports import FirstReports
 from tidemark_operator.slices import committer as module
 from tidemark_operator.slices.committer import CommitListener, Committed, Committer, DecisionFailed
 
@@ -56,7 +57,7 @@ class Line:
 async def line() -> AsyncIterator[Line]:
     slices = Slices()
     await slices.begin()
-    committer = Committer(slices.state, slices.store, busy=lambda: False)
+    committer = Committer(slices.state, slices.store, busy=lambda: False, reports=FirstReports())
     notes = Notes(slices)
     running = asyncio.create_task(committer.run(notes))
     yield Line(slices, committer, notes, running)
@@ -174,7 +175,8 @@ async def test_the_end_of_the_term_reaches_whoever_waits_and_whoever_comes_later
 async def test_what_is_not_urgent_waits_for_company_while_there_is_much_to_do() -> None:
     slices = Slices()
     await slices.begin()
-    committer, notes = Committer(slices.state, slices.store, busy=lambda: True), Notes(slices)
+    committer = Committer(slices.state, slices.store, busy=lambda: True, reports=FirstReports())
+    notes = Notes(slices)
     running = asyncio.create_task(committer.run(notes))
     patient = asyncio.create_task(committer.decide(put(1), urgent=False))
     await asyncio.sleep(0.01)
@@ -190,7 +192,8 @@ async def test_it_waits_no_longer_than_others_come(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "GROWS_WITHIN_S", 0.001)
     slices = Slices()
     await slices.begin()
-    committer, notes = Committer(slices.state, slices.store, busy=lambda: True), Notes(slices)
+    committer = Committer(slices.state, slices.store, busy=lambda: True, reports=FirstReports())
+    notes = Notes(slices)
     running = asyncio.create_task(committer.run(notes))
     async with asyncio.timeout(module.LINGER_S / 2):
         await committer.decide(put(1), urgent=False)

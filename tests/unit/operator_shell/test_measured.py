@@ -46,8 +46,14 @@ async def test_objects_are_counted_by_what_is_wrong_with_them() -> None:
         for body in (
             seen(TOPIC, ("Ready", "True", "Serving"), ("Stalled", "True", "NoProgress")),
             seen(TOPIC, ("Ready", "True", "Serving"), ("Stalled", "True", "NoProgress")),
-            seen(TOPIC, ("Ready", "False", "PartitionsOffline"), ("FullyReplicated", "False", "x")),
+            seen(
+                TOPIC,
+                ("Ready", "False", "PartitionsOffline"),
+                ("FullyReplicated", "False", "ReplicasBehind"),
+            ),
             seen(BROKER, ("Ready", "Unknown", "Pending"), ("Stalled", "False", "Progressing")),
+            seen(BROKER, ("Draining", "True", "ReplicasCannotMove"), ("Registered", "False", "x")),
+            seen(BROKER, ("Draining", "False", "Drained"), ("PodUpToDate", "True", "x")),
             seen(
                 RECORD_DELETION, ("Succeeded", "False", "Timeout"), ("Stalled", "True", "Timeout")
             ),
@@ -64,6 +70,9 @@ async def test_objects_are_counted_by_what_is_wrong_with_them() -> None:
         shown = metrics.render().decode()
         assert shown.count("tidemark_objects_stalled{") == 2
         assert shown.count("tidemark_objects_not_ready{") == 2
+        assert shown.count("tidemark_objects_unsettled{") == 2
+        told = {"kind": "Broker", "condition": "Draining", "reason": "ReplicasCannotMove"}
+        assert figure(metrics, "objects_unsettled", **told) == 1
 
 
 async def test_the_oldest_deletion_is_one_that_is_under_way_and_not_paused() -> None:

@@ -23,7 +23,6 @@ from tidemark_operator.kube.kinds import CLUSTER, PARTITION_SLICE, TOPIC
 from tidemark_operator.leadership.terms import SlicesBehind
 from tidemark_operator.objects.store import ObjectStore
 from tidemark_operator.reconcile.clusters import ClusterReconciler
-from tidemark_operator.reconcile.first_reports import FirstReports
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.term import broker_requests, takeover
 from tidemark_operator.term.replica_states import REPLICAS_MAX, ReplicaStates
@@ -194,18 +193,6 @@ async def test_nothing_is_made_while_live_brokers_have_not_spoken(asked: Asked) 
     key = ShellWorld.key(TOPIC, "new")
     assert await TopicReconciler(asked.world.services).reconcile(key) is not None
     assert "topicId" not in asked.world.status(TOPIC, "new")
-
-
-async def test_who_is_fenced_or_gone_is_not_waited_for() -> None:
-    reports = FirstReports()
-    reports.expect((1, 2))
-    reports.look_again(lambda node_id: node_id == 1)
-    assert not reports.are_in
-    reports.look_again(lambda _: False)
-    assert reports.are_in
-    reports.expect((3,))
-    reports.give_up()
-    await asyncio.wait_for(reports.wait(), 1)
 
 
 # ---------------------------------------------------------------- take-over

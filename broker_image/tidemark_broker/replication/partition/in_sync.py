@@ -149,7 +149,8 @@ def answered(partition: Partition, change: control.IsrChange, result: control.Is
         logger.warning(
             "%s: ISR %s was refused: %s", partition.tp, change.new_isr, error_name(result)
         )
-    propose_news(partition)
+    if not result.error_code or meaning is isr.Answer.ADOPT:
+        propose_news(partition)  # else :func:`shrink_isr` does: the answer would be the same now
     after_change(partition)
 
 

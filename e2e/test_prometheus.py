@@ -1,0 +1,108 @@
+"""A real Prometheus scrapes a running cluster: every query of the dashboards returns data, and so
+does all that alerts and recording rules ask for; and of a cluster that is well none of them
+fires."""
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from math import isnan
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.conformance.local_cluster import Cluster, wait
+from tests.monitoring.prometheus import Prometheus, Target, run_prometheus
+from tests.monitoring.rules import FILE, NAMESPACE, alerts, recorded, rules
+from tidemark.metrics.dashboards import ALL
+from tidemark_cli.local import processes
+
+#: What a panel's variables are here.
+WINDOW = "10s"
+#: Shown of what is wrong alone; one thing is wrong in the test.
+OF_WRONG = ("tidemark_objects_stalled", "tidemark_objects_not_ready")
+#: Shown of what is wrong otherwise; such queries need only be taken.
+UNSETTLED = "tidemark_objects_unsettled"
+PATIENCE_S = 150.0
+
+
+def targets(cluster: Cluster) -> Iterator[Target]:
+    """Every page of every process, labelled as pods are."""
+    for record in processes.running(cluster.local.layout):
+        labels = {"namespace": NAMESPACE, "pod": record.name}
+        if address := (record.ready or {}).get("metrics"):
+            yield Target(address, "/metrics", labels)
+            if record.name.startswith("broker-"):
+                yield Target(address, "/metrics/topics", labels)
+
+
+@contextmanager
+def something_wrong(cluster: Cluster, topic: str) -> Iterator[None]:
+    """A Topic that another has the name of."""
+    spec = {"clusterRef": {"name": cluster.local.settings.cluster}, "topicName": topic}
+    cluster.kube.apply("Topic", "name-taken", {**spec, "partitions": 1, "replicationFactor": 1})
+    try:
+        yield
+    finally:
+        cluster.kube.delete("Topic", "name-taken")
+        wait(lambda: cluster.kube.get("Topic", "name-taken") is None, "the second Topic to go")
+
+
+def use(cluster: Cluster, topic: str) -> None:
+    """What rates and quantiles are of."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    for number in range(100):
+        producer.produce(topic, f"record {number}".encode(), partition=0)
+    assert producer.flush(30) == 0
+    reader = {"bootstrap.servers": cluster.bootstrap, "group.id": f"of-{topic}"}
+    consumer = Consumer(reader)
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    assert len(consumer.consume(100, 30)) == 100
+    consumer.close()
+
+
+def queries(topic: str) -> Mapping[str, str]:
+    """By where they stand: what dashboards, recording rules and the series of alerts ask."""
+    found: dict[str, str] = {}
+    for name, dashboard in ALL.items():
+        for panel in dashboard.panels():
+            for legend, query in panel.queries.items():
+                text = query.replace("$namespace", NAMESPACE).replace("$topic", topic)
+                found[f"{name}: {panel.title}: {legend}"] = text.replace("$__rate_interval", WINDOW)
+    for rule in rules():
+        for place, series in enumerate(re.findall(r"[\w:]+\{[^}]*\}", rule["expr"])):
+            name = series.partition("{")[0]
+            wrong = name in OF_WRONG
+            found[f"{rule.get('alert') or rule['record']}: {place}"] = name if wrong else series
+    return found | {name: name for name in recorded()}
+
+
+def has_data(prometheus: Prometheus, query: str) -> bool:
+    """Not a number is none: a quantile of nothing, say."""
+    found = prometheus.query(query)
+    return UNSETTLED in query or any(not isnan(float(each["value"][1])) for each in found)
+
+
+@pytest.mark.slow
+def test_every_query_returns_data(local_cluster: Cluster, tmp_path: Path) -> None:
+    topic = local_cluster.new_topic(tiering={"enabled": True})
+    watched = list(targets(local_cluster))
+    assert len(watched) == 1 + 2 * 3
+    with (
+        something_wrong(local_cluster, topic),
+        run_prometheus(tmp_path, watched, [FILE]) as prometheus,
+    ):
+        wait(lambda: len(prometheus.query("up == 1")) == len(watched), "all to be scraped")
+        left = queries(topic)
+        deadline = time.monotonic() + PATIENCE_S
+        while left:
+            assert time.monotonic() < deadline, f"no data: {left}"
+            use(local_cluster, topic)
+            left = {name: each for name, each in left.items() if not has_data(prometheus, each)}
+        groups = prometheus.get("/api/v1/rules")["groups"]
+        health = {rule["name"]: rule["health"] for group in groups for rule in group["rules"]}
+        assert health == dict.fromkeys(health, "ok")
+        assert health.keys() == {rule.get("alert") or rule["record"] for rule in rules()}
+        expected = {"TidemarkObjectStalled"}  # the one thing
+        assert {name for name in alerts() if prometheus.query(alerts()[name]["expr"])} <= expected

@@ -1,0 +1,148 @@
+"""What a dashboard is made of, and how Grafana has it as JSON.
+
+A panel is a title, a unit and queries. All else is the same everywhere, and stands here once: where
+panels lie, the variables, and what the metrics mean that a panel asks for, from the table.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidemark.metrics.metric import Metric
+
+Json = dict[str, Any]
+
+_COLUMNS = 24
+_HEIGHT = {"stat": 4, "timeseries": 8, "table": 8}
+_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+#: Of a version of Grafana that opens it; newer ones bring it up to date themselves.
+_SCHEMA = 39
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """``queries`` by their legend (``{{label}}`` is put in by Grafana), a legend for each; ``unit``
+    as Grafana calls it; ``kind``: ``stat``, ``timeseries`` or ``table``; ``width`` of 24 columns;
+    ``stacked``: the sum means something."""
+
+    title: str
+    queries: Mapping[str, str]
+    unit: str = "short"
+    kind: str = "timeseries"
+    width: int = 8
+    stacked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """What is chosen at the top: a value of ``label`` of the series ``of``."""
+
+    name: str
+    of: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dashboard:
+    """``uid`` is its name in links; ``rows`` by their titles."""
+
+    uid: str
+    title: str
+    variables: Sequence[Variable]
+    rows: Mapping[str, Sequence[Panel]]
+
+    def panels(self) -> Iterator[Panel]:
+        """All of them, in order."""
+        for row in self.rows.values():
+            yield from row
+
+
+def render(dashboard: Dashboard, table: Mapping[str, Metric]) -> Json:
+    """As Grafana imports it; ``table`` by name."""
+    return {
+        "uid": dashboard.uid,
+        "title": dashboard.title,
+        "tags": ["tidemark"],
+        "schemaVersion": _SCHEMA,
+        "editable": True,
+        "refresh": "30s",
+        "time": {"from": "now-1h", "to": "now"},
+        "templating": {"list": [_source(), *map(_variable, dashboard.variables)]},
+        "panels": list(_laid_out(dashboard, table)),
+    }
+
+
+def _source() -> Json:
+    return {
+        "name": "datasource",
+        "label": "Data source",
+        "type": "datasource",
+        "query": "prometheus",
+    }
+
+
+def _variable(variable: Variable) -> Json:
+    query = f"label_values({variable.of}, {variable.label})"
+    return {
+        "name": variable.name,
+        "label": variable.name.capitalize(),
+        "type": "query",
+        "datasource": _SOURCE,
+        "query": {"query": query, "refId": variable.name},
+        "refresh": 2,
+        "sort": 1,
+    }
+
+
+def _laid_out(dashboard: Dashboard, table: Mapping[str, Metric]) -> Iterator[Json]:
+    """From left to right, a title above each row."""
+    number, top = 1, 0
+    for title, row in dashboard.rows.items():
+        yield {
+            "id": number,
+            "type": "row",
+            "title": title,
+            "collapsed": False,
+            "panels": [],
+            "gridPos": {"x": 0, "y": top, "w": _COLUMNS, "h": 1},
+        }
+        number, top, left, high = number + 1, top + 1, 0, 0
+        for panel in row:
+            if left + panel.width > _COLUMNS:
+                left, top, high = 0, top + high, 0
+            height = _HEIGHT[panel.kind]
+            where = {"x": left, "y": top, "w": panel.width, "h": height}
+            yield {"id": number, "gridPos": where, **_panel(panel, table)}
+            number, left, high = number + 1, left + panel.width, max(high, height)
+        top += high
+
+
+def _panel(panel: Panel, table: Mapping[str, Metric]) -> Json:
+    stacking = {"stacking": {"mode": "normal"}, "fillOpacity": 20} if panel.stacked else {}
+    at_once = panel.kind != "timeseries"
+    return {
+        "type": panel.kind,
+        "title": panel.title,
+        "description": _meaning(panel, table),
+        "datasource": _SOURCE,
+        "fieldConfig": {"defaults": {"unit": panel.unit, "custom": stacking}, "overrides": []},
+        "targets": [
+            {
+                "refId": chr(ord("A") + place),
+                "datasource": _SOURCE,
+                "expr": expression,
+                "legendFormat": legend,
+                **({"instant": True} if at_once else {}),
+                **({"format": "table"} if panel.kind == "table" else {}),
+            }
+            for place, (legend, expression) in enumerate(panel.queries.items())
+        ],
+    }
+
+
+def _meaning(panel: Panel, table: Mapping[str, Metric]) -> str:
+    """What the metrics mean that it asks for."""
+    words = [word for query in panel.queries.values() for word in re.findall(r"\w+", query)]
+    rows = dict.fromkeys(word.removesuffix("_bucket") for word in words)
+    return " ".join(table[name].meaning for name in rows if name in table)
