@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.operator_shell.shell_world import NAMESPACE, ShellWorld
 from tests.unit.pods.pod_values import POD
-from tidemark_operator.kube.errors import Invalid, KubeError
+from tidemark_operator.kube.errors import Invalid, KubeError, Unavailable, error_of
 from tidemark_operator.kube.kinds import (
     BROKER,
     CONFIG_MAP,
@@ -305,3 +305,10 @@ async def test_one_list_is_for_all_whose_pods_start(world: ShellWorld) -> None:
     api.now_s += CHECK_S
     await keep(world, keeper, 1)
     assert api.calls > before + 2, "what somebody has changed is set back all the same"
+
+
+def test_a_body_that_is_not_of_its_schema_is_refused_and_no_fault_of_the_server() -> None:
+    """Of an apply the API server says 500, which is asked again and never told."""
+    said = '{"message": "failed to create typed patch object (ns/b): .spec.a: field not declared"}'
+    assert isinstance(error_of(500, said.encode(), None, "PATCH b"), Invalid)
+    assert isinstance(error_of(500, b'{"message": "etcd"}', None, "PATCH b"), Unavailable)
