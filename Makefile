@@ -10,7 +10,7 @@ SPARK  := $(VENV)/.spark
 ALL    := $(VENV)/.all
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo up spark test retest coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-scale simulate fuzz \
+.PHONY: demo up spark test retest e2e coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-scale simulate fuzz \
   histories release sbom pins crds pages docs conformance compatibility
 .DEFAULT_GOAL := demo
 
@@ -49,6 +49,11 @@ JOBS ?= $(shell n=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN); echo $$((n
 test: $(ALL)
 	@$(BIN)/python -m tests.programs
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup $(if $(FAST),-m "not slow")
+
+# Images, charts and pods on a real kubelet: with kind and Docker, else as root on Debian on a node that the run makes.
+# PROVIDER: kind or node. Not a part of `test`: it needs rights that tests have no business with.
+e2e: $(ALL)
+	@$(BIN)/python -m e2e.pods $(PROVIDER)
 
 # What failed in the last `make test`, once more, one test after the other, until one fails again.
 retest: $(ALL)

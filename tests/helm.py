@@ -41,6 +41,7 @@ class Helm:
 
     home: Path
     kubeconfig: Path | None = None
+    timeout_s: float = TIMEOUT_S
 
     def run(self, *arguments: str, values: dict[str, Any] | None = None) -> str:
         """Its standard output. Raises :class:`HelmRefused`."""
@@ -56,7 +57,7 @@ class Helm:
             capture_output=True,
             text=True,
             check=False,
-            timeout=TIMEOUT_S,
+            timeout=self.timeout_s,
             env=environment,
         )
         if done.returncode != 0:

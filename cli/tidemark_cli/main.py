@@ -2,7 +2,7 @@
 
 import typer
 
-from tidemark_cli.commands import broker, demo, restore, spark, status, sweep, up
+from tidemark_cli.commands import broker, demo, restore, spark, status, sweep, top, up
 from tidemark_cli.commands.kubectl import kubectl
 
 app = typer.Typer(
@@ -15,6 +15,7 @@ _PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command()(up.up)
 app.command()(up.down)
 app.command()(status.status)
+app.command()(top.top)
 app.command()(sweep.sweep)
 app.command()(restore.restore)
 app.command()(demo.demo)

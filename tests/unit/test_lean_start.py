@@ -1,4 +1,4 @@
-"""Servers start without what only tests need."""
+"""Programs start without what they may never need."""
 
 import subprocess
 import sys
@@ -13,3 +13,14 @@ def test_a_server_does_not_import_hypothesis(server: str) -> None:
     imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines()}
     assert "kio.static._phantom" in imported
     assert "hypothesis.core" not in imported
+
+
+def test_the_command_line_does_not_load_the_screen() -> None:
+    """Only ``tidemark top`` on a terminal has one."""
+    load = "import sys, tidemark_cli.main, tidemark_cli.kubectl_plugin; print(*sys.modules)"
+    said = subprocess.run(
+        (sys.executable, "-c", load), capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded = set(said.stdout.split())
+    assert "tidemark_cli.commands.top" in loaded
+    assert not {name for name in loaded if name.split(".")[0] == "textual"}

@@ -1,7 +1,9 @@
 """ListOffsets (2): the offset of a time, or one of the special ones.
 
 What each special value means is the partition's affair; which version may ask for it is decided
-here: -3 from 7, -4 from 8, -5 from 9, -6 from 11, otherwise UNSUPPORTED_VERSION.
+here: -3 from 7, -4 from 8, -5 from 9, -6 from 11, otherwise UNSUPPORTED_VERSION. Who asks as
+Kafka's debugging replica is told where the log of the broker it asks begins and ends, leader or
+not.
 """
 
 import asyncio
@@ -24,6 +26,9 @@ _SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
 #: Kafka's ``remote.list.offsets.request.timeout.ms``, where the request brings no time-out.
 _TIMEOUT_MS = 30_000
 _READ_COMMITTED = 1
+#: Kafka's ``ListOffsetsRequest.DEBUGGING_REPLICA_ID``, and what it is told of a follower's own log.
+_DEBUGGING_REPLICA = -2
+_OF_A_REPLICA = frozenset({reads.LATEST, reads.EARLIEST, reads.EARLIEST_LOCAL})
 _LOOKUPS_AT_ONCE = 16
 #: To older clients OFFSET_NOT_AVAILABLE is unknown.
 _NOT_AVAILABLE_SINCE = 5
@@ -65,13 +70,16 @@ async def handle(request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse
     timeout_ms = milliseconds(request.timeout) or _TIMEOUT_MS
     timeout_ms = int(call.wait_s(timeout_ms / 1000) * 1000)
     committed = request.isolation_level == _READ_COMMITTED
+    debugging = request.replica_id == _DEBUGGING_REPLICA
 
     async def limited(topic: str, part: ListOffsetsPartition) -> OffsetResult:
         error = refused(topic, part.partition_index)
         if error is not ErrorCode.none:
             return OffsetResult(error=error)
         async with gate:
-            found = await _look_up(topic, part, call, timeout_ms, read_committed=committed)
+            found = await _look_up(
+                topic, part, call, timeout_ms, read_committed=committed, debugging=debugging
+            )
             return _for_version(call.version, found)
 
     found: list[OffsetResult] = []
@@ -118,7 +126,13 @@ def _for_version(version: int, result: OffsetResult) -> OffsetResult:
 
 
 async def _look_up(
-    topic: str, part: ListOffsetsPartition, call: Call, timeout_ms: int, *, read_committed: bool
+    topic: str,
+    part: ListOffsetsPartition,
+    call: Call,
+    timeout_ms: int,
+    *,
+    read_committed: bool,
+    debugging: bool,
 ) -> OffsetResult:
     if part.timestamp < 0 and call.version < _SINCE.get(part.timestamp, 1 << 15):
         return OffsetResult(error=ErrorCode.unsupported_version)
@@ -126,6 +140,10 @@ async def _look_up(
     partition = replicas.get(topic, part.partition_index)
     if partition is None:
         return OffsetResult(error=replicas.error_of(topic, part.partition_index))
+    if debugging and part.timestamp in _OF_A_REPLICA:
+        return reads.replica_offset(
+            partition, part.timestamp, current_leader_epoch=part.current_leader_epoch
+        )
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             return await reads.list_offset(

@@ -1,5 +1,6 @@
 """What the commands share: the folder option, the consoles, finding a running cluster."""
 
+import os
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -9,6 +10,7 @@ from rich.markup import escape
 
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import LocalCluster
+from tidemark_cli.local.kube import Kube, KubeError, namespace_of
 from tidemark_cli.local.layout import Layout, LayoutError
 from tidemark_cli.local.processes import running
 
@@ -16,6 +18,15 @@ DirOption = Annotated[
     Path, typer.Option("--dir", help="The folder of the local cluster.", envvar="TIDEMARK_DIR")
 ]
 DEFAULT_DIR = Path(".tidemark")
+KubeconfigOption = Annotated[
+    Path | None, typer.Option(help="Of a Kubernetes cluster, instead of the local cluster.")
+]
+ContextOption = Annotated[str, typer.Option("--context", help="One of the kubeconfig's contexts.")]
+NamespaceOption = Annotated[
+    str, typer.Option("--namespace", "-n", help="Unset: that of the kubeconfig's context.")
+]
+#: What a command's context carries where kubectl has started the program.
+OF_KUBECTL = "kubectl"
 
 console = Console()
 errors = Console(stderr=True)
@@ -38,3 +49,24 @@ def open_cluster(directory: Path) -> LocalCluster:
     if settings is None:
         fail(f"there is no cluster in {layout.root}; start one with: tidemark up --dir {directory}")
     return LocalCluster(layout, settings, lambda line: console.print(line, highlight=False))
+
+
+def open_kube(
+    called: typer.Context, directory: Path, kubeconfig: Path | None, context: str, namespace: str
+) -> Kube:
+    """The API server that the options name: with a kubeconfig, or as a plugin of kubectl, the one
+    that kubectl would speak to; else that of the local cluster. Ends with a hint where there is
+    none."""
+    if kubeconfig is None and called.obj != OF_KUBECTL:
+        if context or namespace:
+            fail("--context and --namespace go with --kubeconfig: name that, too")
+        cluster = open_cluster(directory)
+        try:
+            return cluster.kube()
+        except (KubeError, OSError) as error:
+            fail(f"{error}; is the cluster up? tidemark up")
+    path = kubeconfig or Path(os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
+    try:
+        return Kube(path, namespace or namespace_of(path, context), context)
+    except (KubeError, ValueError, OSError) as error:
+        fail(str(error))

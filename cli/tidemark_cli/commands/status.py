@@ -4,22 +4,42 @@ disablement's progress."""
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
+from tidemark_cli.commands.common import (
+    DEFAULT_DIR,
+    ContextOption,
+    DirOption,
+    KubeconfigOption,
+    NamespaceOption,
+    console,
+    fail,
+    open_kube,
+)
 from tidemark_cli.local.kube import KubeError
-from tidemark_cli.local.topic_rows import TopicRows, condition, topics
+from tidemark_cli.local.topic_rows import TopicRows, topics
+from tidemark_cli.local.words import (
+    both_names,
+    cluster_line,
+    figure,
+    is_named,
+    messages,
+    ready_of,
+    remote_text,
+    tiering_text,
+    why_not_ready,
+)
 from tidemark_operator.controller.model import PartitionRow
 
 TOPICS_SHOWN = 20
 
 
 def status(
+    called: typer.Context,
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="[NAME]...", help="Only these topics, e.g. orders or 'orders-*'."),
@@ -29,11 +49,13 @@ def status(
         int, typer.Option(min=0, help="How many topics to show as text; 0 shows all.")
     ] = TOPICS_SHOWN,
     output: Annotated[Literal["text", "json"], typer.Option(help="How to print.")] = "text",
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+    namespace: NamespaceOption = "",
 ) -> None:
     """Show what the cluster holds and how far it is."""
-    cluster = open_cluster(directory)
+    kube = open_kube(called, directory, kubeconfig, context, namespace)
     try:
-        kube = cluster.kube()
         clusters, brokers, users = (kube.objects(kind) for kind in ("Cluster", "Broker", "User"))
         found = topics(kube)
         kube.close()
@@ -47,24 +69,12 @@ def status(
     print_status(console, brokers, found, names or [], limit, users)
 
 
-def cluster_line(cluster: dict[str, Any]) -> str:
-    """What its Ready says; with the reason where that needs somebody."""
-    ready, stalled = condition(cluster, "Ready"), condition(cluster, "Stalled")
-    text = f"cluster {cluster['metadata']['name']}: {ready.get('message', 'not looked at yet')}"
-    is_well = ready.get("status") == "True" and stalled.get("status") != "True"
-    return text if is_well or not ready else f"{ready['reason']}: {text}"
-
-
 def named(found: list[TopicRows], patterns: Sequence[str]) -> list[TopicRows]:
     """The topics whose name, in Kafka or as an object, matches one of the shell patterns; all where
     there is none."""
     if not patterns:
         return found
-    return [topic for topic in found if any(_matches(topic, p) for p in patterns)]
-
-
-def _matches(topic: TopicRows, pattern: str) -> bool:
-    return fnmatchcase(topic.kafka_name, pattern) or fnmatchcase(topic.name, pattern)
+    return [topic for topic in found if is_named(topic, patterns)]
 
 
 def print_status(
@@ -110,19 +120,13 @@ def _broker_table(brokers: list[dict[str, Any]], rows: list[PartitionRow]) -> Ta
         table.add_row(
             broker["metadata"]["name"],
             str(node_id),
-            condition(broker, "Ready").get("status", "Unknown"),
-            _figure(sum(row.leader == node_id for row in rows)),
-            _figure(sum(node_id in row.replicas for row in rows)),
-            _figure((broker.get("status") or {}).get("logBytes")),
-            _why_not_ready(broker),
+            ready_of(broker),
+            figure(sum(row.leader == node_id for row in rows)),
+            figure(sum(node_id in row.replicas for row in rows)),
+            figure((broker.get("status") or {}).get("logBytes")),
+            why_not_ready(broker),
         )
     return table
-
-
-def _why_not_ready(found: dict[str, Any]) -> str:
-    """Why a broker is fenced, or what is wrong with a user."""
-    ready = condition(found, "Ready")
-    return "" if ready.get("status") == "True" else str(ready.get("message", ""))
 
 
 def _user_table(users: Sequence[dict[str, Any]]) -> Table:
@@ -132,9 +136,9 @@ def _user_table(users: Sequence[dict[str, Any]]) -> Table:
         table.add_row(
             user["metadata"]["name"],
             f"User:{status['username']}" if "username" in status else "",
-            condition(user, "Ready").get("status", "Unknown"),
+            ready_of(user),
             status.get("secret", ""),
-            _why_not_ready(user),
+            why_not_ready(user),
         )
     return table
 
@@ -144,60 +148,15 @@ def _topic_table(found: list[TopicRows]) -> Table:
     # Folded, so that a name, and what a message refers to, is there whole.
     table = Table(*(Column(name, overflow="fold") for name in names), title="topics")
     for topic in found:
-        ready = topic.condition("Ready")
         table.add_row(
-            _both_names(topic),
-            ready.get("status", "Unknown"),
-            _tiering(topic),
-            _remote(topic),
+            both_names(topic),
+            ready_of(topic.obj),
+            tiering_text(topic),
+            remote_text(topic),
             str(topic.placeholders()),
-            _message(topic),
+            "\n".join(messages(topic)),
         )
     return table
-
-
-def _both_names(topic: TopicRows) -> str:
-    """Kafka's, and the object's where it is another one."""
-    same = topic.kafka_name == topic.name
-    return topic.name if same else f"{topic.kafka_name}\n(object {topic.name})"
-
-
-def _message(topic: TopicRows) -> str:
-    """What Ready says, and what other conditions say that need somebody."""
-    messages = [str(topic.condition("Ready").get("message", ""))]
-    for kind, trouble in (
-        ("Stalled", "True"),
-        ("TierIntegrity", "False"),
-        ("TieringSettled", "False"),
-        ("FullyReplicated", "False"),
-    ):
-        found = topic.condition(kind)
-        text = str(found.get("message", ""))
-        if found.get("status") != trouble or found.get("reason") in ("Disabling", "TierIntegrity"):
-            continue
-        if text not in messages:
-            messages.append(f"{kind}: {text}")
-    return "\n".join(messages)
-
-
-def _tiering(topic: TopicRows) -> str:
-    tiering = topic.tiering
-    if not tiering:
-        return "never"
-    text = f"{tiering['state']} (epoch {tiering.get('epoch', 0)})"
-    if tiering["state"] == "Disabling":
-        waiting = ", ".join(map(str, tiering.get("pendingBrokers") or []))
-        left = tiering.get("remainingSegments")
-        text += f", {tiering.get('policy')}; waits for brokers {waiting or 'none'}"
-        text += f"; {left} segments left" if left is not None else ""
-    return text
-
-
-def _remote(topic: TopicRows) -> str:
-    tiering = topic.tiering
-    if not tiering or tiering.get("remoteSegments") is None:
-        return "-"
-    return f"{tiering['remoteSegments']} segments, {tiering.get('remoteBytes', 0):,} bytes"
 
 
 def _partition_table(topic: TopicRows) -> Table:
@@ -215,10 +174,6 @@ def _partition_table(topic: TopicRows) -> Table:
             " ".join([*map(str, row.elr), *(f"{replica}?" for replica in row.last_known_elr)]),
         )
     return table
-
-
-def _figure(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
 
 
 def _as_json(topic: TopicRows) -> dict[str, Any]:

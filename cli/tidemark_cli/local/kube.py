@@ -6,9 +6,9 @@ would: a second ``up`` changes nothing that is right already.
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kubernetes import config
 from kubernetes.client import ApiException
@@ -19,6 +19,10 @@ from tidemark_operator.resources.names import GROUP, VERSION
 
 FIELD_MANAGER = "tidemark-cli"
 CALL_TIMEOUT_S = 10
+#: Objects that one answer of a list brings.
+PAGE = 500
+#: The status of an answer to a resource version that the API server does not remember any more.
+GONE = 410
 _PLURALS = {kind.kind: kind.plural for kind in KINDS}
 
 
@@ -30,14 +34,34 @@ class KubeError(RuntimeError):
         self.status = status
 
 
-def namespace_of(kubeconfig: Path) -> str:
-    """The namespace of a kubeconfig's current context. Raises ValueError for a file without one."""
+class Page(NamedTuple):
+    """Some of the objects of a list, and the moment that the whole list is of."""
+
+    objects: list[dict[str, Any]]
+    resource_version: str
+
+
+class Changes(NamedTuple):
+    """What has become of objects since a moment, oldest first: (``ADDED``, ``MODIFIED`` or
+    ``DELETED``, the object); and the moment to go on from."""
+
+    events: list[tuple[str, dict[str, Any]]]
+    resource_version: str
+
+
+def namespace_of(kubeconfig: Path, context: str = "") -> str:
+    """The namespace of a kubeconfig's current context, or of the one that is named. Raises
+    ValueError for a file without one."""
     try:
-        _, active = config.list_kube_config_contexts(  # type: ignore[no-untyped-call]
+        every, active = config.list_kube_config_contexts(  # type: ignore[no-untyped-call]
             config_file=str(kubeconfig)
         )
     except config.ConfigException as error:
         raise ValueError(f"{kubeconfig} cannot be used: {error}") from error
+    if context:
+        active = next((each for each in every if each["name"] == context), None)
+        if active is None:
+            raise ValueError(f"{kubeconfig} has no context {context!r}")
     return str(active["context"].get("namespace") or "default")
 
 
@@ -45,11 +69,12 @@ class Kube:
     """A thin, synchronous client for one namespace. Times out after ten seconds a call. Raises
     :class:`KubeError`."""
 
-    def __init__(self, kubeconfig: Path, namespace: str) -> None:
+    def __init__(self, kubeconfig: Path, namespace: str, context: str = "") -> None:
+        """``context``: of the kubeconfig; unset: its current one."""
         self.namespace = namespace
         try:
             self._api: Any = config.new_client_from_config(  # type: ignore[no-untyped-call]
-                config_file=str(kubeconfig)
+                config_file=str(kubeconfig), context=context or None
             )
         except config.ConfigException as error:
             raise KubeError(0, f"{kubeconfig} cannot be used: {error}") from error
@@ -60,8 +85,42 @@ class Kube:
 
     def objects(self, kind: str) -> list[dict[str, Any]]:
         """All objects of one of our kinds in the namespace, by name."""
-        answer = self._call("GET", self._path(kind))
-        return sorted(answer["items"], key=lambda item: str(item["metadata"]["name"]))
+        found = [each for page in self.pages(kind) for each in page.objects]
+        return sorted(found, key=lambda item: str(item["metadata"]["name"]))
+
+    def pages(self, kind: str, limit: int = PAGE) -> Iterator[Page]:
+        """The same, ``limit`` at a time, as they were at one moment."""
+        query, rest = [("limit", str(limit))], ""
+        while True:
+            answer = self._call("GET", self._path(kind), query=[*query, *_continued(rest)])
+            metadata = answer["metadata"]
+            yield Page(answer["items"], str(metadata["resourceVersion"]))
+            rest = metadata.get("continue", "")
+            if not rest:
+                return
+
+    def changes(self, kind: str, resource_version: str, wait_s: int) -> Changes:
+        """What has changed since a moment, by a watch that ends after ``wait_s``. Status
+        :data:`GONE` where that is too long ago: list anew."""
+        query = [
+            ("watch", "1"),
+            ("resourceVersion", resource_version),
+            ("timeoutSeconds", str(wait_s)),
+            ("allowWatchBookmarks", "true"),
+        ]
+        found = []
+        timeout_s = wait_s + CALL_TIMEOUT_S
+        for line in self._text(
+            "GET", self._path(kind), query=query, timeout_s=timeout_s
+        ).splitlines():
+            event = json.loads(line)
+            body = event["object"]
+            if event["type"] == "ERROR":
+                raise KubeError(int(body.get("code", 0)), str(body.get("message")))
+            resource_version = str(body["metadata"]["resourceVersion"])
+            if event["type"] != "BOOKMARK":
+                found.append((str(event["type"]), body))
+        return Changes(found, resource_version)
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
         """One object, or None."""
@@ -153,6 +212,20 @@ class Kube:
         body: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
     ) -> dict[str, Any]:
+        text = self._text(method, path, query=query, body=body, content_type=content_type)
+        value: dict[str, Any] = json.loads(text)
+        return value
+
+    def _text(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: list[tuple[str, str]] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> bytes:
         request = self._api.param_serialize(
             method,
             path,
@@ -162,15 +235,19 @@ class Kube:
             auth_settings=["BearerToken"],
         )
         try:
-            answer = self._api.call_api(*request, _request_timeout=CALL_TIMEOUT_S)
+            answer = self._api.call_api(*request, _request_timeout=timeout_s)
             answer.read()
         except (HTTPError, ApiException, OSError) as error:
             host = self._api.configuration.host
             raise KubeError(0, f"the API server {host} does not answer: {_cause(error)}") from error
         if answer.status >= 400:
             raise KubeError(answer.status, _message_of(answer.data))
-        value: dict[str, Any] = json.loads(answer.data)
-        return value
+        data: bytes = answer.data
+        return data
+
+
+def _continued(rest: str) -> list[tuple[str, str]]:
+    return [("continue", rest)] if rest else []
 
 
 def _cause(error: BaseException) -> str:

@@ -2,7 +2,7 @@
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,11 +75,16 @@ def joined(objects: Iterable[dict[str, Any]], rows: Iterable[PartitionRow]) -> l
     found = []
     for obj in objects:
         view = TopicRows(obj["metadata"]["name"], obj, ())
-        text = view.status.get("topicId")
-        topic_id = parse_id(text) if text else ids.get(view.kafka_name)
+        topic_id = topic_id_of(view, ids)
         own = by_id.get(topic_id, []) if topic_id is not None else []
         found.append(replace(view, rows=tuple(sorted(own, key=lambda row: row.partition))))
     return found
+
+
+def topic_id_of(topic: TopicRows, ids: Mapping[str, uuid.UUID]) -> uuid.UUID | None:
+    """What its status says, else the id of the rows with its name (``ids``)."""
+    text = topic.status.get("topicId")
+    return parse_id(text) if text else ids.get(topic.kafka_name)
 
 
 def topic(kube: Kube, name: str) -> TopicRows:

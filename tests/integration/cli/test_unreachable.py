@@ -37,7 +37,8 @@ def test_an_api_server_that_does_not_answer_is_an_error_of_ours(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "command", [["status"], ["broker", "add"], ["up"], ["up", "--kubeconfig", "{kubeconfig}"]]
+    "command",
+    [["status"], ["top"], ["broker", "add"], ["up"], ["up", "--kubeconfig", "{kubeconfig}"]],
 )
 @pytest.mark.parametrize("has_kubeconfig", [True, False])
 def test_every_command_says_so_in_one_line(

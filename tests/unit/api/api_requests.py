@@ -113,7 +113,9 @@ def fetch(
     return request(FETCH, version, topics=(made,), forgotten_topics_data=(), **(defaults | values))
 
 
-def list_offsets(version: int, topic: str, timestamp: int, **part: Any) -> Any:
+def list_offsets(
+    version: int, topic: str, timestamp: int, *, replica_id: int = -1, **part: Any
+) -> Any:
     """Partition 0."""
     asked = nested(
         LIST_OFFSETS,
@@ -127,7 +129,7 @@ def list_offsets(version: int, topic: str, timestamp: int, **part: Any) -> Any:
     return request(
         LIST_OFFSETS,
         version,
-        replica_id=-1,
+        replica_id=replica_id,
         isolation_level=0,
         topics=(made,),
         timeout=duration(5000),

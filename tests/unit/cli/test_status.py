@@ -8,8 +8,9 @@ import pytest
 from rich.console import Console
 
 from tidemark.ids import id_text
-from tidemark_cli.commands.status import cluster_line, print_status
+from tidemark_cli.commands.status import print_status
 from tidemark_cli.local.topic_rows import TopicRows, joined
+from tidemark_cli.local.words import cluster_line
 from tidemark_operator.controller.model import PartitionRow
 
 

@@ -1,4 +1,5 @@
-"""What a leader answers to consumers: fetches and offset look-ups; and a follower, to fetches.
+"""What a leader answers to consumers: fetches and offset look-ups; and a follower, to fetches, and
+to who asks for its own log's offsets.
 
 Consumers see committed data only. Offsets between the log start and the local log start of a
 tiered partition lie in the tier: the answer says so and the caller reads there.
@@ -258,6 +259,24 @@ async def list_offset(
         error = partition.check_leader(current_leader_epoch)  # as it is by now
         return found if error is ErrorCode.none else OffsetResult(error=error)
     return _special(partition, timestamp, read_committed=read_committed)
+
+
+def replica_offset(
+    partition: Partition, timestamp: int, *, current_leader_epoch: int = -1
+) -> OffsetResult:
+    """A special value of this replica's own log, whoever leads: what Kafka tells the debugging
+    replica id (``ReplicaManager.fetchOffset``). The latest offset is the end of the log, beyond the
+    high watermark; beside the leader's it is how far a follower lags."""
+    error = partition.check_replica(current_leader_epoch)
+    if error is not ErrorCode.none:
+        return OffsetResult(error=error)
+    if timestamp == LATEST:
+        return OffsetResult(
+            error=ErrorCode.none,
+            offset=partition.log.next_offset,
+            leader_epoch=partition.leader_epoch,
+        )
+    return _special(partition, timestamp, read_committed=False)
 
 
 def _not_beyond(partition: Partition) -> ErrorCode:

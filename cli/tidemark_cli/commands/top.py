@@ -1,0 +1,110 @@
+"""``tidemark top``: where every range of every partition lives, who lags, what is not well."""
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from tidemark_cli.commands.common import (
+    DEFAULT_DIR,
+    ContextOption,
+    DirOption,
+    KubeconfigOption,
+    NamespaceOption,
+    console,
+    fail,
+    open_kube,
+)
+from tidemark_cli.local.kube import Kube
+from tidemark_cli.top import figures, pages
+from tidemark_cli.top.holdings import BROKER, KINDS, SLICE, Holdings
+from tidemark_cli.top.page_html import page
+from tidemark_cli.top.query import PAGE_SIZE, Query, choose
+from tidemark_cli.top.reader import Reader
+from tidemark_cli.top.text import print_frame
+
+Sort = Literal["trouble", "name", "remote", "partitions", "placeholders", "behind"]
+
+
+def top(
+    called: typer.Context,
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="Only topics like this: orders, or 'orders-*'.")
+    ] = "",
+    once: Annotated[
+        bool, typer.Option("--once", help="Print it once, as text; so it is without a terminal.")
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write it to a file of HTML, once.")
+    ] = None,
+    sort: Annotated[Sort, typer.Option(help="What comes first.")] = "trouble",
+    not_well: Annotated[
+        bool, typer.Option("--not-well", help="Only topics that need somebody, or time.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="Topics of a page.")] = PAGE_SIZE,
+    interval: Annotated[
+        int, typer.Option(min=1, max=300, help="Seconds between two looks at what changes.")
+    ] = 2,
+    listener: Annotated[
+        str, typer.Option(help="The brokers' listener to ask for offsets; unset: their first.")
+    ] = "",
+    directory: DirOption = DEFAULT_DIR,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+    namespace: NamespaceOption = "",
+) -> None:
+    """Show where the offsets of each partition live, who lags and what is not well."""
+    kube = open_kube(called, directory, kubeconfig, context, namespace)
+    query = Query(sort=sort, pattern=name, only_unwell=not_well, page_size=limit)
+    try:
+        if once or html is not None or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            _once(kube, query, html, listener)
+        else:
+            _follow(kube, query, interval, listener)
+    finally:
+        kube.close()
+
+
+def _once(kube: Kube, query: Query, html: Path | None, listener: str) -> None:
+    view = look(kube, query, listener)
+    if html is None:
+        print_frame(console, view)
+        return
+    try:
+        html.write_text(page(view, datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")), "utf-8")
+    except OSError as error:
+        fail(f"{html} cannot be written: {error.strerror}")
+
+
+def look(kube: Kube, query: Query, listener: str = "") -> pages.View:
+    """One frame of all there is. Partitions that cannot be read are a line of it; without the other
+    objects there is nothing to show."""
+    holdings, problems = Holdings(), []
+    for kind in KINDS:
+        for batch in Reader(kube, kind).read(0):
+            batch.put_into(holdings)
+            if batch.problem and kind != SLICE:
+                fail(batch.problem)
+            problems += [batch.problem] if batch.problem else []
+    shown = [line.name for line in choose(holdings.lines.values(), query).lines]
+    topics = [found for each in shown if (found := holdings.topic(each)) is not None]
+    detailed = [each for each in topics if query.pattern or not each.is_internal]
+    told = figures.ask(
+        figures.asked_of(detailed), figures.addresses(holdings.of_kind(BROKER), listener)
+    )
+    return pages.view(
+        holdings,
+        query,
+        detailed=[each.name for each in detailed],
+        told=told.told,
+        problems=[*problems, *told.problems],
+    )
+
+
+def _follow(kube: Kube, query: Query, interval_s: int, listener: str) -> None:
+    from tidemark_cli.top.app import TopApp  # textual is 0.2 s of start-up
+
+    readers = [Reader(kube, kind) for kind in KINDS]
+    TopApp(readers, figures.ask, interval_s=interval_s, query=query, listener=listener).run()

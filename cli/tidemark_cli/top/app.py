@@ -1,0 +1,267 @@
+"""The screen of ``tidemark top``: brokers, a page of the topics, and the partitions of one.
+
+Threads read the API server and the brokers, and hand over what they find; the screen only takes it
+and draws: no key waits for a network. A frame is made when something has changed, and draws one
+page, however many topics there are.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar, Protocol
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import DataTable, Footer, Input, Static
+
+from tidemark_cli.top import pages
+from tidemark_cli.top.figures import Asked, Figures, addresses, asked_of
+from tidemark_cli.top.holdings import BROKER, Holdings
+from tidemark_cli.top.query import Query
+from tidemark_cli.top.reader import Batch
+from tidemark_cli.top.text import LEGEND, cell_text
+
+Ask = Callable[[Sequence[Asked], Mapping[int, tuple[str, int]]], Figures]
+_TICK_S = 0.1
+#: So long a tick takes what has come; the rest waits for the next.
+_TAKING_S = 0.05
+#: What threads have found and the screen has not taken: they wait at more.
+_FOUND_MAX = 16
+
+
+class Reads(Protocol):
+    """One kind of objects: see :class:`reader.Reader`."""
+
+    def read(self, wait_s: int) -> Iterable[Batch]: ...
+
+
+class TopApp(App[None]):
+    """``readers``: one for each kind of objects; ``ask``: what asks the brokers; ``interval_s``:
+    how long a watch lasts, and how often brokers are asked."""
+
+    ENABLE_COMMAND_PALETTE = False
+    TITLE = "tidemark top"
+    CSS = """
+    #heading, #problems, #topics-note, #partitions-title, #legend { height: auto; padding: 0 1; }
+    #problems { color: $error; max-height: 5; }
+    #brokers { height: auto; max-height: 9; }
+    #topics { height: 2fr; }
+    #partitions { height: 1fr; }
+    #filter { display: none; }
+    #filter.asked { display: block; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "Quit"),
+        Binding("slash", "ask_filter", "Filter"),
+        Binding("escape", "leave_filter", "All", show=False),
+        Binding("s", "sort", "Sort"),
+        Binding("w", "only_unwell", "Not well"),
+        Binding("n", "turn(1)", "Next page"),
+        Binding("p", "turn(-1)", "Page before"),
+    ]
+
+    def __init__(
+        self, readers: Sequence[Reads], ask: Ask, *, interval_s: int, query: Query, listener: str
+    ) -> None:
+        super().__init__()
+        self.shown: pages.View | None = None
+        self._readers = readers
+        self._ask = ask
+        self._interval_s = interval_s
+        self._query = query
+        self._listener = listener
+        self._holdings = Holdings()
+        self._figures = Figures({})
+        self._problems: dict[str, str] = {}
+        self._selected = ""
+        self._asked: tuple[Sequence[Asked], Mapping[int, tuple[str, int]]] = ((), {})
+        self._found: queue.Queue[Batch | Figures] = queue.Queue(_FOUND_MAX)
+        self._over, self._wanted = threading.Event(), threading.Event()
+
+    def compose(self) -> ComposeResult:
+        """From the top."""
+        yield Static("reading", id="heading", markup=False)
+        yield Static("", id="problems", markup=False)
+        yield DataTable[Text](id="brokers", cursor_type="none")
+        yield Input(placeholder="part of a name, or a pattern such as orders-*", id="filter")
+        yield Static("", id="topics-note", markup=False)
+        yield DataTable[Text](id="topics", cursor_type="row", zebra_stripes=True)
+        yield Static("", id="partitions-title", markup=False)
+        yield DataTable[Text](id="partitions", cursor_type="none")
+        yield Static(LEGEND, id="legend", markup=False)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Threads are daemons: whoever quits waits for no network."""
+        for columns, name in (
+            (pages.BROKER_COLUMNS, "brokers"),
+            (pages.TOPIC_COLUMNS, "topics"),
+            (pages.PARTITION_COLUMNS, "partitions"),
+        ):
+            self._table(name).add_columns(*columns)
+        self._table("topics").focus()
+        for reader in self._readers:
+            threading.Thread(target=self._follow, args=(reader,), daemon=True).start()
+        threading.Thread(target=self._ask_brokers, daemon=True).start()
+        self.set_interval(_TICK_S, self._take)
+
+    def on_unmount(self) -> None:
+        """Threads end after what they are at."""
+        self._over.set()
+        self._wanted.set()
+
+    # ------------------------------------------------------------ threads
+
+    def _follow(self, reader: Reads) -> None:
+        while not self._over.is_set():
+            failed = False
+            for batch in reader.read(self._interval_s):
+                failed = failed or bool(batch.problem)
+                self._found.put(batch)
+            if failed:
+                self._over.wait(self._interval_s)
+
+    def _ask_brokers(self) -> None:
+        while not self._over.is_set():
+            asked, reached_at = self._asked
+            if asked:
+                self._found.put(self._ask(asked, reached_at))
+            self._wanted.wait(self._interval_s)
+            self._wanted.clear()
+
+    # ------------------------------------------------------------ the screen
+
+    def _take(self) -> None:
+        """What threads have found; a frame if there was anything."""
+        until = time.monotonic() + _TAKING_S
+        some = False
+        while time.monotonic() < until:
+            try:
+                found = self._found.get_nowait()
+            except queue.Empty:
+                break
+            some = self._put(found) or some
+        if some:
+            self._draw()
+
+    def _put(self, found: Batch | Figures) -> bool:
+        if isinstance(found, Figures):
+            self._figures = found
+            return True
+        version = self._holdings.version
+        found.put_into(self._holdings)
+        before = self._problems.get(found.kind, "")
+        self._problems[found.kind] = found.problem
+        return self._holdings.version != version or before != found.problem
+
+    def _draw(self) -> None:
+        problems = [text for text in self._problems.values() if text]
+        view = pages.view(
+            self._holdings,
+            self._query,
+            detailed=[self._selected] if self._selected else [],
+            told=self._figures.told,
+            problems=[*problems, *self._figures.problems],
+        )
+        before, self.shown = self.shown, view
+        self._static("heading", "\n".join(view.heading))
+        self._static("problems", "\n".join(view.problems))
+        self._static("topics-note", "\n".join(view.topics.notes))
+        if before is None or before.brokers != view.brokers:
+            self._fill("brokers", view.brokers)
+        if before is None or before.topics != view.topics:
+            self._fill("topics", view.topics)
+        if before is None or before.partitions != view.partitions:
+            self._draw_partitions(view)
+        self._point()
+
+    def _draw_partitions(self, view: pages.View) -> None:
+        if not view.partitions:
+            self._static("partitions-title", "")
+            self._table("partitions").clear()
+            return
+        (table,) = view.partitions
+        self._static("partitions-title", "  ".join((table.title, *table.notes)))
+        self._fill("partitions", table)
+
+    def _fill(self, name: str, shown: pages.Table) -> None:
+        """The cursor stays with the topic that it is at."""
+        table = self._table(name)
+        table.clear()
+        for number, row in enumerate(shown.rows):
+            cells = [cell_text(each) for each in row]
+            for cell in cells:
+                cell.plain = cell.plain.replace("\n", "; ") if "\n" in cell.plain else cell.plain
+            table.add_row(*cells, key=shown.keys[number] if shown.keys else None)
+        if self._selected in shown.keys:
+            table.move_cursor(row=shown.keys.index(self._selected))
+
+    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
+        """The partitions of the topic at the cursor are shown, and asked for at once."""
+        if event.data_table.id != "topics" or not event.row_key or not event.row_key.value:
+            return
+        if event.row_key.value != self._selected and event.data_table.row_count > 0:
+            self._selected = event.row_key.value
+            self._draw()
+            self._wanted.set()
+
+    def _point(self) -> None:
+        """What the brokers are asked from now on."""
+        topic = self._holdings.topic(self._selected) if self._selected else None
+        brokers = self._holdings.of_kind(BROKER)
+        self._asked = (asked_of([topic] if topic else []), addresses(brokers, self._listener))
+
+    # ------------------------------------------------------------ keys
+
+    def action_sort(self) -> None:
+        """By the next key."""
+        self._look(self._query.sorted_otherwise())
+
+    def action_only_unwell(self) -> None:
+        """All topics, or those that need somebody."""
+        self._look(replace(self._query, only_unwell=not self._query.only_unwell, page=0))
+
+    def action_turn(self, pages_on: int) -> None:
+        """Another page of the list; there is none before the first, and the last stays."""
+        self._look(replace(self._query, page=max(0, self._query.page + pages_on)))
+
+    def action_ask_filter(self) -> None:
+        """What is typed is a filter until Enter."""
+        field = self.query_one("#filter", Input)
+        field.add_class("asked")
+        field.focus()
+
+    def action_leave_filter(self) -> None:
+        """All topics again."""
+        field = self.query_one("#filter", Input)
+        field.value = ""
+        self._close_filter()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """With each letter."""
+        self._look(replace(self._query, pattern=event.value, page=0))
+
+    def on_input_submitted(self) -> None:
+        """Enter: the filter stays, and the keys are the list's again."""
+        self._close_filter()
+
+    def _close_filter(self) -> None:
+        self.query_one("#filter", Input).remove_class("asked")
+        self._table("topics").focus()
+
+    def _look(self, query: Query) -> None:
+        self._query = query
+        self._draw()
+        if self.shown is not None:  # a page behind the last is the last
+            self._query = replace(query, page=min(query.page, self.shown.pages - 1))
+
+    # ------------------------------------------------------------ widgets
+
+    def _table(self, name: str) -> DataTable[Text]:
+        return self.query_one(f"#{name}", DataTable)
+
+    def _static(self, name: str, text: str) -> None:
+        self.query_one(f"#{name}", Static).update(text)

@@ -1,0 +1,207 @@
+"""A cluster as tables: what the screen, the text and the page of HTML show alike.
+
+Nothing is read here: the objects, the offsets that brokers told and what could not be reached come
+in; tables of cells go out. What is not known is said, and never shown as zero.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidemark_cli.local.topic_rows import TopicRows, condition
+from tidemark_cli.local.words import (
+    both_names,
+    cluster_line,
+    figure,
+    ready_of,
+    remote_text,
+    tiering_text,
+    troubles,
+    why_not_ready,
+)
+from tidemark_cli.top.holdings import BROKER, CLUSTER, Holdings, TopicLine
+from tidemark_cli.top.query import Chosen, Query, choose
+from tidemark_cli.top.ranges import Offsets, Range, lag, ranges
+from tidemark_operator.controller.model import PartitionRow
+
+#: (topic in Kafka, partition) -> what its leader told, or nothing.
+Told = Mapping[tuple[str, int], Offsets]
+#: Partitions of one topic that are shown, and asked for, at once.
+PARTITIONS_SHOWN = 50
+BROKERS_SHOWN = 100
+TOPIC_COLUMNS = (
+    "topic", "ready", "tiering", "remote", "partitions", "no leader", "behind", "placeholders",
+    "not well",
+)  # fmt: skip
+BROKER_COLUMNS = ("broker", "node", "ready", "leaders", "replicas", "log bytes", "not well")
+PARTITION_COLUMNS = ("partition", "leader", "ISR", "followers' lag", "offsets", "where they are")
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A partition's ranges, to be drawn."""
+
+    ranges: tuple[Range, ...]
+
+
+Cell = str | Bar
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """``keys``: what each row is of. ``notes``: what stands below."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    keys: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A whole frame. ``heading``: a line for each cluster; ``problems``: what could not be read or
+    reached; ``pages``: of the list of topics."""
+
+    heading: tuple[str, ...]
+    problems: tuple[str, ...]
+    brokers: Table
+    topics: Table
+    partitions: tuple[Table, ...] = ()
+    pages: int = 1
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """All of them, as they are printed."""
+        return (self.brokers, self.topics, *self.partitions)
+
+
+def view(
+    holdings: Holdings,
+    query: Query,
+    *,
+    detailed: Sequence[str] = (),
+    told: Told | None = None,
+    problems: Iterable[str] = (),
+) -> View:
+    """A frame; ``detailed``: the Topics whose partitions are shown."""
+    topics = [found for name in detailed if (found := holdings.topic(name)) is not None]
+    chosen = choose(holdings.lines.values(), query)
+    return View(
+        tuple(cluster_line(body) for body in holdings.of_kind(CLUSTER)) or ("no Cluster",),
+        (*problems, *sorted(holdings.unreadable.values())),
+        broker_table(holdings),
+        topic_table(holdings, chosen, query),
+        tuple(partition_table(topic, told or {}) for topic in topics if topic.rows),
+        chosen.pages,
+    )
+
+
+def broker_table(holdings: Holdings) -> Table:
+    """Leaders and replicas are counted in the rows, as by ``tidemark status``."""
+    bodies = holdings.of_kind(BROKER)
+    rows = []
+    for body in bodies[:BROKERS_SHOWN]:
+        node_id = int(body["spec"]["nodeId"])
+        rows.append(
+            (
+                str(body["metadata"]["name"]),
+                str(node_id),
+                ready_of(body),
+                figure(holdings.leaders(node_id)),
+                figure(holdings.replicas(node_id)),
+                figure((body.get("status") or {}).get("logBytes")),
+                _broker_trouble(body),
+            )
+        )
+    left = len(bodies) - len(rows)
+    notes = (f"{left} more brokers: kubectl get brokers",) if left else ()
+    return Table("brokers", BROKER_COLUMNS, tuple(rows), notes=notes)
+
+
+def _broker_trouble(body: dict[str, Any]) -> str:
+    found = [why_not_ready(body)]
+    draining = condition(body, "Draining")
+    if draining.get("status") == "True":
+        found.append(f"Draining: {draining.get('message', '')}")
+    return "; ".join(filter(None, found))
+
+
+def topic_table(holdings: Holdings, chosen: Chosen, query: Query) -> Table:
+    """A page of the list."""
+    rows = []
+    for line in chosen.lines:
+        topic = holdings.topic(line.name)
+        if topic is not None:
+            rows.append(_topic_row(topic, line))
+    notes = [f"{chosen.matching:,} of {chosen.total:,} topics, by {query.sort}"]
+    if chosen.pages > 1:
+        notes[0] += f"; page {chosen.page + 1} of {chosen.pages}"
+    return Table(
+        "topics",
+        TOPIC_COLUMNS,
+        tuple(rows),
+        keys=tuple(line.name for line in chosen.lines),
+        notes=tuple(notes),
+    )
+
+
+def _topic_row(topic: TopicRows, line: TopicLine) -> tuple[str, ...]:
+    return (
+        both_names(topic),
+        line.ready,
+        tiering_text(topic),
+        remote_text(topic),
+        str(line.partitions),
+        str(line.leaderless),
+        str(line.behind),
+        str(line.placeholders),
+        "\n".join(troubles(topic)),
+    )
+
+
+def shown_rows(topic: TopicRows) -> tuple[PartitionRow, ...]:
+    """The partitions that a table has: of many those without a leader and those behind come
+    first."""
+    ordered = sorted(
+        topic.rows,
+        key=lambda row: (row.leader >= 0, len(row.isr) == len(row.replicas), row.partition),
+    )
+    return tuple(sorted(ordered[:PARTITIONS_SHOWN], key=lambda row: row.partition))
+
+
+def partition_table(topic: TopicRows, told: Told) -> Table:
+    """Where the partitions of a topic are, and who leads and follows."""
+    shown = shown_rows(topic)
+    rows = []
+    for row in shown:
+        offsets = told.get((topic.kafka_name, row.partition))
+        rows.append(
+            (
+                str(row.partition),
+                f"{row.leader} (epoch {row.leader_epoch})" if row.leader >= 0 else "none",
+                " ".join(map(str, row.isr)) or "none",
+                _lags(row, offsets),
+                "?" if offsets is None else f"{offsets.log_start:,} to {offsets.end:,}",
+                "?" if offsets is None else Bar(ranges(offsets)),
+            )
+        )
+    left = len(topic.rows) - len(shown)
+    notes = (f"{left} more partitions: tidemark status {topic.kafka_name}",) if left else ()
+    return Table(
+        f"{topic.kafka_name}: {tiering_text(topic)}", PARTITION_COLUMNS, tuple(rows), notes=notes
+    )
+
+
+def _lags(row: PartitionRow, offsets: Offsets | None) -> str:
+    """Of each follower; ``?`` is not known."""
+    found = []
+    for replica in row.replicas:
+        if replica == row.leader:
+            continue
+        if replica < 0:
+            found.append("placeholder")
+            continue
+        behind = None if offsets is None else lag(offsets, row.leader, replica)
+        found.append(f"{replica}: {'?' if behind is None else format(behind, ',')}")
+    return "  ".join(found)

@@ -1,0 +1,75 @@
+"""Which topics are looked at, and in which order: a frame makes one pass over their lines."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from tidemark_cli.top.holdings import TopicLine
+
+#: Lines of a page of the list.
+PAGE_SIZE = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """``pattern``: a part of a name, or a shell pattern, of the topic or its object; ``page`` from
+    0 on."""
+
+    sort: str = "trouble"
+    pattern: str = ""
+    only_unwell: bool = False
+    page: int = 0
+    page_size: int = PAGE_SIZE
+
+    def sorted_otherwise(self) -> "Query":
+        """By the next key."""
+        keys = list(SORTS)
+        return replace(self, sort=keys[(keys.index(self.sort) + 1) % len(keys)], page=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A page of lines. ``matching`` of ``total`` topics match; ``page`` is the one that is shown:
+    the last where fewer match than before."""
+
+    lines: tuple[TopicLine, ...]
+    matching: int
+    total: int
+    page: int
+    pages: int
+
+
+#: By name: what comes first. Numbers descend, names ascend.
+SORTS = {
+    "trouble": lambda line: (line.is_well, -line.leaderless, line.ready == "True", line.kafka_name),
+    "name": lambda line: line.kafka_name,
+    "remote": lambda line: (-line.remote_bytes, line.kafka_name),
+    "partitions": lambda line: (-line.partitions, line.kafka_name),
+    "placeholders": lambda line: (-line.placeholders, line.kafka_name),
+    "behind": lambda line: (-line.behind, line.kafka_name),
+}
+
+
+def choose(lines: Iterable[TopicLine], query: Query) -> Chosen:
+    """The page of ``query``."""
+    every = list(lines)
+    found = [line for line in every if _matches(line, query)]
+    found.sort(key=SORTS[query.sort])
+    pages = max(1, -(-len(found) // query.page_size))
+    page = min(query.page, pages - 1)
+    first = page * query.page_size
+    return Chosen(
+        tuple(found[first : first + query.page_size]), len(found), len(every), page, pages
+    )
+
+
+def _matches(line: TopicLine, query: Query) -> bool:
+    if query.only_unwell and line.is_well:
+        return False
+    pattern = query.pattern
+    if not pattern:
+        return True
+    names = (line.kafka_name, line.name)
+    if any(sign in pattern for sign in "*?["):
+        return any(fnmatchcase(name, pattern) for name in names)
+    return any(pattern in name for name in names)

@@ -1,0 +1,55 @@
+"""A frame as text: tables for a terminal, or for a script that reads lines."""
+
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Column, Table
+from rich.text import Text
+
+from tidemark_cli.top import pages
+from tidemark_cli.top.pages import Bar, Cell, View
+from tidemark_cli.top.ranges import Place, Range, cells
+
+BAR_WIDTH = 40
+#: Each place looks otherwise without colours, too.
+GLYPHS = {Place.REMOTE: "░", Place.BOTH: "▒", Place.LOCAL: "█", Place.NOWHERE: "?"}
+STYLES = {Place.REMOTE: "cyan", Place.BOTH: "green", Place.LOCAL: "yellow", Place.NOWHERE: "red"}
+LEGEND = "░ remote only  ▒ both  █ local only"
+
+
+def frame(view: View) -> RenderableType:
+    """All of it."""
+    parts: list[RenderableType] = [*map(Text, view.heading)]
+    parts += [Text(f"! {problem}", "red") for problem in view.problems]
+    for table in view.tables:
+        parts += [_table(table), *map(Text, table.notes)]
+    if view.partitions:
+        parts.append(Text(LEGEND))
+    return Group(*parts)
+
+
+def print_frame(out: Console, view: View) -> None:
+    """Lines are as long as they have to be where nobody looks: a script cuts them itself."""
+    out.print(frame(view), soft_wrap=not out.is_terminal)
+
+
+def _table(shown: pages.Table) -> Table:
+    table = Table(*(Column(name, overflow="fold") for name in shown.columns), title=shown.title)
+    for row in shown.rows:
+        table.add_row(*map(cell_text, row))
+    return table
+
+
+def cell_text(cell: Cell) -> Text:
+    """One cell; names and messages are not markup."""
+    return bar(cell.ranges) if isinstance(cell, Bar) else Text(cell)
+
+
+def bar(found: Sequence[Range], width: int = BAR_WIDTH) -> Text:
+    """Where the offsets of a partition are."""
+    if not found:
+        return Text("no records")
+    drawn = Text()
+    for place, count in cells(found, width):
+        drawn.append(GLYPHS[place] * count, STYLES[place])
+    return drawn

@@ -1,0 +1,142 @@
+"""``python -m e2e.pods [PROVIDER]``: the charts, the images and the pods, on a real kubelet.
+
+The one run that needs more than an ordinary user's rights, and so not a part of the tests.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import FrameType
+
+from e2e.pods import kind
+from e2e.pods.commands import CommandFailed
+from e2e.pods.images import BROKER, OPERATOR, ROOT, Buildah, Docker, Image, build_all
+from e2e.pods.judged import judged
+from e2e.pods.kubernetes import Kubernetes
+from e2e.pods.node.debian import ensure_packages
+from e2e.pods.node.inside import Plan
+from e2e.pods.node.programs import ensure_node, ensure_pause
+from e2e.pods.node.sandbox import layout_of, remove_leftovers, run_inside
+from e2e.pods.progress import Progress
+from e2e.pods.providers import CannotRun, Machine, choose
+from e2e.pods.story import HELM_TIMEOUT_S, Story
+from tests.helm import Helm, ensure_helm
+from tidemark_cli.toolchain.cache import user_cache
+from tidemark_cli.toolchain.errors import ToolchainError
+from tidemark_cli.toolchain.programs import ensure_controlplane, ensure_minio
+
+KEPT = ROOT / "build" / "e2e"
+MEGABYTE = 1_000_000
+DOCKER_TIMEOUT_S = 20
+
+
+def machine() -> Machine:
+    """This one."""
+    programs = frozenset(name for name in ("kind", "docker", "apt-get") if shutil.which(name))
+    return Machine(
+        system=sys.platform,
+        root=os.geteuid() == 0,
+        debian="apt-get" in programs and Path("/etc/debian_version").exists(),
+        programs=programs,
+        docker_answers={"kind", "docker"} <= programs and _docker_answers(),
+    )
+
+
+def _docker_answers() -> bool:
+    try:
+        done = subprocess.run(
+            ["docker", "info"], capture_output=True, check=False, timeout=DOCKER_TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def on_node(progress: Progress) -> int:
+    """The exit status of a run on a node of our own."""
+    folder = user_cache() / "e2e"
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(folder)
+    layout = layout_of(folder, os.getpid())
+    layout.root.mkdir(mode=0o700)
+    try:
+        ensure_packages(progress)
+        programs = ensure_node(), ensure_pause()
+        ensure_helm()
+        kubectl = [str(ensure_controlplane()), "kubectl"]
+        buildah = Buildah(folder / "buildah", layout.root / "buildah")
+        buildah.prepare(progress)
+        images = build_all(buildah, ensure_minio(), layout.root / "images", progress)
+        tell_sizes(images, progress)
+        plan = Plan(
+            root=layout.root,
+            cgroup=layout.cgroup,
+            program=programs[0],
+            pause=programs[1],
+            kubectl=kubectl,
+            images=images,
+            figures=progress.figures,
+            began_s=progress.began_s,
+            kept=KEPT,
+        )
+        plan.write(layout.root / "plan.json")
+        return run_inside(["-m", "e2e.pods.node.inside", str(layout.root / "plan.json")])
+    finally:
+        remove_leftovers(folder)
+
+
+def on_kind(progress: Progress) -> int:
+    """The exit status of a run on a cluster of kind's."""
+    kubectl = [str(ensure_controlplane()), "kubectl"]
+    ensure_helm()
+    with tempfile.TemporaryDirectory() as folder:
+        images = build_all(Docker(), ensure_minio(), Path(folder), progress)
+        tell_sizes(images, progress)
+        with kind.created(progress) as cluster:
+            kubernetes = Kubernetes(kubectl, cluster.kubeconfig)
+            story = Story(
+                provider=cluster,
+                kubernetes=kubernetes,
+                helm=Helm(Path(folder, "helm"), cluster.kubeconfig, HELM_TIMEOUT_S),
+                images=images,
+                progress=progress,
+                reaches_pods=False,
+            )
+            return judged(story.tell, progress, cluster, kubernetes, KEPT)
+
+
+def tell_sizes(images: dict[str, Image], progress: Progress) -> None:
+    """Each of ours, with and without what is below it."""
+    for name in (OPERATOR, BROKER):
+        image = images[name]
+        short = name.rpartition("/")[2].partition(":")[0]
+        sizes = f"{image.size / MEGABYTE:.0f} MB ({image.own_size / MEGABYTE:.0f} above the base)"
+        progress.figure(f"{short} image", sizes)
+
+
+def main(arguments: list[str]) -> int:
+    """Choose, say why, run."""
+    progress = Progress()
+    try:
+        choice = choose(arguments[0] if arguments else "", machine())
+        progress.say(f"provider {choice.provider}: {choice.why}")
+        return {"kind": on_kind, "node": on_node}[choice.provider](progress)
+    except (CannotRun, CommandFailed, ToolchainError) as error:
+        print(f"make e2e: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        progress.say("interrupted; all that the run had made is gone")
+        return 130
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _stop)
+    sys.exit(main(sys.argv[1:]))

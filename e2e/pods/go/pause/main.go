@@ -1,0 +1,15 @@
+// Command pause does nothing until it is told to stop: the process that holds
+// a pod's namespaces while its containers come and go.
+package main
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, syscall.SIGINT, syscall.SIGTERM)
+	<-told
+}

@@ -1,0 +1,170 @@
+"""The images of a run: the project's own Dockerfiles, a client's, and MinIO.
+
+Docker builds them as they are, on the base that they name. Where there is no registry, buildah
+does, on a base made from Debian's packages: the runtime with Python alone, and the same with pip
+for the stage that installs. What comes out are docker archives, which any node can be given.
+"""
+
+import json
+import os
+import platform
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import kafka
+import pip
+
+from e2e.pods import archives
+from e2e.pods.commands import run
+from e2e.pods.progress import Progress
+
+ROOT = Path(__file__).parents[2]
+REPOSITORY = "e2e.tidemark.dev"
+TAG = "e2e"
+OPERATOR, BROKER, CLIENT, MINIO = (
+    f"{REPOSITORY}/{name}:{TAG}" for name in ("operator", "broker", "client", "minio")
+)
+OWN = {OPERATOR: "operator/Dockerfile", BROKER: "broker_image/Dockerfile"}
+BUILD_TIMEOUT_S = 900
+BASE_MAX_AGE_S = 7 * 24 * 3600
+MEGABYTE = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """``archive``: a docker archive; sizes in bytes, ``own_size`` without the base's layers."""
+
+    archive: Path
+    size: int
+    own_size: int
+
+
+class Builder(Protocol):
+    """What builds an image from a Dockerfile and a folder, and writes it as an archive."""
+
+    def build(self, name: str, dockerfile: Path, context: Path) -> None: ...
+
+    def save(self, name: str, archive: Path) -> None: ...
+
+
+def build_all(builder: Builder, minio: Path, folder: Path, progress: Progress) -> dict[str, Image]:
+    """Every image of a run by its name, as archives in ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    images: dict[str, Image] = {}
+    for name, dockerfile in OWN.items():
+        with progress.step(f"building {name}"):
+            builder.build(name, ROOT / dockerfile, ROOT)
+            images[name] = _saved(builder, name, folder)
+    with progress.step(f"building {CLIENT}"), tempfile.TemporaryDirectory() as context:
+        # Pure Python, so that it is the same package in any image.
+        shutil.copytree(Path(kafka.__file__).parent, Path(context, "kafka"))
+        builder.build(CLIENT, Path(__file__).with_name("client.Dockerfile"), Path(context))
+        images[CLIENT] = _saved(builder, CLIENT, folder)
+    archive = archives.of_program(folder / "minio.tar", MINIO, minio)
+    images[MINIO] = Image(archive, archive.stat().st_size, archive.stat().st_size)
+    return images
+
+
+def _saved(builder: Builder, name: str, folder: Path) -> Image:
+    archive = folder / f"{name.rpartition('/')[2].partition(':')[0]}.tar"
+    builder.save(name, archive)
+    sizes = archives.layer_sizes(archive)
+    return Image(archive, sum(sizes), sum(sizes[1:]))
+
+
+class Docker:
+    """docker, podman's docker, or whatever answers to that name."""
+
+    def build(self, name: str, dockerfile: Path, context: Path) -> None:
+        command = ["docker", "build", "--file", dockerfile, "--tag", name, context]
+        run(command, timeout_s=BUILD_TIMEOUT_S)
+
+    def save(self, name: str, archive: Path) -> None:
+        run(["docker", "save", "--output", archive, name], timeout_s=BUILD_TIMEOUT_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Buildah:
+    """buildah with a store of its own: ``cache`` keeps layers from run to run, ``state`` goes."""
+
+    cache: Path
+    state: Path
+    runtime: str = "localhost/runtime"
+    base: str = "localhost/base"
+
+    def prepare(self, progress: Progress) -> None:
+        """Make the base images. Raises CommandFailed."""
+        self.state.mkdir(parents=True, exist_ok=True)
+        self.cache.mkdir(parents=True, exist_ok=True)
+        policy = {"default": [{"type": "insecureAcceptAnything"}]}
+        (self.state / "policy.json").write_text(json.dumps(policy), encoding="utf-8")
+        tar = self.cache / f"base-{_codename()}.tar"
+        if not tar.exists() or time.time() - tar.stat().st_mtime > BASE_MAX_AGE_S:
+            with progress.step(f"making a base of Debian {_codename()} with Python"):
+                _debian(tar)
+        with progress.step("building the bases"), tempfile.TemporaryDirectory() as folder:
+            context = Path(folder)
+            os.link(tar, context / "base.tar") if _same_disk(tar, context) else shutil.copy(
+                tar, context / "base.tar"
+            )
+            self._bud(self.runtime, "FROM scratch\nADD base.tar /\n", context)
+            (context / "base.tar").unlink()
+            shutil.copytree(Path(pip.__file__).parent, context / "pip")
+            text = f"FROM {self.runtime}\nCOPY pip /usr/lib/python3/dist-packages/pip\n"
+            self._bud(self.base, text, context)
+
+    def build(self, name: str, dockerfile: Path, context: Path) -> None:
+        arguments = [f"--build-arg=BASE={self.base}", f"--build-arg=RUNTIME={self.runtime}"]
+        # The machine's own way to the package registry: where it is, and whom to trust.
+        lent = [path for path in ("/etc/pip.conf", "/etc/ssl/certs") if Path(path).exists()]
+        arguments += [f"--volume={path}:{path}:ro" for path in lent]
+        command = ["bud", "--layers", "--isolation=chroot", "--network=host", *arguments]
+        self._buildah(*command, "--file", dockerfile, "--tag", name, context)
+
+    def save(self, name: str, archive: Path) -> None:
+        archive.unlink(missing_ok=True)
+        self._buildah("push", name, f"docker-archive:{archive}:{name}")
+
+    def _bud(self, name: str, dockerfile: str, context: Path) -> None:
+        path = self.state / "Dockerfile"
+        path.write_text(dockerfile, encoding="utf-8")
+        self._buildah("bud", "--layers", "--file", path, "--tag", name, context)
+
+    def _buildah(self, verb: str, *arguments: str | Path) -> None:
+        store = ["--root", self.cache / "store", "--runroot", self.state / "run"]
+        policy = ["--signature-policy", self.state / "policy.json"]
+        command = ["buildah", *store, "--storage-driver", "overlay", verb, *policy, *arguments]
+        run(command, timeout_s=BUILD_TIMEOUT_S)
+
+
+def _debian(tar: Path) -> None:
+    """Debian with Python and what it needs, from the repositories that this machine's apt uses."""
+    fields = "deb $(REPO_URI) $(CODENAME) $(COMPONENT)"
+    command = ["apt-get", "indextargets", "--format", fields, "Created-By: Packages"]
+    lines = run([*command, "Origin: Debian", f"Architecture: {_architecture()}"]).splitlines()
+    sources = sorted({line for line in lines if line.split()[2].startswith(_codename())})
+    part = tar.with_suffix(".part.tar")
+    excluded = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/info/*")
+    options = [f"--dpkgopt=path-exclude={pattern}" for pattern in excluded]
+    options.append("--dpkgopt=force-unsafe-io")
+    # What python:slim has, too: compiled packages are linked with C++'s library.
+    packages = "--include=python3,ca-certificates,libstdc++6"
+    arguments = ["--variant=essential", "--quiet", packages, *options, _codename(), part, "-"]
+    run(["mmdebstrap", *arguments], stdin="\n".join(sources), timeout_s=BUILD_TIMEOUT_S)
+    part.replace(tar)
+
+
+def _codename() -> str:
+    return platform.freedesktop_os_release()["VERSION_CODENAME"]
+
+
+def _architecture() -> str:
+    return run(["dpkg", "--print-architecture"]).strip()
+
+
+def _same_disk(one: Path, other: Path) -> bool:
+    return one.stat().st_dev == other.stat().st_dev

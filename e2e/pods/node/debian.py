@@ -1,0 +1,66 @@
+"""What the node takes from Debian: containerd, runc and the plugins of the pod network, nftables
+for kube-proxy; and what builds images without a registry, buildah and mmdebstrap.
+
+They are installed as they are, and no service is started: the node runs a containerd of its own, in
+its own namespaces. Packages stay; nothing else of a run does.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+from e2e.pods.commands import run
+from e2e.pods.progress import Progress
+
+#: A program of each package, by which it is known to be there.
+PACKAGES = {
+    "containerd": "containerd",
+    "runc": "runc",
+    "containernetworking-plugins": "/usr/lib/cni/ptp",
+    "nftables": "nft",
+    "iproute2": "ip",
+    "mount": "mount",
+    "buildah": "buildah",
+    "mmdebstrap": "mmdebstrap",
+}
+# invoke-rc.d asks this program before it starts anything; 101 is "not allowed".
+POLICY = Path("/usr/sbin/policy-rc.d")
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+INSTALL_TIMEOUT_S = 600
+
+
+def missing_packages() -> list[str]:
+    """Those whose program is not there."""
+    return [name for name, program in PACKAGES.items() if not shutil.which(program, path=PATH)]
+
+
+def ensure_packages(progress: Progress) -> None:
+    """Install what is missing. Raises CommandFailed with what apt said."""
+    missing = missing_packages()
+    if not missing:
+        return
+    with progress.step(f"installing Debian's {', '.join(missing)} (no service is started)"):
+        made = _forbid_services()
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+        try:
+            for command in (
+                ["update"],
+                ["install", "--yes", "--no-install-recommends", *missing],
+            ):
+                run(
+                    ["apt-get", "-qq", *command],
+                    environment=environment,
+                    timeout_s=INSTALL_TIMEOUT_S,
+                )
+        finally:
+            if made:
+                POLICY.unlink(missing_ok=True)
+
+
+def _forbid_services() -> bool:
+    """Whether the policy was made here; one that is there is the administrator's and stays."""
+    if POLICY.exists():
+        return False
+    POLICY.write_text("#!/bin/sh\nexit 101\n", encoding="utf-8")
+    POLICY.chmod(0o755)
+    return True

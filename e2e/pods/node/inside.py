@@ -1,0 +1,78 @@
+"""What runs inside the namespaces: the node is started, and the story told on it."""
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from e2e.pods.images import Image
+from e2e.pods.judged import judged
+from e2e.pods.kubernetes import Kubernetes
+from e2e.pods.node.layout import Layout
+from e2e.pods.node.node import Node
+from e2e.pods.node.sandbox import prepare
+from e2e.pods.progress import Progress
+from e2e.pods.story import HELM_TIMEOUT_S, Story
+from tests.helm import Helm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the starter has made and found. ``program``: the node's binary."""
+
+    root: Path
+    cgroup: str
+    program: Path
+    pause: Path
+    kubectl: list[str]
+    images: dict[str, Image]
+    figures: list[str]
+    began_s: float
+    kept: Path
+
+    def write(self, path: Path) -> None:
+        """As JSON."""
+        path.write_text(json.dumps(asdict(self), default=str), encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> "Plan":
+        """As :meth:`write` left it."""
+        body: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        for name in ("root", "program", "pause", "kept"):
+            body[name] = Path(body[name])
+        images = body.pop("images").items()
+        parts = {
+            name: Image(Path(part["archive"]), part["size"], part["own_size"])
+            for name, part in images
+        }
+        return cls(**body, images=parts)
+
+
+def main(path: Path) -> int:
+    """The exit status of the run."""
+    plan = Plan.read(path)
+    layout = Layout(plan.root, plan.cgroup)
+    kubernetes = Kubernetes(plan.kubectl, layout.admin)
+    node = Node(layout, plan.program, plan.pause, kubernetes)
+    progress = Progress(began_s=plan.began_s, figures=plan.figures)
+    story = Story(
+        provider=node,
+        kubernetes=kubernetes,
+        helm=Helm(plan.root / "helm", layout.admin, HELM_TIMEOUT_S),
+        images=plan.images,
+        progress=progress,
+        reaches_pods=True,
+    )
+
+    def tell() -> None:
+        with progress.check("the node is Ready"):
+            prepare(layout)
+            node.start()
+        story.tell()
+
+    return judged(tell, progress, node, kubernetes, plan.kept)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,39 @@
+"""The node's own binary and the pause program, built once as the control plane's is."""
+
+from pathlib import Path
+
+from tidemark_cli.toolchain.build import Program, ensure_program
+from tidemark_cli.toolchain.cache import read_sources
+from tidemark_cli.toolchain.programs import CONTROLPLANE_TAGS, checkout, version_flags
+from tidemark_cli.toolchain.versions import required_go, required_module
+
+MODULE = Path(__file__).parents[1] / "go"
+# What the control plane's build has compiled is not compiled again.
+NODE_PACKAGES = 1300
+
+
+def _program(name: str, package: str, packages: int) -> Program:
+    sources = read_sources(MODULE)
+    go_mod = sources["go.mod"].decode()
+    version = required_module(go_mod, "k8s.io/kubernetes")
+    return Program(
+        name=name,
+        version=version,
+        needs_go=required_go(go_mod),
+        packages=packages,
+        tags=CONTROLPLANE_TAGS,
+        linker_flags=("-s", "-w", *version_flags(version)),
+        package=package,
+        folder=MODULE,
+        sources=sources,
+    )
+
+
+def ensure_node() -> Path:
+    """Every program of a node and its control plane. Raises ToolchainError."""
+    return ensure_program(_program("tidemark-e2e-node", ".", NODE_PACKAGES), checkout=checkout())
+
+
+def ensure_pause() -> Path:
+    """The first process of each pod. Raises ToolchainError."""
+    return ensure_program(_program("tidemark-e2e-pause", "./pause", 50), checkout=checkout())

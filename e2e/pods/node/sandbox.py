@@ -1,0 +1,184 @@
+"""The namespaces that a node lives in, so that nothing of it is left and nothing else is touched.
+
+Mounts, network, processes, host name: all are namespaces of one ``unshare``, and its first process
+is :func:`first_process`. When that one ends, however it ends, the kernel kills every other process
+and takes network and mounts away. What outlives it are the run's folder and its cgroups, which the
+starter removes (:func:`remove_leftovers`), also those of an earlier run that was killed.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from e2e.pods.commands import run
+from e2e.pods.node.addresses import DOMAIN, NODE, NODE_NAME
+from e2e.pods.node.layout import Layout
+
+CGROUPS = Path("/sys/fs/cgroup")
+PREFIX = "tidemark-e2e-"
+LEFTOVERS_TIMEOUT_S = 10
+#: How long the run inside may take to tell what happened, after it has been told to stop.
+STOP_TIMEOUT_S = 30
+#: Settings of the whole kernel that a kubelet changes where they are others. It is shown files that
+#: say what it wants to read, so that it changes none.
+SHOWN_SETTINGS = {
+    "vm/overcommit_memory": 1,
+    "vm/panic_on_oom": 0,
+    "kernel/panic": 10,
+    "kernel/panic_on_oops": 1,
+    "kernel/keys/root_maxkeys": 1_000_000,
+    "kernel/keys/root_maxbytes": 25_000_000,
+}
+_UNSHARE = (
+    "unshare",
+    "--mount",
+    "--net",
+    "--pid",
+    "--uts",
+    "--ipc",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+)
+
+
+def layout_of(folder: Path, pid: int) -> Layout:
+    """Of the run whose starter is ``pid``."""
+    return Layout(folder / f"{PREFIX}{pid}", f"/{PREFIX}{pid}")
+
+
+# ------------------------------------------------------------ outside
+
+
+def run_inside(command: Sequence[str]) -> int:
+    """Run ``command`` in namespaces of its own; its exit status.
+
+    A standard input that ends, as it does when this process dies, ends everything inside.
+    """
+    words = [*_UNSHARE, sys.executable, "-m", "e2e.pods.node.sandbox", *command]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
+        try:
+            return process.wait()
+        except BaseException:
+            # A terminal has told them all; whoever told this process alone means them, too.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(2)
+            if process.poll() is None and process.stdin is not None:
+                process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_TIMEOUT_S)
+            process.kill()
+            raise
+
+
+def remove_leftovers(folder: Path) -> None:
+    """The folders and cgroups of runs whose starter is gone, or is this process."""
+    names = {path.name for path in [*folder.glob(f"{PREFIX}*"), *_cgroups(f"{PREFIX}*")]}
+    for name in names:
+        pid = name.removeprefix(PREFIX)
+        if pid.isdigit() and int(pid) != os.getpid() and Path("/proc", pid).exists():
+            continue
+        for path in _cgroups(name):
+            _remove_cgroup(path)
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _cgroups(pattern: str) -> list[Path]:
+    """In the one hierarchy of version 2, or in each of version 1."""
+    return [*CGROUPS.glob(pattern), *CGROUPS.glob(f"*/{pattern}")]
+
+
+def _remove_cgroup(top: Path) -> None:
+    """From the leaves up; the kernel takes a moment to let go of processes that were killed."""
+    deadline_s = time.monotonic() + LEFTOVERS_TIMEOUT_S
+    while top.exists() and time.monotonic() < deadline_s:
+        folders = [path for path in top.rglob("*") if path.is_dir()]
+        for path in [*sorted(folders, reverse=True), top]:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        if top.exists():
+            time.sleep(0.1)
+
+
+# ------------------------------------------------------------ inside
+
+
+def first_process(command: Sequence[str]) -> int:
+    """Process 1 of the namespace: starts ``command``, waits for it, and buries whoever is left to
+    it, such as the shims of containers."""
+    child = subprocess.Popen([sys.executable, *command], stdin=subprocess.DEVNULL)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_stdin, args=(child.pid,), daemon=True).start()
+    while True:
+        pid, status = os.wait()
+        if pid == child.pid:
+            return os.waitstatus_to_exitcode(status) & 0xFF
+
+
+def _end_with_stdin(child: int) -> None:
+    while os.read(0, 1024):
+        pass
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, signal.SIGINT)
+    time.sleep(STOP_TIMEOUT_S / 2)
+    os._exit(1)
+
+
+def prepare(layout: Layout) -> None:
+    """What the namespaces need before the first program starts. Raises CommandFailed."""
+    run(["hostname", NODE_NAME])
+    _mounts(layout)
+    for command in (
+        ["ip", "link", "set", "lo", "up"],
+        # Not every kernel has dummy devices, and pods reach an address of any device.
+        ["ip", "address", "add", f"{NODE}/32", "dev", "lo"],
+        # A way to the addresses of Services, which become those of pods on it.
+        ["ip", "route", "add", "default", "dev", "lo", "src", NODE],
+    ):
+        run(command)
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("1", encoding="ascii")
+    for top in _cgroup_roots():
+        (top / layout.cgroup.lstrip("/")).mkdir(exist_ok=True)
+
+
+def _mounts(layout: Layout) -> None:
+    """A /run and a /var of the node's own, and nothing that changes the whole kernel's settings."""
+    upper, work = layout.data("var"), layout.data("var-work")
+    for path in (upper, work, layout.logs):
+        path.mkdir(parents=True, exist_ok=True)
+    for command in (
+        ["mount", "--make-rshared", "/"],
+        ["mount", "-t", "tmpfs", "tmpfs", "/run"],
+        [
+            *("mount", "-t", "overlay", "overlay"),
+            *("-o", f"lowerdir=/var,upperdir={upper},workdir={work}", "/var"),
+        ],
+    ):
+        run(command)
+    # Names of Services, for a client that runs on the node beside the pods.
+    names = layout.data("resolv.conf")
+    names.write_text(f"nameserver {NODE}\nsearch {DOMAIN}\noptions ndots:5\n", encoding="ascii")
+    run(["mount", "--bind", names, "/etc/resolv.conf"])
+    for name, value in SHOWN_SETTINGS.items():
+        shown = layout.data(name.replace("/", "."))
+        shown.write_text(f"{value}\n", encoding="ascii")
+        run(["mount", "--bind", shown, f"/proc/sys/{name}"])
+
+
+def _cgroup_roots() -> list[Path]:
+    """Each hierarchy of version 1 that is mounted, or the one of version 2."""
+    if (CGROUPS / "cgroup.controllers").exists():
+        return [CGROUPS]
+    return [path for path in CGROUPS.iterdir() if (path / "cgroup.procs").exists()]
+
+
+if __name__ == "__main__":
+    sys.exit(first_process(sys.argv[1:]))

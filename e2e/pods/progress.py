@@ -1,0 +1,62 @@
+"""What a run says while it goes on: each step as it begins and what it took, and one closing line.
+
+A run builds images and waits for pods, minutes in which nothing else would be seen. Times are
+seconds since the run began.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+class Failed(RuntimeError):
+    """A step did not come to what it should; the text says what was seen instead."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """The steps of one run. ``figures`` are printed at the end, in the order of their arrival.
+
+    ``began_s``: a monotonic time, shared by processes that tell of one run.
+    """
+
+    began_s: float = field(default_factory=time.monotonic)
+    passed: int = 0
+    failed: int = 0
+    figures: list[str] = field(default_factory=list)
+
+    def say(self, text: str) -> None:
+        """One line with the time."""
+        print(f"[{time.monotonic() - self.began_s:5.0f} s] {text}", flush=True)
+
+    def figure(self, name: str, value: object) -> None:
+        """A measure for the closing line."""
+        self.figures.append(f"{name} {value}")
+
+    @contextlib.contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        """Preparation: told, not counted."""
+        self.say(f"{what} …")
+        begun = time.monotonic()
+        yield
+        self.say(f"{what}: {time.monotonic() - begun:.1f} s")
+
+    @contextlib.contextmanager
+    def check(self, what: str) -> Iterator[None]:
+        """Something that is judged: counted, whichever way it ends."""
+        self.say(f"{what} …")
+        begun = time.monotonic()
+        try:
+            yield
+        except BaseException:
+            self.failed += 1
+            self.say(f"FAILED: {what}")
+            raise
+        self.passed += 1
+        self.say(f"ok: {what} ({time.monotonic() - begun:.1f} s)")
+
+    def closing(self) -> str:
+        """The figures, and the line that says how the run ended."""
+        taken = f"took {time.monotonic() - self.began_s:.0f} s"
+        return f"{', '.join([*self.figures, taken])}\n{self.passed} passed, {self.failed} failed"

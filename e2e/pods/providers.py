@@ -1,0 +1,86 @@
+"""Where the pods run: two providers of a Kubernetes cluster, and which one is taken.
+
+``kind`` is for people with Docker. ``node`` needs no Docker and no image registry: a control plane
+and a kubelet of this project's own building, on Debian's containerd, shut into namespaces that end
+with the run. The tests are the same on both.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+KINDS = ("kind", "node")
+
+
+class CannotRun(RuntimeError):
+    """This machine runs no pods; the text says what to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the choice depends on. ``programs``: those of the PATH that matter."""
+
+    system: str
+    root: bool
+    debian: bool
+    programs: frozenset[str]
+    docker_answers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A provider, and why it was taken."""
+
+    provider: str
+    why: str
+
+
+def choose(wanted: str, machine: Machine) -> Choice:
+    """The provider for ``wanted`` ("" for any). Raises :class:`CannotRun`; pure."""
+    why_not = {"kind": _why_not_kind(machine), "node": _why_not_node(machine)}
+    if wanted:
+        if wanted not in why_not:
+            raise CannotRun(f"PROVIDER={wanted}: it is one of {', '.join(KINDS)}")
+        if why_not[wanted]:
+            raise CannotRun(f"PROVIDER={wanted}: {why_not[wanted]}")
+        return Choice(wanted, "asked for")
+    if not why_not["kind"]:
+        return Choice("kind", "kind is installed and Docker answers")
+    if not why_not["node"]:
+        return Choice("node", f"root on Debian; no kind, for {why_not['kind']}")
+    raise CannotRun(
+        f"no provider can be had here.\n  kind: {why_not['kind']}\n  node: {why_not['node']}"
+    )
+
+
+def _why_not_kind(machine: Machine) -> str:
+    missing = [name for name in ("kind", "docker") if name not in machine.programs]
+    if missing:
+        return f"{' and '.join(missing)} must be installed"
+    return "" if machine.docker_answers else "Docker does not answer (`docker info`)"
+
+
+def _why_not_node(machine: Machine) -> str:
+    if machine.system != "linux":
+        return "it needs Linux"
+    if not machine.root:
+        return "it needs root, for namespaces, mounts and cgroups (sudo make e2e)"
+    return "" if machine.debian else "it takes containerd, runc and more from Debian's packages"
+
+
+class Provider(Protocol):
+    """A Kubernetes cluster of one node that runs."""
+
+    @property
+    def kubeconfig(self) -> Path:
+        """An administrator's."""
+
+    def load(self, archives: Mapping[str, Path]) -> None:
+        """Give the node the images: docker archives by name."""
+
+    def kill(self, container_id: str) -> None:
+        """``kill -9`` to the first process of a container."""
+
+    def logs(self) -> Sequence[Path]:
+        """What the node's own programs have written."""

@@ -1,0 +1,107 @@
+"""The screen of ``tidemark top``, driven by keys; what threads would read is handed to it."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import DataTable, Static
+
+from tests.unit.cli.top_objects import broker, cluster, condition, pieces, row, topic
+from tidemark_cli.top.app import TopApp
+from tidemark_cli.top.figures import Asked, Figures
+from tidemark_cli.top.holdings import BROKER, CLUSTER, SLICE, TOPIC
+from tidemark_cli.top.query import Query
+from tidemark_cli.top.ranges import Offsets
+from tidemark_cli.top.reader import Batch
+
+ENDPOINTS = [{"name": "PLAINTEXT", "host": "h", "port": 9092}]
+NAMES = [f"orders-{number}" for number in range(5)]
+
+
+class Handed:
+    """Batches that are there from the beginning; then nothing changes."""
+
+    def __init__(self, *batches: Batch) -> None:
+        self._batches = list(batches)
+
+    def read(self, wait_s: int) -> Iterator[Batch]:
+        while self._batches:
+            yield self._batches.pop(0)
+        # The screen waits before it asks again after a problem alone.
+        yield Batch(CLUSTER, problem="the API server does not answer")
+
+
+def ask(asked: Sequence[Asked], reached_at: Mapping[int, tuple[str, int]]) -> Figures:
+    told = Offsets(
+        log_start=0, local_start=50, tier_end=75, high_watermark=100, log_ends={1: 100, 2: 97}
+    )
+    assert reached_at == {1: ("h", 9092)}
+    return Figures({each.partition: told for each in asked}, ("broker 2 is not reached",))
+
+
+@pytest.fixture
+def app() -> TopApp:
+    topics = [topic(name, number) for number, name in enumerate(NAMES)]
+    topics[3] = topic("orders-3", 3, conditions=[condition("Ready", "False", "nobody [b]leads[/]")])
+    rows = [row(number) for number in range(5)]
+    batches = [
+        Batch(CLUSTER, [cluster()]),
+        Batch(BROKER, [broker(1, endpoints=ENDPOINTS)]),
+        Batch(TOPIC, topics),
+        Batch(SLICE, pieces(rows)),
+    ]
+    query = Query(sort="name", page_size=2)
+    return TopApp([Handed(*batches)], ask, interval_s=300, query=query, listener="")
+
+
+async def until(pilot: Pilot[None], holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():
+            await pilot.pause(0.02)
+
+
+def table(app: TopApp, name: str) -> DataTable[object]:
+    return app.query_one(f"#{name}", DataTable)
+
+
+def cells(app: TopApp, name: str) -> list[list[str]]:
+    found = table(app, name)
+    return [[str(cell) for cell in found.get_row_at(n)] for n in range(found.row_count)]
+
+
+def shown(app: TopApp) -> list[str]:
+    return [found[0] for found in cells(app, "topics")]
+
+
+def text(app: TopApp, name: str) -> str:
+    return str(app.query_one(f"#{name}", Static).content)
+
+
+async def test_topics_are_looked_through_and_their_partitions_shown(app: TopApp) -> None:
+    async with app.run_test(size=(160, 40)) as pilot:
+        await until(pilot, lambda: bool(cells(app, "partitions")))
+        assert text(app, "heading") == "cluster main: 2 brokers live"
+        assert cells(app, "brokers")[0][:3] == ["broker-1", "1", "True"]
+        assert shown(app) == ["orders-0", "orders-1"]
+
+        await until(pilot, lambda: "2: 3" in cells(app, "partitions")[0])
+        assert cells(app, "partitions")[0][4:] == ["0 to 100", "░" * 20 + "▒" * 10 + "█" * 10]
+        problems = ["the API server does not answer", "broker 2 is not reached"]
+        assert text(app, "problems").splitlines() == problems
+
+        await pilot.press("down")
+        await until(pilot, lambda: "orders-1: never" in text(app, "partitions-title"))
+        await pilot.press("n", "n", "n")
+        await until(pilot, lambda: shown(app) == ["orders-4"])
+        await pilot.press("p")
+        await until(pilot, lambda: shown(app) == ["orders-2", "orders-3"])
+        await pilot.press("w")
+        await until(pilot, lambda: shown(app) == ["orders-3"])
+        assert cells(app, "topics")[0][-1] == "nobody [b]leads[/]"
+        await pilot.press("w", "slash", *"rs-4", "enter")
+        await until(pilot, lambda: shown(app) == ["orders-4"])
+        await pilot.press("s")
+        await until(pilot, lambda: "by remote" in text(app, "topics-note"))
+        await pilot.press("escape", "q")
+    assert app.return_value is None

@@ -1,0 +1,260 @@
+"""A frame of ``tidemark top``: from objects and what brokers told, without reading anything."""
+
+import io
+import re
+from collections import Counter
+
+import pytest
+from rich.console import Console
+
+from tests.counted_calls import counted_calls, dearer
+from tests.unit.cli.top_objects import (
+    broker,
+    condition,
+    holding,
+    many,
+    piece,
+    pieces,
+    row,
+    topic,
+    topic_id,
+)
+from tidemark.ids import id_text
+from tidemark_cli.top import figures, pages
+from tidemark_cli.top.holdings import BROKER, SLICE, TOPIC, Holdings
+from tidemark_cli.top.page_html import page
+from tidemark_cli.top.query import SORTS, Query, choose
+from tidemark_cli.top.ranges import Offsets
+from tidemark_cli.top.text import print_frame
+
+DISABLING = {
+    "state": "Disabling",
+    "epoch": 3,
+    "policy": "Delete",
+    "pendingBrokers": [2],
+    "remainingSegments": 14,
+    "remoteSegments": 14,
+    "remoteBytes": 4096,
+}
+TOLD = {
+    ("orders", 0): Offsets(
+        log_start=0, local_start=600, tier_end=800, high_watermark=1000, log_ends={1: 1000, 2: 988}
+    )
+}
+
+
+def as_text(view: pages.View) -> str:
+    out = io.StringIO()
+    print_frame(Console(file=out, width=200), view)
+    return out.getvalue()
+
+
+def names(holdings: Holdings, query: Query) -> list[str]:
+    return [line.name for line in choose(holdings.lines.values(), query).lines]
+
+
+@pytest.mark.parametrize("first", ["topics", "slices"])
+@pytest.mark.parametrize("number", [0, None], ids=["id", "name"])
+def test_objects_may_come_in_any_order(first: str, number: int | None) -> None:
+    """A Topic whose status has no id yet is found by the name in its first row."""
+    holdings = Holdings()
+    rows = [row(0, name="orders"), row(0, 1, leader=-1), row(0, 64, replicas=(1, -1))]
+    arrivals = [(TOPIC, [topic("orders", number)]), (SLICE, pieces(rows))]
+    for kind, objects in arrivals if first == "topics" else reversed(arrivals):
+        holdings.put(kind, objects)
+    line = holdings.lines["orders"]
+    assert (line.partitions, line.leaderless, line.behind, line.placeholders) == (3, 1, 1, 1)
+    found = holdings.topic("orders")
+    assert found is not None
+    assert [each.partition for each in found.rows] == [0, 1, 64]
+
+
+def test_a_change_of_a_slice_changes_the_lines_of_its_topics() -> None:
+    slices = [piece("main-00", [row(0), row(1)]), piece("main-01", [row(0, 64)])]
+    holdings = holding([topic("orders", 0), topic("clicks", 1)], slices)
+    assert (holdings.leaders(1), holdings.replicas(2)) == (3, 3)
+    holdings.put(SLICE, [piece("main-00", [row(0, leader=-1, isr=()), row(1, leader=2)])])
+    assert (holdings.leaders(1), holdings.leaders(2), holdings.replicas(2)) == (1, 1, 3)
+    assert (holdings.lines["orders"].leaderless, holdings.lines["orders"].behind) == (1, 1)
+    holdings.put(SLICE, [piece("main-00", [row(1, leader=2)])])
+    assert (holdings.lines["orders"].partitions, holdings.lines["orders"].leaderless) == (1, 0)
+
+
+def test_what_is_gone_is_gone() -> None:
+    holdings = holding([topic("orders", 0), topic("clicks", 1)], pieces([row(0), row(1)]))
+    holdings.drop(TOPIC, ["clicks", "unknown"])
+    holdings.keep(SLICE, ())
+    holdings.keep(BROKER, {"broker-2"})
+    assert list(holdings.lines) == ["orders"]
+    assert holdings.lines["orders"].partitions == 0
+    assert [each["metadata"]["name"] for each in holdings.of_kind(BROKER)] == ["broker-2"]
+    assert (holdings.leaders(1), holdings.partitions) == (0, 0)
+
+
+def test_without_rows_a_topic_is_counted_by_its_status() -> None:
+    """Whoever may not read slices sees what the statuses say."""
+    counts = {"desired": 4, "placed": 3, "inSync": 3, "placeholders": 1}
+    line = holding([topic("orders", replicas=counts, partitionsPlaced=2)], []).lines["orders"]
+    assert (line.partitions, line.placeholders) == (2, 1)
+
+
+def test_a_slice_that_cannot_be_read_is_told() -> None:
+    bad = {"metadata": {"name": "main-00"}, "partitions": ["9|x"]}
+    holdings = holding([topic("orders")], [bad])
+    (problem,) = pages.view(holdings, Query()).problems
+    assert problem.startswith("PartitionSlice main-00: ")
+    holdings.put(SLICE, pieces([row(0)]))
+    holdings.drop(SLICE, ["main-00"])
+    assert pages.view(holdings, Query()).problems == ()
+
+
+def test_topics_are_filtered_sorted_and_turned_over() -> None:
+    tiering = {"state": "Enabled", "epoch": 1, "remoteBytes": 77}
+    topics = [
+        topic("b", 0, tiering=tiering),
+        topic("a", 1),
+        topic("c", 2, spec={"topicName": "orders.c"}),
+        topic("ill", 3, conditions=[condition("Ready", "False", "no broker")]),
+    ]
+    rows = [row(0), row(1), row(1, 1), row(2, isr=(1,)), row(3, replicas=(1, -1, -1))]
+    holdings = holding(topics, pieces(rows))
+    assert names(holdings, Query(sort="name")) == ["a", "b", "ill", "c"]
+    assert names(holdings, Query(sort="remote"))[0] == "b"
+    assert names(holdings, Query(sort="partitions"))[0] == "a"
+    assert names(holdings, Query(sort="placeholders"))[0] == "ill"
+    assert names(holdings, Query(sort="behind"))[:2] == ["ill", "c"]
+    assert names(holdings, Query()) == ["ill", "c", "a", "b"]
+    assert names(holdings, Query(pattern="order")) == ["c"]
+    assert names(holdings, Query(pattern="orders.*")) == ["c"]
+    assert names(holdings, Query(pattern="[ab]")) == ["a", "b"]
+    assert names(holdings, Query(only_unwell=True)) == ["ill", "c"]
+    chosen = choose(holdings.lines.values(), Query(sort="name", page=9, page_size=3))
+    assert ([line.name for line in chosen.lines], chosen.page, chosen.pages) == (["c"], 1, 2)
+    keys = [Query().sort]
+    query = Query()
+    for _ in SORTS:
+        query = query.sorted_otherwise()
+        keys.append(query.sort)
+    assert keys == [*SORTS, "trouble"]
+
+
+def test_a_frame_says_where_offsets_live_who_lags_and_what_is_not_well() -> None:
+    settled = condition("TieringSettled", "False", "waits for broker 2", "Disabling")
+    short = condition("FullyReplicated", "False", "1 waits for a broker")
+    obj = topic(
+        "orders",
+        conditions=[condition("Ready", "True", "served"), settled, short],
+        tiering=DISABLING,
+    )
+    holdings = holding([obj], pieces([row(0, replicas=(1, 2, 3, -1), isr=(1, 2))]), brokers=0)
+    late = [condition("Ready", "False", "no heartbeat")]
+    leaving = [condition("Ready", "True"), condition("Draining", "True", "3 replicas left")]
+    holdings.put(BROKER, [broker(1, conditions=late), broker(2, conditions=leaving, logBytes=9000)])
+    view = pages.view(holdings, Query(), detailed=["orders"], told=TOLD, problems=["broker 3 ..."])
+    assert view.heading == ("cluster main: 2 brokers live",)
+    assert view.problems == ("broker 3 ...",)
+    assert view.brokers.rows == (
+        ("broker-1", "1", "False", "1", "1", "-", "no heartbeat"),
+        ("broker-2", "2", "True", "0", "1", "9,000", "Draining: 3 replicas left"),
+    )
+    disabling = "Disabling (epoch 3), Delete; waits for brokers 2; 14 segments left"
+    assert view.topics.rows == (
+        ("orders", "True", disabling, "14 segments, 4,096 bytes", "1", "0", "1", "1",
+         "FullyReplicated: 1 waits for a broker"),
+    )  # fmt: skip
+    (table,) = view.partitions
+    assert table.title == f"orders: {disabling}"
+    assert table.rows[0][:5] == (
+        "0", "1 (epoch 4)", "1 2", "2: 12  3: ?  placeholder", "0 to 1,000",
+    )  # fmt: skip
+    said = as_text(view)
+    assert "░" * 24 + "▒" * 8 + "█" * 8 in said
+    assert "! broker 3 ..." in said
+
+
+def test_what_is_not_known_is_not_shown_as_zero() -> None:
+    holdings = holding([topic("orders")], pieces([row(0)]))
+    (table,) = pages.view(holdings, Query(), detailed=["orders", "unknown"]).partitions
+    assert table.rows == (("0", "1 (epoch 4)", "1 2", "2: ?", "?", "?"),)
+
+
+def test_of_many_partitions_those_that_need_somebody_are_shown() -> None:
+    rows = [row(0, number) for number in range(60)]
+    rows[58], rows[59] = row(0, 58, isr=(1,)), row(0, 59, leader=-1)
+    holdings = holding([topic("orders")], pieces(rows))
+    (table,) = pages.view(holdings, Query(), detailed=["orders"]).partitions
+    assert [each[0] for each in table.rows] == [*map(str, range(48)), "58", "59"]
+    assert table.notes == ("10 more partitions: tidemark status orders",)
+
+
+def test_brokers_are_asked_for_what_is_shown_alone() -> None:
+    found = holding([topic("orders")], pieces(row(0, number) for number in range(60)))
+    orders = found.topic("orders")
+    assert orders is not None
+    asked = figures.asked_of([orders] * 20)
+    assert len(asked) == figures.PARTITIONS_MAX
+    endpoints = [
+        {"name": name, "host": "h", "port": port}
+        for port, name in enumerate(("REPLICATION", "PLAINTEXT", "TEAM"))
+    ]
+    brokers = [broker(1, endpoints=endpoints), broker(2)]
+    assert figures.addresses(brokers) == {1: ("h", 1)}
+    assert figures.addresses(brokers, "TEAM") == {1: ("h", 2)}
+    told = figures.ask(asked[:1], {})
+    assert told.told == {}
+    assert told.problems == (
+        "broker 1 has not said where it is reached",
+        "broker 2 has not said where it is reached",
+    )
+
+
+def test_a_page_of_html_is_one_file_and_names_are_text() -> None:
+    evil = condition("Ready", "False", '<script src="https://x">&')
+    obj = topic("orders", conditions=[evil])
+    holdings = holding([obj], pieces([row(0), row(0, 1)]))
+    empty = Offsets(log_start=5, local_start=5, tier_end=None, high_watermark=5)
+    told = {**TOLD, ("orders", 1): empty}
+    view = pages.view(holdings, Query(), detailed=["orders"], told=told, problems=["<b>"])
+    written = page(view, "2026-01-02 03:04:05 UTC")
+    assert "<script" not in written
+    assert "&lt;script src=" in written
+    assert '<p class="problem">&lt;b&gt;</p>' in written
+    assert 'title="remote: 0 to 600; both: 600 to 800; local: 800 to 1,000"' in written
+    assert '<i class="remote" style="flex:600"></i>' in written
+    assert "no records" in written
+    assert "As of 2026-01-02 03:04:05 UTC." in written
+    # Nothing is fetched from anywhere.
+    assert not re.findall(
+        r"\b(?:src|href|url|@import)\b\s*[=(]", written.replace("&lt;script src=", "")
+    )
+
+
+def test_a_frame_costs_the_same_with_ten_thousand_topics() -> None:
+    """But for one pass over their lines, which matches and sorts them; and a change costs what it
+    touches. Those that need somebody come first."""
+
+    def cost(count: int) -> tuple[Counter[str], Counter[str]]:
+        holdings = holding(*many(count))
+        with counted_calls("tidemark_cli") as frame:
+            view = pages.view(holdings, Query(page_size=1), detailed=["orders-00000"])
+        assert [found[0] for found in view.topics.rows] == ["orders-00007"]
+        assert view.topics.notes[0].startswith(f"{count:,} of {count:,} topics, by trouble; page 1")
+        for name in ("_matches", "<lambda>", "TopicLine.is_well"):
+            assert frame.pop(name) == count
+        with counted_calls("tidemark_cli") as change:
+            holdings.put(TOPIC, [topic("orders-00003", 3)])
+        return frame, change
+
+    few, many_more = cost(100), cost(10_000)
+    assert dearer(few[0], many_more[0]) == {}
+    assert dearer(few[1], many_more[1]) == {}
+
+
+def test_of_a_topic_only_what_is_shown_is_kept() -> None:
+    obj = topic("orders", conditions=[condition("Ready", "False", "x" * 5000), condition("Z", "T")])
+    kept = holding([obj], []).topic("orders")
+    assert kept is not None
+    assert "managedFields" not in kept.obj["metadata"]
+    assert [each["type"] for each in kept.status["conditions"]] == ["Ready"]
+    assert len(kept.condition("Ready")["message"]) == 1000
+    assert kept.status["topicId"] == id_text(topic_id(0))
