@@ -10,8 +10,8 @@ SPARK  := $(VENV)/.spark
 ALL    := $(VENV)/.all
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo up spark test retest e2e coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-scale simulate fuzz \
-  histories release sbom pins crds pages docs conformance compatibility
+.PHONY: demo up spark test retest e2e e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-scale \
+  simulate fuzz histories release sbom pins crds argocd pages docs conformance compatibility
 .DEFAULT_GOAL := demo
 
 $(RUN): requirements/run.txt pyproject.toml
@@ -72,6 +72,7 @@ lint: $(ALL)
 	@$(BIN)/python -m tests.dead_code
 	@$(BIN)/python -m tidemark_operator.resources.crdgen --check crds
 	@$(BIN)/python -m tests.chart_files --check
+	@$(BIN)/python -m tests.argocd_files --check
 	@$(BIN)/python -m tidemark_operator.pages --check docs
 	@$(BIN)/python -m tidemark.configuration.page --check docs/configuration.md
 	@$(BIN)/python -m tidemark.metrics.page --check docs/metrics.md
@@ -137,6 +138,14 @@ release: $(ALL)
 crds: $(ALL)
 	@$(BIN)/python -m tidemark_operator.resources.crdgen crds
 	@$(BIN)/python -m tests.chart_files
+
+# What Argo CD is told of our kinds, from the scripts beside it.
+argocd: $(ALL)
+	@$(BIN)/python -m tests.argocd_files
+
+# Argo CD itself on a cluster of ours: built once (7 minutes of one core); needs git and a redis-server.
+e2e-argocd: $(ALL)
+	@$(BIN)/python -m tests.argocd
 
 # The pages of docs/ that are written from the code, and the chart's dashboards.
 pages: $(ALL)

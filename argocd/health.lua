@@ -1,0 +1,54 @@
+-- The health of every kind of tidemark.dev, by the conditions that all of them have: docs/argocd.md.
+-- An object that is being deleted never comes here: Argo CD itself says Progressing.
+local status = obj.status or {}
+local found = {}
+for _, condition in ipairs(status.conditions or {}) do
+  found[condition.type] = condition
+end
+
+local function is(name, value)
+  return found[name] ~= nil and found[name].status == value
+end
+
+local function health(verdict, condition)
+  local message = condition.reason
+  if condition.message and condition.message ~= "" then
+    message = message .. ": " .. condition.message
+  end
+  return {status = verdict, message = message}
+end
+
+-- What cannot be read never becomes the observed generation: the condition has its own. A
+-- rebuilding goes on by itself, once brokers have reported.
+local generation = obj.metadata.generation
+if is("Stalled", "True") and found.Stalled.observedGeneration == generation then
+  local goes_on = found.Stalled.reason == "Rebuilding"
+  return health(goes_on and "Progressing" or "Degraded", found.Stalled)
+end
+if found.Reconciling and found.Reconciling.reason == "Paused" then
+  return health("Suspended", found.Reconciling)
+end
+if status.observedGeneration ~= generation then
+  return {status = "Progressing", message = "the operator has not looked at this generation yet"}
+end
+for _, name in ipairs({"RemoteStorageReady", "TierIntegrity"}) do
+  if is(name, "False") then
+    return health("Degraded", found[name])
+  end
+end
+for _, name in ipairs({"Reconciling", "Draining"}) do
+  if is(name, "True") then
+    return health("Progressing", found[name])
+  end
+end
+local outcome = found.Ready or found.Succeeded
+if outcome == nil or outcome.status ~= "True" then
+  return health("Progressing", outcome or {reason = "Pending"})
+end
+-- Served all the same: what is amiss beside that is told, and fails no sync.
+for _, name in ipairs({"FullyReplicated", "TieringSettled", "TierSwept"}) do
+  if is(name, "False") then
+    return health("Healthy", found[name])
+  end
+end
+return health("Healthy", outcome)

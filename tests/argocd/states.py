@@ -1,0 +1,63 @@
+"""An object in every state that the table of reasons knows, as the operator would write it."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tests.argocd_files import KINDS
+from tidemark_operator.controller.status.conditions import Condition, condition, render, summary
+from tidemark_operator.controller.status.reasons import TABLE
+
+GENERATION = 3
+NOW_MS = 1_800_000_000_000
+
+
+def in_every_state(heading: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(reason, object) for each reason under a heading of the table, and each kind that it is
+    about. Conditions that the reason does not stand in are good."""
+    kinds = [
+        kind for kind in KINDS if heading == "Every kind" or re.search(rf"\b{kind}\b", heading)
+    ]
+    for reason in TABLE[heading]:
+        conditions = _of_row(reason.conditions, reason.name)
+        for kind in kinds:
+            foreign = "Ready" if kind == "RecordDeletion" else "Succeeded"
+            ours = [item for item in conditions if item.type != foreign]
+            yield reason.name, body(kind, status(kind, ours))
+
+
+def status(
+    kind: str, conditions: Sequence[Condition], *, generation: int = GENERATION
+) -> dict[str, Any]:
+    """A good status, with these conditions instead of its own."""
+    good = summary(ready=True, reason="Serving", message="well")
+    if kind == "RecordDeletion":
+        good[0] = condition("Succeeded", True, "Deleted", "gone")
+    merged = {item.type: item for item in [*good, *conditions]}
+    rendered = render(list(merged.values()), {}, generation=generation, now_ms=NOW_MS)
+    return {"observedGeneration": generation, "conditions": rendered}
+
+
+def body(kind: str, its_status: Any, *, generation: int = GENERATION) -> dict[str, Any]:
+    """An object, as JSON would have it."""
+    metadata = {"name": "it", "namespace": "ns", "generation": generation}
+    made = {"apiVersion": "tidemark.dev/v1alpha1", "kind": kind, "metadata": metadata}
+    plain: dict[str, Any] = json.loads(
+        json.dumps(made | ({} if its_status is None else {"status": its_status}))
+    )
+    return plain
+
+
+def _of_row(text: str, reason: str) -> list[Condition]:
+    """The conditions that a row of the table says the reason stands in."""
+    values = {"True": True, "False": False, "Unknown": None}
+    named = re.findall(r"\b([A-Z][A-Za-z]+)(?:=(True|False|Unknown))?(?=[,; ]|$)", text)
+    found = [
+        condition(name, values[value or "True"], reason, "said")
+        for name, value in named
+        if value or name == "Succeeded"
+    ]
+    if not found:
+        raise ValueError(f"no condition can be read out of {text!r}")
+    return found

@@ -1,0 +1,254 @@
+"""What Argo CD says of an object: for every reason that a condition may have, and for statuses that
+the operator's own rules make.
+
+A new reason (``controller/status/reasons.py``) fails this until it stands in :data:`VERDICTS`.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests import argocd_files, lua
+from tests.argocd import states
+from tests.argocd.states import GENERATION
+from tests.unit.controller.controller_world import (
+    KIP_409,
+    T0,
+    TIERED,
+    World,
+    broker,
+    cluster,
+    numbered_uuid,
+    topic,
+)
+from tidemark_operator.controller.deletion_values import DeletionInfo, Finished, Waiting
+from tidemark_operator.controller.model import TieringSpec
+from tidemark_operator.controller.status import broker_status, cluster_status, deletion_status
+from tidemark_operator.controller.status.conditions import condition, render, summary
+from tidemark_operator.controller.status.reasons import TABLE
+
+ROOT = Path(__file__).parents[3]
+#: As the table of reasons has the kinds; of what stands beside other conditions, beside good ones.
+VERDICTS = {
+    "Topic": {
+        "Healthy": "Serving Settled Progressing Stalled AllInSync Enabled Disabled "
+        "ReplicationFactorChanging Placeholders ReplicasBehind",
+        "Progressing": "Pending BrokersMissing Placing LeadersStarting PartitionsOffline "
+        "ElectionWaits StorageFailed Deleting Adopting Rebuilding Disabling",
+        "Suspended": "Paused",
+        "Degraded": "LastCopyMissing NameTaken AdoptionRequired AdoptionRefused SliceFull "
+        "ReplicationFactorWaits StorageUnavailable LocalRetentionTooLong Compacted NoProgress "
+        "ObjectDamaged",
+    },
+    # While it cannot be read or written to the tier a topic is served. What no leader can do
+    # without the tier is in Ready.
+    "Topic, as the leaders report of the tier": {
+        "Healthy": "TierIntegrity CustomMetadataTooLarge LocalDataMissing LogDiverged "
+        "ManifestNotFound ManifestPageNotFound ManifestCorrupt ManifestRefused ManifestContended "
+        "RemoteObjectMissing Fenced TopicDeleted RemoteLogError RemoteStorageNotConfigured "
+        "RemoteStorageNotVerified InvalidRemoteStorage WrongStore BucketMissing "
+        "BucketNotConfigured ForeignCustomMetadata StoreAccessDenied StoreFull "
+        "StorePermissionDenied StoreNotAFile StoreInputOutputError RemoteStorageUnavailable "
+        "StoreNotS3 StoreUnreachable StoreWithoutETags StoreError StoreDirectoryMissing "
+        "StoreDirectoryUnstable",
+        "Progressing": "TakingOverFromTier TierUnavailable StorageError",
+    },
+    "Broker": {
+        "Healthy": "Serving Registered ReplicasFailed RemoteStorageUnavailable Drained UpToDate",
+        "Progressing": "NeverRegistered Fenced ShutDown NotReached MovingReplicas "
+        "ReplicasCannotMove ReplicasInUse RestartWaits PodStarting",
+        "Degraded": "LogDirectoryFailed NodeIdTaken PodMissing PodRefused VolumeRefused",
+    },
+    "Cluster": {
+        "Healthy": "Serving Answering Swept OrphansLeft",
+        "Progressing": "Deleting NoBrokers NoBrokerReached Rebuilding",
+        "Degraded": "RemoteStorageUnavailable SecondCluster EpochsRunningOut EpochsExhausted "
+        "CertificatesUnusable SlicesMissing SlicesOfAnotherCluster SliceUnreadable SliceRefused "
+        "SlicesContended",
+    },
+    "RecordDeletion": {
+        "Healthy": "Deleted DryRun Finished Progressing",
+        "Progressing": "Pending Resolving Deleting TopicNotFound TopicNotReady PartitionsOffline",
+        "Degraded": "PartitionUnknown PartitionsFailed TopicReplaced Timeout",
+    },
+    "User": {
+        "Healthy": "Usable",
+        "Progressing": "Pending BrokersNotTold",
+        "Degraded": "SecretTaken SecretRefused PasswordUnusable CertificatesUnusable LimitReached",
+    },
+    "Topic, Broker and Cluster": {"Degraded": "DeletionProtected"},
+    "Topic, Broker and User": {
+        "Progressing": "ClusterNotFound",
+        "Degraded": "ClusterNotControlled",
+    },
+    "Every kind": {
+        "Degraded": "Contended AccessDenied WriteRefused NotUnderstood DecisionNotStored "
+        "InternalError"
+    },
+}
+
+
+def health(kind: str, status: Any, *, generation: int = GENERATION) -> tuple[str, str]:
+    """Argo CD's word for it, and the message beside."""
+    return _health_of(states.body(kind, status, generation=generation))
+
+
+def _health_of(body: dict[str, Any]) -> tuple[str, str]:
+    found = lua.run(lua.customization("health", body["kind"]), body)
+    return found["status"], found["message"]
+
+
+def test_every_kind_has_the_same_script_but_the_internal_one() -> None:
+    definitions = [yaml.safe_load(path.read_text()) for path in (ROOT / "crds").glob("*.yaml")]
+    kinds = {definition["spec"]["names"]["kind"] for definition in definitions}
+    assert kinds - {"PartitionSlice"} == set(argocd_files.KINDS)
+    assert len({lua.customization("health", kind) for kind in argocd_files.KINDS}) == 1
+
+
+@pytest.mark.parametrize("heading", TABLE)
+def test_every_reason_has_a_health(heading: str) -> None:
+    expected = {
+        reason: verdict for verdict, names in VERDICTS[heading].items() for reason in names.split()
+    }
+    found = {}
+    for reason, body in states.in_every_state(heading):
+        found[reason] = _health_of(body)[0]
+        assert found[reason] == expected.get(reason), (body["kind"], reason)
+    assert found.keys() == expected.keys()
+
+
+# ---------------------------------------------------------------- generations
+
+
+def test_what_nobody_has_looked_at_is_in_progress() -> None:
+    assert health("Topic", None)[0] == "Progressing"
+    pending = {"conditions": [{"type": "Ready", "status": "Unknown", "reason": "Pending"}]}
+    assert health("Topic", pending)[0] == "Progressing"
+
+
+def test_good_conditions_of_a_former_spec_are_in_progress() -> None:
+    former = states.status("Topic", [], generation=GENERATION - 1)
+    assert health("Topic", former)[0] == "Progressing"
+
+
+def test_a_spec_that_was_refused_is_not_held_against_the_corrected_one() -> None:
+    refused = summary(ready=False, reason="NameTaken", message="taken", stalled=True)
+    former = states.status("Topic", refused, generation=GENERATION - 1)
+    assert health("Topic", former) == (
+        "Progressing",
+        "the operator has not looked at this generation yet",
+    )
+    assert health("Topic", states.status("Topic", refused)) == ("Degraded", "NameTaken: taken")
+
+
+def test_a_spec_that_cannot_be_read_is_refused_though_it_never_becomes_the_observed_one() -> None:
+    """As :mod:`tidemark_operator.reconcile.failures` writes it: beside the former status."""
+    former = states.status("Topic", [], generation=GENERATION - 1)
+    told = [condition("Stalled", True, "NotUnderstood", "no such key")]
+    kept = [item for item in former["conditions"] if item["type"] != "Stalled"]
+    stalled = render(told, former, generation=GENERATION, now_ms=T0)
+    assert health("Topic", former | {"conditions": [*kept, *stalled]}) == (
+        "Degraded",
+        "NotUnderstood: no such key",
+    )
+
+
+# ---------------------------------------------------------------- as the operator writes them
+
+
+def _topics(*node_ids: int, **fields: object) -> World:
+    return World(
+        brokers=[broker(node_id) for node_id in node_ids],
+        topics=[topic(generation=GENERATION, **fields)],
+        view=cluster(TIERED | KIP_409, remote_storage="{}"),
+    )
+
+
+def test_a_topic_that_is_served_and_waits_for_replicas_says_so() -> None:
+    verdict, message = health("Topic", _topics(1, 2).reconcile().status)
+    assert (verdict, message.split(":")[0]) == ("Healthy", "Placeholders")
+
+
+def test_a_topic_whose_tiering_is_turned_off_is_in_progress_until_brokers_have_acknowledged() -> (
+    None
+):
+    world = _topics(1, 2, 3, tiering_spec=TieringSpec(enabled=True))
+    assert health("Topic", world.reconcile().status)[0] == "Healthy"
+    off = dataclasses.replace(world.view(), tiering_spec=TieringSpec(), generation=GENERATION + 1)
+    world.state.put_topic(off)
+    verdict, message = health("Topic", world.reconcile().status, generation=GENERATION + 1)
+    assert verdict == "Progressing"
+    assert message.startswith("Disabling: turning tiering off")
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+def test_a_paused_topic_is_suspended_also_while_a_change_of_it_waits(behind: int) -> None:
+    world = _topics(1, 2, 3)
+    world.reconcile()
+    world.state.put_topic(dataclasses.replace(world.view(), paused=True))
+    paused = world.reconcile().status
+    verdict, message = health("Topic", paused, generation=GENERATION + behind)
+    assert verdict == "Suspended"
+    assert "tidemark.dev/paused" in message
+
+
+def test_a_broker_that_is_drained_is_in_progress_until_nothing_is_left() -> None:
+    world = _topics(1, 2, 3)
+    world.reconcile()
+    leaving = dataclasses.replace(broker(1), drain=True, generation=GENERATION)
+    world.state.put_broker(leaving)
+    status = broker_status(world.state, leaving, now_ms=T0).status
+    assert health("Broker", status)[0] == "Progressing"
+    empty = World(brokers=[leaving])
+    assert health("Broker", broker_status(empty.state, leaving, now_ms=T0).status)[0] == "Healthy"
+
+
+def test_a_cluster_whose_storage_is_refused_is_degraded() -> None:
+    good = World(brokers=[broker(1)])
+    status = cluster_status(good.state, generation=GENERATION, now_ms=T0).status
+    assert health("Cluster", status)[0] == "Healthy"
+    world = World(brokers=[broker(1)], view=cluster(storage_problem="the secret s is missing"))
+    status = cluster_status(world.state, generation=GENERATION, now_ms=T0).status
+    assert health("Cluster", status) == (
+        "Degraded",
+        "RemoteStorageUnavailable: the secret s is missing",
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "verdict"),
+    [
+        (Waiting(reason="TopicNotFound", message="no Topic"), "Progressing"),
+        (Waiting(reason="Paused", message="paused"), "Suspended"),
+        (Finished(succeeded=True, reason="Deleted", message="3 records"), "Healthy"),
+        (Finished(succeeded=False, reason="Timeout", message="timed out"), "Degraded"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.reason,
+)
+def test_a_record_deletion(step: Waiting | Finished, verdict: str) -> None:
+    view = DeletionInfo(
+        key="ns/purge",
+        uid=numbered_uuid(77),
+        generation=GENERATION,
+        topic_key="ns/topic-1",
+        targets=(),
+        created_ms=T0,
+    )
+    status = deletion_status(World().state, view, step, now_ms=T0).status
+    assert health("RecordDeletion", status) == (verdict, f"{step.reason}: {step.message}")
+
+
+# ---------------------------------------------------------------- differences
+
+
+def test_the_api_server_adds_nothing_to_a_spec() -> None:
+    """Else it would differ from the repository, where it stands in a list."""
+    for path in (ROOT / "crds").glob("*.yaml"):
+        for version in yaml.safe_load(path.read_text())["spec"]["versions"]:
+            fields = dict(version["schema"]["openAPIV3Schema"]["properties"])
+            fields.pop("status", None)
+            assert '"default":' not in json.dumps(fields), path.name
