@@ -72,6 +72,11 @@ class PodsApi:
         body = self.objects[STATEFUL_SET.kind, name]
         body["status"] = READY | {"observedGeneration": body["metadata"]["generation"]}
 
+    def addresses(self, name: str) -> str:
+        """Of the operators, as the broker's configuration says them."""
+        lines = self.objects[CONFIG_MAP.kind, name]["data"]["broker.properties"].splitlines()
+        return dict(line.split("=", 1) for line in lines)["controller.addresses"]
+
     def image(self, name: str) -> str:
         template = self.objects[STATEFUL_SET.kind, name]["spec"]["template"]
         return str(template["spec"]["containers"][0]["image"])
@@ -106,12 +111,12 @@ async def running(world: ShellWorld) -> tuple[PodKeeper, PodsApi]:
     return keeper, api
 
 
-def keeper_of(world: ShellWorld, api: PodsApi) -> PodKeeper:
+def keeper_of(world: ShellWorld, api: PodsApi, addresses: str = "op-0:9095") -> PodKeeper:
     client: Any = types.SimpleNamespace(api=api)
     services = dataclasses.replace(
         world.services,
         client=client,
-        controller_addresses="op-0:9095",
+        controller_addresses=addresses,
         leads=lambda: world.leads,
     )
     return PodKeeper(services, api.clock)
@@ -178,6 +183,25 @@ async def test_a_controller_that_has_not_heard_of_all_brokers_restarts_nobody(
     world.services.first_reports.presented(2)
     await keep(world, keeper, 1)
     assert api.image("broker-1") == "new"
+
+
+async def test_where_no_broker_knows_the_operators_a_stateful_set_that_is_deleted_is_made_anew(
+    world: ShellWorld,
+) -> None:
+    """Their addresses have changed, all at once. Nobody is restarted by whom no broker has
+    reached, and nobody would ever reach it: this is the way out."""
+    _, api = await running(world)
+    world.services.state.unreached = True
+    keeper = keeper_of(world, api, addresses="other-0:9095")
+    for node in (1, 2):
+        await keep(world, keeper, node)
+    assert api.addresses("broker-1") == api.addresses("broker-2") == "op-0:9095"
+    del api.objects[STATEFUL_SET.kind, "broker-1"]
+    api.now_s += CHECK_S
+    for node in (1, 2):
+        await keep(world, keeper, node)
+    assert (STATEFUL_SET.kind, "broker-1") in api.objects
+    assert (api.addresses("broker-1"), api.addresses("broker-2")) == ("other-0:9095", "op-0:9095")
 
 
 async def test_what_belongs_to_a_broker_is_in_its_namespace(world: ShellWorld) -> None:
