@@ -164,8 +164,9 @@ def _text(key: str, value: object, path: Path) -> str:
 
 
 def _parse_lines(text: str, path: Path) -> dict[str, str]:
+    # Only a newline ends a line: whatever else looks like one may stand in a value.
     entries: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         stripped = line.strip()
         if not stripped or stripped[0] in "#!":
             continue

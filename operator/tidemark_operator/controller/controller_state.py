@@ -104,6 +104,8 @@ class ControllerState:
         self.acknowledgements = Acknowledgements()
         #: No broker has reached this controller, though it has led for a while.
         self.unreached = False
+        #: Why brokers are not made, or what they have in common is not kept; "": they are.
+        self.brokers_problem = ""
         self.broker_epoch_max = 0
         self.users = Users()
         #: By which brokers answer names that nobody has; no part of what is compared or shown.

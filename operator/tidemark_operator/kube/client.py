@@ -59,22 +59,28 @@ class KubeApi:
         """One object, read from the store of the API server (not from a cache)."""
         return await self._call("GET", kind.path(namespace, name))
 
-    async def list_all(self, kind: Kind, namespace: str, *, label_selector: str = "") -> Listed:
-        """Every object of the kind in the namespace as of one moment."""
+    async def list_all(
+        self, kind: Kind, namespace: str, *, label_selector: str = "", name: str = ""
+    ) -> Listed:
+        """Every object of the kind in the namespace as of one moment; with ``name`` the one that
+        has it, for whoever may list and not get."""
         whole = Listed(resource_version=0)
-        async for page in self.pages(kind, namespace, label_selector=label_selector):
+        selectors = {
+            "labelSelector": label_selector,
+            "fieldSelector": name and f"metadata.name={name}",
+        }
+        async for page in self.pages(kind, namespace, selectors=selectors):
             whole.extend(page)
             whole.resource_version = page.resource_version
         return whole
 
     async def pages(
-        self, kind: Kind, namespace: str, *, label_selector: str = ""
+        self, kind: Kind, namespace: str, *, selectors: Mapping[str, str] | None = None
     ) -> AsyncGenerator[Listed, None]:
         """The same in chunks, one at a time: all of them are as of one moment, and no more than one
         has to be held. At least one comes. ``Expired`` when the reader takes minutes."""
-        query = {"limit": str(LIST_CHUNK)}
-        if label_selector:
-            query["labelSelector"] = label_selector
+        given = {name: text for name, text in (selectors or {}).items() if text}
+        query = {"limit": str(LIST_CHUNK), **given}
         while True:
             page = await self._call(
                 "GET", kind.path(namespace), query=query, timeout_s=LIST_TIMEOUT_S

@@ -55,6 +55,12 @@ class Unavailable(KubeError):
         self.retry_after_s = retry_after_s
 
 
+#: What trying again does not mend by itself: a person has to.
+REFUSALS = (Forbidden, Invalid, FieldConflict)
+
+#: How apimachinery begins what it says of an apply whose body is not of its kind's schema; the API
+#: server calls that a fault of its own (500).
+_UNTYPED = "failed to create typed patch object"
 #: The reason of a cause, as apimachinery names it.
 _HELD = "FieldManagerConflict"
 
@@ -72,8 +78,9 @@ _TYPES: dict[int, type[KubeError]] = {
 
 def error_of(status: int, body: bytes, retry_after: str | None, what: str) -> KubeError:
     """The error for an HTTP answer outside 2xx; the message is the server's own."""
-    message = f"{what}{_answered(status)}{_message_of(body)}"
-    kind = _TYPES.get(status)
+    said = _message_of(body)
+    message = f"{what}{_answered(status)}{said}"
+    kind = Invalid if status == 500 and said.startswith(_UNTYPED) else _TYPES.get(status)
     if kind is Conflict and _HELD in _causes_of(body):
         kind = FieldConflict
     if kind is not None:

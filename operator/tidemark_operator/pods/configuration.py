@@ -7,12 +7,14 @@ import hashlib
 
 from tidemark_operator.pods.identity import PodBroker
 from tidemark_operator.resources.broker_pod import BrokerPod, PodListener
+from tidemark_operator.resources.metadata import InvalidResource
 
 FILE = "broker.properties"
 CONFIG_FOLDER = "/etc/tidemark/broker"
 CERTIFICATE_FOLDER = "/etc/tidemark/certificate"
 LISTENERS_FOLDER = "/etc/tidemark/listeners"
 DATA_FOLDER = "/var/lib/tidemark"
+_ENDS_LINE = frozenset("\r\n")
 
 
 def listener_folder(listener: PodListener) -> str:
@@ -51,8 +53,13 @@ def entries(pod: BrokerPod, broker: PodBroker) -> dict[str, str]:
 
 
 def text(pod: BrokerPod, broker: PodBroker) -> str:
-    """The file, the same for the same configuration."""
-    return "".join(f"{key}={value}\n" for key, value in sorted(entries(pod, broker).items()))
+    """The file, the same for the same configuration. ``InvalidResource`` where a value would begin
+    a line of its own: admission refuses it, and this is what holds without it."""
+    found = sorted(entries(pod, broker).items())
+    for key, value in found:
+        if not _ENDS_LINE.isdisjoint(key + value):
+            raise InvalidResource(f"the value of {key} is more than one line: make it one")
+    return "".join(f"{key}={value}\n" for key, value in found)
 
 
 def digest(content: str) -> str:

@@ -5,7 +5,6 @@ selector cannot.
 """
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 from tidemark_operator.resources.names import API_VERSION, BROKER_LABEL, CLUSTER_LABEL
@@ -13,6 +12,8 @@ from tidemark_operator.resources.names import API_VERSION, BROKER_LABEL, CLUSTER
 #: Part of a manifest, as JSON.
 Json = dict[str, Any]
 
+#: Under which server-side apply knows the operator's own fields.
+MANAGER = "tidemark-operator-pods"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 OPERATOR = "tidemark-operator"
 
@@ -85,8 +86,3 @@ def cluster_labels(cluster: str) -> dict[str, str]:
         MANAGED_BY: OPERATOR,
         CLUSTER_LABEL: cluster,
     }
-
-
-def selector_text(labels: Mapping[str, str]) -> str:
-    """As ``labelSelector`` of a list."""
-    return ",".join(f"{name}={value}" for name, value in sorted(labels.items()))

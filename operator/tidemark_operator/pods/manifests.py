@@ -109,7 +109,7 @@ def _stateful_set(pod: BrokerPod, broker: PodBroker) -> Json:
             "serviceName": broker.name,
             "replicas": 1,
             "podManagementPolicy": "Parallel",
-            "updateStrategy": {"type": "RollingUpdate"},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}},
             "selector": {"matchLabels": broker.selector},
             "template": pod_template(pod, broker),
         },

@@ -1,6 +1,10 @@
-"""What a StatefulSet says of itself: whether its one pod is the wanted one, and ready."""
+"""What a StatefulSet says of itself: whose it is, whether its one pod is the wanted one, and
+ready."""
 
-from tidemark_operator.pods.identity import Json
+from tidemark_operator.pods.identity import MANAGER, Json
+
+_OF_THE_POD = ("template", "updateStrategy")
+_CONTENT = frozenset({"f:spec", "f:data", "f:binaryData"})
 
 
 def is_complete(stateful_set: Json) -> bool:
@@ -14,6 +18,31 @@ def is_complete(stateful_set: Json) -> bool:
 
 
 def replaces_pod(live: Json, wanted: Json) -> bool:
-    """Whether the pod is another one by ``wanted``; both as the API server answers, defaults and
-    all, so that nothing differs but what is to be."""
-    return bool(live["spec"]["template"] != wanted["spec"]["template"])
+    """Whether the pod may become another one by ``wanted``; both as the API server answers,
+    defaults and all, so that nothing differs but what is to be. A strategy that somebody has
+    changed may hold back a pod that was changed too: setting it back lets go."""
+    return any(live["spec"].get(part) != wanted["spec"].get(part) for part in _OF_THE_POD)
+
+
+def is_ours(live: Json, wanted: Json) -> bool:
+    """Whether a StatefulSet was made for this Broker: by its owner, or, where the Broker was made
+    again, by its labels. Either may have been taken off by hand."""
+    owners, labels = (live["metadata"].get(part) or () for part in ("ownerReferences", "labels"))
+    meta = wanted["metadata"]
+    uids = {each["uid"] for each in meta["ownerReferences"]}
+    return not uids.isdisjoint(each["uid"] for each in owners) or all(
+        name in labels and labels[name] == value for name, value in meta["labels"].items()
+    )
+
+
+def other_managers(live: Json) -> list[str]:
+    """Who else says what an object holds, by its ``managedFields``."""
+    return sorted(
+        {
+            str(entry.get("manager"))
+            for entry in live["metadata"].get("managedFields") or ()
+            if entry.get("manager") != MANAGER
+            and not entry.get("subresource")
+            and not _CONTENT.isdisjoint(entry.get("fieldsV1") or {})
+        }
+    )

@@ -5,8 +5,9 @@ import time
 
 from tidemark_operator.controller import draining, scaling
 from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.events import normal
+from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.scaling import Member, Placed
+from tidemark_operator.kube.errors import REFUSALS
 from tidemark_operator.kube.kinds import (
     BROKER,
     CLUSTER,
@@ -14,12 +15,13 @@ from tidemark_operator.kube.kinds import (
     SERVICE,
     Json,
     Key,
+    Kind,
     key_of,
 )
 from tidemark_operator.objects.conversions import cluster_of
+from tidemark_operator.pods.identity import MANAGER
 from tidemark_operator.pods.made_brokers import broker_manifest, is_as_wanted, is_made
 from tidemark_operator.pods.manifests import ClusterObjects, cluster_objects
-from tidemark_operator.reconcile.pods import MANAGER
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.broker import parse_broker
 
@@ -27,6 +29,10 @@ from tidemark_operator.resources.broker import parse_broker
 LOOK_AGAIN_S = 3.0
 #: What somebody else has changed is set back within this time.
 CHECK_S = 60.0
+#: What the API server refuses waits for a person.
+REFUSED_S = 15.0
+#: Of a hundred brokers with one template all are refused for the same.
+REFUSED_SHOWN = 3
 
 
 class MadeBrokers:
@@ -34,13 +40,24 @@ class MadeBrokers:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._refused: list[str] = []
         self._common: ClusterObjects | None = None
         self._common_until_s = 0.0
 
     async def keep(self, key: Key, body: Json) -> float | None:
-        """One step of a Cluster that stays; when to look again, in seconds."""
+        """One step of a Cluster that stays; when to look again, in seconds. What the API server
+        refuses is told in the Cluster's status, and is no reason to leave out the rest."""
+        former, self._refused = self._services.state.brokers_problem, []
         later_s = await self._scale(key, body["spec"].get("brokers"))
-        return (later_s or CHECK_S) if await self._keep_common(body) else later_s
+        has_pods = await self._keep_common(body)
+        problem = "; ".join(self._refused[:REFUSED_SHOWN])
+        self._services.state.brokers_problem = problem
+        if problem:
+            if problem != former:
+                event = warning(CLUSTER.kind, key.namespaced_name, "BrokersRefused", problem)
+                self._services.events.emit(event)
+            return REFUSED_S
+        return (later_s or CHECK_S) if has_pods else later_s
 
     async def remove(self, key: Key) -> None:
         """The Cluster goes, and no Topic needs brokers any more: neither do those stay that were
@@ -88,9 +105,9 @@ class MadeBrokers:
         if body is not None and is_as_wanted(body, manifest):
             return
         services = self._services
-        written = await services.client.api.apply(
-            BROKER, key.namespace, placed.name, manifest, manager=MANAGER, force=body is not None
-        )
+        written = await self._apply(BROKER, manifest, force=body is not None)
+        if written is None:
+            return
         services.objects.put(written)
         if body is None:
             services.queue.add(BROKER.key(f"{key.namespace}/{placed.name}"))
@@ -118,12 +135,22 @@ class MadeBrokers:
         now_s = time.monotonic()
         if wanted == self._common and now_s < self._common_until_s:
             return True
-        for kind, each in ((SERVICE, wanted.bootstrap), (DISRUPTION_BUDGET, wanted.budget)):
-            await self._services.client.api.apply(
-                kind, key.namespace, str(each["metadata"]["name"]), each, manager=MANAGER
-            )
-        self._common, self._common_until_s = wanted, now_s + CHECK_S
+        self._common = None
+        service = await self._apply(SERVICE, wanted.bootstrap)
+        if await self._apply(DISRUPTION_BUDGET, wanted.budget) is not None and service is not None:
+            self._common, self._common_until_s = wanted, now_s + CHECK_S
         return True
+
+    async def _apply(self, kind: Kind, body: Json, *, force: bool = False) -> Json | None:
+        """None: it was refused, and is told."""
+        meta = body["metadata"]
+        try:
+            return await self._services.client.api.apply(
+                kind, meta["namespace"], meta["name"], body, manager=MANAGER, force=force
+            )
+        except REFUSALS as error:
+            self._refused.append(f"{kind.kind} {meta['name']}: {error.said}")
+            return None
 
     def _brokers(self, key: Key) -> list[Json]:
         return [

@@ -11,12 +11,13 @@ a time, or two of them could see that nobody restarts.
 import asyncio
 import dataclasses
 import time
+from collections.abc import Callable, Iterable
 
 from tidemark_operator.controller import restarts
 from tidemark_operator.controller.events import normal
 from tidemark_operator.controller.model import NO_EPOCH
 from tidemark_operator.controller.pod_state import Hold, PodState
-from tidemark_operator.kube.errors import FieldConflict, Forbidden, Invalid
+from tidemark_operator.kube.errors import REFUSALS
 from tidemark_operator.kube.kinds import (
     BROKER,
     CONFIG_MAP,
@@ -28,20 +29,19 @@ from tidemark_operator.kube.kinds import (
     key_of,
 )
 from tidemark_operator.objects.conversions import cluster_of
-from tidemark_operator.pods.identity import PodBroker, cluster_labels, selector_text
+from tidemark_operator.pods.identity import MANAGER, PodBroker
 from tidemark_operator.pods.manifests import BrokerObjects, broker_objects
-from tidemark_operator.pods.rollout import is_complete, replaces_pod
+from tidemark_operator.pods.rollout import is_complete, is_ours, other_managers, replaces_pod
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.broker import Broker, parse_broker
 
-MANAGER = "tidemark-operator-pods"
 #: While a pod is being made, or waits for its turn.
 LOOK_AGAIN_S = 3.0
 #: What somebody else has changed is set back within this time.
 CHECK_S = 60.0
 #: What the API server refuses waits for a person.
 REFUSED_S = 15.0
-_REFUSALS = (Forbidden, Invalid, FieldConflict)
+_RENAME = "remove it, or make this Broker under another name"
 
 NO_ADDRESSES = (
     "the operator was not told under which addresses brokers reach it: start it with "
@@ -50,24 +50,28 @@ NO_ADDRESSES = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Kept:
-    """What was applied for a Broker, all of it, and until when that is taken for true (monotonic
-    seconds)."""
+class _Looked:
+    """What was wanted when a Broker's objects were last looked at, all of them, and until when that
+    need not be done again (monotonic seconds)."""
 
     objects: BrokerObjects
     until_s: float
 
 
 class PodKeeper:
-    """Of one term."""
+    """Of one term. ``clock``: monotonic seconds."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, clock: Callable[[], float] = time.monotonic) -> None:
         self._services = services
+        self._clock = clock
         self._turn = asyncio.Lock()
-        self._kept: dict[str, _Kept] = {}
+        self._looked: dict[str, _Looked] = {}
         #: Of brokers whose pods were replaced, the broker epoch until then: one that has it still
         #: has not come back, however ready its pod is, and however alive it seems.
         self._replaced: dict[str, int] = {}
+        #: The namespace's StatefulSets by name, as last listed, for all whose pods are being made.
+        self._listed: dict[str, Json] = {}
+        self._listed_until_s = 0.0
 
     async def keep(self, body: Json) -> float | None:
         """See to one Broker's pod; when to look again, in seconds."""
@@ -82,23 +86,39 @@ class PodKeeper:
             services.state.pods[node_id] = PodState(name=f"{name}-0", missing=NO_ADDRESSES)
             return None
         wanted = broker_objects(pod, self._identity(broker))
-        kept, now_s = self._kept.get(name), time.monotonic()
-        if kept is not None and kept.objects == wanted and now_s < kept.until_s:
-            return kept.until_s - now_s
-        self._kept.pop(name, None)
-        async with self._turn:
-            found = await self._look(broker, wanted)
+        found = self._waits(name, node_id, wanted)
+        if found is None:
+            async with self._turn:
+                found = await self._look(broker, wanted)
         services.state.pods[node_id] = found
         if found.hold is not None or found.restarting:
             return LOOK_AGAIN_S
         if found.refused or found.volume:
+            self._looked.pop(name, None)
             return REFUSED_S
-        self._kept[name] = _Kept(wanted, time.monotonic() + CHECK_S)
-        return CHECK_S
+        return self._looked[name].until_s - self._clock()
+
+    def _last(self, name: str, node_id: int, wanted: BrokerObjects) -> PodState | None:
+        """What the last look found, while that holds."""
+        looked = self._looked.get(name)
+        if looked is None or looked.objects != wanted or self._clock() >= looked.until_s:
+            return None
+        return self._services.state.pods.get(node_id)
+
+    def _waits(self, name: str, node_id: int, wanted: BrokerObjects) -> PodState | None:
+        """How it stands, if that is known without a call: all is well, or another turn is not over.
+        Brokers that wait are many, and come every few seconds. None: look."""
+        last = self._last(name, node_id, wanted)
+        if last is None or last.restarting:
+            return None
+        if last.hold is None:
+            return last
+        held = self._hold(node_id, self._seen_starting(node_id))
+        return None if held is None else dataclasses.replace(last, hold=held)
 
     def forget(self, name: str) -> None:
         """The Broker is gone."""
-        self._kept.pop(name, None)
+        self._looked.pop(name, None)
         self._replaced.pop(name, None)
 
     def _identity(self, broker: Broker) -> PodBroker:
@@ -113,50 +133,110 @@ class PodKeeper:
         )
 
     async def _look(self, broker: Broker, wanted: BrokerObjects) -> PodState:
-        """Apply what may be; what came of it."""
+        """Apply what may be; what came of it. Of a pod that was being made before only that is
+        asked, with one list for all of them."""
+        name = broker.metadata.name
+        last = self._last(name, broker.spec.node_id, wanted)
+        if last is not None and last.restarting:
+            if self._clock() >= self._listed_until_s:
+                await self._list()
+            live = self._listed.get(name)
+            if live is not None:
+                return dataclasses.replace(last, restarting=not is_complete(live))
+        self._looked.pop(name, None)
+        found = await self._applied(broker, wanted)
+        pause_s = REFUSED_S if found.volume else CHECK_S
+        self._looked[name] = _Looked(wanted, self._clock() + pause_s)
+        return found
+
+    async def _applied(self, broker: Broker, wanted: BrokerObjects) -> PodState:
         name, volume = f"{broker.metadata.name}-0", ""
         try:
             await self._apply(VOLUME_CLAIM, wanted.claim, force=True)
-        except _REFUSALS as error:  # the pod goes on with the volume that it has
+        except REFUSALS as error:  # the pod goes on with the volume that it has
             volume = f"claim {wanted.claim['metadata']['name']}: {error.said}"
         try:
             return await self._pod(broker, wanted, PodState(name=name, volume=volume))
-        except _REFUSALS as error:
+        except REFUSALS as error:
             return PodState(name=name, volume=volume, refused=error.said)
 
     async def _pod(self, broker: Broker, wanted: BrokerObjects, seen: PodState) -> PodState:
-        services = self._services
-        sets = await self._stateful_sets()
-        live = sets.pop(broker.metadata.name, None)
+        services, name, node_id = self._services, broker.metadata.name, broker.spec.node_id
+        live = await self._stateful_set(name)
         # What was there under these names, and is not ours, is not taken over.
+        theirs = await self._theirs(live, wanted)
+        if theirs:
+            return dataclasses.replace(seen, refused=theirs)
         ours = live is not None
         await self._apply(SERVICE, wanted.service, force=ours)
+        changes = False
         if live is not None:
             new = await self._apply(STATEFUL_SET, wanted.stateful_set, force=True, dry_run=True)
-            if replaces_pod(live, new):
-                held = self._hold(broker.spec.node_id, sets)
-                if held is not None:
-                    return dataclasses.replace(seen, hold=held)
-                text = f"pod {seen.name} is replaced: it is to be another one"
-                services.events.emit(normal(BROKER.kind, broker.metadata.key, "PodReplaced", text))
-                self._replaced[broker.metadata.name] = self._epoch(broker.spec.node_id)
+            changes = replaces_pod(live, new)
+        if changes:
+            await self._list()
+            held = self._hold(node_id, self._starting(node_id))
+            if held is not None:
+                return dataclasses.replace(seen, hold=held)
         await self._apply(CONFIG_MAP, wanted.config_map, force=ours)
-        written = await self._apply(STATEFUL_SET, wanted.stateful_set, force=ours)
+        if changes and not services.leads():  # it has had its time to be lost
+            return dataclasses.replace(seen, hold=Hold(unreached=True))
+        before = self._replaced.get(name)
+        if changes:
+            self._replaced[name] = self._epoch(node_id)
+        try:
+            self._listed_until_s = 0.0
+            written = await self._apply(STATEFUL_SET, wanted.stateful_set, force=ours)
+        except REFUSALS:  # nothing was written, so nobody has to come back
+            if before is None:
+                self._replaced.pop(name, None)
+            else:
+                self._replaced[name] = before
+            raise
+        if changes:
+            text = f"pod {seen.name} is replaced: it is to be another one"
+            services.events.emit(normal(BROKER.kind, broker.metadata.key, "PodReplaced", text))
         return dataclasses.replace(seen, restarting=not is_complete(written))
 
-    def _hold(self, node_id: int, sets: dict[str, Json]) -> Hold | None:
-        """``sets``: the StatefulSets of other Brokers. A new operator has yet to hear of all; one
-        whose Lease has ended may be followed by one that restarts another broker."""
-        services, names = self._services, self._pod_brokers()
+    async def _theirs(self, live: Json | None, wanted: BrokerObjects) -> str:
+        """Whose the objects of these names are, if not this Broker's. An apply without force would
+        join an object whose fields do not contradict, and have it deleted with the Broker."""
+        if live is not None:
+            if is_ours(live, wanted.stateful_set):
+                return ""
+            return f"StatefulSet {live['metadata']['name']} was not made for it: {_RENAME}"
+        for kind, body in ((SERVICE, wanted.service), (CONFIG_MAP, wanted.config_map)):
+            others = other_managers(await self._apply(kind, body, force=False, dry_run=True))
+            if others:
+                name = body["metadata"]["name"]
+                return f"{kind.kind} {name} belongs to {', '.join(others)}: {_RENAME}"
+        return ""
+
+    def _hold(self, node_id: int, starting: Iterable[int]) -> Hold | None:
+        """``starting``: other brokers whose pods are on their way. A new operator has yet to hear
+        of all; one whose Lease has ended may be followed by one that restarts another broker."""
+        services = self._services
         if not (services.leads() and services.first_reports.are_in):
             return Hold(unreached=True)
-        others = {other for name, other in names.items() if other != node_id}
-        starting = {
-            names[name]
-            for name, each in sets.items()
-            if name in names and not (is_complete(each) and self._is_back(name, names[name]))
-        }
-        return restarts.hold(services.state, node_id, others, starting)
+        others = {other for other in self._pod_brokers().values() if other != node_id}
+        return restarts.hold(services.state, node_id, others, set(starting))
+
+    def _starting(self, node_id: int) -> Iterable[int]:
+        """By the StatefulSets that were just listed, of whatever labels."""
+        for name, other in self._pod_brokers().items():
+            live = self._listed.get(name)
+            if other == node_id or live is None:
+                continue
+            if not (is_complete(live) and self._is_back(name, other)):
+                yield other
+
+    def _seen_starting(self, node_id: int) -> Iterable[int]:
+        """By what was seen of each of them last."""
+        for name, other in self._pod_brokers().items():
+            if other != node_id:
+                seen = self._services.state.pods.get(other)
+                if (seen is not None and seen.restarting) or not self._is_back(name, other):
+                    yield other
 
     def _is_back(self, name: str, node_id: int) -> bool:
         if self._replaced.get(name) == self._epoch(node_id):
@@ -177,14 +257,18 @@ class PodKeeper:
             if body["spec"].get("pod") and cluster_of(body) == name
         }
 
-    async def _stateful_sets(self) -> dict[str, Json]:
+    async def _stateful_set(self, name: str) -> Json | None:
         services = self._services
-        key = services.cluster_key
-        selector = selector_text(cluster_labels(key.name))
         found = await services.client.api.list_all(
-            STATEFUL_SET, key.namespace, label_selector=selector
+            STATEFUL_SET, services.cluster_key.namespace, name=name
         )
-        return {str(each["metadata"]["name"]): each for each in found}
+        return found[0] if found else None
+
+    async def _list(self) -> None:
+        services = self._services
+        found = await services.client.api.list_all(STATEFUL_SET, services.cluster_key.namespace)
+        self._listed = {str(each["metadata"]["name"]): each for each in found}
+        self._listed_until_s = self._clock() + LOOK_AGAIN_S
 
     async def _apply(self, kind: Kind, body: Json, *, force: bool, dry_run: bool = False) -> Json:
         meta = body["metadata"]

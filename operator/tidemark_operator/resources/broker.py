@@ -24,6 +24,7 @@ from tidemark_operator.resources.schema import (
     Count,
     Generation,
     Kube,
+    Rack,
     ResourceKind,
     Rule,
     SpecModel,
@@ -67,12 +68,8 @@ class BrokerSpec(SpecModel):
         Kube(format="int32"),
     ]
     rack: Annotated[
-        str | None,
-        Field(
-            min_length=1,
-            max_length=255,
-            description="Failure zone; replicas of a partition are spread over racks.",
-        ),
+        Rack | None,
+        Field(description="Failure zone; replicas of a partition are spread over racks."),
     ] = None
     drain: Annotated[
         bool | None,

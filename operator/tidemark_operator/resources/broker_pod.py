@@ -28,6 +28,7 @@ OWN_KEYS = (
     "node.id",
     "cluster.id",
     "broker.rack",
+    "rack",
     "log.dir",
     "listeners",
     "advertised.listeners",
@@ -37,6 +38,8 @@ OWN_KEYS = (
     "metrics.host",
     "metrics.port",
 )
+#: An annotation that loosens a container, as a field of the pod would.
+APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 REPLICATION_PORT = 9094
 METRICS_PORT = 8080
 #: More than a controlled shutdown waits for (``controlled.shutdown.max.ms``, 15 s), with the time
@@ -240,4 +243,12 @@ class BrokerPod(SpecModel):
     ] = None
     priority_class_name: ObjectName | None = None
     pod_labels: Labels = Field(default_factory=dict)
-    pod_annotations: Annotations = Field(default_factory=dict)
+    pod_annotations: Annotated[
+        Annotations,
+        Kube(
+            Rule(
+                rule=f"!self.exists(k, k.startsWith('{APPARMOR}'))",
+                message="the security of the pod is the operator's to set: no AppArmor profile",
+            )
+        ),
+    ] = Field(default_factory=dict)

@@ -29,6 +29,7 @@ from tidemark_operator.resources.schema import (
     Count,
     Generation,
     Kube,
+    Rack,
     ResourceKind,
     Rule,
     SpecModel,
@@ -161,7 +162,7 @@ class ClusterBrokers(SpecModel):
         Kube(format="int32"),
     ]
     racks: Annotated[
-        tuple[Annotated[str, Field(min_length=1, max_length=255)], ...] | None,
+        tuple[Rack, ...] | None,
         Field(
             max_length=16,
             description="A new broker is given the one with the fewest; it keeps it.",

@@ -108,6 +108,8 @@ class SpecModel(ApiModel):
 Int32 = Annotated[int, Field(le=INT32_MAX), Kube(format="int32")]
 Int64 = Annotated[int, Kube(format="int64")]
 Count = Annotated[int, Field(ge=0), Kube(format="int64")]
+#: A failure zone. It stands in a line of a broker's configuration: no control characters.
+Rack = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f]+$")]
 #: Kafka's text of a topic id: base64url without padding.
 TopicIdText = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{22}$")]
 #: A DNS subdomain (RFC 1123), as every object's name: it becomes part of a path of the API.

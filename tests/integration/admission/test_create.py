@@ -248,6 +248,21 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     # ------------------------------------------------------------------ Broker
     "negative node id": (broker(nodeId=-1), "should be greater than or equal to 0"),
+    "pod without AppArmor": (
+        broker_in_a_pod(
+            podAnnotations={"container.apparmor.security.beta.kubernetes.io/broker": "unconfined"}
+        ),
+        "the security of the pod is the operator's to set",
+    ),
+    "rack of two lines": (broker(rack="a\nnode.id=2"), "spec.rack"),
+    "broker in a pod that says its rack itself": (
+        broker_in_a_pod(config={"rack": "b"}),
+        "rack is set by the operator",
+    ),
+    "racks of two lines": (
+        cluster(brokers={"replicas": 1, "racks": ["a\nb"], "template": broker_pod()}),
+        "spec.brokers.racks",
+    ),
     "broker in a pod without a pod": (broker(workload="Pod"), "pod is set with workload: Pod"),
     "broker elsewhere with a pod": (broker(pod=broker_pod()), "pod is set with workload: Pod"),
     "name that is none of a pod's Service": (

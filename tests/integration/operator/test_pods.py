@@ -263,3 +263,17 @@ async def test_the_brokers_that_a_cluster_has_made_go_with_it(world: ClusterWorl
     await world.delete(CLUSTER, "demo")
     await world.until(lambda: world.gone(CLUSTER, "demo"), "the Cluster goes")
     assert await _brokers(world) == set()
+
+
+async def test_what_the_api_server_cannot_read_is_told_and_others_go_on(
+    world: ClusterWorld,
+) -> None:
+    """Affinity is passed on as it is written."""
+    await world.create_cluster()
+    await pods.start_operator(world)
+    await pods.create_broker(world, 1, affinity={"nodeAffinity": "a text"})
+    await pods.create_broker(world, 2, affinity={"noSuchField": {"a": "b"}})
+    await pods.create_broker(world, 3)
+    await pods.stateful_set(world, 3)
+    for node in (1, 2):
+        await world.condition(BROKER, f"broker-{node}", "Stalled", "True", "PodRefused")

@@ -55,6 +55,15 @@ def test_json_and_properties_mean_the_same(tmp_path: Path) -> None:
     assert config.replicates_encrypted
 
 
+@pytest.mark.parametrize("code", [0x0B, 0x0C, 0x1C, 0x1E, 0x85, 0x2028, 0x2029], ids=hex)
+def test_only_a_newline_begins_another_entry(tmp_path: Path, code: int) -> None:
+    """Admission keeps newlines out of a pod's configuration, and these went by it."""
+    path = tmp_path / "a.properties"
+    lines = [f"{key}={value}" for key, value in ENTRIES.items()]
+    path.write_text("\n".join([*lines, f"num.io.threads=8{chr(code)}cluster.id=another"]))
+    assert load(path, {}).cluster_id == ENTRIES["cluster.id"]
+
+
 def test_brokers_may_be_given_a_listener_of_their_own() -> None:
     listeners = "PLAINTEXT://0.0.0.0:9092, REPLICATION://10.0.0.1:9093"
     advertised = "REPLICATION://b1.local:9093"

@@ -3,32 +3,53 @@
 import copy
 import dataclasses
 import types
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 from tests.unit.operator_shell.shell_world import NAMESPACE, ShellWorld
 from tests.unit.pods.pod_values import POD
-from tidemark_operator.kube.kinds import BROKER, STATEFUL_SET, Json, Kind, Listed
+from tidemark_operator.kube.errors import Invalid, KubeError, Unavailable, error_of
+from tidemark_operator.kube.kinds import (
+    BROKER,
+    CONFIG_MAP,
+    SERVICE,
+    STATEFUL_SET,
+    Json,
+    Kind,
+    Listed,
+)
 from tidemark_operator.reconcile.pods import CHECK_S, LOOK_AGAIN_S, PodKeeper
 
 READY = {"readyReplicas": 1, "updatedReplicas": 1}
 
 
 class PodsApi:
-    """Server-side apply as far as a single writer sees it; ``calls`` are counted."""
+    """Server-side apply as far as a single writer sees it; ``calls`` are counted, and what is in
+    ``refuses`` (by kind) is not written. ``clock`` stands still."""
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str], Json] = {}
         self.calls = 0
+        self.refuses: dict[str, KubeError] = {}
+        self.now_s = 1000.0
+        self.before_writing: Callable[[Kind], None] = lambda _: None
+
+    def clock(self) -> float:
+        return self.now_s
 
     async def apply(
         self, kind: Kind, namespace: str, name: str, body: Json, *, dry_run: bool, **_: Any
     ) -> Json:
         self.calls += 1
         old = self.objects.get((kind.kind, name))
+        if not dry_run:
+            self.before_writing(kind)
+            if kind.kind in self.refuses:
+                raise self.refuses[kind.kind]
         new = copy.deepcopy(body)
+        new["metadata"]["managedFields"] = _fields(old)
         same = old is not None and old.get("spec") == new.get("spec")
         generation = 1 if old is None else old["metadata"]["generation"] + (not same)
         new["metadata"]["generation"] = generation
@@ -37,9 +58,13 @@ class PodsApi:
             self.objects[kind.kind, name] = new
         return new
 
-    async def list_all(self, kind: Kind, namespace: str, *, label_selector: str) -> Listed:
+    async def list_all(self, kind: Kind, namespace: str, *, name: str = "") -> Listed:
         self.calls += 1
-        found = [copy.deepcopy(body) for (of, _), body in self.objects.items() if of == kind.kind]
+        found = [
+            copy.deepcopy(body)
+            for (of, each), body in self.objects.items()
+            if of == kind.kind and name in ("", each)
+        ]
         return Listed(found, resource_version=1)
 
     def run(self, name: str) -> None:
@@ -47,9 +72,19 @@ class PodsApi:
         body = self.objects[STATEFUL_SET.kind, name]
         body["status"] = READY | {"observedGeneration": body["metadata"]["generation"]}
 
+    def addresses(self, name: str) -> str:
+        """Of the operators, as the broker's configuration says them."""
+        lines = self.objects[CONFIG_MAP.kind, name]["data"]["broker.properties"].splitlines()
+        return dict(line.split("=", 1) for line in lines)["controller.addresses"]
+
     def image(self, name: str) -> str:
         template = self.objects[STATEFUL_SET.kind, name]["spec"]["template"]
         return str(template["spec"]["containers"][0]["image"])
+
+
+def _fields(old: Json | None) -> list[Json]:
+    """Of an object that is somebody else's, theirs stay."""
+    return [] if old is None else old["metadata"].get("managedFields", [])
 
 
 @pytest.fixture
@@ -66,20 +101,25 @@ async def world() -> AsyncIterator[ShellWorld]:
 async def running(world: ShellWorld) -> tuple[PodKeeper, PodsApi]:
     """Both brokers are there, in pods that are ready."""
     api = PodsApi()
+    keeper = keeper_of(world, api)
+    for node in (1, 2):
+        assert await keep(world, keeper, node) == LOOK_AGAIN_S
+        api.run(f"broker-{node}")
+        api.now_s += LOOK_AGAIN_S
+        assert await keep(world, keeper, node) == CHECK_S - LOOK_AGAIN_S
+        await world.start_broker(node)
+    return keeper, api
+
+
+def keeper_of(world: ShellWorld, api: PodsApi, addresses: str = "op-0:9095") -> PodKeeper:
     client: Any = types.SimpleNamespace(api=api)
     services = dataclasses.replace(
         world.services,
         client=client,
-        controller_addresses="op-0:9095",
+        controller_addresses=addresses,
         leads=lambda: world.leads,
     )
-    keeper = PodKeeper(services)
-    for node in (1, 2):
-        assert await keep(world, keeper, node) == LOOK_AGAIN_S
-        api.run(f"broker-{node}")
-        assert await keep(world, keeper, node) == CHECK_S
-        await world.start_broker(node)
-    return keeper, api
+    return PodKeeper(services, api.clock)
 
 
 async def keep(world: ShellWorld, keeper: PodKeeper, node: int) -> float | None:
@@ -112,6 +152,7 @@ async def test_one_pod_is_replaced_and_the_other_waits_until_that_broker_is_back
         assert await keep(world, keeper, node) == LOOK_AGAIN_S
     assert (api.image("broker-1"), api.image("broker-2")) == ("new", POD["image"])
     api.run("broker-1")
+    api.now_s += LOOK_AGAIN_S
     await keep(world, keeper, 1)
     await keep(world, keeper, 2)
     assert api.image("broker-2") == POD["image"]
@@ -144,6 +185,154 @@ async def test_a_controller_that_has_not_heard_of_all_brokers_restarts_nobody(
     assert api.image("broker-1") == "new"
 
 
+async def test_where_no_broker_knows_the_operators_a_stateful_set_that_is_deleted_is_made_anew(
+    world: ShellWorld,
+) -> None:
+    """Their addresses have changed, all at once. Nobody is restarted by whom no broker has
+    reached, and nobody would ever reach it: this is the way out."""
+    _, api = await running(world)
+    world.services.state.unreached = True
+    keeper = keeper_of(world, api, addresses="other-0:9095")
+    for node in (1, 2):
+        await keep(world, keeper, node)
+    assert api.addresses("broker-1") == api.addresses("broker-2") == "op-0:9095"
+    del api.objects[STATEFUL_SET.kind, "broker-1"]
+    api.now_s += CHECK_S
+    for node in (1, 2):
+        await keep(world, keeper, node)
+    assert (STATEFUL_SET.kind, "broker-1") in api.objects
+    assert (api.addresses("broker-1"), api.addresses("broker-2")) == ("other-0:9095", "op-0:9095")
+
+
 async def test_what_belongs_to_a_broker_is_in_its_namespace(world: ShellWorld) -> None:
     _, api = await running(world)
     assert {body["metadata"]["namespace"] for body in api.objects.values()} == {NAMESPACE}
+
+
+# ------------------------------------------------------------------ other hands
+
+
+@pytest.mark.parametrize("part", ["labels", "ownerReferences"])
+async def test_what_somebody_has_taken_off_makes_nobody_lose_the_turn(
+    world: ShellWorld, part: str
+) -> None:
+    """StatefulSets were found by their labels: those that had lost one were all replaced at
+    once, as if there were no pod."""
+    keeper, api = await running(world)
+    for node in (1, 2):
+        api.objects[STATEFUL_SET.kind, f"broker-{node}"]["metadata"].pop(part)
+    change(world)
+    for node in (1, 2, 1, 2):
+        await keep(world, keeper, node)
+    assert (api.image("broker-1"), api.image("broker-2")) == ("new", POD["image"])
+
+
+async def test_a_strategy_that_held_a_pod_back_is_set_back_in_the_brokers_turn(
+    world: ShellWorld,
+) -> None:
+    """With the former strategy the pods that somebody has changed meanwhile are replaced."""
+    keeper, api = await running(world)
+    for node in (1, 2):
+        api.objects[STATEFUL_SET.kind, f"broker-{node}"]["spec"]["updateStrategy"] = {
+            "type": "OnDelete"
+        }
+    api.now_s += CHECK_S
+    for node in (1, 2):
+        await keep(world, keeper, node)
+    strategies = [
+        api.objects[STATEFUL_SET.kind, f"broker-{node}"]["spec"]["updateStrategy"]["type"]
+        for node in (1, 2)
+    ]
+    assert strategies == ["RollingUpdate", "OnDelete"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"), [(CONFIG_MAP, "f:data"), (SERVICE, "f:spec")], ids=["config", "service"]
+)
+async def test_an_object_of_the_name_that_contradicts_nothing_is_not_joined(
+    world: ShellWorld, kind: Kind, content: str
+) -> None:
+    """It was given an owner, and was deleted with the Broker."""
+    api = PodsApi()
+    theirs = {"manager": "somebody", "operation": "Apply", "fieldsV1": {content: {}}}
+    body: Json = {"metadata": {"generation": 1, "managedFields": [theirs]}, "status": {}}
+    api.objects[kind.kind, "broker-1"] = body
+    keeper = keeper_of(world, api)
+    await keep(world, keeper, 1)
+    assert "somebody" in world.services.state.pods[1].refused
+    assert api.objects[kind.kind, "broker-1"] is body
+    assert (STATEFUL_SET.kind, "broker-1") not in api.objects
+
+
+async def test_a_stateful_set_that_is_somebody_elses_is_left_alone(world: ShellWorld) -> None:
+    api = PodsApi()
+    body: Json = {"metadata": {"name": "broker-1", "generation": 1}, "spec": {}, "status": {}}
+    api.objects[STATEFUL_SET.kind, "broker-1"] = body
+    await keep(world, keeper_of(world, api), 1)
+    assert "was not made for it" in world.services.state.pods[1].refused
+    assert api.objects[STATEFUL_SET.kind, "broker-1"] is body
+
+
+# ------------------------------------------------------------------ what goes wrong in the middle
+
+
+async def test_a_lease_that_is_lost_in_the_middle_of_a_turn_ends_it(world: ShellWorld) -> None:
+    keeper, api = await running(world)
+
+    def lost(kind: Kind) -> None:
+        world.leads = kind is not CONFIG_MAP
+
+    api.before_writing = lost
+    change(world)
+    await keep(world, keeper, 1)
+    assert not world.leads
+    assert api.image("broker-1") == POD["image"]
+
+
+async def test_a_pod_that_was_refused_after_all_holds_nobody(world: ShellWorld) -> None:
+    """It never went, so it never came back, and the others waited for that."""
+    keeper, api = await running(world)
+    api.refuses[STATEFUL_SET.kind] = Invalid(422, "no")
+    change(world)
+    await keep(world, keeper, 1)
+    assert world.services.state.pods[1].refused == "no"
+    assert "PodReplaced" not in world.events.reasons
+    api.refuses.clear()
+    await keep(world, keeper, 2)
+    assert api.image("broker-2") == "new"
+
+
+# ------------------------------------------------------------------ what waiting costs
+
+
+async def test_brokers_that_wait_ask_nothing(world: ShellWorld) -> None:
+    """A hundred of them asked four questions each, and for all StatefulSets, every 3 s."""
+    keeper, api = await running(world)
+    change(world)
+    for node in (1, 2):
+        await keep(world, keeper, node)
+    before = api.calls
+    for _ in range(10):
+        await keep(world, keeper, 2)
+    assert api.calls == before
+
+
+async def test_one_list_is_for_all_whose_pods_start(world: ShellWorld) -> None:
+    api = PodsApi()
+    keeper = keeper_of(world, api)
+    for node in (1, 2):
+        await keep(world, keeper, node)
+    before = api.calls
+    for node in (1, 2, 1, 2):
+        assert await keep(world, keeper, node) == LOOK_AGAIN_S
+    assert api.calls == before + 1
+    api.now_s += CHECK_S
+    await keep(world, keeper, 1)
+    assert api.calls > before + 2, "what somebody has changed is set back all the same"
+
+
+def test_a_body_that_is_not_of_its_schema_is_refused_and_no_fault_of_the_server() -> None:
+    """Of an apply the API server says 500, which is asked again and never told."""
+    said = '{"message": "failed to create typed patch object (ns/b): .spec.a: field not declared"}'
+    assert isinstance(error_of(500, said.encode(), None, "PATCH b"), Invalid)
+    assert isinstance(error_of(500, b'{"message": "etcd"}', None, "PATCH b"), Unavailable)

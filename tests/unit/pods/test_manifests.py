@@ -10,6 +10,7 @@ from tidemark_operator.pods import configuration
 from tidemark_operator.pods.identity import PodBroker
 from tidemark_operator.pods.manifests import BrokerObjects, broker_objects, cluster_objects
 from tidemark_operator.pods.rollout import is_complete, replaces_pod
+from tidemark_operator.resources.metadata import InvalidResource
 
 RACK_KEY = "topology.kubernetes.io/zone"
 
@@ -80,6 +81,16 @@ def test_what_is_told_is_where_it_listens() -> None:
     assert found["listener.name.tls.tidemark.tls.directory"] in {m["mountPath"] for m in mounts}
     ports = {each["name"]: each["port"] for each in made.service["spec"]["ports"]}
     assert ports == {"l-tls": 9093, "l-plaintext": 9092, "replication": 9094, "metrics": 8080}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r"], ids=["newline", "carriage return"])
+@pytest.mark.parametrize("where", ["rack", "value", "key"])
+def test_no_value_begins_a_line_of_its_own(where: str, end: str) -> None:
+    text = f"a{end}cluster.id=another"
+    broker = dataclasses.replace(BROKER, rack=text) if where == "rack" else BROKER
+    config = {"value": {"num.io.threads": text}, "key": {text: "1"}}.get(where, {})
+    with pytest.raises(InvalidResource, match="more than one line"):
+        configuration.text(pod(config=config), broker)
 
 
 def test_another_configuration_is_another_pod_and_the_same_one_is_the_same() -> None:

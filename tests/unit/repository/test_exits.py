@@ -146,6 +146,8 @@ TAKEN = {
         "test_what_a_sweep_has_left_stands_in_a_condition_until_it_is_gone",
         "RemoteStorageUnavailable": _EXITS
         + "test_a_store_that_cannot_be_used_is_as_the_message_says",
+        "BrokersRefused": "unit/operator_shell/test_made_brokers.py::"
+        "test_what_is_refused_is_told_and_stops_nothing_else",
         "SecondCluster": _EXITS + "test_of_two_clusters_of_a_namespace_one_is_deleted",
         "CertificatesUnusable": "unit/operator_shell/test_pacemaker.py::"
         "test_an_authority_that_is_spoilt_later_stands_in_the_clusters_conditions",

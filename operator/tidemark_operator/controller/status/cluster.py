@@ -78,6 +78,9 @@ def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Co
             f"certificates are neither issued nor renewed: {problem} ({count(live, 'broker')} live)"
         )
         return summary(ready=False, reason="CertificatesUnusable", message=text, stalled=True)
+    refused = state.brokers_problem
+    if refused and not live:
+        return summary(ready=False, reason="BrokersRefused", message=refused, stalled=True)
     if not live:
         text = "no broker is live: start one (its nodeId needs a Broker object)"
         return summary(ready=False, reason="NoBrokers", message=text, reconciling=True)
@@ -104,6 +107,9 @@ def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Co
             "Cluster and move the topics there"
         )
         return summary(ready=True, reason="EpochsRunningOut", message=text, stalled=True)
+    if refused:
+        text += f"; {refused}"
+        return summary(ready=True, reason="BrokersRefused", message=text, stalled=True)
     return summary(ready=True, reason="Serving", message=text)
 
 

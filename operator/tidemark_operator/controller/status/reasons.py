@@ -556,6 +556,13 @@ CLUSTER = (
         "go on without a controller.",
         "See whether brokers run, and reach the operator's control address.",
     ),
+    Reason(
+        "BrokersRefused",
+        "Ready=False or True, Stalled=True",
+        "The API server does not take a Broker of spec.brokers, their Service or their budget: "
+        "admission refuses it, another object has the name, or somebody has changed it.",
+        "Do what the message says; everything else goes on.",
+    ),
     Reason("Answering", "RemoteStorageReady=True", "The remote tier answers.", _NOTHING),
     Reason(
         "RemoteStorageUnavailable",

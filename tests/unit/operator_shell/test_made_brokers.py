@@ -1,0 +1,93 @@
+"""The brokers that a Cluster asks for, where the API server does not take all of them."""
+
+import copy
+import dataclasses
+import types
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.unit.operator_shell.shell_world import NAMESPACE, ShellWorld
+from tests.unit.pods.pod_values import POD
+from tidemark_operator.controller.status import cluster_status
+from tidemark_operator.kube.errors import FieldConflict, Forbidden, Invalid, KubeError
+from tidemark_operator.kube.kinds import CLUSTER, Json, Kind
+from tidemark_operator.reconcile.made_brokers import CHECK_S, REFUSED_S, MadeBrokers
+
+MAIN = ShellWorld.key(CLUSTER, "main")
+
+
+class AppliesApi:
+    """Makes what is applied, or says why not, by name."""
+
+    def __init__(self) -> None:
+        self.refuses: dict[str, KubeError] = {}
+        self.applied: list[str] = []
+
+    async def apply(self, kind: Kind, namespace: str, name: str, body: Json, **_: Any) -> Json:
+        if name in self.refuses:
+            raise self.refuses[name]
+        self.applied.append(name)
+        made = copy.deepcopy(body)
+        made["metadata"] |= {"uid": str(uuid.uuid4()), "generation": 1, "resourceVersion": "1"}
+        return made
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[ShellWorld]:
+    made = ShellWorld()
+    made.make_cluster(brokers={"replicas": 3, "template": POD})
+    async with made.term():
+        yield made
+
+
+def brokers_of(world: ShellWorld, api: AppliesApi) -> MadeBrokers:
+    client: Any = types.SimpleNamespace(api=api)
+    return MadeBrokers(dataclasses.replace(world.services, client=client))
+
+
+def stalled(world: ShellWorld) -> tuple[str, str, str]:
+    state = world.services.state
+    conditions: Any = cluster_status(state, generation=1, now_ms=0).status["conditions"]
+    (found,) = [each for each in conditions if each["type"] == "Stalled"]
+    return found["status"], found["reason"], found["message"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Forbidden(403, "quota"), Invalid(422, "policy"), FieldConflict(409, "theirs")],
+    ids=["quota", "policy", "taken"],
+)
+@pytest.mark.parametrize("refused", ["broker-1", "main-bootstrap", "main-brokers"])
+async def test_what_is_refused_is_told_and_stops_nothing_else(
+    world: ShellWorld, refused: str, error: KubeError
+) -> None:
+    """The other brokers were not made, and the Cluster's status was written no more."""
+    api = AppliesApi()
+    api.refuses[refused] = error
+    keeper, body = brokers_of(world, api), world.known(CLUSTER, "main")
+    for _ in range(2):
+        assert await keeper.keep(MAIN, body) == REFUSED_S
+    wanted = {"broker-1", "broker-2", "broker-3", "main-bootstrap", "main-brokers"}
+    assert set(api.applied) == wanted - {refused}
+    status, reason, message = stalled(world)
+    assert (status, reason) == ("True", "BrokersRefused")
+    assert refused in message
+    assert error.message in message
+    assert world.events.reasons.count("BrokersRefused") == 1
+    api.refuses.clear()
+    assert await keeper.keep(MAIN, body) == CHECK_S
+    assert stalled(world)[0] == "False"
+
+
+async def test_at_rest_nothing_is_written(world: ShellWorld) -> None:
+    api = AppliesApi()
+    keeper, body = brokers_of(world, api), world.known(CLUSTER, "main")
+    await keeper.keep(MAIN, body)
+    before = len(api.applied)
+    for _ in range(5):
+        await keeper.keep(MAIN, body)
+    assert len(api.applied) == before
+    assert {each["metadata"]["namespace"] for each in keeper._brokers(MAIN)} == {NAMESPACE}
