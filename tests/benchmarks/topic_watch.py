@@ -2,18 +2,13 @@
 most of what the API server does."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
-
-import aiohttp
 
 from tests.benchmarks.topics import is_ready
 from tidemark_operator.kube.client import KubeApi
-from tidemark_operator.kube.kinds import TOPIC, Json
-
-Look = Callable[[Json], bool]
+from tidemark_operator.kube.informer import Informer
+from tidemark_operator.kube.kinds import TOPIC, Json, Key, Kind
 
 
 class TopicWatch:
@@ -67,34 +62,42 @@ class Seen:
         return self.ready and self.observed == self.generation
 
 
+class _Follower:
+    """Brings what the informer finds to where it is counted. A watch that the API server ends, as
+    it does with slow readers, goes on."""
+
+    def __init__(self, found: TopicWatch) -> None:
+        self._found = found
+        self.has_begun = asyncio.Event()
+
+    def asking(self, kind: Kind) -> int:
+        return 0
+
+    def listing(self, kind: Kind, version: int, known: int) -> None:
+        pass
+
+    def found(self, body: Json) -> None:
+        self._found.take("ADDED", body)
+
+    def brought(self, body: Json, gone: bool) -> None:
+        self._found.take("DELETED" if gone else "MODIFIED", body)
+
+    def listed(self, kind: Kind, present: set[Key], version: int) -> None:
+        names = {name for _, name in present}
+        for name in [each for each in self._found.seen if each not in names]:
+            del self._found.seen[name]
+        self.has_begun.set()
+
+
 @asynccontextmanager
 async def watching(api: KubeApi, namespace: str) -> AsyncIterator[TopicWatch]:
     """A watch from now on, while the block runs."""
-    found, client = TopicWatch(), api._client
-    listed = await api.list_all(TOPIC, namespace)
-    for body in listed:
-        found.take("ADDED", body)
-    path = f"{TOPIC.path(namespace)}?watch=1&resourceVersion={listed.resource_version}"
-    _, url, headers, _, _ = await client.param_serialize(
-        "GET", path, header_params={}, auth_settings=["BearerToken"]
-    )
-    answer: Any = await client.call_api("GET", url, headers, None, _request_timeout=_FOR_EVER)
-
-    async def read() -> None:
-        rest = b""
-        async for piece in answer.response.content.iter_any():
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                event = json.loads(line)
-                found.take(event["type"], event["object"])
-
-    reading = asyncio.create_task(read())
+    found = TopicWatch()
+    follower = _Follower(found)
+    reading = asyncio.create_task(Informer(api, TOPIC, namespace, follower).run())
     try:
+        await follower.has_begun.wait()
         yield found
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
-        answer.response.close()
-
-
-_FOR_EVER = aiohttp.ClientTimeout(None)
