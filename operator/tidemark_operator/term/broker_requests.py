@@ -18,6 +18,7 @@ from tidemark.wire import control, topics
 from tidemark_operator.controller import elections, epochs, isr, rebuilding, registration
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.held_states import HeldStates
+from tidemark_operator.controller.model import NO_EPOCH, BrokerInfo
 from tidemark_operator.engines.own_brokers import EngineListener, OwnBrokers
 from tidemark_operator.kube.kinds import USER
 from tidemark_operator.leadership.terms import (
@@ -104,9 +105,10 @@ class BrokerRequests(ControlHandler, EngineListener):
         if epochs.is_ahead(state, request):
             term.end(EpochTooLow(request.highest_controller_epoch))
             return refusal
+        found = state.brokers.get(request.broker_id)
         is_refused = registration.refusal(
             state,
-            state.brokers.get(request.broker_id),
+            found,
             request,
             session_alive=session_alive,
             connected=connected,
@@ -115,14 +117,20 @@ class BrokerRequests(ControlHandler, EngineListener):
             return dataclasses.replace(refusal, wants_states=request.has_states)
         if _is_duplicate(is_refused) and not self._overhear(term, request):
             return dataclasses.replace(refusal, wants_states=request.has_states)
-        response = await term.services.committer.try_decide(
-            lambda draft: registration.register(
+
+        def register(draft: Draft) -> control.BrokerRegistrationResponse:
+            # Whoever was admitted while this one waited is alive, unless it had its directory.
+            admitted = _epoch(draft.broker(request.broker_id)) != _epoch(found)
+            return registration.register(
                 draft,
                 request,
-                session_alive=session_alive,
-                connected=connected,
+                session_alive=session_alive or admitted,
+                connected=connected and not admitted,
                 session_timeout_ms=term.session_timeout_ms,
-            ),
+            )
+
+        response = await term.services.committer.try_decide(
+            register,
             f"the registration of broker {request.broker_id}",
         )
         if response is None:
@@ -417,6 +425,10 @@ async def _first_reports(services: Services) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(FIRST_REPORTS_S):
             await services.first_reports.wait()
+
+
+def _epoch(broker: BrokerInfo | None) -> int:
+    return NO_EPOCH if broker is None else broker.broker_epoch
 
 
 def _beat_request(

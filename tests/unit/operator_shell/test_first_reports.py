@@ -356,6 +356,31 @@ async def test_where_too_much_is_under_way_a_dead_broker_is_fenced_later(
             await many_turns()
 
 
+@pytest.mark.parametrize(
+    ("directory", "error"),
+    [(5, 0), (6, int(ErrorCode.duplicate_broker_registration))],
+    ids=["as another run in its directory", "beside it"],
+)
+async def test_of_two_processes_that_waited_one_is_admitted(
+    asked: Asked, directory: int, error: int
+) -> None:
+    """The second one came when the first was not alive yet; a directory has one process."""
+    services = asked.world.services
+    coming = [
+        asyncio.create_task(
+            asked.register(incarnation_id=numbered_uuid(process), directory_id=numbered_uuid(at))
+        )
+        for process, at in ((70, 5), (71, directory))
+    ]
+    await many_turns()
+    assert not any(each.done() for each in coming)
+    services.first_reports.presented(2)
+    async with asyncio.timeout(10):
+        first, second = await asyncio.gather(*coming)
+    assert first.error_code == 0
+    assert second.error_code == error
+
+
 async def test_an_isr_change_is_put_off_in_time_and_decided_when_it_comes_again(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
