@@ -110,7 +110,10 @@ class KubeApi:
         path = kind.path(namespace)
         what = f"watch of {path}"
         target = f"{path}?{urlencode(query)}"
-        timeout = aiohttp.ClientTimeout(None, connect=self._timeout_s, sock_read=silence_s)
+        # A server that does not end it is left; one that sends byte by byte is not silent.
+        timeout = aiohttp.ClientTimeout(
+            WATCH_S + silence_s, connect=self._timeout_s, sock_read=silence_s
+        )
         try:
             response = await self._send("GET", target, None, _JSON, timeout)
             if response.status != 200:

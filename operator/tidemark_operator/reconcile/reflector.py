@@ -131,7 +131,7 @@ class Reflector:
             services.background.spawn(("gone", node_id), self._let_others_lead(node_id))
 
     async def _let_others_lead(self, node_id: int) -> None:
-        await self._services.committer.try_decide(
+        await self._services.committer.until_decided(
             lambda draft: elections.broker_gone(draft, node_id),
             f"what broker {node_id} led, which is gone,",
         )

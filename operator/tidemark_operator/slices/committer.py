@@ -34,6 +34,8 @@ RETAKEN_MAX = 8
 #: A group that is worth waiting for waits while it grows, and no longer than this.
 LINGER_S = 3.0
 GROWS_WITHIN_S = 0.1
+#: What could not be stored, and does not come again by itself, is decided again this much later.
+AGAIN_S = 1.0
 
 
 class DecisionFailed(RuntimeError):
@@ -216,6 +218,22 @@ class Committer:
         except (TermEnded, DecisionFailed) as error:
             logger.info("%s was not decided: %s", what, error)
             return None
+
+    async def until_decided(
+        self, decide: Callable[[Draft], T], what: str, *, holds: Callable[[], bool] = lambda: True
+    ) -> T | None:
+        """Take a decision that does not come again: until it is stored. None: it ``holds`` no more,
+        or the term has ended."""
+        while holds():
+            try:
+                return await self.decide(decide)
+            except TermEnded as error:
+                logger.info("%s was not decided: %s", what, error)
+                return None
+            except DecisionFailed as error:
+                logger.warning("%s is decided again: %s", what, error)
+                await asyncio.sleep(AGAIN_S)
+        return None
 
     async def run(self, listener: CommitListener) -> None:
         """Serve the line until the term ends (raises why) or the task is cancelled."""

@@ -18,6 +18,7 @@ from tidemark.wire import control, topics
 from tidemark_operator.controller import elections, epochs, isr, rebuilding, registration
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.held_states import HeldStates
+from tidemark_operator.controller.model import NO_EPOCH, BrokerInfo
 from tidemark_operator.engines.own_brokers import EngineListener, OwnBrokers
 from tidemark_operator.kube.kinds import USER
 from tidemark_operator.leadership.terms import (
@@ -43,7 +44,7 @@ R = TypeVar("R")
 ERRORS_LOGGED_MAX = 3
 #: Longer than brokers need to come back, and shorter than they wait for an answer.
 FIRST_REPORTS_S = 8.0
-#: The end of a session that cannot be decided now is decided this much later.
+#: Where too much is under way the end of a session is decided this much later.
 FENCED_AGAIN_S = 1.0
 
 
@@ -76,6 +77,8 @@ class BrokerRequests(ControlHandler, EngineListener):
         self._expired: list[tuple[int, int]] = []
         #: Registrations whose session has ended, until they are decided about or come again.
         self._over: set[tuple[int, int]] = set()
+        #: What each broker's last heartbeat with news said.
+        self._said: dict[int, control.BrokerHeartbeatRequest] = {}
 
     def begin(self, term: RequestedTerm) -> None:
         """A term begins."""
@@ -86,6 +89,7 @@ class BrokerRequests(ControlHandler, EngineListener):
         self._term = None
         self._expired.clear()
         self._over.clear()
+        self._said.clear()
 
     # ------------------------------------------------------------ requests
 
@@ -101,9 +105,10 @@ class BrokerRequests(ControlHandler, EngineListener):
         if epochs.is_ahead(state, request):
             term.end(EpochTooLow(request.highest_controller_epoch))
             return refusal
+        found = state.brokers.get(request.broker_id)
         is_refused = registration.refusal(
             state,
-            state.brokers.get(request.broker_id),
+            found,
             request,
             session_alive=session_alive,
             connected=connected,
@@ -112,14 +117,20 @@ class BrokerRequests(ControlHandler, EngineListener):
             return dataclasses.replace(refusal, wants_states=request.has_states)
         if _is_duplicate(is_refused) and not self._overhear(term, request):
             return dataclasses.replace(refusal, wants_states=request.has_states)
-        response = await term.services.committer.try_decide(
-            lambda draft: registration.register(
+
+        def register(draft: Draft) -> control.BrokerRegistrationResponse:
+            # Whoever was admitted while this one waited is alive, unless it had its directory.
+            admitted = _epoch(draft.broker(request.broker_id)) != _epoch(found)
+            return registration.register(
                 draft,
                 request,
-                session_alive=session_alive,
-                connected=connected,
+                session_alive=session_alive or admitted,
+                connected=connected and not admitted,
                 session_timeout_ms=term.session_timeout_ms,
-            ),
+            )
+
+        response = await term.services.committer.try_decide(
+            register,
             f"the registration of broker {request.broker_id}",
         )
         if response is None:
@@ -274,28 +285,39 @@ class BrokerRequests(ControlHandler, EngineListener):
     def on_beat(self, broker_id: int, broker_epoch: int, beat: Beat) -> None:
         """A heartbeat with news, decided beside the intake. Who is heard of again before the end of
         its session was decided about is not dead."""
-        if not beat.loop_stalled:
-            self._over.discard((broker_id, broker_epoch))
-        self._beat(broker_id, broker_epoch, beat)
-
-    def _beat(self, broker_id: int, broker_epoch: int, beat: Beat) -> None:
-        """What says the same is decided once at a time, however it is said."""
         term = self._term
         if term is None:
             return
+        if not beat.loop_stalled:
+            self._over.discard((broker_id, broker_epoch))
         if beat.certificates:
             term.services.certificates.used[broker_id] = beat.certificates
-        present = term.services.state.controller_epoch
-        knows = beat.snapshot_controller_epoch == present
-        request = control.BrokerHeartbeatRequest(
-            broker_id=broker_id,
-            broker_epoch=broker_epoch,
-            snapshot_controller_epoch=present if knows else -1,
-            loop_age_ms=term.session_timeout_ms if beat.loop_stalled else 0,
-            want_shut_down=beat.want_shut_down,
+        request = _beat_request(term, broker_id, broker_epoch, beat)
+        self._said[broker_id] = request
+        self._follow(term, request)
+
+    def _follow(self, term: RequestedTerm, request: control.BrokerHeartbeatRequest) -> None:
+        """What says the same is decided once at a time, however it is said."""
+        deciding = self._decide_beat(term, request, self._said.get(request.broker_id))
+        term.services.background.spawn(("beat", request), deciding)
+
+    async def _decide_beat(
+        self,
+        term: RequestedTerm,
+        request: control.BrokerHeartbeatRequest,
+        said: control.BrokerHeartbeatRequest | None,
+    ) -> None:
+        """The next heartbeats say nothing new, so this is decided whatever it takes, until one says
+        something else than the last one had ``said``."""
+        if request.want_shut_down:
+            await term.services.first_reports.wait()
+        await term.services.committer.until_decided(
+            lambda draft: registration.heartbeat(
+                draft, request, session_timeout_ms=term.session_timeout_ms
+            ),
+            f"a heartbeat of broker {request.broker_id}",
+            holds=lambda: self._said.get(request.broker_id) in (said, request),
         )
-        name = ("beat", request)
-        term.services.background.spawn(name, _decide_beat(term, request))
 
     def on_expired(self, broker_id: int, broker_epoch: int) -> None:
         """A session ran out; all of one moment are fenced together."""
@@ -329,14 +351,9 @@ class BrokerRequests(ControlHandler, EngineListener):
         that have not come again until then."""
         await term.services.first_reports.wait()
         what = f"the end of the sessions of brokers {sorted(node for node, _ in gone)}"
-        decided = None
-        while term is self._term and decided is None:
-            decided = await term.services.committer.try_decide(
-                lambda draft: self._leave_dead(draft, gone if term is self._term else frozenset()),
-                what,
-            )
-            if decided is None:
-                await asyncio.sleep(FENCED_AGAIN_S)
+        decided = await term.services.committer.until_decided(
+            lambda draft: self._leave_dead(draft, gone if term is self._term else frozenset()), what
+        )
         self._over -= decided or frozenset()
 
     def _leave_dead(
@@ -381,7 +398,7 @@ class BrokerRequests(ControlHandler, EngineListener):
                 snapshot_controller_epoch=request.controller_epoch,
                 want_shut_down=broker.shutting_down,  # the answer says nothing of that
             )
-            self._beat(node_id, response.broker_epoch, beat)
+            self._follow(term, _beat_request(term, node_id, response.broker_epoch, beat))
 
     def on_users(self, node_id: int) -> None:
         """A broker knows the users: those that waited for the last one are looked at again."""
@@ -410,14 +427,21 @@ async def _first_reports(services: Services) -> None:
             await services.first_reports.wait()
 
 
-async def _decide_beat(term: RequestedTerm, request: control.BrokerHeartbeatRequest) -> None:
-    if request.want_shut_down:
-        await term.services.first_reports.wait()
-    await term.services.committer.try_decide(
-        lambda draft: registration.heartbeat(
-            draft, request, session_timeout_ms=term.session_timeout_ms
-        ),
-        f"a heartbeat of broker {request.broker_id}",
+def _epoch(broker: BrokerInfo | None) -> int:
+    return NO_EPOCH if broker is None else broker.broker_epoch
+
+
+def _beat_request(
+    term: RequestedTerm, broker_id: int, broker_epoch: int, beat: Beat
+) -> control.BrokerHeartbeatRequest:
+    """As far as it is decided about."""
+    present = term.services.state.controller_epoch
+    return control.BrokerHeartbeatRequest(
+        broker_id=broker_id,
+        broker_epoch=broker_epoch,
+        snapshot_controller_epoch=present if beat.snapshot_controller_epoch == present else -1,
+        loop_age_ms=term.session_timeout_ms if beat.loop_stalled else 0,
+        want_shut_down=beat.want_shut_down,
     )
 
 

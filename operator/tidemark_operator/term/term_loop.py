@@ -126,7 +126,7 @@ class TermLoop:
 
     def brought(self, body: Json, gone: bool) -> None:
         """A watch has brought an object."""
-        self._echoes.heard(body["kind"])
+        self._echoes.heard(str(body.get("kind")))
         self._take(body, gone)
 
     def asking(self, kind: Kind) -> int:
@@ -151,6 +151,14 @@ class TermLoop:
                 self._term.services.queue.add(key)
 
     def _take(self, body: Json, gone: bool) -> None:
+        """One that nobody understands keeps no other from being taken in."""
+        try:
+            self._take_in(body, gone)
+        except Exception:
+            meta = body.get("metadata")
+            logger.exception("a %s cannot be taken in: %.200s", body.get("kind"), meta)
+
+    def _take_in(self, body: Json, gone: bool) -> None:
         if self._term is not None:
             self._term.deliver(body, gone)
         elif gone:

@@ -28,7 +28,7 @@ from tidemark_operator.reconcile.first_reports import BOUND_TURNS, OTHERS_TURNS,
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.reconcile.workers import LastPass
 from tidemark_operator.settings import Settings
-from tidemark_operator.slices.committer import DecisionFailed
+from tidemark_operator.slices import committer
 from tidemark_operator.term import broker_requests
 from tidemark_operator.term.pacemaker import TICK_S, UNREACHED_TURNS, Pacemaker
 from tidemark_operator.term.term import Term
@@ -169,10 +169,10 @@ def leader_leaves(draft: Draft) -> None:
 
 
 async def test_no_row_is_written_whoever_wants_it(asked: Asked) -> None:
-    committer = asked.world.services.committer
+    line = asked.world.services.committer
     with nothing_is_written(asked):
-        deciding = asyncio.create_task(committer.decide(leader_leaves))
-        assert await committer.decide(lambda draft: len(draft.state.brokers)) == 2, "others go on"
+        deciding = asyncio.create_task(line.decide(leader_leaves))
+        assert await line.decide(lambda draft: len(draft.state.brokers)) == 2, "others go on"
         await many_turns()
         assert not deciding.done()
     all_report(asked)
@@ -267,24 +267,57 @@ async def test_a_heartbeat_that_says_that_all_stands_still_saves_nobody(asked: A
     assert not services.state.is_live(1)
 
 
-async def test_a_dead_broker_is_fenced_though_that_could_not_be_stored_at_first(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(broker_requests, "FENCED_AGAIN_S", 0)
-    services = asked.world.services
-    failures = [DecisionFailed("other writers kept changing the slices")] * 3
-    decide = services.committer.decide
+def stores_nothing_at_first(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other writers keep changing the slices, for a while."""
+    monkeypatch.setattr(committer, "AGAIN_S", 0)
+    failures = [committer.DecisionFailed("other writers kept changing the slices")] * 3
+    decide = asked.world.services.committer.decide
 
     async def fails_at_first(*arguments: Any) -> Any:
         if failures:
             raise failures.pop()
         return await decide(*arguments)
 
-    monkeypatch.setattr(services.committer, "decide", fails_at_first)
+    monkeypatch.setattr(asked.world.services.committer, "decide", fails_at_first)
+
+
+async def test_a_dead_broker_is_fenced_though_that_could_not_be_stored_at_first(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores_nothing_at_first(asked, monkeypatch)
     all_report(asked)
     expires(asked, 1)
     await many_turns()
-    assert not services.state.is_live(1)
+    assert not asked.world.services.state.is_live(1)
+
+
+async def test_a_broker_is_unfenced_though_that_could_not_be_stored_at_first(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next heartbeats say nothing new."""
+    state = asked.world.services.state
+    all_report(asked)
+    await asked.world.services.committer.decide(leader_leaves)
+    assert not state.is_live(1)
+    stores_nothing_at_first(asked, monkeypatch)
+    beat = Beat(snapshot_controller_epoch=state.controller_epoch)
+    asked.requests.on_beat(1, state.brokers[1].broker_epoch, beat)
+    await many_turns()
+    assert state.is_live(1)
+
+
+async def test_what_a_broker_no_longer_says_is_not_decided_later(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = asked.world.services.state
+    all_report(asked)
+    stores_nothing_at_first(asked, monkeypatch)
+    epoch = state.brokers[1].broker_epoch
+    asked.requests.on_beat(1, epoch, Beat())
+    asked.requests.on_beat(1, epoch, Beat(want_shut_down=True))
+    await many_turns()
+    assert the_row(asked).leader == 2
+    assert state.brokers[1].shutting_down, "it goes on wanting to stop"
 
 
 async def test_a_broker_that_says_too_much_keeps_no_other_from_being_fenced(
@@ -321,6 +354,31 @@ async def test_where_too_much_is_under_way_a_dead_broker_is_fenced_later(
     async with asyncio.timeout(10):
         while services.state.is_live(1):
             await many_turns()
+
+
+@pytest.mark.parametrize(
+    ("directory", "error"),
+    [(5, 0), (6, int(ErrorCode.duplicate_broker_registration))],
+    ids=["as another run in its directory", "beside it"],
+)
+async def test_of_two_processes_that_waited_one_is_admitted(
+    asked: Asked, directory: int, error: int
+) -> None:
+    """The second one came when the first was not alive yet; a directory has one process."""
+    services = asked.world.services
+    coming = [
+        asyncio.create_task(
+            asked.register(incarnation_id=numbered_uuid(process), directory_id=numbered_uuid(at))
+        )
+        for process, at in ((70, 5), (71, directory))
+    ]
+    await many_turns()
+    assert not any(each.done() for each in coming)
+    services.first_reports.presented(2)
+    async with asyncio.timeout(10):
+        first, second = await asyncio.gather(*coming)
+    assert first.error_code == 0
+    assert second.error_code == error
 
 
 async def test_an_isr_change_is_put_off_in_time_and_decided_when_it_comes_again(

@@ -13,7 +13,7 @@ from tests.loop_turns import many_turns
 from tests.unit.operator_shell.watched_server import WatchedApi, WatchedServer
 from tidemark.backoff import Backoff
 from tidemark_operator.kube import informer, lines
-from tidemark_operator.kube.client import KubeApi
+from tidemark_operator.kube.client import WATCH_S, KubeApi
 from tidemark_operator.kube.errors import Forbidden, KubeError, NotFound, Unavailable
 from tidemark_operator.kube.informer import Informer
 from tidemark_operator.kube.kinds import TOPIC, Json, Key, Kind
@@ -289,7 +289,8 @@ class Answer:
     async def param_serialize(self, *_: object, **__: object) -> tuple[object, ...]:
         return None, "", {}, None, None
 
-    async def call_api(self, *_: object, **__: object) -> "Answer":
+    async def call_api(self, *_: object, _request_timeout: Any) -> "Answer":
+        self.timeout = _request_timeout
         return self
 
     def iter_any(self) -> AsyncIterator[bytes]:
@@ -310,6 +311,7 @@ async def test_whoever_stops_watching_leaves_no_connection(taken: int) -> None:
         await anext(watch)
     await watch.aclose()
     assert answer.heard == ["abort", "close"]
+    assert answer.timeout.total == WATCH_S + 1, "none goes on for ever"
 
 
 # ---------------------------------------------------------------- lines

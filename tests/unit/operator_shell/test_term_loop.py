@@ -218,6 +218,21 @@ class NeverServed:
         yield Listed(resource_version=0)
 
 
+async def test_an_object_that_nobody_understands_keeps_no_other_from_being_taken_in(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shell = Shell()
+    cluster, topic = shell.make_cluster(), shell.make_topic("t")
+    for body in ({"kind": "Cluster"}, cluster):
+        shell.loop.arrived.append((body, False))
+    shell.loop.drain()
+    for body in ({"kind": "Topic", "metadata": None}, topic):
+        shell.loop.found(body)
+    assert shell.loop._objects.keys(CLUSTER)
+    assert shell.loop._objects.keys(TOPIC)
+    assert caplog.text.count("cannot be taken in") == 2
+
+
 async def test_what_was_deleted_while_its_watch_was_down_is_missed_in_the_list() -> None:
     shell = Shell()
     shell.make_cluster()
