@@ -68,7 +68,7 @@ def test_it_is_told_where_offsets_live_and_who_lags(
     assert places(found)[-1] is Place.LOCAL
     assert found.partitions[0].rows[0][4] == f"0 to {RECORDS:,}"
     assert found.problems == ()
-    assert [row[2] for row in found.brokers.rows] == ["True"] * 3
+    assert {row[2] for row in found.brokers.rows} == {"True"}
 
     folder = local_cluster.local.layout.root
     said = run(folder, "top", topic)  # nobody looks at a pipe, so it is printed once

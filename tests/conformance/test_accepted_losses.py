@@ -58,6 +58,8 @@ def test_the_copy_that_is_there_is_accepted_where_the_others_never_come_back(
         left = int(value.rpartition(":")[2])
         assert value.startswith(f"0={last}@")
         assert 0 < left < len(VALUES)
+        spec = cluster.kube.get("Topic", topic)["spec"]  # type: ignore[index]
+        cluster.kube.apply("Topic", topic, {**spec, "config": {"min.insync.replicas": "1"}})
         assert consume(cluster.bootstrap, topic, left) == VALUES[:left]
     finally:
         for node_id in (early, late, last):

@@ -12,7 +12,8 @@ VALUES = [b"value-%05d" % number for number in range(400)]
 
 
 def lose_half(cluster: Cluster, node_id: int, topic: str) -> None:
-    """What a power cut may leave of a log that was never synced."""
+    """What a power cut may leave of a log that was never synced, and of what was committed."""
+    cluster.log_folder(node_id, topic).with_name("replication-offset-checkpoint").unlink(True)
     segment = max(cluster.log_folder(node_id, topic).glob("*.log"))
     os.truncate(segment, segment.stat().st_size // 2)
 

@@ -68,7 +68,7 @@ VERDICTS = {
         "Progressing": "Deleting NoBrokers NoBrokerReached Rebuilding",
         "Degraded": "RemoteStorageUnavailable SecondCluster EpochsRunningOut EpochsExhausted "
         "CertificatesUnusable SlicesMissing SlicesOfAnotherCluster SliceUnreadable SliceRefused "
-        "SlicesContended",
+        "SlicesContended BrokersRefused",
     },
     "RecordDeletion": {
         "Healthy": "Deleted DryRun Finished Progressing",

@@ -20,7 +20,14 @@ from tidemark_broker.replication.hosting.removals import Removals
 from tidemark_broker.replication.hosting.remover import partition_error
 from tidemark_broker.replication.hosting.take_overs import TakeOvers
 from tidemark_broker.replication.metadata import TopicMetadata
-from tidemark_broker.replication.partition import Partition, ReplicaContext, Role, prefix, roles
+from tidemark_broker.replication.partition import (
+    Partition,
+    ReplicaContext,
+    Role,
+    in_sync,
+    prefix,
+    roles,
+)
 from tidemark_broker.replication.partition.state_file import StoredState
 from tidemark_broker.replication.threads import in_thread
 from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
@@ -164,6 +171,7 @@ class Placement:
             if config != partition.log.config:
                 partition.log.config = config
                 logger.info("%s: configuration changed", partition.tp)
+                in_sync.advance_high_watermark(partition)  # min.insync.replicas holds it back
 
 
 def _name_taken(other: Partition) -> str:
