@@ -57,7 +57,7 @@ e2e: $(ALL)
 
 # What failed in the last `make test`, once more, one test after the other, until one fails again.
 retest: $(ALL)
-	@$(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 1
+	@$(BIN)/python -m tests.retest
 
 # The same tests with the lines and branches that they reach, child processes included; slower.
 coverage: $(ALL)

@@ -88,7 +88,7 @@ def has_data(prometheus: Prometheus, query: str) -> bool:
 def test_every_query_returns_data(local_cluster: Cluster, tmp_path: Path) -> None:
     topic = local_cluster.new_topic(tiering={"enabled": True})
     watched = list(targets(local_cluster))
-    assert len(watched) == 1 + 2 * 3
+    assert len(watched) >= 1 + 2 * 3  # other tests add brokers
     with (
         something_wrong(local_cluster, topic),
         run_prometheus(tmp_path, watched, [FILE]) as prometheus,
