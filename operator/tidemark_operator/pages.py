@@ -6,12 +6,11 @@
 server is given; ``conditions.md`` from the table of reasons.
 """
 
-import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from tidemark.generated import command
 from tidemark_operator.controller.status.reasons import TABLE, Reason
 from tidemark_operator.resources.crdgen import structural_schema
 from tidemark_operator.resources.kinds import KINDS
@@ -147,21 +146,11 @@ def pages() -> dict[str, str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; exit status 1 when ``--check`` finds a difference."""
-    parser = argparse.ArgumentParser(prog="pages", description="Write generated pages of docs/.")
-    parser.add_argument("--check", action="store_true", help="compare only, write nothing")
-    parser.add_argument("folder", type=Path)
-    options = parser.parse_args(arguments)
-    stale = []
-    for name, text in pages().items():
-        path = options.folder / name
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
-            continue
-        stale.append(name)
-        if not options.check:
-            path.write_text(text, encoding="utf-8")
-    if options.check and stale:
-        sys.stderr.write(f"out of date, run make pages: {', '.join(stale)}\n")
-    return 1 if options.check and stale else 0
+    return command(
+        lambda folder: {folder / name: text for name, text in pages().items()},
+        "make pages",
+        arguments,
+    )
 
 
 if __name__ == "__main__":

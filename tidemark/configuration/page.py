@@ -3,15 +3,14 @@
 python -m tidemark.configuration.page [--check] FILE
 """
 
-import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 from tidemark.configuration import table
 from tidemark.configuration.key import ConfigKey
 from tidemark.configuration.problems import not_served
 from tidemark.configuration.values import BOOLEAN, INT32_MAX, INT64_MAX, TEXT, Number
+from tidemark.generated import command
 
 _HEAD = """# Configuration
 
@@ -136,17 +135,7 @@ def _only(key: ConfigKey) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; exit status 1 when ``--check`` finds a difference."""
-    parser = argparse.ArgumentParser(prog="page", description="Generate docs/configuration.md.")
-    parser.add_argument("--check", action="store_true", help="compare only, write nothing")
-    parser.add_argument("file", type=Path)
-    options = parser.parse_args(arguments)
-    if not options.check:
-        options.file.write_text(render(), encoding="utf-8")
-        return 0
-    if options.file.is_file() and options.file.read_text(encoding="utf-8") == render():
-        return 0
-    sys.stderr.write(f"{options.file} differs from the table: make pages\n")
-    return 1
+    return command(lambda path: {path: render()}, "make pages", arguments)
 
 
 if __name__ == "__main__":

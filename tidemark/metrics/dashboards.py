@@ -3,12 +3,11 @@
 python -m tidemark.metrics.dashboards [--check] FOLDER
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
+from tidemark.generated import command
 from tidemark.metrics import (
     broker_table,
     operator_table,
@@ -319,22 +318,11 @@ def _text(body: Json) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; exit status 1 when ``--check`` finds a difference."""
-    parser = argparse.ArgumentParser(prog="dashboards", description="Generate the dashboards.")
-    parser.add_argument("--check", action="store_true", help="compare only, write nothing")
-    parser.add_argument("folder", type=Path)
-    options = parser.parse_args(arguments)
-    stale = []
-    for name, text in render_all().items():
-        path = options.folder / name
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
-            continue
-        stale.append(name)
-        if not options.check:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-    if options.check and stale:
-        sys.stderr.write(f"differ from the table, run make pages: {', '.join(stale)}\n")
-    return 1 if options.check and stale else 0
+    return command(
+        lambda folder: {folder / name: text for name, text in render_all().items()},
+        "make pages",
+        arguments,
+    )
 
 
 if __name__ == "__main__":

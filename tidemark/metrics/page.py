@@ -3,11 +3,10 @@
 python -m tidemark.metrics.page [--check] FILE
 """
 
-import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
+from tidemark.generated import command
 from tidemark.metrics import (
     broker_table,
     operator_table,
@@ -69,17 +68,7 @@ def _label(label: Label) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; exit status 1 when ``--check`` finds a difference."""
-    parser = argparse.ArgumentParser(prog="page", description="Generate docs/metrics.md.")
-    parser.add_argument("--check", action="store_true", help="compare only, write nothing")
-    parser.add_argument("file", type=Path)
-    options = parser.parse_args(arguments)
-    if not options.check:
-        options.file.write_text(render(), encoding="utf-8")
-        return 0
-    if options.file.is_file() and options.file.read_text(encoding="utf-8") == render():
-        return 0
-    sys.stderr.write(f"{options.file} differs from the table: make pages\n")
-    return 1
+    return command(lambda path: {path: render()}, "make pages", arguments)
 
 
 if __name__ == "__main__":
