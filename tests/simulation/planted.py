@@ -109,7 +109,7 @@ MOVING = dataclasses.replace(
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bug:
     """``plant`` breaks the rule while it is entered; ``invariants`` are those that may show it;
-    ``first``: the seed to begin with, for what takes many to be seen."""
+    ``first``: where its runs begin, as most of them do not show it."""
 
     name: str
     profile: Profile

@@ -22,7 +22,6 @@ REFUSED_MAX = 4096
 #: it all the same, is taken after this.
 KEPT_S = 60.0
 
-
 #: Of a producer id: has the log something of it?
 Knows = Callable[[int], bool]
 
