@@ -51,9 +51,9 @@ test: $(ALL)
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup $(if $(FAST),-m "not slow")
 
 # Images, charts and pods on a real kubelet: with kind and Docker, else as root on Debian on a node that the run makes.
-# PROVIDER: kind or node. Not a part of `test`: it needs rights that tests have no business with.
+# PROVIDER: kind or node. CHAPTERS: some of them (CHAPTERS=? names them). Not a part of `test`: it needs rights that tests have no business with.
 e2e: $(ALL)
-	@$(BIN)/python -m e2e.pods $(PROVIDER)
+	@$(BIN)/python -m e2e.pods $(PROVIDER) $(CHAPTERS)
 
 # What failed in the last `make test`, once more, one test after the other, until one fails again.
 retest: $(ALL)
