@@ -12,6 +12,7 @@ from e2e.pods.progress import Failed
 
 #: The exit status of such a run.
 STATUS = 3
+LINES_MAX = 3
 
 
 class CannotRun(RuntimeError):
@@ -32,7 +33,8 @@ def of_the_machine() -> Iterator[None]:
 
 
 def tell(error: NotHere) -> int:
-    """One line, whatever it was; the exit status."""
-    why = " / ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    """One line, whatever it was (the first and the last of many say it); the exit status."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    why = " / ".join(lines if len(lines) <= LINES_MAX else (lines[0], lines[-1]))
     print(f"make e2e: NOT POSSIBLE HERE, nothing of Tidemark was tried in pods: {why}", flush=True)
     return STATUS
