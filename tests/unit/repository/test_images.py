@@ -113,6 +113,6 @@ def test_spark_has_what_it_needs_where_nothing_is_written_and_nobody_has_a_name(
     assert "NUMBA_CACHE_DIR=/tmp/" in environment
     (home,) = re.findall(r"JAVA_HOME=(\S+)", environment)
     assert ("COPY", f"--from=java {home} {home}") in found
-    assert ("COPY", "pipeline/passwd /etc/passwd") in found
+    assert ("COPY", "--from=build /app/etc/passwd /etc/passwd") in found
     lines = (ROOT / "pipeline/passwd").read_text("utf-8").splitlines()
     assert dict(found)["USER"] in {":".join(line.split(":")[2:4]) for line in lines}
