@@ -68,6 +68,7 @@ class OperatorProcess:
             on_led=self._another_leads,
         )
         self._own_leaf = OwnLeaf(utc_now)
+        self._watcher = Watcher(access, settings.namespace, self._deliver)
         self._leader = TermLoop(
             settings,
             identity,
@@ -76,6 +77,7 @@ class OperatorProcess:
             requests=requests,
             own_leaf=self._own_leaf,
             keeper_of=self._keeper_of,
+            rewatch=self._watcher.again,
         )
         self._server = ControlServer(
             requests,
@@ -83,7 +85,6 @@ class OperatorProcess:
             files=self._own_leaf.files,
             cluster_id=lambda: self._own_leaf.cluster_id,
         )
-        self._watcher = Watcher(access, settings.namespace, self._deliver)
         self._metrics = metrics
         self._page = HttpPage(metrics=self._render, health=self._health)
 
