@@ -43,7 +43,8 @@ from tidemark_operator.objects.conversions import (
     topic_info,
 )
 from tidemark_operator.objects.store import ObjectStore
-from tidemark_operator.resources.broker import parse_broker
+from tidemark_operator.resources.broker import Broker, parse_broker
+from tidemark_operator.resources.cluster import Cluster
 from tidemark_operator.resources.metadata import InvalidResource
 from tidemark_operator.resources.names import CLUSTER_FINALIZER, SLICES_DEFAULT, slice_name
 from tidemark_operator.slices.slice_store import (
@@ -202,7 +203,7 @@ def _noted(body: Json, claimed: SliceClaim, behind: bool) -> dict[str, object]:
 
 def _view(body: Json, claimed: SliceClaim) -> ClusterInfo:
     """The Cluster as the claim has it, which its status may not say yet."""
-    view = cluster_info(body, remote_storage="", storage_problem="")
+    view = cluster_info(Cluster.known_part(body), remote_storage="", storage_problem="")
     return dataclasses.replace(view, cluster_id=claimed.cluster_id, slices=claimed.slices)
 
 
@@ -222,7 +223,9 @@ def load(state: ControllerState, store: SliceStore) -> None:
 
 
 def absorb(state: ControllerState, objects: ObjectStore, cluster: str) -> None:
-    """Let the state know the Topics and Brokers of the Cluster, and which Users there are."""
+    """Let the state know the Topics and Brokers of the Cluster, and which Users there are. Fields
+    that this version does not know keep none of them out: a term that never knew of a Topic would
+    tell brokers nothing of its partitions."""
     config = dict(state.cluster.config)
     for body in objects.of_kind(BROKER):
         if cluster_of(body) == cluster:
@@ -241,6 +244,7 @@ def absorb(state: ControllerState, objects: ObjectStore, cluster: str) -> None:
 
 def _absorb_broker(state: ControllerState, body: Json) -> None:
     """The oldest Broker of a node id counts."""
+    body = Broker.known_part(body)
     node_id = int(body["spec"]["nodeId"])
     rows = [row for key in state.keys_on(node_id) if (row := state.row(key)) is not None]
     fenced = fenced_at_take_over(node_id, stored_fenced(parse_broker(body)), rows)

@@ -180,6 +180,24 @@ async def test_a_change_of_configuration_is_told_once(world: ShellWorld) -> None
     assert world.status(TOPIC, "t")["observedGeneration"] == 2
 
 
+async def test_a_field_of_a_newer_version_is_told_and_the_rest_holds(world: ShellWorld) -> None:
+    world.make_topic()
+    reconciler = TopicReconciler(world.services)
+    await reconciler.reconcile(T)
+    world.edit(TOPIC, "t", later=1, config={"retention.ms": "1000"})
+    await reconciler.reconcile(T)
+    assert world.services.state.topics["ns/t"].config["retention.ms"] == "1000"
+    status, reason, message = world.condition(TOPIC, "t", "Stalled")
+    assert (status, reason) == ("True", "NotUnderstood")
+    assert "spec.later" in message
+    assert "upgrade the operator" in message
+    body = world.known(TOPIC, "t")
+    spec = {name: value for name, value in body["spec"].items() if name != "later"}
+    world.services.objects.put(world.server.replace("user", TOPIC, {**body, "spec": spec}))
+    await reconciler.reconcile(T)
+    assert world.condition(TOPIC, "t", "Stalled")[0] == "False"
+
+
 async def test_what_is_observed_is_what_was_decided(world: ShellWorld) -> None:
     """Also when the spec is edited, and its reconciling paused, before the status is written: by it
     others see what has been carried out (invariant 22)."""

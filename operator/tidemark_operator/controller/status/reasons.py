@@ -813,7 +813,8 @@ FAILING = (
     Reason(
         "NotUnderstood",
         "Stalled=True",
-        "This version of the operator cannot read the object; what was decided before holds.",
+        "This version of the operator cannot read the object: what was decided before holds; or "
+        "it does not know a field of a Topic, and what else the Topic says holds.",
         "Correct what the message names, or upgrade the operator.",
     ),
     Reason(
