@@ -21,10 +21,11 @@ from tidemark_operator.certificates.authority import KeyPair, issue
 from tidemark_operator.certificates.formats import authority_data, leaf_data
 from tidemark_operator.certificates.keepers import Kept
 from tidemark_operator.certificates.rotation import Authorities, Phase
-from tidemark_operator.kube.kinds import WATCHED, Json
+from tidemark_operator.kube.kinds import MANY, WATCHED, Json, key_of
 from tidemark_operator.leadership.elector import Elector, LeaseName
 from tidemark_operator.listener.channel import Channel
 from tidemark_operator.listener.connection import Attached
+from tidemark_operator.listener.knocks import Knocks
 from tidemark_operator.listener.server import ControlServer, _Peer
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.settings import Settings
@@ -86,6 +87,7 @@ class _Listener(ControlServer):
         self._term = None
         self._channels: dict[int, Any] = {}
         self._cluster_id = lambda: CLUSTER_ID
+        self.knocks = Knocks()
 
     def _post(self, call: Any) -> None:
         call()
@@ -162,6 +164,7 @@ class OperatorProcess:
             SETTINGS.lease_times,
             on_started=self._won,
             on_stopped=self._lost,
+            on_led=self._led,
         )
         own_leaf: Any = _NoLeaf()
         self.leader = TermLoop(
@@ -196,6 +199,9 @@ class OperatorProcess:
     def _lost(self) -> None:
         self.leader.lost()
 
+    def _led(self) -> None:
+        self.listener.knocks.forget()
+
     def _watch(self, body: Json, gone: bool) -> None:
         """The watch brings it a little later, in order."""
         if self.loop.dead:
@@ -209,6 +215,24 @@ class OperatorProcess:
         self.leader.arrived.append((body, gone))
         if first:
             self.loop.call_soon(self.leader.drain)
+
+    def watch_anew(self) -> None:
+        """The watches have ended, and cannot go on from where they were: all is listed."""
+        if not self.loop.dead and hasattr(self, "leader"):
+            self.loop.call_soon(self._list_all)
+
+    def _list_all(self) -> None:
+        for kind in WATCHED:
+            listed = self.cluster.kube.list_all(self.name, kind, "")
+            if kind not in MANY:
+                for body in listed:
+                    self._deliver(body, False)
+                continue
+            version, known = listed.resource_version, self.leader.asking(kind)
+            self.leader.listing(kind, version, known)
+            for body in listed:
+                self.leader.found(kind, body, version)
+            self.leader.listed(kind, {key_of(body) for body in listed}, version)
 
     # ------------------------------------------------------------ what others see
 
