@@ -21,7 +21,7 @@ from e2e.pods.judged import judged
 from e2e.pods.kubernetes import Kubernetes
 from e2e.pods.node.debian import ensure_packages
 from e2e.pods.node.inside import Plan
-from e2e.pods.node.programs import ensure_node, ensure_pause
+from e2e.pods.node.programs import ensure_node, ensure_pause, ensure_policies
 from e2e.pods.node.sandbox import layout_of, remove_leftovers, run_inside
 from e2e.pods.progress import Progress
 from e2e.pods.providers import KINDS, CannotRun, Machine, choose
@@ -71,7 +71,7 @@ def on_node(progress: Progress, chapters: Sequence[str]) -> int:
         # Packages and the store of images are one for all runs.
         with locked(folder / "lock", lambda: progress.say("waiting for another run's images")):
             ensure_packages(progress)
-            programs = ensure_node(), ensure_pause()
+            programs = ensure_node(), ensure_pause(), ensure_policies()
             buildah = Buildah(folder / "buildah", layout.root / "buildah")
             buildah.prepare(progress)
             images = build_all(buildah, ensure_minio(), layout.root / "images", progress)
@@ -81,6 +81,7 @@ def on_node(progress: Progress, chapters: Sequence[str]) -> int:
             cgroup=layout.cgroup,
             program=programs[0],
             pause=programs[1],
+            policies=programs[2],
             kubectl=kubectl,
             images=images,
             figures=progress.figures,
