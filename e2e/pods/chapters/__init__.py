@@ -8,7 +8,17 @@ need each other, and it stops at the first that fails.
 
 from collections.abc import Sequence
 
-from e2e.pods.chapters import faults, hold, install, removal, tier, upgrades
+from e2e.pods.chapters import (
+    faults,
+    hold,
+    impostors,
+    install,
+    network,
+    removal,
+    rights,
+    tier,
+    upgrades,
+)
 from e2e.pods.chapters.chapter import Chapter
 from e2e.pods.providers import CannotRun
 
@@ -16,6 +26,9 @@ from e2e.pods.providers import CannotRun
 CHAPTERS: tuple[Chapter, ...] = (
     install.CHAPTER,
     tier.CHAPTER,
+    network.CHAPTER,
+    impostors.CHAPTER,
+    rights.CHAPTER,
     faults.CHAPTER,
     upgrades.CHAPTER,
     hold.CHAPTER,

@@ -1,6 +1,5 @@
 """An installation grows from two brokers to three, and its first records are written and read."""
 
-import functools
 import time
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -19,15 +18,10 @@ CLIENT_TIMEOUT_S = 60
 def _store(stage: Stage) -> None:
     stage.kubernetes.apply(objects.namespace(STORE), objects.namespace(NAMESPACE))
     for name in (STORE, NAMESPACE):
-        stage.wait(f"the account of {name}", functools.partial(_account, stage, name))
+        stage.account(name)
     stage.kubernetes.apply(*objects.store(), objects.credentials(), objects.client())
     stage.pod_ready(STORE, "minio")
     stage.pod_ready(NAMESPACE, "client")
-
-
-def _account(stage: Stage, namespace: str) -> str:
-    there = stage.kubernetes.names(namespace, "serviceaccounts")
-    return "" if "default" in there else "no service account yet"
 
 
 def _install(stage: Stage) -> None:

@@ -8,18 +8,23 @@ FETCHED = "kafka_server_brokertopicmetrics_remotefetchbytes_total"
 RECORDS = 6000
 
 
-def _tier(stage: Stage) -> None:
+def to_the_tier(stage: Stage, topic: str) -> None:
+    """A topic that every partition of has a segment in the tier. Raises Failed."""
     stage.make_topic(
-        TOPIC,
+        topic,
         config={"segment.bytes": "1048576", "retention.ms": "-1"},
         tiering={"enabled": True, "localRetention": {"size": "1Mi"}},
     )
-    stage.produce(TOPIC, RECORDS)
-    stage.wait("segments in the tier", lambda: _tier_complaint(stage))
+    stage.produce(topic, RECORDS)
+    stage.wait("segments in the tier", lambda: _tier_complaint(stage, topic))
 
 
-def _tier_complaint(stage: Stage) -> str:
-    tiering = stage.topic(TOPIC).get("status", {}).get("tiering", {})
+def _tier(stage: Stage) -> None:
+    to_the_tier(stage, TOPIC)
+
+
+def _tier_complaint(stage: Stage, topic: str) -> str:
+    tiering = stage.topic(topic).get("status", {}).get("tiering", {})
     return "" if tiering.get("remoteSegments", 0) >= PARTITIONS else str(tiering)
 
 
