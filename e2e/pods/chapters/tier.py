@@ -1,7 +1,7 @@
 """Closed segments go to the object store, leave the brokers' disks, and are read from there."""
 
 from e2e.pods.chapters.chapter import Chapter, Step
-from e2e.pods.stage import BROKERS, PARTITIONS, Stage
+from e2e.pods.stage import BROKERS, Stage
 
 TOPIC = "kept"
 FETCHED = "kafka_server_brokertopicmetrics_remotefetchbytes_total"
@@ -10,22 +10,13 @@ RECORDS = 6000
 
 def to_the_tier(stage: Stage, topic: str) -> None:
     """A topic that every partition of has a segment in the tier. Raises Failed."""
-    stage.make_topic(
-        topic,
-        config={"segment.bytes": "1048576", "retention.ms": "-1"},
-        tiering={"enabled": True, "localRetention": {"size": "1Mi"}},
-    )
+    stage.make_tiered_topic(topic)
     stage.produce(topic, RECORDS)
-    stage.wait("segments in the tier", lambda: _tier_complaint(stage, topic))
+    stage.wait("segments in the tier", lambda: stage.tier_complaint(topic))
 
 
 def _tier(stage: Stage) -> None:
     to_the_tier(stage, TOPIC)
-
-
-def _tier_complaint(stage: Stage, topic: str) -> str:
-    tiering = stage.topic(topic).get("status", {}).get("tiering", {})
-    return "" if tiering.get("remoteSegments", 0) >= PARTITIONS else str(tiering)
 
 
 def _read_tier(stage: Stage) -> None:
