@@ -12,13 +12,13 @@ from typing import Any
 from e2e.pods import objects
 from e2e.pods.chapters.chapter import Chapter, Step
 from e2e.pods.chapters.install import TOPIC
-from e2e.pods.chapters.tier import to_the_tier
 from e2e.pods.objects import NAMESPACE, STORE, STORE_PORT
 from e2e.pods.progress import Failed
 from e2e.pods.stage import Stage
 
 PROBE = Path(__file__).parents[1] / "probe_program.py"
-TIERED = "guarded"
+TIERED, TIERED_RECORDS = "guarded", 6000
+COPIED = "kafka_server_brokertopicmetrics_remotecopybytes_total"
 ELSEWHERE = "elsewhere"
 STRANGER, BYSTANDER = (ELSEWHERE, "stranger"), (NAMESPACE, "bystander")
 CLIENT = (NAMESPACE, "client")
@@ -75,7 +75,17 @@ def _brokers(stage: Stage) -> None:
             raise Failed(f"{name} does not reach the object store")
     stage.replace("broker-1-0")
     stage.recovered()
-    to_the_tier(stage, TIERED)
+    before = _copied(stage)
+    stage.make_tiered_topic(TIERED)
+    stage.produce(TIERED, TIERED_RECORDS)
+    stage.wait(
+        "segments in the tier",
+        lambda: "" if _copied(stage) > before else f"{before:.0f} bytes are copied, as before",
+    )
+
+
+def _copied(stage: Stage) -> float:
+    return sum(stage.metric(name, COPIED) for name in stage.broker_pods())
 
 
 def _as_before(stage: Stage) -> None:

@@ -8,15 +8,10 @@ FETCHED = "kafka_server_brokertopicmetrics_remotefetchbytes_total"
 RECORDS = 6000
 
 
-def to_the_tier(stage: Stage, topic: str) -> None:
-    """A topic that every partition of has a segment in the tier. Raises Failed."""
-    stage.make_tiered_topic(topic)
-    stage.produce(topic, RECORDS)
-    stage.wait("segments in the tier", lambda: stage.tier_complaint(topic))
-
-
 def _tier(stage: Stage) -> None:
-    to_the_tier(stage, TOPIC)
+    stage.make_tiered_topic(TOPIC)
+    stage.produce(TOPIC, RECORDS)
+    stage.wait("segments in the tier", lambda: stage.tier_complaint(TOPIC))
 
 
 def _read_tier(stage: Stage) -> None:
