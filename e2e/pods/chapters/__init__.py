@@ -17,6 +17,7 @@ from e2e.pods.chapters import (
     removal,
     rights,
     spark,
+    speed,
     tier,
     upgrades,
 )
@@ -34,6 +35,7 @@ CHAPTERS: tuple[Chapter, ...] = (
     spark.CHAPTER,
     faults.CHAPTER,
     upgrades.CHAPTER,
+    speed.CHAPTER,
     hold.CHAPTER,
     removal.CHAPTER,
 )
