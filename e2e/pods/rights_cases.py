@@ -71,7 +71,7 @@ def _make_deletion(stage: Stage) -> None:
 
 def _new_term(stage: Stage) -> None:
     """Another operator looks at everything anew."""
-    stage.replace(next(name for name in stage.operator_pods() if name in stage.leader()))
+    stage.replace(stage.leading_pod())
 
 
 def _new_term_and_topic(name: str) -> Callable[[Stage], None]:

@@ -42,8 +42,9 @@ class _Door:
 
 
 def _doors(stage: Stage) -> tuple[_Door, ...]:
-    leader = next(name for name in stage.operator_pods() if name in stage.leader())
-    return _Door("control", leader, -1), _Door("replication", f"broker-{ASKED}-0", ASKED)
+    return _Door("control", stage.leading_pod(), -1), _Door(
+        "replication", f"broker-{ASKED}-0", ASKED
+    )
 
 
 def _comes(stage: Stage) -> None:
