@@ -8,7 +8,19 @@ need each other, and it stops at the first that fails.
 
 from collections.abc import Sequence
 
-from e2e.pods.chapters import faults, hold, install, removal, spark, speed, tier, upgrades
+from e2e.pods.chapters import (
+    faults,
+    hold,
+    impostors,
+    install,
+    network,
+    removal,
+    rights,
+    spark,
+    speed,
+    tier,
+    upgrades,
+)
 from e2e.pods.chapters.chapter import Chapter
 from e2e.pods.images import BROKER, OPERATOR
 from e2e.pods.not_here import CannotRun
@@ -17,6 +29,9 @@ from e2e.pods.not_here import CannotRun
 CHAPTERS: tuple[Chapter, ...] = (
     install.CHAPTER,
     tier.CHAPTER,
+    network.CHAPTER,
+    impostors.CHAPTER,
+    rights.CHAPTER,
     spark.CHAPTER,
     faults.CHAPTER,
     upgrades.CHAPTER,
