@@ -16,7 +16,17 @@ from types import FrameType
 from e2e.pods import kind
 from e2e.pods.chapters import chosen
 from e2e.pods.commands import CommandFailed
-from e2e.pods.images import BROKER, OPERATOR, ROOT, Buildah, Docker, Image, build_all
+from e2e.pods.images import (
+    BROKER,
+    MINIO,
+    OPERATOR,
+    PROMETHEUS,
+    ROOT,
+    Buildah,
+    Docker,
+    Image,
+    build_all,
+)
 from e2e.pods.judged import judged
 from e2e.pods.kubernetes import Kubernetes
 from e2e.pods.node.debian import ensure_packages
@@ -28,6 +38,7 @@ from e2e.pods.providers import KINDS, CannotRun, Machine, choose
 from e2e.pods.stage import HELM_TIMEOUT_S, Stage
 from e2e.pods.story import tell
 from tests.helm import Helm, ensure_helm
+from tests.monitoring.programs import ensure_prometheus
 from tidemark_cli.toolchain.cache import locked, user_cache
 from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.programs import ensure_controlplane, ensure_minio
@@ -59,6 +70,11 @@ def _docker_answers() -> bool:
     return done.returncode == 0
 
 
+def programs_of_images() -> dict[str, Path]:
+    """Static programs that are an image each. Raises ToolchainError."""
+    return {MINIO: ensure_minio(), PROMETHEUS: ensure_prometheus()}
+
+
 def on_node(progress: Progress, chapters: Sequence[str]) -> int:
     """The exit status of a run on a node of our own, which may stand beside others."""
     folder = user_cache() / "e2e"
@@ -74,7 +90,7 @@ def on_node(progress: Progress, chapters: Sequence[str]) -> int:
             programs = ensure_node(), ensure_pause()
             buildah = Buildah(folder / "buildah", layout.root / "buildah")
             buildah.prepare(progress)
-            images = build_all(buildah, ensure_minio(), layout.root / "images", progress)
+            images = build_all(buildah, programs_of_images(), layout.root / "images", progress)
         tell_sizes(images, progress)
         plan = Plan(
             root=layout.root,
@@ -99,7 +115,7 @@ def on_kind(progress: Progress, chapters: Sequence[str]) -> int:
     kubectl = [str(ensure_controlplane()), "kubectl"]
     ensure_helm()
     with tempfile.TemporaryDirectory() as folder:
-        images = build_all(Docker(), ensure_minio(), Path(folder), progress)
+        images = build_all(Docker(), programs_of_images(), Path(folder), progress)
         tell_sizes(images, progress)
         with kind.created(progress) as cluster:
             kubernetes = Kubernetes(kubectl, cluster.kubeconfig)

@@ -10,7 +10,8 @@ STORE = "store"
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 KEYS = {"accessKeyId": "e2e-access", "secretAccessKey": "e2e-secret-of-one-run"}
 STORE_PORT = 9000
-_CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+#: What a restricted namespace asks of each container.
+CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 def namespace(name: str) -> dict[str, Any]:
@@ -43,28 +44,27 @@ def store() -> list[dict[str, Any]]:
         ],
         "readinessProbe": {"httpGet": {"path": "/minio/health/cluster", "port": STORE_PORT}},
         "volumeMounts": [{"name": "data", "mountPath": "/data"}],
-        "securityContext": _CONTAINER,
+        "securityContext": CONTAINER,
     }
-    pod = _pod("minio", STORE, container, labels)
-    pod["spec"]["volumes"] = [{"name": "data", "emptyDir": {}}]
+    made = pod("minio", STORE, container, labels)
+    made["spec"]["volumes"] = [{"name": "data", "emptyDir": {}}]
     service = {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": "minio", "namespace": STORE},
         "spec": {"selector": labels, "ports": [{"port": STORE_PORT}]},
     }
-    return [pod, service]
+    return [made, service]
 
 
 def client() -> dict[str, Any]:
     """A pod that waits for `kubectl exec`."""
-    container = {"name": "client", "image": CLIENT, "securityContext": _CONTAINER}
-    return _pod("client", NAMESPACE, container, {"app": "client"})
+    container = {"name": "client", "image": CLIENT, "securityContext": CONTAINER}
+    return pod("client", NAMESPACE, container, {"app": "client"})
 
 
-def _pod(
-    name: str, where: str, container: dict[str, Any], labels: dict[str, str]
-) -> dict[str, Any]:
+def pod(name: str, where: str, container: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
+    """Of one container, in a restricted namespace."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -118,6 +118,8 @@ def values(brokers: int) -> dict[str, Any]:
             "config": {
                 "remote.log.manager.task.interval.ms": "1000",
                 "log.retention.check.interval.ms": "2000",
+                "log.cleaner.backoff.ms": "1000",
+                "tidemark.remote.sweep.interval.ms": "5000",
             },
             "storage": {"size": "1Gi"},
             "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},
