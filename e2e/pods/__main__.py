@@ -13,28 +13,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from e2e.pods import kind
-from e2e.pods.chapters import chosen
+from e2e.pods import kind, not_here
+from e2e.pods.chapters import chosen, own_images
 from e2e.pods.commands import CommandFailed
-from e2e.pods.images import (
-    BROKER,
-    MINIO,
-    OPERATOR,
-    PROMETHEUS,
-    ROOT,
-    Buildah,
-    Docker,
-    Image,
-    build_all,
-)
+from e2e.pods.images import MINIO, OWN, PROMETHEUS, ROOT, Buildah, Docker, Image, build_all
 from e2e.pods.judged import judged
 from e2e.pods.kubernetes import Kubernetes
 from e2e.pods.node.debian import ensure_packages
 from e2e.pods.node.inside import Plan
 from e2e.pods.node.programs import ensure_node, ensure_pause
 from e2e.pods.node.sandbox import layout_of, remove_leftovers, run_inside
+from e2e.pods.node.trial import ensure_namespaces
+from e2e.pods.not_here import CannotRun, NotHere, of_the_machine
 from e2e.pods.progress import Progress
-from e2e.pods.providers import KINDS, CannotRun, Machine, choose
+from e2e.pods.providers import KINDS, Machine, choose
 from e2e.pods.stage import HELM_TIMEOUT_S, Stage
 from e2e.pods.story import tell
 from tests.helm import Helm, ensure_helm
@@ -70,9 +62,10 @@ def _docker_answers() -> bool:
     return done.returncode == 0
 
 
-def programs_of_images() -> dict[str, Path]:
-    """Static programs that are an image each. Raises ToolchainError."""
-    return {MINIO: ensure_minio(), PROMETHEUS: ensure_prometheus()}
+def programs_of(chapters: Sequence[str]) -> dict[str, Path]:
+    """Static programs that are an image each, by its name. Raises ToolchainError."""
+    watched = any(PROMETHEUS in chapter.images for chapter in chosen(chapters))
+    return {MINIO: ensure_minio()} | ({PROMETHEUS: ensure_prometheus()} if watched else {})
 
 
 def on_node(progress: Progress, chapters: Sequence[str]) -> int:
@@ -86,11 +79,17 @@ def on_node(progress: Progress, chapters: Sequence[str]) -> int:
         ensure_helm()
         # Packages and the store of images are one for all runs.
         with locked(folder / "lock", lambda: progress.say("waiting for another run's images")):
-            ensure_packages(progress)
+            with of_the_machine():
+                ensure_packages(progress)
+                ensure_namespaces(layout)
             programs = ensure_node(), ensure_pause()
+            own = own_images(chapters)
             buildah = Buildah(folder / "buildah", layout.root / "buildah")
-            buildah.prepare(progress)
-            images = build_all(buildah, programs_of_images(), layout.root / "images", progress)
+            with of_the_machine():
+                buildah.prepare(own, progress)
+            images = build_all(
+                buildah, own, programs_of(chapters), layout.root / "images", progress
+            )
         tell_sizes(images, progress)
         plan = Plan(
             root=layout.root,
@@ -115,7 +114,8 @@ def on_kind(progress: Progress, chapters: Sequence[str]) -> int:
     kubectl = [str(ensure_controlplane()), "kubectl"]
     ensure_helm()
     with tempfile.TemporaryDirectory() as folder:
-        images = build_all(Docker(), programs_of_images(), Path(folder), progress)
+        own = own_images(chapters)
+        images = build_all(Docker(), own, programs_of(chapters), Path(folder), progress)
         tell_sizes(images, progress)
         with kind.created(progress) as cluster:
             kubernetes = Kubernetes(kubectl, cluster.kubeconfig)
@@ -132,7 +132,7 @@ def on_kind(progress: Progress, chapters: Sequence[str]) -> int:
 
 def tell_sizes(images: dict[str, Image], progress: Progress) -> None:
     """Each of ours, with and without what is below it."""
-    for name in (OPERATOR, BROKER):
+    for name in [each for each in OWN if each in images]:
         image = images[name]
         short = name.rpartition("/")[2].partition(":")[0]
         sizes = f"{image.size / MEGABYTE:.0f} MB ({image.own_size / MEGABYTE:.0f} above the base)"
@@ -148,6 +148,8 @@ def main(arguments: list[str]) -> int:
         choice = choose(wanted, machine())
         progress.say(f"provider {choice.provider}: {choice.why}")
         return {"kind": on_kind, "node": on_node}[choice.provider](progress, arguments)
+    except NotHere as error:
+        return not_here.tell(error)
     except (CannotRun, CommandFailed, ToolchainError) as error:
         print(f"make e2e: {error}", file=sys.stderr)
         return 2

@@ -8,15 +8,27 @@ need each other, and it stops at the first that fails.
 
 from collections.abc import Sequence
 
-from e2e.pods.chapters import alerts, faults, hold, install, metrics, removal, tier, upgrades
+from e2e.pods.chapters import (
+    alerts,
+    faults,
+    hold,
+    install,
+    metrics,
+    removal,
+    spark,
+    tier,
+    upgrades,
+)
 from e2e.pods.chapters.chapter import Chapter
-from e2e.pods.providers import CannotRun
+from e2e.pods.images import BROKER, OPERATOR, OWN
+from e2e.pods.not_here import CannotRun
 
 #: In the order in which they are told.
 CHAPTERS: tuple[Chapter, ...] = (
     install.CHAPTER,
     tier.CHAPTER,
     metrics.CHAPTER,
+    spark.CHAPTER,
     faults.CHAPTER,
     upgrades.CHAPTER,
     alerts.CHAPTER,
@@ -39,3 +51,9 @@ def chosen(names: Sequence[str]) -> tuple[Chapter, ...]:
         for chapter in CHAPTERS
         if chapter is CHAPTERS[0] or chapter.name in names or (not names and not chapter.on_request)
     )
+
+
+def own_images(names: Sequence[str]) -> tuple[str, ...]:
+    """Those of ours that the chapters of these names need."""
+    more = dict.fromkeys(image for chapter in chosen(names) for image in chapter.images)
+    return (OPERATOR, BROKER, *(image for image in more if image in OWN))

@@ -7,6 +7,7 @@ chart renders, so one that does not fit is a page that is missing here.
 from e2e.pods import objects
 from e2e.pods.chapters.chapter import Chapter, Step
 from e2e.pods.chapters.install import TOPIC
+from e2e.pods.images import PROMETHEUS
 from e2e.pods.kubernetes import condition
 from e2e.pods.monitoring.watching import Prometheus
 from e2e.pods.objects import NAMESPACE
@@ -111,4 +112,5 @@ CHAPTER = Chapter(
         Step("every metric of the table and every query of the dashboards has data", _has_all),
         Step("every rule is taken, and no alert stays in an installation that is well", _quiet),
     ),
+    images=(PROMETHEUS,),
 )

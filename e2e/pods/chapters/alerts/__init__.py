@@ -8,6 +8,7 @@ are run as they stand there.
 from e2e.pods.chapters.alerts import brokers, operators, storage, tier
 from e2e.pods.chapters.alerts.fault import any_
 from e2e.pods.chapters.chapter import Chapter, Step
+from e2e.pods.images import PROMETHEUS
 from e2e.pods.monitoring.watching import Prometheus
 from e2e.pods.stage import Stage
 
@@ -51,4 +52,5 @@ CHAPTER = Chapter(
         Step("that account is given up", tier.tidy, beside_pods=True),
         Step("all of them resolve", _resolved),
     ),
+    images=(PROMETHEUS,),
 )
