@@ -30,7 +30,7 @@ def view() -> pages.View:
     leaving = {
         "state": "Disabling",
         "policy": "Delete",
-        "pendingBrokers": [3],
+        "pendingBrokers": [2],
         "remainingSegments": 14,
         "remoteSegments": 14,
         "remoteBytes": 14 * MIB,
