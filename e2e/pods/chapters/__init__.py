@@ -16,6 +16,7 @@ from e2e.pods.chapters import (
     metrics,
     removal,
     spark,
+    speed,
     tier,
     upgrades,
 )
@@ -32,6 +33,7 @@ CHAPTERS: tuple[Chapter, ...] = (
     faults.CHAPTER,
     upgrades.CHAPTER,
     alerts.CHAPTER,
+    speed.CHAPTER,
     hold.CHAPTER,
     removal.CHAPTER,
 )
