@@ -17,7 +17,7 @@ def produce(bootstrap: str, topic: str, first: int, count: int) -> None:
     """``acks=all``, each record acknowledged."""
     producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all", request_timeout_ms=20_000)
     sent = [
-        producer.send(topic, b"%08d" % number + bytes(VALUE_BYTES))
+        producer.send(topic, b"%08d" % number + bytes(VALUE_BYTES), key=b"%08d" % number)
         for number in range(first, first + count)
     ]
     for future in sent:
