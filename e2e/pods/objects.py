@@ -3,6 +3,7 @@
 from typing import Any
 
 from e2e.pods.images import BROKER, CLIENT, MINIO, OPERATOR
+from tidemark.tier.s3_config import S3Config
 
 NAMESPACE = "tidemark"
 STORE = "store"
@@ -10,6 +11,8 @@ STORE = "store"
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 KEYS = {"accessKeyId": "e2e-access", "secretAccessKey": "e2e-secret-of-one-run"}
 STORE_PORT = 9000
+STORE_ENDPOINT = f"http://minio.{STORE}.svc:{STORE_PORT}"
+BUCKET = "tier"
 _CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
@@ -94,12 +97,33 @@ def topic(name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
+def record_deletion(name: str, topic: str, below: dict[int, int]) -> dict[str, Any]:
+    """A RecordDeletion; ``below``: offsets by partition."""
+    points = [{"partition": part, "beforeOffset": offset} for part, offset in below.items()]
+    return {
+        "apiVersion": "tidemark.dev/v1alpha1",
+        "kind": "RecordDeletion",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"topicRef": {"name": topic}, "partitions": points},
+    }
+
+
+def store_config() -> S3Config:
+    """The store, for a client that reaches pods."""
+    return S3Config(
+        buckets=(BUCKET,),
+        access_key_id=KEYS["accessKeyId"],
+        secret_access_key=KEYS["secretAccessKey"],
+        endpoint=STORE_ENDPOINT,
+    )
+
+
 def values(brokers: int) -> dict[str, Any]:
     """The chart's values: as docs/install.md has them, and small enough for one node."""
     s3 = {
-        "endpoint": f"http://minio.{STORE}.svc:{STORE_PORT}",
+        "endpoint": STORE_ENDPOINT,
         "region": "us-east-1",
-        "buckets": ["tier"],
+        "buckets": [BUCKET],
         "createBuckets": True,
         "credentialsSecretRef": {"name": "tier"},
     }
@@ -118,6 +142,7 @@ def values(brokers: int) -> dict[str, Any]:
             "config": {
                 "remote.log.manager.task.interval.ms": "1000",
                 "log.retention.check.interval.ms": "2000",
+                "remote.delete.delay.ms": "2000",
             },
             "storage": {"size": "1Gi"},
             "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},

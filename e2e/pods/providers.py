@@ -79,6 +79,9 @@ class Provider(Protocol):
     def load(self, archives: Mapping[str, Path]) -> None:
         """Give the node the images: docker archives by name."""
 
+    def tag(self, image: str, other: str) -> None:
+        """Give an image that the node has a second name."""
+
     def kill(self, container_id: str) -> None:
         """``kill -9`` to the first process of a container."""
 

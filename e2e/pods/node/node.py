@@ -66,6 +66,9 @@ class Node:
         for path in archives.values():
             run([*self._ctr(), "images", "import", path], timeout_s=IMPORT_TIMEOUT_S)
 
+    def tag(self, image: str, other: str) -> None:
+        run([*self._ctr(), "images", "tag", "--force", image, other])
+
     def kill(self, container_id: str) -> None:
         run([*self._ctr(), "tasks", "kill", "--signal", "SIGKILL", container_id])
 
