@@ -8,7 +8,16 @@ need each other, and it stops at the first that fails.
 
 from collections.abc import Sequence
 
-from e2e.pods.chapters import faults, hold, install, removal, tier, upgrades
+from e2e.pods.chapters import (
+    faults,
+    hold,
+    install,
+    removal,
+    scaling,
+    switches,
+    tier,
+    upgrades,
+)
 from e2e.pods.chapters.chapter import Chapter
 from e2e.pods.providers import CannotRun
 
@@ -16,8 +25,10 @@ from e2e.pods.providers import CannotRun
 CHAPTERS: tuple[Chapter, ...] = (
     install.CHAPTER,
     tier.CHAPTER,
+    switches.CHAPTER,
     faults.CHAPTER,
     upgrades.CHAPTER,
+    scaling.CHAPTER,
     hold.CHAPTER,
     removal.CHAPTER,
 )

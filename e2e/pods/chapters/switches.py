@@ -1,0 +1,173 @@
+"""Tiering switched off by a manifest, with either policy (KIP-950), switched on again, and records
+deleted by a manifest: what becomes of records, offsets and objects."""
+
+import functools
+from typing import Any
+
+from e2e.pods import objects
+from e2e.pods.chapters.chapter import Chapter, Step
+from e2e.pods.client import Records
+from e2e.pods.kubernetes import condition
+from e2e.pods.progress import Failed
+from e2e.pods.stage import Stage
+
+SEGMENT_BYTES = 1 << 20
+RETAINED, DELETED = "switched-retain", "switched-delete"
+CONFIG = {"segment.bytes": str(SEGMENT_BYTES), "retention.ms": "-1"}
+LOCALLY = {"size": "1Mi"}
+#: Three segments for each partition, the last of them open.
+RECORDS = 6000
+#: Of the records of a partition, fewer than half: they are in the tier.
+DELETED_BELOW = 1500
+DELETION = "first-records"
+
+
+# ------------------------------------------------------------ steps
+
+
+def _tiered(stage: Stage) -> None:
+    for name in (RETAINED, DELETED):
+        stage.make_topic(name, config=CONFIG, tiering=_tiering(True))
+    for name in (RETAINED, DELETED):
+        stage.produce(name, RECORDS)
+    for name in (RETAINED, DELETED):
+        stage.reads_tier(name)
+
+
+def _retain(stage: Stage) -> None:
+    before = stage.client.records(RETAINED)
+    _switch_off(stage, RETAINED, "Retain")
+    fetched = stage.fetched_from_tier()
+    _expect_equal(stage.client.records(RETAINED), before)
+    if stage.fetched_from_tier() == fetched:
+        raise Failed("nothing of it was read from the tier")
+
+
+def _delete(stage: Stage) -> None:
+    before = stage.client.records(DELETED)
+    _switch_off(stage, DELETED, "Delete")
+    begins = stage.client.begins(DELETED)
+    if not all(begins.values()):
+        raise Failed(f"the records that were in the tier only are still there: {begins}")
+    left = _from(before, begins)
+    _expect_equal(stage.client.records(DELETED), left)
+    stage.produce(DELETED)
+    _expect_first(stage.client.records(DELETED), left)
+
+
+def _objects(stage: Stage) -> None:
+    stage.wait(f"no object of {DELETED}", lambda: _data(stage, DELETED))
+    if not stage.tier_objects(RETAINED):
+        raise Failed(f"no object of {RETAINED} is left")
+
+
+def _on_again(stage: Stage) -> None:
+    for name in (RETAINED, DELETED):
+        before, epoch = stage.client.records(name), _status(stage, name)["epoch"]
+        stage.change_topic(name, config=CONFIG, tiering=_tiering(True))
+        stage.wait(f"tiering of {name}", functools.partial(_not_enabled, stage, name, epoch))
+        stage.copies(functools.partial(stage.produce, name, RECORDS), SEGMENT_BYTES)
+        _expect_first(stage.client.records(name), before)
+
+
+def _deletion(stage: Stage) -> None:
+    before = stage.client.records(RETAINED)
+    stage.kubernetes.apply(objects.record_deletion(DELETION, RETAINED, {0: DELETED_BELOW}))
+    stage.wait("the deletion", lambda: _not_succeeded(stage))
+    status = stage.object(f"recorddeletions.tidemark.dev/{DELETION}")["status"]
+    told = {part["partition"]: part["lowWatermark"] for part in status["partitions"]}
+    if told != {0: DELETED_BELOW} or status["records"] != DELETED_BELOW:
+        raise Failed(f"its status says {status}")
+    begins = {**dict.fromkeys(before, 0), "0": DELETED_BELOW}
+    if (found := stage.client.begins(RETAINED)) != begins:
+        raise Failed(f"{RETAINED} begins at {found}, not at {begins}")
+    _expect_equal(stage.client.records(RETAINED), _from(before, begins))
+
+
+def _deleted_objects(stage: Stage) -> None:
+    """One whole segment of a thousand records lies below, whatever its batches come to."""
+
+    def complaint() -> str:
+        starts = stage.tier_starts(RETAINED, partition=0)
+        return "" if starts and min(starts) > 0 else f"segments in the tier begin at {starts}"
+
+    stage.wait("no object of the first segment", complaint)
+    stage.recovered()
+
+
+# ------------------------------------------------------------ what they ask
+
+
+def _tiering(enabled: bool, **more: Any) -> dict[str, Any]:
+    return {"enabled": enabled, "localRetention": LOCALLY, **more}
+
+
+def _status(stage: Stage, topic: str) -> dict[str, Any]:
+    found = stage.topic(topic).get("status", {}).get("tiering", {})
+    assert isinstance(found, dict)
+    return found
+
+
+def _switch_off(stage: Stage, topic: str, policy: str) -> None:
+    epoch = _status(stage, topic)["epoch"]
+    with stage.watched(f"topics.tidemark.dev/{topic}", ".status.tiering.state") as states:
+        tiering = _tiering(False, disablePolicy=policy)
+        stage.change_topic(topic, config=CONFIG, tiering=tiering)
+        stage.wait(
+            f"{topic} without a tier", lambda: "" if states[-1] == "Disabled" else states[-1]
+        )
+    if states != ["Enabled", "Disabling", "Disabled"]:
+        raise Failed(f"the states of {topic} were {', '.join(states)}")
+    found = _status(stage, topic)
+    if (found["epoch"], found["policy"]) != (epoch + 1, policy):
+        raise Failed(f"the tiering of {topic} is {found}")
+
+
+def _not_enabled(stage: Stage, topic: str, epoch: int) -> str:
+    found = _status(stage, topic)
+    return "" if (found["state"], found["epoch"]) == ("Enabled", epoch) else str(found)
+
+
+def _data(stage: Stage, topic: str) -> str:
+    number = stage.tier_objects(topic)
+    return f"there are {number}" if number else ""
+
+
+def _not_succeeded(stage: Stage) -> str:
+    found = condition(stage.object(f"recorddeletions.tidemark.dev/{DELETION}"), "Succeeded")
+    return "" if found.get("status") == "True" else str(found)
+
+
+def _from(records: Records, begins: dict[str, int]) -> Records:
+    return {
+        part: {offset: number for offset, number in found.items() if offset >= begins[part]}
+        for part, found in records.items()
+    }
+
+
+def _expect_first(found: Records, wanted: Records) -> None:
+    """Others have come behind them."""
+    first = {part: dict(list(found[part].items())[: len(wanted[part])]) for part in wanted}
+    _expect_equal(first, wanted)
+
+
+def _expect_equal(found: Records, wanted: Records) -> None:
+    for part, records in wanted.items():
+        if found[part] != records:
+            odd = sorted(set(found[part].items()) ^ set(records.items()))
+            raise Failed(f"partition {part}: {len(odd)} records are missing or odd: {odd[:5]}")
+
+
+CHAPTER = Chapter(
+    "switches",
+    "tiering off with either policy and on again, records deleted, by manifests",
+    (
+        Step("two topics have records that only the tier has", _tiered),
+        Step("switched off with Retain, every record is still read, from the tier too", _retain),
+        Step("switched off with Delete, what is left keeps its offsets", _delete),
+        Step("its objects are gone, and the other's are there", _objects, beside_pods=True),
+        Step("switched on again, both go on copying", _on_again),
+        Step("a RecordDeletion removes what it names, and no more", _deletion),
+        Step("the objects below it are gone", _deleted_objects, beside_pods=True),
+    ),
+)
