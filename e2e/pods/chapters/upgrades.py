@@ -62,8 +62,7 @@ def _definition(stage: Stage) -> None:
         (newer / DEFINITION).write_text(yaml.safe_dump(body), "utf-8")
         _upgrade_base(stage, newer)
         stage.wait("the new field", lambda: _with_field(stage))
-        stage.wait("word of it", lambda: _not_told(stage))
-    stage.ready(f"topics.tidemark.dev/{TOPIC}")
+    stage.recovered()
 
 
 def _definition_back(stage: Stage) -> None:
@@ -102,6 +101,8 @@ def _images(stage: Stage) -> None:
         stage.install(wait=False)
         _roll(stage, _everybody(stage), lambda pod: _tag(pod) == NEXT)
         stage.recovered()
+        # Watches that began before the definition changed were told nothing of it.
+        stage.wait("word of the field", lambda: _not_told(stage))
 
 
 def _rollback(stage: Stage) -> None:
