@@ -27,6 +27,10 @@ OPERATORS = 2
 BROKERS = 3
 PARTITIONS = 2
 RECORDS = 2000
+#: Three segments of each partition of a tiered topic (:func:`e2e.pods.objects.tiered`): the last is
+#: open, and of the others no three have so many bytes.
+TIERED_RECORDS = 6000
+TIERED_BYTES = 3 << 20
 #: What a person would miss.
 KEPT_KINDS = (
     "clusters.tidemark.dev",
@@ -116,6 +120,10 @@ class Stage:
         spec = {"partitions": PARTITIONS, "replicationFactor": 3, **spec}
         self.kubernetes.apply(objects.topic(name, **spec))
 
+    def make_tiered_topic(self, name: str) -> None:
+        """One whose records leave the brokers' disks a megabyte at a time. Raises Failed."""
+        self.make_topic(name, **objects.tiered())
+
     def topic(self, name: str) -> dict[str, Any]:
         """The Topic as it is."""
         return self.object(f"topics.tidemark.dev/{name}")
@@ -172,14 +180,15 @@ class Stage:
     def _sum(self, metric: str) -> float:
         return sum(self.metric(f"broker-{n}-0", metric) for n in range(1, self.brokers + 1))
 
-    def copies(self, produce: Callable[[], None], size: int) -> None:
-        """``produce``, until so many bytes more are in the tier. Raises Failed."""
+    def produce_to_tier(self, topic: str) -> None:
+        """So many records of a tiered topic that each partition closes segments, until they are
+        there. Raises Failed."""
         before = self.copied_to_tier()
-        produce()
+        self.produce(topic, TIERED_RECORDS)
 
         def complaint() -> str:
             copied = self.copied_to_tier() - before
-            return "" if copied >= size else f"{copied:.0f} bytes were copied"
+            return "" if copied >= TIERED_BYTES else f"{copied:.0f} bytes were copied"
 
         self.wait("segments in the tier", complaint)
 

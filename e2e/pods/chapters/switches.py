@@ -11,12 +11,7 @@ from e2e.pods.kubernetes import condition
 from e2e.pods.progress import Failed
 from e2e.pods.stage import Stage
 
-SEGMENT_BYTES = 1 << 20
 RETAINED, DELETED = "switched-retain", "switched-delete"
-CONFIG = {"segment.bytes": str(SEGMENT_BYTES), "retention.ms": "-1"}
-LOCALLY = {"size": "1Mi"}
-#: Three segments for each partition, the last of them open.
-RECORDS = 6000
 #: Of the records of a partition, fewer than half: they are in the tier.
 DELETED_BELOW = 1500
 DELETION = "first-records"
@@ -27,9 +22,9 @@ DELETION = "first-records"
 
 def _tiered(stage: Stage) -> None:
     for name in (RETAINED, DELETED):
-        stage.make_topic(name, config=CONFIG, tiering=_tiering(True))
+        stage.make_tiered_topic(name)
     for name in (RETAINED, DELETED):
-        stage.produce(name, RECORDS)
+        stage.produce_to_tier(name)
     for name in (RETAINED, DELETED):
         stage.reads_tier(name)
 
@@ -64,9 +59,9 @@ def _objects(stage: Stage) -> None:
 def _on_again(stage: Stage) -> None:
     for name in (RETAINED, DELETED):
         before, epoch = stage.client.records(name), _status(stage, name)["epoch"]
-        stage.change_topic(name, config=CONFIG, tiering=_tiering(True))
+        stage.change_topic(name, **objects.tiered())
         stage.wait(f"tiering of {name}", functools.partial(_not_enabled, stage, name, epoch))
-        stage.copies(functools.partial(stage.produce, name, RECORDS), SEGMENT_BYTES)
+        stage.produce_to_tier(name)
         _expect_first(stage.client.records(name), before)
 
 
@@ -98,10 +93,6 @@ def _deleted_objects(stage: Stage) -> None:
 # ------------------------------------------------------------ what they ask
 
 
-def _tiering(enabled: bool, **more: Any) -> dict[str, Any]:
-    return {"enabled": enabled, "localRetention": LOCALLY, **more}
-
-
 def _status(stage: Stage, topic: str) -> dict[str, Any]:
     found = stage.topic(topic).get("status", {}).get("tiering", {})
     assert isinstance(found, dict)
@@ -111,8 +102,7 @@ def _status(stage: Stage, topic: str) -> dict[str, Any]:
 def _switch_off(stage: Stage, topic: str, policy: str) -> None:
     epoch = _status(stage, topic)["epoch"]
     with stage.watched(f"topics.tidemark.dev/{topic}", ".status.tiering.state") as states:
-        tiering = _tiering(False, disablePolicy=policy)
-        stage.change_topic(topic, config=CONFIG, tiering=tiering)
+        stage.change_topic(topic, **objects.tiered(enabled=False, disablePolicy=policy))
         stage.wait(
             f"{topic} without a tier", lambda: "" if states[-1] == "Disabled" else states[-1]
         )

@@ -1,25 +1,18 @@
 """Closed segments go to the object store, leave the brokers' disks, and are read from there."""
 
 from e2e.pods.chapters.chapter import Chapter, Step
-from e2e.pods.stage import PARTITIONS, Stage
+from e2e.pods.stage import Stage
 
 TOPIC = "kept"
-SEGMENT_BYTES = 1 << 20
-RECORDS = 6000
 
 
 def _tier(stage: Stage) -> None:
-    stage.make_topic(
-        TOPIC,
-        config={"segment.bytes": str(SEGMENT_BYTES), "retention.ms": "-1"},
-        tiering={"enabled": True, "localRetention": {"size": "1Mi"}},
-    )
-    # Segments are closed before they are full.
-    stage.copies(lambda: stage.produce(TOPIC, RECORDS), PARTITIONS * SEGMENT_BYTES // 2)
-    stage.wait("the tier in its status", lambda: _tier_complaint(stage))
+    stage.make_tiered_topic(TOPIC)
+    stage.produce_to_tier(TOPIC)
+    stage.wait("the tier in its status", lambda: _complaint(stage))
 
 
-def _tier_complaint(stage: Stage) -> str:
+def _complaint(stage: Stage) -> str:
     tiering = stage.topic(TOPIC).get("status", {}).get("tiering", {})
     return "" if tiering.get("remoteSegments") else str(tiering)
 

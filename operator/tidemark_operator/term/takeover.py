@@ -112,9 +112,9 @@ class TakeOver:
             load(state, store)
         await self._list()
         absorb(state, self.objects, cluster)
-        await claim(state, store)
-        # What another controller wrote until now is in it: the epoch before ours is the last one.
-        state.found = epoch - 1, COMMIT_UNKNOWN if claimed.lost else state.landed
+        written = await claim(state, store)
+        # The epoch before ours is the last one.
+        state.found = epoch - 1, COMMIT_UNKNOWN if claimed.lost else written
         if state.cluster.rebuilding is not None and state.cluster.rebuilding.behind:
             state.doubted.update(row.key for row in state.all_rows())
         if (body.get("status") or {}).get("slices") is None:
@@ -254,18 +254,28 @@ def _absorb_broker(state: ControllerState, body: Json) -> None:
         state.put_broker(broker)
 
 
-async def claim(state: ControllerState, store: SliceStore) -> None:
+async def claim(state: ControllerState, store: SliceStore) -> int:
     """Write our epoch into every slice; where another writer was quicker, what it wrote is taken
-    in and written again under our epoch."""
+    in and written again under our epoch. The last commit of those before us: ours go on from there,
+    and would pass for one that is missing, of which a broker was told."""
+    written = state.landed
     left = {write.index for write in take_over(state)}
     for _ in range(CLAIM_ROUNDS_MAX):
         writes = [write for write in take_over(state) if write.index in left]
         outcomes = await store.write_all(state, writes)
         left = {index for index, took_effect in outcomes.items() if not took_effect}
         if not left:
-            return
+            return written
+        theirs = (payload for index, payload in store.payloads() if index in left)
+        commits = (int(each["commit"]) for each in theirs if not _is_ours(each, state))
+        written = max((written, *commits))
     raise SlicesUnusable(
         "SlicesContended",
         f"another writer keeps changing {len(left)} slices: find out who it is "
         "(metadata.managedFields), and stop it",
     )
+
+
+def _is_ours(payload: Json, state: ControllerState) -> bool:
+    """An earlier try, which came late."""
+    return int(payload["controllerEpoch"]) == state.controller_epoch

@@ -59,6 +59,38 @@ async def test_a_slice_that_an_older_controller_still_writes_is_claimed_again() 
         assert epochs(world) == {2}
 
 
+def commits(world: ShellWorld) -> list[int]:
+    return [body["commit"] for body in world.server.of_kind(PARTITION_SLICE)]
+
+
+async def test_a_claim_does_not_pass_for_the_last_commit_of_those_before() -> None:
+    """It has the number of the commit that a backup lacks, of which brokers were told."""
+    world = made()
+    async with world.term():
+        pass
+    before = max(commits(world))
+    async with world.term():
+        assert world.services.state.found == (1, before)
+        assert max(commits(world)) > before
+
+
+async def test_what_another_writes_during_the_claim_was_found() -> None:
+    world = made()
+    async with world.term():
+        pass
+    theirs = iter([max(commits(world)) + 7])
+
+    def write(call: str) -> None:
+        if call == "replace PartitionSlice main-05" and (commit := next(theirs, None)):
+            body = world.server.find(PARTITION_SLICE, "main-05")
+            world.server.replace("other", PARTITION_SLICE, {**(body or {}), "commit": commit})
+
+    world.api.before = write
+    before = max(commits(world))
+    async with world.term():
+        assert world.services.state.found == (1, before + 7)
+
+
 async def test_a_lost_slice_is_made_again_once_its_loss_stands_in_the_status() -> None:
     world = made()
     async with world.term():

@@ -126,7 +126,7 @@ TOPIC = (
     ),
     Reason(
         "Rebuilding",
-        "Ready=False, Stalled=True",
+        "Ready=False, Reconciling=True",
         "PartitionSlices are lost, or older than what brokers were told. The partitions are "
         "rebuilt from what brokers report; nothing is elected, made anew or deleted before.",
         "Start the brokers that the message names, or give up what only they have by "
