@@ -33,8 +33,8 @@ class Kind:
     def tag(self, image: str, other: str) -> None:
         run([*_CTR, "images", "tag", "--force", image, other])
 
-    def kill(self, container_id: str) -> None:
-        run([*_CTR, "tasks", "kill", "--signal", "SIGKILL", container_id])
+    def signal(self, container_id: str, name: str) -> None:
+        run([*_CTR, "tasks", "kill", "--signal", name, container_id])
 
     def way_in(self) -> str:
         return f"kubectl --kubeconfig {self.kubeconfig}"

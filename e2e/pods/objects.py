@@ -5,7 +5,6 @@ from typing import Any
 
 from e2e.pods import readme
 from e2e.pods.images import BROKER, CLIENT, MINIO, OPERATOR
-from tidemark.tier.s3_config import S3Config
 
 NAMESPACE = "tidemark"
 STORE = "store"
@@ -138,16 +137,6 @@ def record_deletion(name: str, topic: str, below: dict[int, int]) -> dict[str, A
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {"topicRef": {"name": topic}, "partitions": points},
     }
-
-
-def store_config() -> S3Config:
-    """The store, for a client that reaches pods."""
-    return S3Config(
-        buckets=(BUCKET,),
-        access_key_id=KEYS["accessKeyId"],
-        secret_access_key=KEYS["secretAccessKey"],
-        endpoint=STORE_ENDPOINT,
-    )
 
 
 def values(brokers: int) -> dict[str, Any]:

@@ -16,11 +16,10 @@ from e2e.pods.images import Image
 from e2e.pods.kubernetes import Kubernetes, condition, not_ready, wait_for
 from e2e.pods.load import Load, Outcome
 from e2e.pods.objects import NAMESPACE
-from e2e.pods.progress import Progress
+from e2e.pods.progress import Failed, Progress
 from e2e.pods.providers import Provider
 from e2e.pods.watching import watched
 from tests.helm import CHART, Helm
-from tidemark.tier.s3 import S3Store
 
 OPERATOR = "tidemark-operator"
 OPERATORS = 2
@@ -203,22 +202,6 @@ class Stage:
 
         self.wait("a read from the tier", complaint)
 
-    def tier_objects(self, topic: str) -> int:
-        """How many objects with records of the topic are in the store; where pods are reached."""
-        return len(self._data(topic))
-
-    def tier_starts(self, topic: str, partition: int) -> list[int]:
-        """The first offsets of a partition's segments in the store; where pods are reached."""
-        parts = [key.split("/")[2:] for key in self._data(topic)]
-        return sorted(
-            {int(name.partition("-")[0]) for part, name in parts if int(part) == partition}
-        )
-
-    def _data(self, topic: str) -> list[str]:
-        topic_id = self.topic(topic)["status"]["topicId"]
-        store = S3Store(objects.store_config())
-        return [info.key for info in store.list(f"data/{topic}-{topic_id}/")]
-
     # ------------------------------------------------------------ objects
 
     def patch(self, what: str, change: dict[str, Any]) -> None:
@@ -260,25 +243,36 @@ class Stage:
         assert isinstance(status, dict)
         return status
 
-    def evict(self, pod: str) -> None:
-        """As `kubectl drain` does. Raises CommandFailed where a disruption budget refuses it."""
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": pod, "namespace": NAMESPACE},
-        }
-        path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}/eviction"
-        self.kubernetes.run("create", "--raw", path, "--filename", "-", stdin=json.dumps(body))
-
     def kill(self, pod: str) -> None:
         """``kill -9`` to the first process of a pod's container, which cannot say goodbye."""
-        self.provider.kill(self.container(pod)["containerID"].rpartition("/")[2])
+        self.signal(pod, "SIGKILL")
+
+    def signal(self, pod: str, name: str) -> None:
+        """Send a signal to that process."""
+        self.provider.signal(self.container(pod)["containerID"].rpartition("/")[2], name)
 
     def metric(self, pod: str, name: str) -> float:
         """The sum of a metric's samples without labels, as the pod answers now."""
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}:8080/proxy/metrics"
         lines = self.kubernetes.run("get", "--raw", path).splitlines()
         return sum(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+
+    def restarted(self, pod: str, before: int) -> None:
+        """Wait for another container than that of so many restarts. Raises Failed."""
+        self.wait(
+            f"another container of {pod}",
+            lambda: (
+                "" if self.container(pod)["restartCount"] > before else "it is not started again"
+            ),
+        )
+
+    def leading_pod(self) -> str:
+        """The operator's pod that holds the Lease. Raises Failed."""
+        holder = self.leader()
+        for number in range(OPERATORS):
+            if holder.startswith(f"{OPERATOR}-{number}-"):
+                return f"{OPERATOR}-{number}"
+        raise Failed(f"the Lease names no pod of the operator: {holder!r}")
 
     def leader(self) -> str:
         """Who holds the operators' Lease; "" for nobody."""

@@ -15,6 +15,7 @@ from e2e.pods.chapters import (
     removal,
     scaling,
     spark,
+    speed,
     switches,
     tier,
     upgrades,
@@ -32,6 +33,7 @@ CHAPTERS: tuple[Chapter, ...] = (
     faults.CHAPTER,
     upgrades.CHAPTER,
     scaling.CHAPTER,
+    speed.CHAPTER,
     hold.CHAPTER,
     removal.CHAPTER,
 )

@@ -10,6 +10,7 @@ from e2e.pods.client import Records
 from e2e.pods.kubernetes import condition
 from e2e.pods.progress import Failed
 from e2e.pods.stage import Stage
+from e2e.pods.store import segment_objects, segment_starts
 
 RETAINED, DELETED = "switched-retain", "switched-delete"
 #: Of the records of a partition, fewer than half: they are in the tier.
@@ -52,7 +53,7 @@ def _delete(stage: Stage) -> None:
 
 def _objects(stage: Stage) -> None:
     stage.wait(f"no object of {DELETED}", lambda: _data(stage, DELETED))
-    if not stage.tier_objects(RETAINED):
+    if not segment_objects(stage.topic(RETAINED)):
         raise Failed(f"no object of {RETAINED} is left")
 
 
@@ -83,7 +84,7 @@ def _deleted_objects(stage: Stage) -> None:
     """One whole segment of a thousand records lies below, whatever its batches come to."""
 
     def complaint() -> str:
-        starts = stage.tier_starts(RETAINED, partition=0)
+        starts = segment_starts(stage.topic(RETAINED), partition=0)
         return "" if starts and min(starts) > 0 else f"segments in the tier begin at {starts}"
 
     stage.wait("no object of the first segment", complaint)
@@ -119,7 +120,7 @@ def _not_enabled(stage: Stage, topic: str, epoch: int) -> str:
 
 
 def _data(stage: Stage, topic: str) -> str:
-    number = stage.tier_objects(topic)
+    number = len(segment_objects(stage.topic(topic)))
     return f"there are {number}" if number else ""
 
 

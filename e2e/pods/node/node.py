@@ -69,8 +69,8 @@ class Node:
     def tag(self, image: str, other: str) -> None:
         run([*self._ctr(), "images", "tag", "--force", image, other])
 
-    def kill(self, container_id: str) -> None:
-        run([*self._ctr(), "tasks", "kill", "--signal", "SIGKILL", container_id])
+    def signal(self, container_id: str, name: str) -> None:
+        run([*self._ctr(), "tasks", "kill", "--signal", name, container_id])
 
     def way_in(self) -> str:
         """Into its namespaces, which are those of the starter's only child."""
