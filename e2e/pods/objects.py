@@ -16,6 +16,8 @@ KEYS = {"accessKeyId": "e2e-access", "secretAccessKey": "e2e-secret-of-one-run"}
 STORE_PORT = 9000
 #: What a restricted namespace asks of each container.
 CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+STORE_ENDPOINT = f"http://minio.{STORE}.svc:{STORE_PORT}"
+BUCKET = "tier"
 
 
 def namespace(name: str) -> dict[str, Any]:
@@ -167,17 +169,21 @@ def user(name: str) -> dict[str, Any]:
     }
 
 
-def deletion(name: str, of: str) -> dict[str, Any]:
-    """A RecordDeletion of all that a topic has, which is to go once it is done."""
+def tiered(*, enabled: bool = True, **tiering: Any) -> dict[str, Any]:
+    """Of a Topic's spec: records leave the brokers' disks a megabyte at a time."""
+    local = {"enabled": enabled, "localRetention": {"size": "1Mi"}}
+    config = {"segment.bytes": str(1 << 20), "retention.ms": "-1"}
+    return {"config": config, "tiering": {**local, **tiering}}
+
+
+def record_deletion(name: str, topic: str, below: dict[int, int], **spec: Any) -> dict[str, Any]:
+    """A RecordDeletion; ``below``: offsets by partition."""
+    points = [{"partition": part, "beforeOffset": offset} for part, offset in below.items()]
     return {
         "apiVersion": "tidemark.dev/v1alpha1",
         "kind": "RecordDeletion",
         "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {
-            "topicRef": {"name": of},
-            "partitions": [{"partition": 0, "beforeOffset": 0}],
-            "ttlAfterFinished": "1s",
-        },
+        "spec": {"topicRef": {"name": topic}, "partitions": points, **spec},
     }
 
 
@@ -197,9 +203,9 @@ def values(brokers: int) -> dict[str, Any]:
     """The chart's values: as the README has them, and for one node with a store and images of its
     own."""
     s3 = {
-        "endpoint": f"http://minio.{STORE}.svc:{STORE_PORT}",
+        "endpoint": STORE_ENDPOINT,
         "region": "us-east-1",
-        "buckets": ["tier"],
+        "buckets": [BUCKET],
         "createBuckets": True,
     }
     small = {"requests": {"cpu": "50m", "memory": "128Mi"}}
@@ -217,6 +223,7 @@ def values(brokers: int) -> dict[str, Any]:
                 "log.retention.check.interval.ms": "2000",
                 "log.cleaner.backoff.ms": "1000",
                 "tidemark.remote.sweep.interval.ms": "5000",
+                "remote.delete.delay.ms": "2000",
             },
             "storage": {"size": "1Gi"},
             "resources": small,
