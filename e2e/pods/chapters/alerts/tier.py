@@ -18,12 +18,12 @@ from minio.credentials import StaticProvider
 from minio.minioadmin import MinioAdmin
 
 from e2e.pods.chapters.alerts.fault import Fault
-from e2e.pods.objects import KEYS, NAMESPACE, STORE, STORE_PORT
-from e2e.pods.stage import BOOTSTRAP, PARTITIONS, Stage
+from e2e.pods.client import BOOTSTRAP
+from e2e.pods.objects import BUCKET, KEYS, NAMESPACE, STORE, STORE_PORT
+from e2e.pods.stage import PARTITIONS, Stage
 
 TOPIC = "alerts-tiered"
 RECORDS = 4500
-BUCKET = "tier"
 POLICY = "brokers"
 ACCOUNT = {"accessKeyId": "e2e-brokers", "secretAccessKey": "e2e-secret-of-brokers"}
 READ_S = 4
