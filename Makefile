@@ -10,7 +10,7 @@ SPARK  := $(VENV)/.spark
 ALL    := $(VENV)/.all
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo up spark test retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-scale \
+.PHONY: demo up spark test retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-scale bench-install \
   simulate fuzz histories release sbom pins crds argocd pages docs conformance compatibility
 .DEFAULT_GOAL := demo
 
@@ -59,6 +59,10 @@ e2e: $(ALL)
 e2e-quick: $(ALL)
 	@$(BIN)/python -m e2e.pods.quick
 
+# How soon brokers in pods serve, placeholders are filled and another operator leads, and how large the images are.
+bench-install: $(ALL)
+	@$(BIN)/python -m e2e.pods $(PROVIDER) speed
+
 # What failed in the last `make test`, once more, one test after the other, until one fails again.
 retest: $(ALL)
 	@$(BIN)/python -m tests.retest
@@ -82,6 +86,7 @@ lint: $(ALL)
 	@$(BIN)/python -m tidemark.metrics.page --check docs/metrics.md
 	@$(BIN)/python -m tidemark.metrics.dashboards --check charts/tidemark/files/dashboards
 	@$(BIN)/python -m tests.suites.page --check docs/compatibility.md
+	@$(BIN)/python -m tests.top_picture --check docs/top.svg
 
 # Other people's test suites, and the same requests to ours and to Apache Kafka (SUITE=oracle). SUITE: one of them; ONLY: tests
 # whose names have this; SIDE=kafka: Apache Kafka itself.
@@ -157,6 +162,7 @@ pages: $(ALL)
 	@$(BIN)/python -m tidemark.configuration.page docs/configuration.md
 	@$(BIN)/python -m tidemark.metrics.page docs/metrics.md
 	@$(BIN)/python -m tidemark.metrics.dashboards charts/tidemark/files/dashboards
+	@$(BIN)/python -m tests.top_picture docs/top.svg
 
 # docs/ as a site in build/site. Its packages (some 100 MB) are only installed here.
 $(VENV)/.docs: $(ALL) requirements-docs.txt

@@ -3,9 +3,7 @@
 import time
 
 from e2e.pods.chapters.chapter import Chapter, Step
-from e2e.pods.objects import NAMESPACE
-from e2e.pods.progress import Failed
-from e2e.pods.stage import OPERATOR, OPERATORS, Stage
+from e2e.pods.stage import Stage
 
 TOPIC = "after"
 KILLED = 128 + 9
@@ -13,12 +11,7 @@ KILLED = 128 + 9
 
 def _pod_deleted(stage: Stage) -> None:
     begun = time.monotonic()
-    before = stage.pod("broker-1-0")["metadata"]["uid"]
-    stage.kubernetes.run("--namespace", NAMESPACE, "delete", "pod", "broker-1-0")
-    stage.wait(
-        "a new pod",
-        lambda: "" if stage.pod("broker-1-0")["metadata"]["uid"] != before else "the old one",
-    )
+    stage.replace("broker-1-0")
     stage.recovered()
     stage.progress.figure("pod deleted to in sync", f"{time.monotonic() - begun:.0f} s")
 
@@ -43,13 +36,10 @@ def _killed(stage: Stage) -> None:
 
 
 def _failover(stage: Stage) -> None:
-    before = stage.leader()
-    pod = next((n for n in range(OPERATORS) if f"{OPERATOR}-{n}" in before), None)
-    if pod is None:
-        raise Failed(f"the Lease names no pod of the operator: {before!r}")
+    before, pod = stage.leader(), stage.leading_pod()
     begun = time.monotonic()
     # It cannot give its Lease back.
-    stage.kill(f"{OPERATOR}-{pod}")
+    stage.kill(pod)
     stage.wait(
         "another leader",
         lambda: "" if stage.leader() not in ("", before) else f"{stage.leader()!r} leads",
