@@ -8,6 +8,7 @@ import http.server
 import logging
 import socket
 import socketserver
+import sys
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
@@ -83,6 +84,14 @@ class _Server(socketserver.ThreadingTCPServer):
         self.address_family = family
         self.page = page
         super().__init__(address, _Handler)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Whoever asked may not have waited: a probe's time is short, and this process may have
+        stood still."""
+        if isinstance(sys.exception(), ConnectionError | TimeoutError):
+            logger.debug("%s did not wait for the page", client_address)
+        else:
+            logger.exception("a page for %s failed", client_address)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

@@ -286,6 +286,7 @@ BUGS: tuple[Bug, ...] = (
         ISR_CHANGES,
         frozenset({"1"}),
         replaced("tidemark_broker.replication.partition.isr.meaning", _any_answer),
+        first=40,
     ),
     Bug(
         "the last of an ISR is believed",
@@ -437,6 +438,6 @@ BUGS: tuple[Bug, ...] = (
         replaced(
             "tidemark_operator.controller.rebuilding._Rebuilding._needed", lambda *_: set[int]()
         ),
-        first=30,
+        first=40,
     ),
 )

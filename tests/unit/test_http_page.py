@@ -2,7 +2,9 @@
 
 from http import HTTPStatus
 
-from tidemark.http_page import HttpPage
+import pytest
+
+from tidemark.http_page import HttpPage, _Server
 
 
 def page(*, well: bool = True) -> HttpPage:
@@ -24,3 +26,17 @@ def test_single_topics_have_a_page_where_there_are_any() -> None:
 
 def test_whoever_is_not_well_is_not_served_by_a_load_balancer() -> None:
     assert page(well=False).answer("/healthz") == (HTTPStatus.SERVICE_UNAVAILABLE, b"why\n")
+
+
+def test_whoever_does_not_wait_for_a_page_is_not_worth_a_traceback(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a kubelet that probed a process while it stood still. Anything else is told."""
+    server = _Server.__new__(_Server)
+    for error in (BrokenPipeError("gone"), TimeoutError(), ValueError("of ours")):
+        try:
+            raise error
+        except type(error):
+            server.handle_error(None, ("10.0.0.1", 5))
+    assert capsys.readouterr().err == ""
+    assert [record.message for record in caplog.records] == ["a page for ('10.0.0.1', 5) failed"]

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 _TICK_S = 0.2
 _MS_MAX = 2**31 - 1
 _RETRY_S = 0.2
+#: A broker that has said all that is asked of it may be unfenced in the next moment.
+SOON_S = 0.5
 _ANSWER_BYTES_MAX = 1024 * 1024
 
 
@@ -93,6 +95,7 @@ class HeartbeatThread:
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self.snapshot_controller_epoch = -1
         self.want_shut_down = False
+        self._is_fenced = True
 
     def start(self) -> None:
         """Begin; the first heartbeat goes out at once."""
@@ -126,7 +129,7 @@ class HeartbeatThread:
                     while not self._stopping.is_set():
                         self._beat(connection)
                         last_answer_s = time.monotonic()
-                        connection.wait(self._kicked, self._target.interval_s)
+                        connection.wait(self._kicked, self._pause_s())
             except (OSError, FrameError) as error:
                 if self._stopping.is_set():
                     return
@@ -136,6 +139,11 @@ class HeartbeatThread:
                     return
                 if time.monotonic() - began_s < _RETRY_S:
                     self._stopping.wait(min(_RETRY_S, self._target.interval_s))
+
+    def _pause_s(self) -> float:
+        interval_s = self._target.interval_s
+        awaits_word = self._is_fenced and self.snapshot_controller_epoch >= 0
+        return min(SOON_S, interval_s) if awaits_word and not self.want_shut_down else interval_s
 
     def _connect(self) -> BlockingConnection:
         return BlockingConnection(
@@ -161,6 +169,7 @@ class HeartbeatThread:
             control.BrokerHeartbeatResponse,
             self._target.interval_s,
         )
+        self._is_fenced = answer.is_fenced
         self._post(self._answered, answer)
 
     def _post(self, callback: Callable[..., None], *args: object) -> None:

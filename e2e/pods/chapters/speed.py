@@ -14,7 +14,6 @@ from e2e.pods import objects
 from e2e.pods.chapters.chapter import Chapter, Step
 from e2e.pods.kubernetes import condition
 from e2e.pods.objects import NAMESPACE
-from e2e.pods.progress import Failed
 from e2e.pods.stage import BROKERS, PARTITIONS, Stage
 
 UNFENCED_S = 5
@@ -38,14 +37,19 @@ def _moment(text: str) -> float:
 
 
 def _start(stage: Stage, number: int) -> float:
-    """Seconds from the start of a broker's container until the operator counts on the broker."""
+    """Seconds from the start of a broker's container until it hears that the operator counts on
+    it."""
     pod = f"broker-{number}-0"
+    stage.wait(f"{UNFENCED!r} in the log of {pod}", lambda: "" if _heard(stage, pod) else "not yet")
+    started = str(stage.container(pod)["state"]["running"]["startedAt"])
+    return _moment(_heard(stage, pod)) - _moment(started)
+
+
+def _heard(stage: Stage, pod: str) -> str:
+    """When; "" for not yet."""
     log = stage.kubernetes.run("--namespace", NAMESPACE, "logs", "--timestamps", pod)
-    for line in log.splitlines():
-        if UNFENCED in line:
-            started = str(stage.container(pod)["state"]["running"]["startedAt"])
-            return _moment(line.partition(" ")[0]) - _moment(started)
-    raise Failed(f"the log of {pod} does not say {UNFENCED!r}")
+    lines = (line for line in log.splitlines() if UNFENCED in line)
+    return next(lines, "").partition(" ")[0]
 
 
 def _starts(stage: Stage) -> None:

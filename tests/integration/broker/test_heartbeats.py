@@ -117,3 +117,36 @@ async def test_heartbeats_go_on_at_once_when_their_connection_breaks(tmp_path: P
     assert lost == []
     thread.kick()  # nobody is there any more, and nobody minds
     await listener.close()
+
+
+async def test_whoever_waits_to_be_unfenced_asks_soon_again(tmp_path: Path) -> None:
+    """Not with the next heartbeat that is due."""
+    beats = 0
+
+    async def serve(connection: KafkaConnection) -> None:
+        nonlocal beats
+        while True:
+            frame = await connection.read_frame()
+            beats += 1
+            answer = control.BrokerHeartbeatResponse(
+                error_code=0, is_fenced=beats < 3, should_shut_down=False, controller_epoch=1
+            )
+            connection.write(encode_response(answer, peek_request(frame)[2]))
+
+    listener = await KafkaListener(serve).start("127.0.0.1", 0, tls=controller_files(tmp_path))
+    unfenced = asyncio.Event()
+    thread = HeartbeatThread(
+        target(listener.port, 4 * 3600, tmp_path),
+        LoopClock(),
+        answered=lambda answer: None if answer.is_fenced else unfenced.set(),
+        lost=lambda _: None,
+    )
+    thread.snapshot_controller_epoch = 1
+    thread.start()
+    async with asyncio.timeout(10):
+        await unfenced.wait()
+    assert beats == 3
+    assert thread._pause_s() == 3600, "afterwards there is time"
+    thread.stop()
+    await asyncio.to_thread(thread.join)
+    await listener.close()
