@@ -8,7 +8,7 @@ need each other, and it stops at the first that fails.
 
 from collections.abc import Sequence
 
-from e2e.pods.chapters import faults, hold, install, removal, tier, upgrades
+from e2e.pods.chapters import faults, hold, install, outside, removal, tier, upgrades
 from e2e.pods.chapters.chapter import Chapter
 from e2e.pods.providers import CannotRun
 
@@ -18,6 +18,7 @@ CHAPTERS: tuple[Chapter, ...] = (
     tier.CHAPTER,
     faults.CHAPTER,
     upgrades.CHAPTER,
+    outside.CHAPTER,
     hold.CHAPTER,
     removal.CHAPTER,
 )
