@@ -92,7 +92,7 @@ def _told(servers: str) -> dict[int, tuple[str, int]]:
     """Which address of each broker a client is told that begins there."""
     client = AdminClient({"bootstrap.servers": servers})
     found = client.list_topics(timeout=CLIENT_TIMEOUT_S).brokers
-    return {node: (each.host, each.port) for node, each in found.items()}
+    return {node: (str(each.host), each.port) for node, each in found.items()}
 
 
 def _by_nodes(stage: Stage) -> None:

@@ -109,7 +109,7 @@ async def columns(world: ClusterWorld) -> dict[str, Any]:
     path = f"{CLUSTER.path(world.namespace)}?limit=1"
     accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
     api = world.api._client
-    _, url, headers, _, _ = api.param_serialize(
+    _, url, headers, _, _ = await api.param_serialize(
         "GET", path, header_params={"Accept": accept}, auth_settings=["BearerToken"]
     )
     response = await api.call_api("GET", url, headers, None)

@@ -105,6 +105,13 @@ async def world() -> AsyncIterator[ShellWorld]:
         yield made
 
 
+def write_status(world: ShellWorld, kind: Kind, name: str, status: Json) -> None:
+    body = world.server.find(kind, name)
+    assert body is not None
+    written = world.server.replace_status("op", kind, {**body, "status": status})
+    world.services.objects.put(written)
+
+
 class Keeper:
     """Looks as the reconciler of Brokers does, and writes the status of what came of it."""
 
@@ -120,7 +127,7 @@ class Keeper:
         state = self.world.services.state
         later_s = await self.kept.keep_broker(self.world.known(BROKER, "broker-1"))
         status = broker_status(state, state.brokers[1], now_ms=0).status
-        self.world.services.objects.put({**self.world.known(BROKER, "broker-1"), "status": status})
+        write_status(self.world, BROKER, "broker-1", status)
         return later_s
 
     def condition(self) -> tuple[str, str] | None:
@@ -212,8 +219,8 @@ async def test_of_brokers_that_never_had_any_nothing_is_asked(keeper: Keeper) ->
 
 
 async def test_a_port_that_is_taken_is_told_until_another_is_asked_for(keeper: Keeper) -> None:
-    own = {"brokers": [{"nodeId": 1, "nodePort": 30001}]}
-    keeper.world.edit(BROKER, "broker-1", pod=pod(**own))
+    taken = pod(brokers=[{"nodeId": 1, "nodePort": 30001}])
+    keeper.world.edit(BROKER, "broker-1", pod=taken)
     text = f"PATCH x: HTTP 422: Service {NAME} is invalid: provided port is already allocated"
     keeper.api.refuses[NAME] = Invalid(422, text)
     assert await keeper.keep() == REFUSED_S
@@ -265,7 +272,7 @@ async def test_a_cluster_has_a_service_to_begin_with(keeper: Keeper) -> None:
     assert keeper.api.services[name]["spec"]["type"] == "NodePort"
     state = world.services.state
     status = cluster_status(state, generation=1, now_ms=0).status
-    world.services.objects.put({**world.known(CLUSTER, "main"), "status": status})
+    write_status(world, CLUSTER, "main", status)
     assert state.bootstrap_ways is not None
     world.edit(BROKER, "broker-1", pod=pod(""))
     await keeper.made.keep(MAIN, world.known(CLUSTER, "main"))
