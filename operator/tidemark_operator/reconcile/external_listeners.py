@@ -69,13 +69,14 @@ class ExternalServices:
         if pod is not None:
             wanted = external_services.broker_services(pod, identity_of(broker, ""))
         selector = external_services.selector_of_broker(broker.metadata.name)
-        told = self._told(node_id)
-        ways, later_s = await self._keep(body, wanted, selector, state.ways_in.get(node_id))
+        told, before = self._told(node_id), state.ways_in.get(node_id)
+        ways, later_s = await self._keep(body, wanted, selector, before)
         state.ways_in[node_id] = ways
         nodes_s = await self._look_at_nodes(node_id)
         if self._told(node_id) != told:
             self._services.engine.publish()
-            self._services.queue.add(self._services.cluster_key)
+        if ways != (before or {}):
+            self._services.queue.add(self._services.cluster_key)  # its status says so, too
         return min((each for each in (later_s, nodes_s) if each is not None), default=None)
 
     def _told(self, node_id: int) -> tuple[Endpoint, ...]:
@@ -123,9 +124,10 @@ class ExternalServices:
                 return before, looked.until_s - now_s
         found = await self._look(key, str(body["metadata"]["uid"]), wanted, selector)
         problems = [way for way in found.values() if way.problem is not None]
-        pause_s = LOOK_AGAIN_S if problems else CHECK_S
         if any(way.refused for way in problems):
-            pause_s = REFUSED_S
+            self._looked.pop(key, None)  # somebody may have done something about it
+            return found, REFUSED_S
+        pause_s = LOOK_AGAIN_S if problems else CHECK_S
         self._looked[key] = _Looked(wanted, now_s + pause_s)
         return found, pause_s if wanted else None
 

@@ -49,10 +49,14 @@ async def start_peer(
     world: ClusterWorld, node: int, operator: OperatorProcess, address: str
 ) -> BrokerPeer:
     """What runs in a pod on the node of that address."""
-    peer = await world.peer(node)
-    (inside,) = peer.listeners
+    return await world.start_peer(on_node(await world.peer(node), address), operator)
+
+
+def on_node(peer: BrokerPeer, address: str) -> BrokerPeer:
+    """It is told by its environment where it is."""
+    inside = peer.listeners[0]
     peer.listeners = (inside, dataclasses.replace(inside, name="OUT", host=address, port=9095))
-    return await world.start_peer(peer, operator)
+    return peer
 
 
 async def endpoints(world: ClusterWorld, node: int, *expected: tuple[str, int]) -> None:
@@ -98,7 +102,8 @@ async def test_ports_of_nodes_are_told_with_the_node_that_each_pod_is_on(
     await world.until(lambda: told() == (NODES[1], ports[1]), "the other broker knows")
     templates = [await template(world, node) for node in NODES]
     await peers[1].close()
-    peers[1] = await start_peer(world, 1, operator, "10.0.0.9")
+    moved = on_node(peers[1].restarted(clean=True), "10.0.0.9")
+    peers[1] = await world.start_peer(moved, operator)
     await world.until(lambda: told() == ("10.0.0.9", ports[1]), "and where it is now")
     await endpoints(world, 1, ("10.0.0.9", ports[1]))
     assert [await template(world, node) for node in NODES] == templates
