@@ -99,6 +99,11 @@ def selector_of_bootstraps(cluster: str) -> str:
     return f"{LISTENER_LABEL},{CLUSTER_LABEL}={cluster},!{BROKER_LABEL}"
 
 
+def selector_of_cluster(cluster: str) -> str:
+    """By which all of them are found."""
+    return f"{CLUSTER_LABEL}={cluster},{LISTENER_LABEL}"
+
+
 def _external(pod: BrokerPod) -> list[tuple[PodListener, ExternalListener]]:
     return [(each, each.external) for each in pod.listeners if each.external is not None]
 
@@ -165,7 +170,16 @@ def _wanted(
 
 def is_of(live: Json, uid: str) -> bool:
     """Whether a Service was made for the object of this uid."""
-    return any(each["uid"] == uid for each in live["metadata"].get("ownerReferences") or ())
+    return uid in owners((live,))
+
+
+def owners(services: Iterable[Json]) -> frozenset[str]:
+    """The uids of those for whom Services were made."""
+    return frozenset(
+        str(reference["uid"])
+        for each in services
+        for reference in each["metadata"].get("ownerReferences") or ()
+    )
 
 
 def is_as_wanted(live: Json, manifest: Json) -> bool:

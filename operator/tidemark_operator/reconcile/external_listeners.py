@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller import external_listeners
-from tidemark_operator.controller.status.conditions import find
-from tidemark_operator.controller.status.external_listeners import EXTERNAL_ADDRESS
 from tidemark_operator.controller.ways_in import WayIn
 from tidemark_operator.kube.errors import REFUSALS, Conflict, NotFound
 from tidemark_operator.kube.kinds import NODE, SERVICE, Json, Key, key_of
@@ -57,7 +55,8 @@ class ExternalServices:
         self._clock = clock
         self._looked: dict[Key, _Looked] = {}
         self._nodes_at_s = -math.inf
-        self._nodes_turn = asyncio.Lock()
+        self._owners_then: frozenset[str] | None = None
+        self._turn = asyncio.Lock()
 
     # ------------------------------------------------------------ of a Broker
 
@@ -65,9 +64,9 @@ class ExternalServices:
         """See to the Services of one Broker; when to look again, in seconds."""
         state, broker = self._services.state, parse_broker(body)
         node_id, pod = broker.spec.node_id, broker.spec.pod
-        wanted: Mapping[str, Wanted] = {}
-        if pod is not None:
-            wanted = external_services.broker_services(pod, identity_of(broker, ""))
+        if pod is None:
+            return None
+        wanted = external_services.broker_services(pod, identity_of(broker, ""))
         selector = external_services.selector_of_broker(broker.metadata.name)
         told, before = self._told(node_id), state.ways_in.get(node_id)
         ways, later_s = await self._keep(body, wanted, selector, before)
@@ -109,20 +108,16 @@ class ExternalServices:
         before: Mapping[str, WayIn] | None,
     ) -> tuple[Mapping[str, WayIn], float | None]:
         """Where they lead from, and when to look again; without a call where that is known."""
-        key, now_s = key_of(body), self._clock()
+        key, uid, now_s = key_of(body), str(body["metadata"]["uid"]), self._clock()
         looked = self._looked.get(key)
-        if (
-            looked is None
-            and not wanted
-            and find(body.get("status") or {}, EXTERNAL_ADDRESS) is None
-        ):
+        if looked is None and not wanted and uid not in await self._owners(key.namespace):
             return {}, None  # there never were any
         if looked is not None and before is not None and looked.wanted == wanted:
             if not wanted:
                 return before, None
             if now_s < looked.until_s:
                 return before, looked.until_s - now_s
-        found = await self._look(key, str(body["metadata"]["uid"]), wanted, selector)
+        found = await self._look(key, uid, wanted, selector)
         problems = [way for way in found.values() if way.problem is not None]
         if any(way.refused for way in problems):
             self._looked.pop(key, None)  # somebody may have done something about it
@@ -130,6 +125,18 @@ class ExternalServices:
         pause_s = LOOK_AGAIN_S if problems else CHECK_S
         self._looked[key] = _Looked(wanted, now_s + pause_s)
         return found, pause_s if wanted else None
+
+    async def _owners(self, namespace: str) -> frozenset[str]:
+        """The uids of those that had such Services when the term began, by one list for all: a
+        former controller may have been gone before it deleted what nobody needs any more."""
+        async with self._turn:
+            if self._owners_then is None:
+                selector = external_services.selector_of_cluster(self._services.cluster_key.name)
+                listed = await self._services.client.api.list_all(
+                    SERVICE, namespace, label_selector=selector
+                )
+                self._owners_then = external_services.owners(listed)
+            return self._owners_then
 
     async def _look(
         self, key: Key, uid: str, wanted: Mapping[str, Wanted], selector: str
@@ -192,7 +199,7 @@ class ExternalServices:
         state = self._services.state
         if not any(way.by_external_ip for way in state.ways_in[node_id].values()):
             return None
-        async with self._nodes_turn:
+        async with self._turn:
             pause_s, age_s = self._nodes_pause_s(node_id), self._clock() - self._nodes_at_s
             if age_s < pause_s:
                 return pause_s - age_s

@@ -118,16 +118,15 @@ def test_a_new_controller_tells_what_was_told_before_it_has_looked() -> None:
     assert told(World(brokers=[outside()]).state).keys() == {"PLAINTEXT"}, "never told before"
 
 
-def test_services_that_are_to_go_are_remembered_by_the_condition_until_they_are_gone() -> None:
+def test_a_broker_whose_listeners_lead_outside_no_more_has_no_word_of_it() -> None:
     state = World(brokers=[outside()]).state
     state.ways_in[1] = {"EXTERNAL": WayIn(port=31001)}
     stored = broker_status(state, state.brokers[1], now_ms=0).status
     anew = World(brokers=[dataclasses.replace(outside(status=stored), external=())]).state
     status = status_of(anew)
-    assert "ExternalAddress" in conditions(status)
+    assert "ExternalAddress" not in conditions(status)
     assert status.external_endpoints is None
-    anew.ways_in[1] = {}
-    assert "ExternalAddress" not in conditions(status_of(anew))
+    assert told(anew)["EXTERNAL"] == ("10.0.0.1", 9095)
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,9 @@ def of_broker(
     state: ControllerState, broker: BrokerInfo, conditions: list[Condition]
 ) -> tuple[list[Condition], dict[str, object]]:
     """A Broker's conditions and what its status says of external listeners; the first three
-    conditions are Ready, Reconciling and Stalled. Services that are to go are remembered by the
-    condition until a controller has looked."""
+    conditions are Ready, Reconciling and Stalled."""
     if not broker.external:
-        looked = broker.node_id in state.ways_in
-        return [*conditions, *([] if looked else _former(broker.status))], {}
+        return conditions, {}
     found = external_listeners.external(state, broker)
     told = external_listeners.rendered(found)
     texts = {
