@@ -73,6 +73,7 @@ storage:
   {{- end }}
 listeners:
   {{- range $name, $listener := $pods.listeners }}
+  {{- if $listener }}
   - name: {{ $name }}
     port: {{ $listener.port }}
     protocol: {{ $listener.protocol }}
@@ -82,6 +83,7 @@ listeners:
     {{- with $listener.external }}
     external: {{- toYaml . | nindent 6 }}
     {{- end }}
+  {{- end }}
   {{- end }}
 replicationPort: {{ $pods.replicationPort }}
 metricsPort: {{ $pods.metricsPort }}

@@ -179,7 +179,7 @@ def _by_balancers(stage: Stage) -> None:
 
 def _closed(stage: Stage) -> None:
     for name in LISTENERS:
-        stage.values["brokerPods"]["listeners"][name] = None
+        del stage.values["brokerPods"]["listeners"][name]
     stage.install()
     stage.wait("the Services to go", lambda: _left(stage))
     stage.wait("restarts that are over", lambda: _waiting(stage))

@@ -334,6 +334,26 @@ def test_a_listener_that_leads_outside_is_open_to_others_than_the_namespace(
     assert "from" not in rule
 
 
+def test_null_takes_a_listener_away_of_whatever_values_it_is(tmp_path: Path) -> None:
+    """Helm takes away what the chart has of that name, and leaves null where it has nothing."""
+    values = IN_PODS | {
+        "brokerPods": {
+            "enabled": True,
+            "listeners": {
+                "PLAINTEXT": None,
+                "GONE": None,
+                "IN": {"port": 9093, "protocol": "PLAINTEXT"},
+            },
+        }
+    }
+    objects = Helm(tmp_path).template(CHART, values, namespace="home")
+    pod = parse_broker(named(objects, "Broker", "broker-1")).spec.pod
+    assert pod is not None
+    assert [each.name for each in pod.listeners] == ["IN"]
+    rules = named(objects, "NetworkPolicy", "tidemark-brokers")["spec"]["ingress"]
+    assert 9093 in {each["port"] for rule in rules for each in rule["ports"]}
+
+
 def test_nodes_may_be_listed_only_where_that_is_asked_for(tmp_path: Path) -> None:
     """A right outside the namespace, which whoever installs the chart has to have."""
     objects = Helm(tmp_path).template(CHART, OUTSIDE, namespace="home")
