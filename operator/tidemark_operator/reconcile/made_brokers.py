@@ -25,7 +25,7 @@ from tidemark_operator.pods.made_brokers import broker_manifest, is_as_wanted, i
 from tidemark_operator.pods.manifests import ClusterObjects, cluster_objects
 from tidemark_operator.reconcile.external_listeners import ExternalServices
 from tidemark_operator.reconcile.services import Services
-from tidemark_operator.resources.broker import parse_broker
+from tidemark_operator.resources.broker import Broker, parse_broker
 from tidemark_operator.resources.broker_pod import BrokerPod
 
 #: While brokers are made or leave.
@@ -154,7 +154,8 @@ class MadeBrokers:
     def _pods(self, body: Json) -> list[BrokerPod]:
         """Of all brokers in pods."""
         bodies = [each for each in self._brokers(key_of(body)) if each["spec"].get("pod")]
-        return [pod for each in bodies if (pod := parse_broker(each).spec.pod) is not None]
+        read = [parse_broker(Broker.known_part(each)).spec.pod for each in bodies]
+        return [pod for pod in read if pod is not None]
 
     async def _apply(self, kind: Kind, body: Json, *, force: bool = False) -> Json | None:
         """None: it was refused, and is told."""
