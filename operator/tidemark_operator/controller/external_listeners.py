@@ -39,7 +39,7 @@ def endpoints(state: ControllerState, broker: BrokerInfo) -> tuple[Endpoint, ...
 def external(state: ControllerState, broker: BrokerInfo) -> dict[str, Endpoint | Missing]:
     """Those that are reached from outside, by name."""
     registered = {each.name: each for each in broker.listeners}
-    ways = state.ways_in.get(broker.node_id) or {}
+    ways = state.ways_in.brokers.get(broker.node_id) or {}
     found: dict[str, Endpoint | Missing] = {}
     for name in broker.external:
         if name in ways and ways[name].problem is not None:
@@ -58,7 +58,7 @@ def advertised(
     Services, what was told before."""
     if registered.name not in broker.external:
         return registered
-    ways = state.ways_in.get(broker.node_id)
+    ways = state.ways_in.brokers.get(broker.node_id)
     if ways is None:
         before = told_before(broker).get(registered.name)
         return before or Missing("its Service has not been looked at yet")
@@ -89,20 +89,20 @@ def _node(state: ControllerState, way: WayIn, registered: str) -> str | Missing:
         )
     if not way.by_external_ip:
         return registered
-    if state.nodes_problem:
-        return Missing(state.nodes_problem, refused=True)
-    found = state.external_ips.get(registered)
+    if state.ways_in.nodes_problem:
+        return Missing(state.ways_in.nodes_problem, refused=True)
+    found = state.ways_in.external_ips.get(registered)
     return Missing(f"no Node with the address {registered} was found") if found is None else found
 
 
 def needs_node(state: ControllerState, broker: BrokerInfo) -> bool:
     """Whether the address of a broker depends on a Node that nobody has looked at."""
-    ways = state.ways_in.get(broker.node_id) or {}
+    ways = state.ways_in.brokers.get(broker.node_id) or {}
     return any(
         each.name in ways
         and ways[each.name].by_external_ip
         and _is_address(each.host)
-        and each.host not in state.external_ips
+        and each.host not in state.ways_in.external_ips
         for each in broker.listeners
     )
 
@@ -131,9 +131,9 @@ def told_before(broker: BrokerInfo) -> dict[str, Endpoint]:
 def bootstrap_servers(state: ControllerState) -> dict[str, str | Missing] | None:
     """Where clients from outside begin, by listener, as Kafka's ``bootstrap.servers``. None: a new
     controller has not looked yet."""
-    if state.bootstrap_ways is None:
+    if state.ways_in.bootstraps is None:
         return None
-    return {name: _servers(state, name, way) for name, way in state.bootstrap_ways.items()}
+    return {name: _servers(state, name, way) for name, way in state.ways_in.bootstraps.items()}
 
 
 def _servers(state: ControllerState, name: str, way: WayIn) -> str | Missing:

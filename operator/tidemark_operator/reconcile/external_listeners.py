@@ -68,9 +68,9 @@ class ExternalServices:
             return None
         wanted = external_services.broker_services(pod, identity_of(broker, ""))
         selector = external_services.selector_of_broker(broker.metadata.name)
-        told, before = self._told(node_id), state.ways_in.get(node_id)
+        told, before = self._told(node_id), state.ways_in.brokers.get(node_id)
         ways, later_s = await self._keep(body, wanted, selector, before)
-        state.ways_in[node_id] = ways
+        state.ways_in.brokers[node_id] = ways
         nodes_s = await self._look_at_nodes(node_id)
         if self._told(node_id) != told:
             self._services.engine.publish()
@@ -94,8 +94,8 @@ class ExternalServices:
         """See to the Services that lead to any broker; when to look again, in seconds."""
         state, key = self._services.state, key_of(body)
         selector = external_services.selector_of_bootstraps(key.name)
-        found, later_s = await self._keep(body, wanted, selector, state.bootstrap_ways)
-        state.bootstrap_ways = found
+        found, later_s = await self._keep(body, wanted, selector, state.ways_in.bootstraps)
+        state.ways_in.bootstraps = found
         return later_s
 
     # ------------------------------------------------------------ Services
@@ -197,22 +197,22 @@ class ExternalServices:
     async def _look_at_nodes(self, node_id: int) -> float | None:
         """Nodes are listed where their ExternalIPs are asked for, sooner where one is not known."""
         state = self._services.state
-        if not any(way.by_external_ip for way in state.ways_in[node_id].values()):
+        if not any(way.by_external_ip for way in state.ways_in.brokers[node_id].values()):
             return None
         async with self._turn:
             pause_s, age_s = self._nodes_pause_s(node_id), self._clock() - self._nodes_at_s
             if age_s < pause_s:
                 return pause_s - age_s
             self._nodes_at_s = self._clock()
-            before = (state.external_ips, state.nodes_problem)
+            before = (state.ways_in.external_ips, state.ways_in.nodes_problem)
             try:
                 nodes = await self._services.client.api.list_all(NODE, "")
             except REFUSALS as error:
-                state.nodes_problem = f"{_NODES_FORBIDDEN} ({error.said})"
+                state.ways_in.nodes_problem = f"{_NODES_FORBIDDEN} ({error.said})"
             else:
-                state.external_ips = external_services.external_ips(nodes)
-                state.nodes_problem = ""
-            if before != (state.external_ips, state.nodes_problem):
+                state.ways_in.external_ips = external_services.external_ips(nodes)
+                state.ways_in.nodes_problem = ""
+            if before != (state.ways_in.external_ips, state.ways_in.nodes_problem):
                 self._services.engine.publish()
             return self._nodes_pause_s(node_id)
 
@@ -220,4 +220,4 @@ class ExternalServices:
         state = self._services.state
         broker = state.brokers.get(node_id)
         unknown = broker is not None and external_listeners.needs_node(state, broker)
-        return REFUSED_S if unknown or state.nodes_problem else NODES_CHECK_S
+        return REFUSED_S if unknown or state.ways_in.nodes_problem else NODES_CHECK_S

@@ -45,7 +45,7 @@ def conditions(status: BrokerStatus | ClusterStatus) -> dict[str, tuple[str, str
 
 def test_each_listener_has_its_own_address() -> None:
     state = World(brokers=[outside()]).state
-    state.ways_in[1] = {"EXTERNAL": WayIn(port=31001)}
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
     assert told(state) == {"PLAINTEXT": ("broker-1.ns.svc", 9092), "EXTERNAL": ("10.0.0.1", 31001)}
     status = status_of(state)
     assert [(each.host, each.port) for each in status.external_endpoints or ()] == [
@@ -61,37 +61,37 @@ def test_each_listener_has_its_own_address() -> None:
 
 def test_a_pod_on_another_node_is_told_with_its_registration() -> None:
     state = World(brokers=[outside()]).state
-    state.ways_in[1] = {"EXTERNAL": WayIn(port=31001)}
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
     state.put_broker(outside(host="10.0.0.2"))
     assert told(state)["EXTERNAL"] == ("10.0.0.2", 31001)
 
 
 def test_what_leads_nowhere_yet_is_left_out_and_said() -> None:
     state = World(brokers=[outside()]).state
-    state.ways_in[1] = {"EXTERNAL": WayIn(problem="no address yet")}
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(problem="no address yet")}
     assert told(state).keys() == {"PLAINTEXT"}
     found = conditions(status_of(state))
     expected = ("False", "AddressPending", "EXTERNAL: no address yet")
     assert found["ExternalAddress"] == expected
     assert found["Reconciling"][:2] == ("True", "AddressPending")
     assert found["Ready"][0] == "True", "clients inside are served"
-    state.ways_in[1] = {"EXTERNAL": WayIn(host=TOLD.host, port=TOLD.port)}
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(host=TOLD.host, port=TOLD.port)}
     assert told(state)["EXTERNAL"] == (TOLD.host, TOLD.port)
     assert conditions(status_of(state))["Reconciling"][0] == "False"
 
 
 def test_what_is_refused_waits_for_a_person() -> None:
     state = World(brokers=[outside()]).state
-    state.ways_in[1] = {"EXTERNAL": WayIn(problem="port is taken", refused=True)}
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(problem="port is taken", refused=True)}
     found = conditions(status_of(state))
     assert found["Stalled"] == ("True", "AddressRefused", "EXTERNAL: port is taken")
-    state.ways_in[1] = {"EXTERNAL": WayIn(port=31001)}
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
     assert conditions(status_of(state))["Stalled"][0] == "False"
 
 
 def test_a_pod_that_does_not_know_its_node_yet_is_not_advertised_by_a_name_inside() -> None:
     state = World(brokers=[outside(host="broker-1.ns.svc")]).state
-    state.ways_in[1] = {"EXTERNAL": WayIn(port=31001)}
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
     assert told(state).keys() == {"PLAINTEXT"}
     assert "PodUpToDate" in conditions(status_of(state))["ExternalAddress"][2]
     state.put_broker(outside())
@@ -100,7 +100,7 @@ def test_a_pod_that_does_not_know_its_node_yet_is_not_advertised_by_a_name_insid
 
 def test_a_process_without_the_listener_is_waited_for() -> None:
     state = World(brokers=[dataclasses.replace(outside(), listeners=(INSIDE,))]).state
-    state.ways_in[1] = {"EXTERNAL": WayIn(port=31001)}
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
     assert told(state).keys() == {"PLAINTEXT"}
     assert conditions(status_of(state))["ExternalAddress"][1] == "AddressPending"
 
@@ -108,7 +108,7 @@ def test_a_process_without_the_listener_is_waited_for() -> None:
 def test_a_new_controller_tells_what_was_told_before_it_has_looked() -> None:
     """Else each take-over would have clients outside lose all brokers for a while."""
     state = World(brokers=[outside()]).state
-    state.ways_in[1] = {"EXTERNAL": WayIn(host=TOLD.host, port=TOLD.port)}
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(host=TOLD.host, port=TOLD.port)}
     stored = broker_status(state, state.brokers[1], now_ms=0).status
     anew = World(brokers=[outside(status=stored)]).state
     assert told(anew) == told(state)
@@ -120,7 +120,7 @@ def test_a_new_controller_tells_what_was_told_before_it_has_looked() -> None:
 
 def test_a_broker_whose_listeners_lead_outside_no_more_has_no_word_of_it() -> None:
     state = World(brokers=[outside()]).state
-    state.ways_in[1] = {"EXTERNAL": WayIn(port=31001)}
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
     stored = broker_status(state, state.brokers[1], now_ms=0).status
     anew = World(brokers=[dataclasses.replace(outside(status=stored), external=())]).state
     status = status_of(anew)
@@ -142,8 +142,8 @@ def test_nodes_are_told_by_their_external_ips_where_that_is_asked_for(
     known: dict[str, str], problem: str, found: tuple[str, int] | None
 ) -> None:
     state = World(brokers=[outside()]).state
-    state.ways_in[1] = {"EXTERNAL": WayIn(port=31001, by_external_ip=True)}
-    state.external_ips, state.nodes_problem = known, problem
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001, by_external_ip=True)}
+    state.ways_in.external_ips, state.ways_in.nodes_problem = known, problem
     assert told(state).get("EXTERNAL") == found
     reason = {True: "Advertised", False: "AddressRefused" if problem else "AddressPending"}
     assert conditions(status_of(state))["ExternalAddress"][1] == reason[found is not None]
@@ -160,27 +160,30 @@ def test_where_clients_begin_stands_in_the_cluster() -> None:
     brokers = [outside(node, host=f"10.0.0.{node % 3}") for node in (1, 2, 3, 4)]
     brokers.append(outside(5, host="10.0.0.9", fenced=True))
     state = World(brokers=brokers).state
-    state.ways_in = {each.node_id: {"EXTERNAL": WayIn(port=31000)} for each in brokers}
-    state.bootstrap_ways = {"EXTERNAL": WayIn(port=30000)}
+    state.ways_in.brokers = {each.node_id: {"EXTERNAL": WayIn(port=31000)} for each in brokers}
+    state.ways_in.bootstraps = {"EXTERNAL": WayIn(port=30000)}
     status = cluster_of(state)
     (listener,) = status.external_listeners or ()
     servers = "10.0.0.0:30000,10.0.0.1:30000,10.0.0.2:30000"
     assert (listener.name, listener.bootstrap_servers) == ("EXTERNAL", servers)
     assert conditions(status)["ExternalAddress"][:2] == ("True", "Advertised")
-    state.bootstrap_ways = {"EXTERNAL": WayIn(host="2001:db8::1", port=9095)}
+    state.ways_in.bootstraps = {"EXTERNAL": WayIn(host="2001:db8::1", port=9095)}
     (listener,) = cluster_of(state).external_listeners or ()
     assert listener.bootstrap_servers == "[2001:db8::1]:9095"
 
 
 def test_the_cluster_names_brokers_that_are_not_told_and_what_is_refused_first() -> None:
     state = World(brokers=[outside(1), outside(2)]).state
-    state.bootstrap_ways = {"EXTERNAL": WayIn(host="b", port=1)}
-    state.ways_in = {1: {"EXTERNAL": WayIn(port=1)}, 2: {"EXTERNAL": WayIn(problem="later")}}
+    state.ways_in.bootstraps = {"EXTERNAL": WayIn(host="b", port=1)}
+    state.ways_in.brokers = {
+        1: {"EXTERNAL": WayIn(port=1)},
+        2: {"EXTERNAL": WayIn(problem="later")},
+    }
     found = conditions(cluster_of(state))
     expected = ("False", "AddressPending", "broker 2, EXTERNAL: later")
     assert found["ExternalAddress"] == expected
     assert found["Reconciling"][:2] == ("True", "AddressPending")
-    state.ways_in[1] = {"EXTERNAL": WayIn(problem="taken", refused=True)}
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(problem="taken", refused=True)}
     found = conditions(cluster_of(state))
     assert found["Stalled"] == ("True", "AddressRefused", "broker 1, EXTERNAL: taken")
 
@@ -188,6 +191,6 @@ def test_the_cluster_names_brokers_that_are_not_told_and_what_is_refused_first()
 def test_a_cluster_without_such_listeners_has_no_word_of_them() -> None:
     state = World(brokers=[broker(1)]).state
     before = conditions(cluster_of(state))
-    state.bootstrap_ways = {}
+    state.ways_in.bootstraps = {}
     assert conditions(cluster_of(state)) == before
     assert "ExternalAddress" not in before

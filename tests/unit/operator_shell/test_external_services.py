@@ -139,7 +139,7 @@ class Keeper:
         return None if told is None else (told["reason"], told["message"])
 
     def way(self) -> Any:
-        return self.world.services.state.ways_in[1]["EXTERNAL"]
+        return self.world.services.state.ways_in.brokers[1]["EXTERNAL"]
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ async def test_a_service_that_nobody_needs_is_deleted_and_no_other(keeper: Keepe
 async def test_a_new_controller_deletes_what_the_former_one_had_to(keeper: Keeper) -> None:
     await keeper.keep()
     keeper.world.edit(BROKER, "broker-1", pod=pod(""))
-    keeper.world.services.state.ways_in.clear()
+    keeper.world.services.state.ways_in.brokers.clear()
     anew = Keeper(keeper.world, keeper.api)
     await anew.keep()
     assert not keeper.api.services
@@ -274,7 +274,7 @@ async def test_a_cluster_has_a_service_to_begin_with(keeper: Keeper) -> None:
     state = world.services.state
     status = cluster_status(state, generation=1, now_ms=0).status
     write_status(world, CLUSTER, "main", status)
-    assert state.bootstrap_ways is not None
+    assert state.ways_in.bootstraps is not None
     world.edit(BROKER, "broker-1", pod=pod(""))
     await keeper.made.keep(MAIN, world.known(CLUSTER, "main"))
     assert name not in keeper.api.services
