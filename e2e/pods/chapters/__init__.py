@@ -8,7 +8,17 @@ need each other, and it stops at the first that fails.
 
 from collections.abc import Sequence
 
-from e2e.pods.chapters import faults, hold, install, outside, removal, spark, tier, upgrades
+from e2e.pods.chapters import (
+    faults,
+    hold,
+    install,
+    outside,
+    removal,
+    spark,
+    speed,
+    tier,
+    upgrades,
+)
 from e2e.pods.chapters.chapter import Chapter
 from e2e.pods.images import BROKER, OPERATOR
 from e2e.pods.not_here import CannotRun
@@ -21,6 +31,7 @@ CHAPTERS: tuple[Chapter, ...] = (
     faults.CHAPTER,
     upgrades.CHAPTER,
     outside.CHAPTER,
+    speed.CHAPTER,
     hold.CHAPTER,
     removal.CHAPTER,
 )
