@@ -21,7 +21,7 @@ from e2e.pods.judged import judged
 from e2e.pods.kubernetes import Kubernetes
 from e2e.pods.node.debian import ensure_packages
 from e2e.pods.node.inside import Plan
-from e2e.pods.node.programs import ensure_node, ensure_pause
+from e2e.pods.node.programs import ensure_node, ensure_pause, ensure_policies
 from e2e.pods.node.sandbox import layout_of, remove_leftovers, run_inside
 from e2e.pods.node.trial import ensure_namespaces
 from e2e.pods.not_here import CannotRun, NotHere, of_the_machine
@@ -75,7 +75,7 @@ def on_node(progress: Progress, chapters: Sequence[str]) -> int:
             with of_the_machine():
                 ensure_packages(progress)
                 ensure_namespaces(layout)
-            programs = ensure_node(), ensure_pause()
+            programs = ensure_node(), ensure_pause(), ensure_policies()
             own = own_images(chapters)
             buildah = Buildah(folder / "buildah", layout.root / "buildah")
             with of_the_machine():
@@ -87,6 +87,7 @@ def on_node(progress: Progress, chapters: Sequence[str]) -> int:
             cgroup=layout.cgroup,
             program=programs[0],
             pause=programs[1],
+            policies=programs[2],
             kubectl=kubectl,
             images=images,
             figures=progress.figures,

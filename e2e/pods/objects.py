@@ -1,6 +1,8 @@
 """The objects of a run beside the charts' own: a store, a client, topics; and its values."""
 
+import base64
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from e2e.pods import readme
@@ -52,10 +54,43 @@ def store() -> list[dict[str, Any]]:
     return [pod, service]
 
 
-def client() -> dict[str, Any]:
+def client(name: str = "client", where: str = NAMESPACE) -> dict[str, Any]:
     """A pod that waits for `kubectl exec`."""
     container = {"name": "client", "image": CLIENT, "securityContext": _CONTAINER}
-    return _pod("client", NAMESPACE, container, {"app": "client"})
+    return _pod(name, where, container, {"app": name})
+
+
+def secret(name: str, data: Mapping[str, bytes]) -> dict[str, Any]:
+    """One of the brokers' namespace."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
+    }
+
+
+def impostor(name: str, secrets: Mapping[str, str]) -> dict[str, Any]:
+    """A pod with the labels of a cluster's brokers, their image and, by folder, Secrets. It is
+    never Ready, so that no client is led to it."""
+    labels = {"app.kubernetes.io/name": "tidemark-broker", "app.kubernetes.io/instance": "tidemark"}
+    volumes = {path.rpartition("/")[2]: (path, kept) for path, kept in secrets.items()}
+    container = {
+        "name": name,
+        "image": BROKER,
+        "command": ["python3", "-c", "import signal; signal.pause()"],
+        "readinessProbe": {"tcpSocket": {"port": 1}},
+        "securityContext": _CONTAINER,
+        "volumeMounts": [
+            {"name": volume, "mountPath": path, "readOnly": True}
+            for volume, (path, _) in volumes.items()
+        ],
+    }
+    pod = _pod(name, NAMESPACE, container, labels)
+    pod["spec"]["volumes"] = [
+        {"name": volume, "secret": {"secretName": kept}} for volume, (_, kept) in volumes.items()
+    ]
+    return pod
 
 
 def _pod(
@@ -116,6 +151,45 @@ def topic(name: str, **spec: Any) -> dict[str, Any]:
         "kind": "Topic",
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {"clusterRef": {"name": "tidemark"}, **spec},
+    }
+
+
+def user(name: str) -> dict[str, Any]:
+    """A User with a password."""
+    return {
+        "apiVersion": "tidemark.dev/v1alpha1",
+        "kind": "User",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "clusterRef": {"name": "tidemark"},
+            "authentication": {"type": "scram-sha-512"},
+        },
+    }
+
+
+def deletion(name: str, of: str) -> dict[str, Any]:
+    """A RecordDeletion of all that a topic has, which is to go once it is done."""
+    return {
+        "apiVersion": "tidemark.dev/v1alpha1",
+        "kind": "RecordDeletion",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "topicRef": {"name": of},
+            "partitions": [{"partition": 0, "beforeOffset": 0}],
+            "ttlAfterFinished": "1s",
+        },
+    }
+
+
+def bound(user: str, role: str) -> dict[str, Any]:
+    """A ClusterRole for somebody, in the brokers' namespace."""
+    group = "rbac.authorization.k8s.io"
+    return {
+        "apiVersion": f"{group}/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": f"{user}-{role}", "namespace": NAMESPACE},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
     }
 
 

@@ -60,10 +60,9 @@ class Stage:
 
     def all_ready(self) -> None:
         """Operators, brokers, the Cluster. Raises Failed."""
-        for number in range(OPERATORS):
-            self.pod_ready(NAMESPACE, f"{OPERATOR}-{number}")
+        for name in (*self.operator_pods(), *self.broker_pods()):
+            self.pod_ready(NAMESPACE, name)
         for number in range(1, self.brokers + 1):
-            self.pod_ready(NAMESPACE, f"broker-{number}-0")
             self.ready(f"brokers.tidemark.dev/broker-{number}")
         self.ready("clusters.tidemark.dev/tidemark")
         self.wait("brokers that are not fenced", self._brokers_complaint)
@@ -129,14 +128,34 @@ class Stage:
         self._client("consume", topic, 0, self.written[topic])
 
     def _client(self, what: str, topic: str, first: int, count: int) -> None:
-        arguments = ("--", "python3", "-", what, BOOTSTRAP, topic, str(first), str(count))
-        self.kubernetes.run(
-            *("--namespace", NAMESPACE, "exec", "--stdin", "client", *arguments),
-            stdin=CLIENT_PROGRAM.read_text("utf-8"),
+        arguments = (what, BOOTSTRAP, topic, str(first), str(count))
+        self.python((NAMESPACE, "client"), CLIENT_PROGRAM, *arguments)
+
+    # ------------------------------------------------------------ pods
+
+    def python(self, pod: tuple[str, str], program: Path, *arguments: str) -> str:
+        """What a program prints in a pod, which is a namespace and a name. Raises CommandFailed."""
+        where, name = pod
+        return self.kubernetes.run(
+            *("--namespace", where, "exec", "--stdin", name, "--", "python3", "-", *arguments),
+            stdin=program.read_text("utf-8"),
             timeout_s=READY_TIMEOUT_S,
         )
 
-    # ------------------------------------------------------------ pods
+    def broker_pods(self) -> list[str]:
+        """Their names."""
+        return [f"broker-{number}-0" for number in range(1, self.brokers + 1)]
+
+    def operator_pods(self) -> list[str]:
+        """Their names."""
+        return [f"{OPERATOR}-{number}" for number in range(OPERATORS)]
+
+    def ports(self, pod: str) -> dict[str, str]:
+        """Address and port of a pod's one container, by the port's name."""
+        body = self.pod(pod)
+        (container,) = body["spec"]["containers"]
+        address = body["status"]["podIP"]
+        return {port["name"]: f"{address}:{port['containerPort']}" for port in container["ports"]}
 
     def pod(self, name: str, namespace: str = NAMESPACE) -> dict[str, Any]:
         """As it is."""
@@ -155,6 +174,15 @@ class Stage:
     def signal(self, pod: str, name: str) -> None:
         """Send a signal to that process."""
         self.provider.signal(self.container(pod)["containerID"].rpartition("/")[2], name)
+
+    def replace(self, pod: str) -> None:
+        """Delete a pod, until its StatefulSet has made another one. Raises Failed."""
+        before = self.pod(pod)["metadata"]["uid"]
+        self.kubernetes.run("--namespace", NAMESPACE, "delete", "pod", pod)
+        self.wait(
+            "a new pod",
+            lambda: "" if self.pod(pod)["metadata"]["uid"] != before else "the old one",
+        )
 
     def metric(self, pod: str, name: str) -> float:
         """The sum of a metric's samples without labels, as the pod answers now."""
@@ -185,6 +213,15 @@ class Stage:
         return str(body["spec"].get("holderIdentity", ""))
 
     # ------------------------------------------------------------ waiting
+
+    def account(self, namespace: str) -> None:
+        """Of the pods of a new namespace: none is made without it. Raises Failed."""
+
+        def complaint() -> str:
+            there = self.kubernetes.names(namespace, "serviceaccounts")
+            return "" if "default" in there else "no service account yet"
+
+        self.wait(f"the account of {namespace}", complaint)
 
     def pod_ready(self, namespace: str, name: str) -> None:
         """Raises Failed."""

@@ -11,9 +11,17 @@ from collections.abc import Sequence
 from e2e.pods.chapters import (
     faults,
     hold,
+<<<<<<< HEAD
     install,
     outside,
     removal,
+=======
+    impostors,
+    install,
+    network,
+    removal,
+    rights,
+>>>>>>> main
     spark,
     speed,
     tier,
@@ -27,6 +35,9 @@ from e2e.pods.not_here import CannotRun
 CHAPTERS: tuple[Chapter, ...] = (
     install.CHAPTER,
     tier.CHAPTER,
+    network.CHAPTER,
+    impostors.CHAPTER,
+    rights.CHAPTER,
     spark.CHAPTER,
     faults.CHAPTER,
     upgrades.CHAPTER,

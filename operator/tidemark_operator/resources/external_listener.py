@@ -63,7 +63,9 @@ class TrafficPolicy(enum.StrEnum):
 class ExternalBroker(SpecModel):
     """What is otherwise for one broker."""
 
-    node_id: Annotated[int, Field(ge=0, le=INT32_MAX), Kube(format="int32")]
+    node_id: Annotated[
+        int, Field(ge=0, le=INT32_MAX, description="Of the broker."), Kube(format="int32")
+    ]
     node_port: NodePort = None
     host: Annotated[Host | None, Field(description="What clients are told.")] = None
     port: Annotated[Port | None, Field(description="What clients are told.")] = None
@@ -145,7 +147,10 @@ class ExternalListener(SpecModel):
     bootstrap: ExternalBootstrap | None = None
     brokers: Annotated[
         tuple[ExternalBroker, ...],
-        Field(max_length=EXTERNAL_BROKERS_MAX),
+        Field(
+            max_length=EXTERNAL_BROKERS_MAX,
+            description="What is otherwise for single brokers, by their node ids.",
+        ),
         Kube(**{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["nodeId"]}),
     ] = ()
 
