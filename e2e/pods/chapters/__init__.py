@@ -11,17 +11,12 @@ from collections.abc import Sequence
 from e2e.pods.chapters import (
     faults,
     hold,
-<<<<<<< HEAD
-    install,
-    outside,
-    removal,
-=======
     impostors,
     install,
     network,
+    outside,
     removal,
     rights,
->>>>>>> main
     spark,
     speed,
     tier,
