@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from e2e.pods import objects
+from e2e.pods.client import BOOTSTRAP
 from e2e.pods.kubernetes import condition, not_ready
 from e2e.pods.objects import NAMESPACE
-from e2e.pods.stage import BOOTSTRAP, OPERATOR, Stage
+from e2e.pods.stage import OPERATOR, Stage
 
 ADMIN = Path(__file__).with_name("admin_program.py")
 CLUSTER = "clusters.tidemark.dev/tidemark"
@@ -66,7 +67,9 @@ def _make_user(stage: Stage) -> None:
 
 def _make_deletion(stage: Stage) -> None:
     stage.make_topic("rights-deleted")
-    stage.kubernetes.apply(objects.deletion("rights-deletion", "rights-deleted"))
+    stage.kubernetes.apply(
+        objects.record_deletion("rights-deletion", "rights-deleted", {0: 0}, ttlAfterFinished="1s")
+    )
 
 
 def _new_term(stage: Stage) -> None:

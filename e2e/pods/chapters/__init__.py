@@ -9,21 +9,25 @@ need each other, and it stops at the first that fails.
 from collections.abc import Sequence
 
 from e2e.pods.chapters import (
+    alerts,
     faults,
     hold,
     impostors,
     install,
+    metrics,
     network,
     outside,
     removal,
     rights,
+    scaling,
     spark,
     speed,
+    switches,
     tier,
     upgrades,
 )
 from e2e.pods.chapters.chapter import Chapter
-from e2e.pods.images import BROKER, OPERATOR
+from e2e.pods.images import BROKER, OPERATOR, OWN
 from e2e.pods.not_here import CannotRun
 
 #: In the order in which they are told.
@@ -33,10 +37,14 @@ CHAPTERS: tuple[Chapter, ...] = (
     network.CHAPTER,
     impostors.CHAPTER,
     rights.CHAPTER,
+    metrics.CHAPTER,
+    switches.CHAPTER,
     spark.CHAPTER,
     faults.CHAPTER,
     upgrades.CHAPTER,
     outside.CHAPTER,
+    alerts.CHAPTER,
+    scaling.CHAPTER,
     speed.CHAPTER,
     hold.CHAPTER,
     removal.CHAPTER,
@@ -62,4 +70,4 @@ def chosen(names: Sequence[str]) -> tuple[Chapter, ...]:
 def own_images(names: Sequence[str]) -> tuple[str, ...]:
     """Those of ours that the chapters of these names need."""
     more = dict.fromkeys(image for chapter in chosen(names) for image in chapter.images)
-    return (OPERATOR, BROKER, *more)
+    return (OPERATOR, BROKER, *(image for image in more if image in OWN))

@@ -6,9 +6,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from e2e.pods import objects, readme
 from e2e.pods.chapters.chapter import Chapter, Step
+from e2e.pods.client import BOOTSTRAP
 from e2e.pods.objects import NAMESPACE, STORE
 from e2e.pods.progress import Failed
-from e2e.pods.stage import BOOTSTRAP, BROKERS, PARTITIONS, RECORDS, Stage
+from e2e.pods.stage import BROKERS, PARTITIONS, RECORDS, Stage
 
 TOPIC = "orders"
 CLIENT_TIMEOUT_S = 60

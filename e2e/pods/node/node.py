@@ -69,6 +69,9 @@ class Node:
         for path in archives.values():
             run([*self._ctr(), "images", "import", path], timeout_s=IMPORT_TIMEOUT_S)
 
+    def tag(self, image: str, other: str) -> None:
+        run([*self._ctr(), "images", "tag", "--force", image, other])
+
     def signal(self, container_id: str, name: str) -> None:
         run([*self._ctr(), "tasks", "kill", "--signal", name, container_id])
 
