@@ -11,10 +11,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from e2e.pods.chapters.chapter import Chapter, Step
+from e2e.pods.client import BOOTSTRAP
 from e2e.pods.kubernetes import condition
 from e2e.pods.objects import NAMESPACE
 from e2e.pods.progress import Failed
-from e2e.pods.stage import BOOTSTRAP, BROKERS, PARTITIONS, RECORDS, Stage
+from e2e.pods.stage import BROKERS, PARTITIONS, RECORDS, Stage
 
 TOPIC = "outside"
 CLIENT_TIMEOUT_S = 60
