@@ -15,7 +15,7 @@ from e2e.pods import objects
 from e2e.pods.chapters.chapter import Chapter, Step
 from e2e.pods.chapters.install import TOPIC
 from e2e.pods.commands import CommandFailed
-from e2e.pods.objects import NAMESPACE
+from e2e.pods.objects import NAMESPACE, STORE
 from e2e.pods.progress import Failed
 from e2e.pods.rights_cases import CASES, USER, Case, Rule
 from e2e.pods.stage import OPERATOR, Stage
@@ -60,6 +60,18 @@ def _withdrawn(stage: Stage, rules: list[Rule], rule: Rule, case: Case) -> None:
         f"{what}: noticed after {noticed_s - begun_s:.0f} s, "
         f"mended after {time.monotonic() - noticed_s:.0f} s"
     )
+
+
+def _nowhere_else(stage: Stage) -> None:
+    """In other namespaces it may ask what it may, as everybody may."""
+    account = f"--as=system:serviceaccount:{NAMESPACE}:{OPERATOR}"
+    for where in ("default", STORE):
+        asked = ("--namespace", where, "auth", "can-i", "--list", "--no-headers", account)
+        # What is no resource leaves the first column empty.
+        lines = [line for line in stage.kubernetes.run(*asked).splitlines() if line[:1].strip()]
+        more = [line for line in lines if not line.startswith("selfsubject")]
+        if more or not lines:
+            raise Failed(f"in namespace {where} the operator's account may: {more}")
 
 
 # ------------------------------------------------------------ users
@@ -126,6 +138,7 @@ CHAPTER = Chapter(
     "each rule of the operator's Role is needed, and users have fewer",
     (
         Step("each rule that is withdrawn is missed, and mended by putting it back", _one_by_one),
+        Step("in other namespaces the account may do nothing", _nowhere_else),
         Step("whoever may view or edit reaches no status and no slice", _users),
         Step("all is as it was", _swept),
     ),
