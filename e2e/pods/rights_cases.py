@@ -215,6 +215,11 @@ CASES = (
         healed=_and(_pods_up_to_date, _ready(CLUSTER)),
     ),
     Case(
+        *("", "services", "list", _new_term),
+        noticed=_says(BROKER, "Stalled", DENIED),
+        healed=_and(_says(BROKER, "Stalled", "Progressing"), _pods_up_to_date, _ready(CLUSTER)),
+    ),
+    Case(
         *("policy", "poddisruptionbudgets", "patch", _new_term),
         noticed=_says(CLUSTER, "Stalled", "BrokersRefused"),
         healed=_says(CLUSTER, "Stalled", "Progressing"),

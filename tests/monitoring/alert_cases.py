@@ -146,6 +146,12 @@ CASES = {
         after=30,
         reason="RestartWaits",
     ),
+    "TidemarkExternalAddressMissing": _bad_for_an_hour(
+        f'{_UNSETTLED}{{kind="Broker", condition="ExternalAddress", reason="AddressPending"}}',
+        after=15,
+        kind="Broker",
+        reason="AddressPending",
+    ),
     "TidemarkStorageFails": AlertCase(
         series={
             'tidemark_broker_failing_replicas{pod="broker-1-0"}': "0x9 2x69 0x60",

@@ -92,6 +92,7 @@ UNSETTLED = gauge(
         "condition",
         (
             "Draining",
+            "ExternalAddress",
             "FullyReplicated",
             "PodUpToDate",
             "RemoteStorageReady",

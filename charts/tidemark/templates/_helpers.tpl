@@ -6,6 +6,11 @@
 {{ .Values.serviceAccount.name | default (include "tidemark.operator" .) }}
 {{- end }}
 
+{{- /* Of the whole Kubernetes cluster: the namespace is part of it. */}}
+{{- define "tidemark.nodes" -}}
+{{ .Release.Namespace }}-{{ include "tidemark.operator" . }}-nodes
+{{- end }}
+
 {{- define "tidemark.image" -}}
 {{- with .image -}}
 {{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.root.Chart.AppVersion }}{{ end }}
@@ -68,12 +73,17 @@ storage:
   {{- end }}
 listeners:
   {{- range $name, $listener := $pods.listeners }}
+  {{- if $listener }}
   - name: {{ $name }}
     port: {{ $listener.port }}
     protocol: {{ $listener.protocol }}
     {{- with $listener.tlsSecret }}
     tlsSecretRef: {name: {{ . }}}
     {{- end }}
+    {{- with $listener.external }}
+    external: {{- toYaml . | nindent 6 }}
+    {{- end }}
+  {{- end }}
   {{- end }}
 replicationPort: {{ $pods.replicationPort }}
 metricsPort: {{ $pods.metricsPort }}

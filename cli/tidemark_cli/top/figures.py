@@ -71,11 +71,14 @@ def asked_of(topics: Iterable[TopicRows]) -> list[Asked]:
 def addresses(
     brokers: Iterable[Mapping[str, Any]], listener: str = ""
 ) -> dict[int, tuple[str, int]]:
-    """Where brokers say that they are reached, by node id: at the listener that is named, else the
-    first for clients."""
+    """Where brokers are reached, by node id: at the listener that is named, else the first for
+    clients; at one that leads outside, by the address that clients are told."""
     found = {}
     for body in brokers:
-        for point in (body.get("status") or {}).get("endpoints") or ():
+        status = body.get("status") or {}
+        outside = {each["name"]: each for each in status.get("externalEndpoints") or ()}
+        for registered in status.get("endpoints") or ():
+            point = outside.get(registered["name"], registered)
             if point["name"] == listener or (not listener and point["name"] != _REPLICATION):
                 found[int(body["spec"]["nodeId"])] = (str(point["host"]), int(point["port"]))
                 break

@@ -38,6 +38,7 @@ from tidemark_operator.controller.model import (
 from tidemark_operator.controller.pod_state import PodState
 from tidemark_operator.controller.rows import encode_row, slice_of
 from tidemark_operator.controller.users import Users
+from tidemark_operator.controller.ways_in import WaysIn
 
 #: JSON around a string of a list: two quotes and a comma.
 JSON_BYTES = 3
@@ -68,6 +69,7 @@ class ControllerState:
         self.brokers: dict[int, BrokerInfo] = {}
         self.health: dict[int, BrokerHealth] = {}
         self.pods: dict[int, PodState] = {}
+        self.ways_in = WaysIn()
         self.reports: dict[RowKey, PartitionStatus] = {}
         self.topics: dict[str, TopicInfo] = {}
         #: How many topics are in each state of tiering, and which are being disabled.
@@ -380,6 +382,7 @@ class ControllerState:
         self.held.forget_broker(node_id)
         self.health.pop(node_id, None)
         self.pods.pop(node_id, None)
+        self.ways_in.brokers.pop(node_id, None)
         self._failed.pop(node_id, None)
         self.acknowledgements.broker_gone(node_id)
 

@@ -149,6 +149,8 @@ class BrokerInfo:
     deleting: bool = False
     drain: bool = False
     deletion_held: bool = False
+    #: Names of the listeners that are reached from outside, by the manifest.
+    external: tuple[str, ...] = ()
     asked: Mapping[str, str] = dataclasses.field(default_factory=dict)
     generation: int = 1
     status: Json = dataclasses.field(default_factory=dict)

@@ -23,6 +23,7 @@ from tidemark.wire.control import (
 from tidemark.wire.users import UserStatesRequest
 from tidemark_operator.controller.commit import SliceWrite
 from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.external_listeners import endpoints
 from tidemark_operator.controller.model import BrokerInfo, PartitionRow, RowKey, TopicInfo
 
 
@@ -132,7 +133,9 @@ def _request(
         remote_storage=cluster.remote_storage,
         store_id=cluster.store_id,
         brokers=tuple(
-            _broker(broker) for _, broker in sorted(state.brokers.items()) if broker.registered
+            _broker(state, broker)
+            for _, broker in sorted(state.brokers.items())
+            if broker.registered
         ),
         topics=tuple(topics),
         removals=tuple(removals),
@@ -149,13 +152,13 @@ def _entries(config: Mapping[str, str]) -> tuple[ConfigEntry, ...]:
     return tuple(ConfigEntry(name=name, value=config[name]) for name in sorted(config))
 
 
-def _broker(broker: BrokerInfo) -> BrokerState:
+def _broker(state: ControllerState, broker: BrokerInfo) -> BrokerState:
     return BrokerState(
         broker_id=broker.node_id,
         broker_epoch=broker.broker_epoch,
         rack=broker.rack,
         fenced=not broker.live,
-        listeners=broker.listeners,
+        listeners=endpoints(state, broker),
     )
 
 

@@ -37,9 +37,10 @@ class Kind:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
-        """The URL path of the collection, of one object, or of its subresource."""
+        """The URL path of the collection, of one object, or of its subresource; without a
+        namespace of what belongs to none."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        parts = [root, "namespaces", _segment(namespace), self.plural]
+        parts = [root, *(["namespaces", _segment(namespace)] if namespace else []), self.plural]
         return "/".join(parts + [_segment(part) for part in (name, subresource) if part])
 
     def key(self, namespaced_name: str) -> "Key":
@@ -69,6 +70,7 @@ PARTITION_SLICE = _own(partition_slice.PARTITION_SLICE)
 SECRET = Kind("", "v1", "secrets", "Secret")
 LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 STATEFUL_SET = Kind("apps", "v1", "statefulsets", "StatefulSet")
+NODE = Kind("", "v1", "nodes", "Node")
 SERVICE = Kind("", "v1", "services", "Service")
 CONFIG_MAP = Kind("", "v1", "configmaps", "ConfigMap")
 VOLUME_CLAIM = Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")

@@ -181,6 +181,7 @@ def broker_info(body: Json, *, fenced: bool) -> BrokerInfo:
         incarnation_id=uuid.UUID(status.incarnation_id) if status.incarnation_id else None,
         directory_id=uuid.UUID(status.directory_id) if status.directory_id else None,
         listeners=listeners,
+        external=_external(broker),
         fenced=fenced,
         deleting=meta.is_deleting and not is_protected(meta),
         deletion_held=meta.is_deleting and is_protected(meta),
@@ -189,6 +190,11 @@ def broker_info(body: Json, *, fenced: bool) -> BrokerInfo:
         generation=meta.generation,
         status=body.get("status") or {},
     )
+
+
+def _external(broker: Broker) -> tuple[str, ...]:
+    listeners = broker.spec.pod.listeners if broker.spec.pod is not None else ()
+    return tuple(each.name for each in listeners if each.external is not None)
 
 
 def stored_fenced(broker: Broker) -> bool:

@@ -7,6 +7,7 @@ selector cannot.
 import dataclasses
 from typing import Any
 
+from tidemark_operator.resources.broker import Broker
 from tidemark_operator.resources.names import API_VERSION, BROKER_LABEL, CLUSTER_LABEL
 
 #: Part of a manifest, as JSON.
@@ -59,6 +60,19 @@ class PodBroker:
     def owner(self) -> Json:
         """So that what is kept for it goes when it has gone, drained."""
         return owner("Broker", self.name, self.uid)
+
+
+def identity_of(broker: Broker, controllers: str) -> PodBroker:
+    """Of a Broker as the API server has it."""
+    return PodBroker(
+        name=broker.metadata.name,
+        namespace=broker.metadata.namespace,
+        uid=str(broker.metadata.uid),
+        node_id=broker.spec.node_id,
+        rack=broker.spec.rack,
+        cluster=broker.spec.cluster_ref.name,
+        controllers=controllers,
+    )
 
 
 def owner(kind: str, name: str, uid: str) -> Json:

@@ -49,14 +49,14 @@ def pod_template(pod: BrokerPod, broker: PodBroker) -> Json:
                 "fsGroupChangePolicy": "OnRootMismatch",
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
-            "containers": [_container(pod)],
+            "containers": [_container(pod, broker)],
             "volumes": _volumes(pod, broker),
             **_where(pod, broker),
         },
     }
 
 
-def _container(pod: BrokerPod) -> Json:
+def _container(pod: BrokerPod, broker: PodBroker) -> Json:
     first = min(pod.listeners, key=lambda listener: listener.name)
     pull = {"imagePullPolicy": str(pod.image_pull_policy)} if pod.image_pull_policy else {}
     healthy = {"httpGet": {"path": "/healthz", "port": "metrics"}}
@@ -64,6 +64,7 @@ def _container(pod: BrokerPod) -> Json:
         "name": CONTAINER,
         "image": pod.image,
         **pull,
+        **_environment(pod, broker),
         "args": ["--config", f"{configuration.CONFIG_FOLDER}/{configuration.FILE}"],
         "ports": [
             {"name": name, "containerPort": port, "protocol": "TCP"}
@@ -103,6 +104,16 @@ def _container(pod: BrokerPod) -> Json:
             ),
         ],
     }
+
+
+def _environment(pod: BrokerPod, broker: PodBroker) -> Json:
+    """Only where it is needed: a pod that is the same is not replaced. The order counts, a variable
+    stands for what was before it."""
+    if not configuration.knows_node(pod):
+        return {}
+    address = {"valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.hostIP"}}}
+    told = {"name": configuration.ADVERTISED, "value": configuration.advertised(pod, broker)}
+    return {"env": [{"name": configuration.NODE_ADDRESS, **address}, told]}
 
 
 def ports_of(pod: BrokerPod) -> dict[str, int]:

@@ -1,5 +1,5 @@
-"""One Broker: its finalizer, its pod if it has one, its status, and its removal once nothing
-depends on it."""
+"""One Broker: its finalizer, its pod and what leads to it from outside if it has them, its status,
+and its removal once nothing depends on it."""
 
 import dataclasses
 import logging
@@ -18,6 +18,7 @@ from tidemark_operator.kube.finalizers import finalizers_of
 from tidemark_operator.kube.kinds import BROKER, Json, Key
 from tidemark_operator.objects.conversions import broker_info, cluster_of
 from tidemark_operator.reconcile.elsewhere import elsewhere, write_conditions
+from tidemark_operator.reconcile.external_listeners import ExternalServices
 from tidemark_operator.reconcile.pods import PodKeeper
 from tidemark_operator.reconcile.reflector import Reflector
 from tidemark_operator.reconcile.services import Services
@@ -35,6 +36,7 @@ class BrokerReconciler:
         self._services = services
         self._reflector = reflector
         self._pods = PodKeeper(services)
+        self._external = ExternalServices(services)
 
     async def reconcile(self, key: Key) -> float | None:
         """One step; when to look again, in seconds."""
@@ -42,6 +44,7 @@ class BrokerReconciler:
         body = services.objects.get(key)
         if body is None:
             self._pods.forget(key.name)
+            self._external.forget(key)
             return None
         if cluster_of(body) != services.cluster_key.name:
             return await elsewhere(services, BROKER, key, body)
@@ -62,7 +65,9 @@ class BrokerReconciler:
             await self._write(key, broker.node_id, generation)
             return LOOK_AGAIN_S
         pod_s = await self._pods.keep(body)
-        return _sooner(pod_s, await self._write(key, broker.node_id, generation))
+        external_s = await self._external.keep_broker(body)
+        status_s = await self._write(key, broker.node_id, generation)
+        return _sooner(external_s, pod_s, status_s)
 
     async def _taken(self, key: Key, body: Json, other: BrokerInfo | None) -> float | None:
         """Another Broker has this node id; when it goes, this one is looked at again."""
@@ -91,7 +96,9 @@ class BrokerReconciler:
             given_up = await services.committer.decide(lambda draft: _removed(draft, node_id))
         if given_up is None:
             pod_s = await self._pods.keep(body)  # it serves until it may go
-            return _sooner(pod_s, await self._write(key, node_id, broker.generation))
+            external_s = await self._external.keep_broker(body)
+            status_s = await self._write(key, node_id, broker.generation)
+            return _sooner(external_s, pod_s, status_s)
         services.events.emit(accepted_losses.removed(services.state, broker, given_up))
         await services.client.release(BROKER, body, BROKER_FINALIZER)
         return None

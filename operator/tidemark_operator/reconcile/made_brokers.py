@@ -19,11 +19,14 @@ from tidemark_operator.kube.kinds import (
     key_of,
 )
 from tidemark_operator.objects.conversions import cluster_of
+from tidemark_operator.pods.external_services import bootstrap_services
 from tidemark_operator.pods.identity import MANAGER
 from tidemark_operator.pods.made_brokers import broker_manifest, is_as_wanted, is_made
 from tidemark_operator.pods.manifests import ClusterObjects, cluster_objects
+from tidemark_operator.reconcile.external_listeners import ExternalServices
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.broker import Broker, parse_broker
+from tidemark_operator.resources.broker_pod import BrokerPod
 
 #: While brokers are made or leave.
 LOOK_AGAIN_S = 3.0
@@ -43,6 +46,7 @@ class MadeBrokers:
         self._refused: list[str] = []
         self._common: ClusterObjects | None = None
         self._common_until_s = 0.0
+        self._external = ExternalServices(services)
 
     async def keep(self, key: Key, body: Json) -> float | None:
         """One step of a Cluster that stays; when to look again, in seconds. What the API server
@@ -50,6 +54,7 @@ class MadeBrokers:
         former, self._refused = self._services.state.brokers_problem, []
         later_s = await self._scale(key, body["spec"].get("brokers"))
         has_pods = await self._keep_common(body)
+        outside_s = await self._keep_external(body)
         problem = "; ".join(self._refused[:REFUSED_SHOWN])
         self._services.state.brokers_problem = problem
         if problem:
@@ -57,7 +62,8 @@ class MadeBrokers:
                 event = warning(CLUSTER.kind, key.namespaced_name, "BrokersRefused", problem)
                 self._services.events.emit(event)
             return REFUSED_S
-        return (later_s or CHECK_S) if has_pods else later_s
+        common_s = CHECK_S if has_pods else None
+        return min((s for s in (later_s, common_s, outside_s) if s is not None), default=None)
 
     async def remove(self, key: Key) -> None:
         """The Cluster goes, and no Topic needs brokers any more: neither do those stay that were
@@ -126,10 +132,7 @@ class MadeBrokers:
 
     async def _keep_common(self, body: Json) -> bool:
         """Service and budget, if there are brokers in pods; whether there are any."""
-        key = key_of(body)
-        bodies = [each for each in self._brokers(key) if each["spec"].get("pod")]
-        read = [parse_broker(Broker.known_part(each)).spec.pod for each in bodies]
-        pods = [pod for pod in read if pod is not None]
+        key, pods = key_of(body), self._pods(body)
         if not pods:
             return False
         wanted = cluster_objects(key.name, key.namespace, str(body["metadata"]["uid"]), pods)
@@ -141,6 +144,18 @@ class MadeBrokers:
         if await self._apply(DISRUPTION_BUDGET, wanted.budget) is not None and service is not None:
             self._common, self._common_until_s = wanted, now_s + CHECK_S
         return True
+
+    async def _keep_external(self, body: Json) -> float | None:
+        """The Services by which clients from outside begin; when to look again."""
+        key, uid = key_of(body), str(body["metadata"]["uid"])
+        wanted = bootstrap_services(key.name, key.namespace, uid, self._pods(body))
+        return await self._external.keep_bootstraps(body, wanted)
+
+    def _pods(self, body: Json) -> list[BrokerPod]:
+        """Of all brokers in pods."""
+        bodies = [each for each in self._brokers(key_of(body)) if each["spec"].get("pod")]
+        read = [parse_broker(Broker.known_part(each)).spec.pod for each in bodies]
+        return [pod for pod in read if pod is not None]
 
     async def _apply(self, kind: Kind, body: Json, *, force: bool = False) -> Json | None:
         """None: it was refused, and is told."""

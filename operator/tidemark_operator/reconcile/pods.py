@@ -29,7 +29,7 @@ from tidemark_operator.kube.kinds import (
     key_of,
 )
 from tidemark_operator.objects.conversions import cluster_of
-from tidemark_operator.pods.identity import MANAGER, PodBroker
+from tidemark_operator.pods.identity import MANAGER, identity_of
 from tidemark_operator.pods.manifests import BrokerObjects, broker_objects
 from tidemark_operator.pods.rollout import is_complete, is_ours, other_managers, replaces_pod
 from tidemark_operator.reconcile.services import Services
@@ -85,7 +85,7 @@ class PodKeeper:
         if not services.controller_addresses:
             services.state.pods[node_id] = PodState(name=f"{name}-0", missing=NO_ADDRESSES)
             return None
-        wanted = broker_objects(pod, self._identity(broker))
+        wanted = broker_objects(pod, identity_of(broker, services.controller_addresses))
         found = self._waits(name, node_id, wanted)
         if found is None:
             async with self._turn:
@@ -120,17 +120,6 @@ class PodKeeper:
         """The Broker is gone."""
         self._looked.pop(name, None)
         self._replaced.pop(name, None)
-
-    def _identity(self, broker: Broker) -> PodBroker:
-        return PodBroker(
-            name=broker.metadata.name,
-            namespace=broker.metadata.namespace,
-            uid=str(broker.metadata.uid),
-            node_id=broker.spec.node_id,
-            rack=broker.spec.rack,
-            cluster=broker.spec.cluster_ref.name,
-            controllers=self._services.controller_addresses,
-        )
 
     async def _look(self, broker: Broker, wanted: BrokerObjects) -> PodState:
         """Apply what may be; what came of it. Of a pod that was being made before only that is

@@ -111,6 +111,7 @@ class Reflector:
                 dataclasses.replace(
                     former,
                     spec_rack=broker.spec_rack,
+                    external=broker.external,
                     deleting=broker.deleting,
                     drain=broker.drain,
                     deletion_held=broker.deletion_held,

@@ -70,6 +70,7 @@ def _with_status(drafted: BrokerInfo, stored: BrokerInfo) -> BrokerInfo:
         drafted,
         key=stored.key,
         spec_rack=stored.spec_rack,
+        external=stored.external,
         deleting=stored.deleting,
         drain=stored.drain,
         generation=stored.generation,

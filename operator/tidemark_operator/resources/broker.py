@@ -89,7 +89,7 @@ class BrokerSpec(SpecModel):
 
 
 class Endpoint(ApiModel):
-    """A listener that the broker advertises."""
+    """Where a listener is reached."""
 
     name: Annotated[str, Field(max_length=64)]
     host: Annotated[str, Field(max_length=255)]
@@ -124,7 +124,16 @@ class BrokerStatus(ApiModel):
         str | None,
         Field(max_length=255, description="Failure zone, as the broker said when it registered."),
     ] = None
-    endpoints: Annotated[tuple[Endpoint, ...], Field(max_length=16), Kube(**ATOMIC)] = ()
+    endpoints: Annotated[
+        tuple[Endpoint, ...],
+        Field(max_length=16, description="Listeners, as the broker said when it registered."),
+        Kube(**ATOMIC),
+    ] = ()
+    external_endpoints: Annotated[
+        tuple[Endpoint, ...] | None,
+        Field(max_length=16, description="What clients of its external listeners are told."),
+        Kube(**ATOMIC),
+    ] = None
     leaders: Annotated[Count | None, Field(description="Partitions that it leads.")] = None
     replicas: Annotated[Count | None, Field(description="Replicas that it holds.")] = None
     drain: Annotated[
@@ -150,6 +159,16 @@ class Broker(Resource):
             message=(
                 f"the name of a Broker with workload: Pod has at most {POD_NAME_MAX} lower-case "
                 "letters, digits and dashes, with a letter first"
+            ),
+        ),
+        Rule(
+            rule=(
+                "!has(self.spec.pod) || self.spec.pod.listeners.all(l, !has(l.external) || "
+                "self.metadata.name.size() + l.name.size() <= 62)"
+            ),
+            message=(
+                "a Service is named by the Broker and its external listener: both names have at "
+                "most 62 characters together"
             ),
         ),
     )
@@ -181,6 +200,13 @@ BROKER = ResourceKind(
         condition_column("Ready"),
         condition_column("Draining"),
         condition_column("PodUpToDate", name="Pod", priority=1),
+        Column(
+            name="External",
+            type="string",
+            json_path=".status.externalEndpoints[0].host",
+            description="Where clients outside reach it",
+            priority=1,
+        ),
         Column(
             name="Leaders",
             type="integer",

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from tidemark_operator.resources.config_rules import cel_list
+from tidemark_operator.resources.external_listener import ExternalListener, Port
 from tidemark_operator.resources.quantities import Quantity, text_of_number
 from tidemark_operator.resources.references import SecretRef
 from tidemark_operator.resources.schema import (
@@ -46,7 +47,6 @@ METRICS_PORT = 8080
 #: that the store and the files are given after it.
 GRACE_S = 60
 
-Port = Annotated[int, Field(ge=1, le=65535), Kube(format="int32")]
 _REPLICATION = f"self.?replicationPort.orValue({REPLICATION_PORT})"
 _METRICS = f"self.?metricsPort.orValue({METRICS_PORT})"
 _PRESERVED = {"x-kubernetes-preserve-unknown-fields": True}
@@ -112,6 +112,13 @@ class PodListener(SpecModel):
     tls_secret_ref: Annotated[
         SecretRef | None,
         Field(description="Secret with tls.crt, tls.key and, to ask clients for theirs, ca.crt."),
+    ] = None
+    external: Annotated[
+        ExternalListener | None,
+        Field(
+            description="Set: clients outside the Kubernetes cluster reach it, and whoever comes "
+            "to it is told addresses outside."
+        ),
     ] = None
 
 

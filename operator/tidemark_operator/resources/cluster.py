@@ -254,6 +254,15 @@ class BrokerCounts(ApiModel):
     fenced: Count
 
 
+class ExternalBootstrapServers(ApiModel):
+    """Where clients from outside begin."""
+
+    name: Annotated[str, Field(max_length=64, description="Of the listener.")]
+    bootstrap_servers: Annotated[
+        str, Field(max_length=2048, description="Kafka's bootstrap.servers.")
+    ]
+
+
 class LeftBehindTiering(ApiModel):
     """The tiering with which a topic was left behind, and is adopted."""
 
@@ -330,6 +339,11 @@ class ClusterStatus(ApiModel):
         Count | None, Field(description="Topics that have data in the tier or may get some.")
     ] = None
     brokers: BrokerCounts | None = None
+    external_listeners: Annotated[
+        tuple[ExternalBootstrapServers, ...] | None,
+        Field(max_length=16, description="Listeners that lead outside."),
+        Kube(**ATOMIC),
+    ] = None
     remote_bytes: Count | None = None
     next_producer_id: Annotated[
         int | None,
@@ -383,6 +397,16 @@ class Cluster(Resource):
         Rule(
             rule="self.metadata.name.size() <= 48",
             message="the name of a Cluster has at most 48 characters",
+        ),
+        Rule(
+            rule=(
+                "!has(self.spec.brokers) || self.spec.brokers.template.listeners.all(l, "
+                "!has(l.external) || self.metadata.name.size() + l.name.size() <= 52)"
+            ),
+            message=(
+                "a Service is named by the Cluster and its external listener: both names have at "
+                "most 52 characters together"
+            ),
         ),
         Rule(
             rule=f"has(self.spec.remoteStorage) || {_NO_TIERED_TOPICS}",
@@ -445,6 +469,12 @@ CLUSTER = ResourceKind(
             description="Topics with data in the tier",
         ),
         condition_column("Ready"),
+        Column(
+            name="External",
+            type="string",
+            json_path=".status.externalListeners[0].bootstrapServers",
+            description="Where clients outside begin",
+        ),
         Column(
             name="Controller",
             type="string",

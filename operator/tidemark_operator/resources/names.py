@@ -29,7 +29,9 @@ CLUSTER_LABEL = f"{GROUP}/cluster"
 
 #: The Broker whose pod it is.
 BROKER_LABEL = f"{GROUP}/broker"
-#: On a broker's pod: changes with its configuration.
+#: On a Service that leads to a listener from outside: the listener.
+LISTENER_LABEL = f"{GROUP}/listener"
+#: On a broker's pod, and such a Service: changes with what is wanted of it.
 CONFIG_DIGEST_ANNOTATION = f"{GROUP}/config-digest"
 #: On a Broker: it is drained because its Cluster is to have fewer.
 SCALING_DOWN_ANNOTATION = f"{GROUP}/scaling-down"

@@ -213,6 +213,12 @@ def broker_pod(**fields: Any) -> Object:
     }
 
 
+def external_listener(name: str = "EXTERNAL", **fields: Any) -> Object:
+    """One of ``spec.pod.listeners``, on ports of nodes if nothing else is said."""
+    external = {"type": "NodePort"} | fields
+    return {"name": name, "port": 9095, "protocol": "PLAINTEXT", "external": external}
+
+
 def broker_in_a_pod(**fields: Any) -> Object:
     """A valid Broker that the operator keeps a pod for."""
     return broker(workload="Pod", pod=broker_pod(**fields))

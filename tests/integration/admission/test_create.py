@@ -13,6 +13,7 @@ from tests.integration.admission.api_server import (
     broker_pod,
     cluster,
     edited,
+    external_listener,
     manifest,
     partition_slice,
     record_deletion,
@@ -82,6 +83,29 @@ ACCEPTED: dict[str, Object] = {
         priorityClassName="high",
         podLabels={"a": "b"},
         podAnnotations={"c": "d"},
+    ),
+    "broker on ports of nodes": broker_in_a_pod(
+        listeners=[
+            external_listener(
+                nodeAddress="ExternalIP",
+                host="b{nodeId}.example.com",
+                externalTrafficPolicy="Local",
+                annotations={"a": "b"},
+                bootstrap={"nodePort": 30000, "host": "example.com", "port": 443},
+                brokers=[{"nodeId": 1, "nodePort": 30001}, {"nodeId": 2, "host": "x", "port": 1}],
+            )
+        ]
+    ),
+    "broker behind a load balancer": broker_in_a_pod(
+        listeners=[
+            external_listener(
+                type="LoadBalancer",
+                host="b{nodeId}.example.com",
+                port=443,
+                loadBalancerClass="example.com/fast",
+                loadBalancerSourceRanges=["192.0.2.0/24"],
+            )
+        ]
     ),
     "cluster that makes brokers": cluster(
         brokers={"replicas": 3, "racks": ["a", "b"], "template": broker_pod()}
@@ -294,6 +318,53 @@ REFUSED: dict[str, tuple[Object, str]] = {
     "no amount": (
         broker_in_a_pod(resources={"limits": {"cpu": "much"}}),
         "must be a quantity such as 500m",
+    ),
+    "name of a node's address at a load balancer": (
+        broker_in_a_pod(
+            listeners=[external_listener(type="LoadBalancer", nodeAddress="InternalIP")]
+        ),
+        "nodeAddress is for type NodePort",
+    ),
+    "class of a load balancer on ports of nodes": (
+        broker_in_a_pod(listeners=[external_listener(loadBalancerClass="example.com/fast")]),
+        "loadBalancerClass and loadBalancerSourceRanges are for type LoadBalancer",
+    ),
+    "port that is told without a host": (
+        broker_in_a_pod(listeners=[external_listener(port=443)]),
+        "port is told together with host",
+    ),
+    "one host for all brokers": (
+        broker_in_a_pod(listeners=[external_listener(type="LoadBalancer", host="example.com")]),
+        "put {nodeId} into host",
+    ),
+    "host that is an address with a port, and more": (
+        broker_in_a_pod(listeners=[external_listener(host="b,PLAINTEXT://evil")]),
+        "external.host",
+    ),
+    "a broker's settings twice": (
+        broker_in_a_pod(listeners=[external_listener(brokers=[{"nodeId": 1}, {"nodeId": 1}])]),
+        "Duplicate value",
+    ),
+    "names that are too long for a Service": (
+        edited(
+            broker_in_a_pod(listeners=[external_listener("ABCDEFGHIJKLM")]),
+            "metadata.name",
+            "b" * 50,
+        ),
+        "both names have at most 62 characters together",
+    ),
+    "names that are too long for the Service of a cluster": (
+        edited(
+            cluster(
+                brokers={
+                    "replicas": 1,
+                    "template": broker_pod(listeners=[external_listener("ABCDEFGHIJKLM")]),
+                }
+            ),
+            "metadata.name",
+            "c" * 40,
+        ),
+        "both names have at most 52 characters together",
     ),
     "broker without workload": (
         edited(broker(), "spec.workload", ...),

@@ -20,6 +20,7 @@ from tidemark_broker.config import parse
 from tidemark_operator import check
 from tidemark_operator.resources.broker import parse_broker
 from tidemark_operator.resources.cluster import parse_cluster
+from tidemark_operator.resources.external_listener import ExternalListener
 from tidemark_operator.settings import Address
 
 pytestmark = pytest.mark.xdist_group("chart")
@@ -261,6 +262,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"brokers": {"broker-1": {"rack": "a"}}}, r"/brokers/broker-1.*nodeId"),
     ({"brokerPods": {"config": {"node.id": "7"}}}, r"node\.id"),
     ({"brokerPods": {"listeners": {"X": {"port": 9093, "protocol": "TLS"}}}}, r"listeners/X"),
+    (
+        {
+            "brokerPods": {
+                "listeners": {
+                    "Y": {"port": 1, "protocol": "PLAINTEXT", "external": {"type": "ClusterIP"}}
+                }
+            }
+        },
+        r"listeners/Y",
+    ),
 ]
 
 
@@ -350,6 +361,80 @@ def test_what_clients_and_brokers_are_told_is_what_a_service_leads_to(tmp_path: 
     folders = {str(each.tls_directory) for each in config.clients if each.tls_directory}
     assert folders == {"/etc/tidemark/listeners/outside"}
     assert mounted >= {*folders, str(config.tls_directory), str(config.log_dir.parent)}
+
+
+OUTSIDE = IN_PODS | {
+    "operator": {"mayListNodes": True},
+    "networkPolicy": {"externalFrom": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]},
+    "brokerPods": {
+        "enabled": True,
+        "listeners": {
+            "OUT": {
+                "port": 9095,
+                "protocol": "SASL_SSL",
+                "tlsSecret": "shown",
+                "external": {
+                    "type": "NodePort",
+                    "nodeAddress": "ExternalIP",
+                    "bootstrap": {"nodePort": 30000},
+                    "brokers": [{"nodeId": 1, "nodePort": 30001, "annotations": {"a": "b"}}],
+                },
+            }
+        },
+    },
+}
+
+
+def test_a_listener_that_leads_outside_is_open_to_others_than_the_namespace(
+    tmp_path: Path,
+) -> None:
+    objects = Helm(tmp_path).template(CHART, OUTSIDE, namespace="home")
+    pod = parse_broker(named(objects, "Broker", "broker-1")).spec.pod
+    assert pod is not None
+    found = {each.name: each.external for each in pod.listeners}
+    assert found["PLAINTEXT"] is None
+    assert found["OUT"] is not None
+    given = OUTSIDE["brokerPods"]["listeners"]["OUT"]["external"]
+    assert found["OUT"] == ExternalListener.model_validate(given)
+    rules = named(objects, "NetworkPolicy", "tidemark-brokers")["spec"]["ingress"]
+    peers = {each["port"]: rule.get("from") for rule in rules for each in rule["ports"]}
+    assert peers[9092] == [{"podSelector": {}}]
+    assert peers[9095] == [{"ipBlock": {"cidr": "192.0.2.0/24"}}]
+    anybody = Helm(tmp_path).template(CHART, OUTSIDE | {"networkPolicy": {}}, namespace="home")
+    rules = named(anybody, "NetworkPolicy", "tidemark-brokers")["spec"]["ingress"]
+    (rule,) = [each for each in rules if each["ports"][0]["port"] == 9095]
+    assert "from" not in rule
+
+
+def test_null_takes_a_listener_away_of_whatever_values_it_is(tmp_path: Path) -> None:
+    """Helm takes away what the chart has of that name, and leaves null where it has nothing."""
+    values = IN_PODS | {
+        "brokerPods": {
+            "enabled": True,
+            "listeners": {
+                "PLAINTEXT": None,
+                "GONE": None,
+                "IN": {"port": 9093, "protocol": "PLAINTEXT"},
+            },
+        }
+    }
+    objects = Helm(tmp_path).template(CHART, values, namespace="home")
+    pod = parse_broker(named(objects, "Broker", "broker-1")).spec.pod
+    assert pod is not None
+    assert [each.name for each in pod.listeners] == ["IN"]
+    rules = named(objects, "NetworkPolicy", "tidemark-brokers")["spec"]["ingress"]
+    assert 9093 in {each["port"] for rule in rules for each in rule["ports"]}
+
+
+def test_nodes_may_be_listed_only_where_that_is_asked_for(tmp_path: Path) -> None:
+    """A right outside the namespace, which whoever installs the chart has to have."""
+    objects = Helm(tmp_path).template(CHART, OUTSIDE, namespace="home")
+    (role,), (binding,) = (of_kind(objects, f"ClusterRole{end}") for end in ("", "Binding"))
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    (account,) = of_kind(objects, "ServiceAccount")
+    (subject,) = binding["subjects"]
+    assert (subject["name"], subject["namespace"]) == (account["metadata"]["name"], "home")
 
 
 def test_brokers_by_their_number_stand_in_the_cluster(tmp_path: Path) -> None:

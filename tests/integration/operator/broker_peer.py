@@ -89,6 +89,7 @@ class BrokerPeer:
         self.clean_epoch = -1
         self.highest_epoch = 0
         self.controller_epoch = -1
+        self.listeners = (control.Endpoint(name="PLAINTEXT", host="127.0.0.1", port=9092),)
         self.snapshots = 0
         self.told_brokers = 0
         self.fenced = True
@@ -133,7 +134,7 @@ class BrokerPeer:
                 previous_broker_epoch=self.clean_epoch,
                 highest_controller_epoch=self.highest_epoch,
                 rack=None,
-                listeners=(control.Endpoint(name="PLAINTEXT", host="127.0.0.1", port=9092),),
+                listeners=self.listeners,
             ),
             control.BrokerRegistrationResponse,
         )

@@ -3,12 +3,16 @@
 It writes the statuses that these would write; what stands in the specs is the operator's.
 """
 
+import base64
+from pathlib import Path
 from typing import Any
 
 from tests.integration.operator.cluster_world import ClusterWorld
 from tests.integration.operator.operator_process import OperatorProcess
 from tests.unit.pods.pod_values import POD
-from tidemark_operator.kube.kinds import BROKER, STATEFUL_SET, VOLUME_CLAIM, Json
+from tidemark_operator.certificates.folders import write_files
+from tidemark_operator.kube.errors import NotFound
+from tidemark_operator.kube.kinds import BROKER, SECRET, STATEFUL_SET, VOLUME_CLAIM, Json
 
 ADDRESSES = "op-0.ops:9095,op-1.ops:9095"
 #: Long: whatever happens within a test does not wait for a session to end.
@@ -67,3 +71,17 @@ async def bind(world: ClusterWorld, node_id: int) -> None:
     )
     status = {"phase": "Bound", "capacity": claim["spec"]["resources"]["requests"]}
     await world.api.merge_patch(VOLUME_CLAIM, world.namespace, name, {"status": status}, "status")
+
+
+async def mount(world: ClusterWorld, name: str, folder: Path) -> None:
+    """A Secret as a kubelet mounts it, once it is there."""
+
+    async def there() -> bool:
+        try:
+            body = await world.get(SECRET, name)
+        except NotFound:
+            return False
+        write_files(folder, {key: base64.b64decode(text) for key, text in body["data"].items()})
+        return True
+
+    await world.until(there, f"the Secret {name}")

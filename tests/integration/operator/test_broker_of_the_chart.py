@@ -6,7 +6,6 @@ ports of the pod become those of this machine.
 """
 
 import asyncio
-import base64
 import json
 import sys
 from pathlib import Path
@@ -15,29 +14,14 @@ from tests.chart_pods import entries_of, operator_settings
 from tests.helm import CHART, Helm, named
 from tests.integration.operator.cluster_world import ClusterWorld
 from tests.integration.operator.operator_process import OperatorProcess
-from tidemark_operator.certificates.folders import write_files
-from tidemark_operator.kube.errors import NotFound
-from tidemark_operator.kube.kinds import BROKER, CONFIG_MAP, SECRET, TOPIC
+from tests.integration.operator.pods import mount
+from tidemark_operator.kube.kinds import BROKER, CONFIG_MAP, TOPIC
 
 VALUES = {
     "cluster": {"name": "demo"},
     "brokers": {"broker-1": {"nodeId": 1, "rack": "a"}},
     "brokerPods": {"enabled": True},
 }
-
-
-async def mount(world: ClusterWorld, name: str, folder: Path) -> None:
-    """A Secret as a kubelet mounts it, once it is there."""
-
-    async def there() -> bool:
-        try:
-            body = await world.get(SECRET, name)
-        except NotFound:
-            return False
-        write_files(folder, {key: base64.b64decode(text) for key, text in body["data"].items()})
-        return True
-
-    await world.until(there, f"the Secret {name}")
 
 
 async def test_a_broker_of_the_chart_joins_and_leads(world: ClusterWorld, tmp_path: Path) -> None:

@@ -30,10 +30,12 @@ from tidemark_operator.kube.kinds import (
     PARTITION_SLICE,
     RECORD_DELETION,
     SECRET,
+    SERVICE,
     STATEFUL_SET,
     TOPIC,
     USER,
     Json,
+    Kind,
 )
 
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -146,18 +148,28 @@ async def live(world: ClusterWorld, operator: OperatorProcess) -> None:
 async def live_in_pods(world: ClusterWorld) -> None:
     """Brokers that the operator makes, keeps a pod for, and removes; one is left to the Cluster's
     deletion."""
-    for replicas in (2, 1):
-        await world.patch(CLUSTER, "demo", brokers={"replicas": replicas, "template": POD})
+    outside = {
+        "name": "OUT",
+        "port": 9095,
+        "protocol": "PLAINTEXT",
+        "external": {"type": "NodePort"},
+    }
+    for replicas, listeners in ((2, [*POD["listeners"], outside]), (1, POD["listeners"])):
+        template = POD | {"listeners": listeners}
+        await world.patch(CLUSTER, "demo", brokers={"replicas": replicas, "template": template})
         await world.until(lambda: world.there(STATEFUL_SET, "broker-3"), "a broker in a pod")
-        await world.until(
-            lambda is_there=replicas == 2: _is_there(world, "broker-4", is_there=is_there),
-            "and another one, for a while",
-        )
+        for kind, name in ((BROKER, "broker-4"), (SERVICE, "broker-3-out")):
+            await world.until(
+                lambda kind=kind, name=name, is_there=replicas == 2: _is_there(
+                    world, kind, name, is_there=is_there
+                ),
+                f"{kind.kind} {name}, for a while",
+            )
     await world.until(lambda: world.there(DISRUPTION_BUDGET, "demo-brokers"), "the budget")
 
 
-async def _is_there(world: ClusterWorld, broker: str, *, is_there: bool) -> bool:
-    return await world.there(BROKER, broker) is is_there
+async def _is_there(world: ClusterWorld, kind: Kind, name: str, *, is_there: bool) -> bool:
+    return await world.there(kind, name) is is_there
 
 
 async def test_the_account_can_do_what_the_operator_does_and_no_more(

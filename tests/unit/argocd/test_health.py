@@ -58,17 +58,19 @@ VERDICTS = {
         "Progressing": "TakingOverFromTier TierUnavailable StorageError",
     },
     "Broker": {
-        "Healthy": "Serving Registered ReplicasFailed RemoteStorageUnavailable Drained UpToDate",
+        "Healthy": "Serving Registered ReplicasFailed RemoteStorageUnavailable Drained UpToDate "
+        "Advertised",
         "Progressing": "NeverRegistered Fenced ShutDown NotReached MovingReplicas "
-        "ReplicasCannotMove ReplicasInUse RestartWaits PodStarting",
-        "Degraded": "LogDirectoryFailed NodeIdTaken PodMissing PodRefused VolumeRefused",
+        "ReplicasCannotMove ReplicasInUse RestartWaits PodStarting AddressPending",
+        "Degraded": "LogDirectoryFailed NodeIdTaken PodMissing PodRefused VolumeRefused "
+        "AddressRefused",
     },
     "Cluster": {
-        "Healthy": "Serving Answering Swept OrphansLeft",
-        "Progressing": "Deleting NoBrokers NoBrokerReached Rebuilding",
+        "Healthy": "Serving Answering Swept OrphansLeft Advertised",
+        "Progressing": "Deleting NoBrokers NoBrokerReached Rebuilding AddressPending",
         "Degraded": "RemoteStorageUnavailable SecondCluster EpochsRunningOut EpochsExhausted "
         "CertificatesUnusable SlicesMissing SlicesOfAnotherCluster SliceUnreadable SliceRefused "
-        "SlicesContended BrokersRefused",
+        "SlicesContended BrokersRefused AddressRefused",
     },
     "RecordDeletion": {
         "Healthy": "Deleted DryRun Finished Progressing",

@@ -76,6 +76,7 @@ BY_CONDITION = {
         "TidemarkTakeOverFails",
     ),
     "Draining": ("TidemarkDrainStuck",),
+    "ExternalAddress": ("TidemarkExternalAddressMissing",),
     "FullyReplicated": ("TidemarkPartitionsUnderReplicated", "TidemarkPlaceholders"),
     "PodUpToDate": ("TidemarkPodNotUpToDate",),
     "RemoteStorageReady": ("TidemarkTierUnavailable",),

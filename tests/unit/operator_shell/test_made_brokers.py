@@ -34,6 +34,9 @@ class AppliesApi:
         made["metadata"] |= {"uid": str(uuid.uuid4()), "generation": 1, "resourceVersion": "1"}
         return made
 
+    async def list_all(self, *_: Any, **__: Any) -> list[Json]:
+        return []
+
 
 @pytest.fixture
 async def world() -> AsyncIterator[ShellWorld]:

@@ -25,6 +25,7 @@ _RECORDS = "unit/controller/test_record_deletion.py::"
 _DRAINING = "unit/controller/test_draining.py::"
 _RESTARTS = "unit/controller/test_restarts.py::"
 _PODS = "integration/operator/test_pods.py::"
+_OUTSIDE = "integration/operator/test_external_listeners.py::"
 _DELETIONS = "unit/operator_shell/test_record_deletion_reconciler.py::"
 _FAULTS = "integration/remote_log/test_store_faults.py::"
 _TIER_EXITS = "integration/remote_log/test_exits_of_the_tier.py::"
@@ -128,6 +129,8 @@ TAKEN = {
         "ReplicasCannotMove": _DRAINING
         + "test_what_cannot_move_goes_once_what_the_message_says_is_done",
         "RestartWaits": _RESTARTS + "test_once_the_partitions_are_in_sync_nothing_waits",
+        "AddressPending": _OUTSIDE + "test_a_load_balancers_address_is_waited_for_and_told",
+        "AddressRefused": _OUTSIDE + "test_a_port_that_is_taken_is_told_until_it_is_free",
         "PodStarting": _PODS + "test_a_broker_has_a_pod_a_volume_and_a_name",
         "PodMissing": _PODS + "test_without_addresses_there_is_no_pod_and_the_broker_says_so",
         "PodRefused": _PODS + "test_what_has_the_name_already_is_not_taken_over_until_it_is_gone",
@@ -140,6 +143,8 @@ TAKEN = {
         "SlicesOfAnotherCluster": "unit/operator_shell/test_take_over.py::"
         "test_a_cluster_made_again_adopts_its_slices_by_annotation",
         "NoBrokerReached": _UNREACHED,
+        "AddressPending": _OUTSIDE + "test_a_load_balancers_address_is_waited_for_and_told",
+        "AddressRefused": _OUTSIDE + "test_a_port_that_is_taken_is_told_until_it_is_free",
         "Rebuilding": "unit/operator_shell/test_rebuilding.py::"
         "test_it_ends_once_every_broker_has_reported",
         "OrphansLeft": "unit/operator_shell/test_cluster_reconciler.py::"
@@ -222,12 +227,12 @@ NOT_TAKEN = {
         "RemoteLogError": "a fault of ours, to be reported",
     },
     "Broker": {
-        **dict.fromkeys(("Serving", "Registered", "Drained", "UpToDate"), _WELL),
+        **dict.fromkeys(("Serving", "Registered", "Drained", "UpToDate", "Advertised"), _WELL),
         "MovingReplicas": _PASSES,
         "RemoteStorageUnavailable": "the broker serves; see the reasons of the tier",
     },
     "Cluster": {
-        **dict.fromkeys(("Serving", "Answering", "Swept"), _WELL),
+        **dict.fromkeys(("Serving", "Answering", "Swept", "Advertised"), _WELL),
         "EpochsExhausted": "nothing can be done within this Cluster; another one is made",
         "EpochsRunningOut": "the way out is another Cluster",
         "Deleting": "it ends when the objects that the message names are gone",

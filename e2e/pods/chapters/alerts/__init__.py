@@ -26,6 +26,10 @@ NOT_HERE = {
         "it takes a writer that is quicker than the operator many times in a row, or topics of "
         "10,000 partitions by the dozen; where no slice can be written, TidemarkTakeOverFails tells"
     ),
+    "TidemarkExternalAddressMissing": (
+        "it takes a listener that waits for a load balancer, and two restarts of every broker: the "
+        "chapter outside sees the condition that it asks for"
+    ),
 }
 
 

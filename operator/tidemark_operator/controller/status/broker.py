@@ -1,9 +1,10 @@
 """A Broker's status: its registration, what it leads and holds, Registered,
-Ready, Draining, PodUpToDate."""
+Ready, Draining, PodUpToDate, ExternalAddress."""
 
 from tidemark_operator.controller import protection
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import BrokerHealth, BrokerInfo
+from tidemark_operator.controller.status import external_listeners
 from tidemark_operator.controller.status.conditions import (
     Condition,
     StatusResult,
@@ -22,6 +23,7 @@ def broker_status(state: ControllerState, broker: BrokerInfo, *, now_ms: int) ->
     conditions = with_pod(
         state, broker.node_id, _conditions(broker, health, unreached=state.unreached)
     )
+    conditions, told = external_listeners.of_broker(state, broker, conditions)
     status: dict[str, object] = dict(broker.status)
     status["observedGeneration"] = broker.generation
     status["controllerEpoch"] = state.controller_epoch
@@ -29,6 +31,8 @@ def broker_status(state: ControllerState, broker: BrokerInfo, *, now_ms: int) ->
     if broker.registered:
         status.update(_registration(broker))
         status.update(_figures(state, broker))
+    status.pop(external_listeners.ENDPOINTS, None)
+    status.update(told)
     status.pop("drain", None)
     leaving = drain_status(state, broker)
     if leaving is not None:

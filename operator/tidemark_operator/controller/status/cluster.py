@@ -9,7 +9,7 @@ from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.controller.rebuilding import is_done
-from tidemark_operator.controller.status import rebuilding
+from tidemark_operator.controller.status import external_listeners, rebuilding
 from tidemark_operator.controller.status.conditions import (
     Condition,
     StatusResult,
@@ -26,6 +26,7 @@ def cluster_status(state: ControllerState, *, generation: int, now_ms: int) -> S
     registered = [broker for broker in state.brokers.values() if broker.registered]
     fenced = [broker.node_id for broker in registered if not broker.live]
     conditions = [*_main(state, len(registered), fenced), *_storage(state), *_swept(state)]
+    conditions, told = external_listeners.of_cluster(state, conditions)
     if cluster.deletion_held:
         text = protection.held_text("Cluster")
         conditions[2] = condition("Stalled", True, "DeletionProtected", text)
@@ -34,6 +35,8 @@ def cluster_status(state: ControllerState, *, generation: int, now_ms: int) -> S
     status["brokers"] = {"registered": len(registered), "fenced": len(fenced)}
     status["tieredTopics"] = sum(needs_tier(state, topic) for topic in state.topics.values())
     status["remoteBytes"] = sum(report.remote_bytes for report in state.reports.values())
+    status.pop(external_listeners.LISTENERS, None)
+    status.update(told)
     kept = left_behind.settle(state).kept
     if kept != cluster.orphans:
         status["leftBehind"] = rendered(kept)

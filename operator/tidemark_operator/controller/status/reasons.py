@@ -510,6 +510,27 @@ BROKER = (
         "Do what the message says, or set size and class back to what the claim has.",
     ),
     Reason(
+        "Advertised",
+        "ExternalAddress=True",
+        "Clients outside are told the addresses in status.externalEndpoints.",
+        _NOTHING,
+    ),
+    Reason(
+        "AddressPending",
+        "ExternalAddress=False, Reconciling=True",
+        "Where clients outside reach the broker is not known yet, so they are told of it as of one "
+        "that is not there: a load balancer has no address, or the pod is yet to be replaced.",
+        "Wait; if it goes on, kubectl describe that Service: a load balancer has to be given by "
+        "whoever runs the Kubernetes cluster. Or set external.host.",
+    ),
+    Reason(
+        "AddressRefused",
+        "ExternalAddress=False, Stalled=True",
+        "The API server does not take the Service of an external listener: a nodePort is taken, "
+        "another object has the name, or the account may not write it; or Nodes may not be read.",
+        "Do what the message says.",
+    ),
+    Reason(
         "MovingReplicas",
         "Draining=True",
         "The replicas of a broker that is drained or deleted move to others, as many at a time as "
@@ -535,6 +556,26 @@ BROKER = (
 
 CLUSTER = (
     Reason("Serving", "Ready=True", "At least one broker is live.", _NOTHING),
+    Reason(
+        "Advertised",
+        "ExternalAddress=True",
+        "status.externalListeners has where clients outside begin, and each broker is advertised "
+        "to them.",
+        _NOTHING,
+    ),
+    Reason(
+        "AddressPending",
+        "ExternalAddress=False, Reconciling=True",
+        "The Services of an external listener, to any or to single brokers, lead from nowhere yet.",
+        "Wait; if it goes on, see what the message names: a load balancer has to be given by "
+        "whoever runs the Kubernetes cluster.",
+    ),
+    Reason(
+        "AddressRefused",
+        "ExternalAddress=False, Stalled=True",
+        "The API server does not take a Service of an external listener, or Nodes may not be read.",
+        "Do what the message says; clients inside are served.",
+    ),
     Reason(
         "Deleting",
         "Ready=False, Reconciling=True",

@@ -1,0 +1,172 @@
+"""What brokers and clients are told of listeners that are reached from outside the Kubernetes
+cluster.
+
+A broker cannot know where a load balancer or a port of a node leads to it. It registers with the
+address of its node at best; where the ways lead is found out by whoever keeps the Services. So what
+is told is put together here, each time anew: a pod that comes back on another node, or an address
+that changes, is another row for all brokers, and no restart of any. A client is told of brokers on
+its own listener only (KIP-103). One that nothing leads to yet is left out: clients would wait for a
+connection that never comes, where a broker that is not there has them ask again.
+"""
+
+import dataclasses
+import ipaddress
+from collections.abc import Mapping
+
+from tidemark.wire.control import Endpoint
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.model import BrokerInfo
+from tidemark_operator.controller.ways_in import WayIn
+
+#: Of a bootstrap Service on the ports of nodes: any of them would do, and one may be away.
+BOOTSTRAP_HOSTS_MAX = 5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Missing:
+    """Why there is no address; ``refused``: until somebody does something about it."""
+
+    why: str
+    refused: bool = False
+
+
+def endpoints(state: ControllerState, broker: BrokerInfo) -> tuple[Endpoint, ...]:
+    """All listeners of a broker, as others are told."""
+    told = (advertised(state, broker, each) for each in broker.listeners)
+    return tuple(each for each in told if isinstance(each, Endpoint))
+
+
+def external(state: ControllerState, broker: BrokerInfo) -> dict[str, Endpoint | Missing]:
+    """Those that are reached from outside, by name."""
+    registered = {each.name: each for each in broker.listeners}
+    ways = state.ways_in.brokers.get(broker.node_id) or {}
+    found: dict[str, Endpoint | Missing] = {}
+    for name in broker.external:
+        if name in ways and ways[name].problem is not None:
+            found[name] = problem_of(ways[name])
+        elif name in registered:
+            found[name] = advertised(state, broker, registered[name])
+        else:
+            found[name] = Missing("no process has registered with this listener yet")
+    return found
+
+
+def advertised(
+    state: ControllerState, broker: BrokerInfo, registered: Endpoint
+) -> Endpoint | Missing:
+    """What stands for one listener as it was registered. Before a new controller has looked at the
+    Services, what was told before."""
+    if registered.name not in broker.external:
+        return registered
+    ways = state.ways_in.brokers.get(broker.node_id)
+    if ways is None:
+        before = told_before(broker).get(registered.name)
+        return before or Missing("its Service has not been looked at yet")
+    way = ways.get(registered.name)
+    if way is None:
+        return Missing("its Service has not been looked at yet")
+    if way.problem is not None:
+        return problem_of(way)
+    host = way.host or _node(state, way, registered.host)
+    return (
+        host
+        if isinstance(host, Missing)
+        else dataclasses.replace(registered, host=host, port=way.port)
+    )
+
+
+def problem_of(way: WayIn) -> Missing:
+    """Of a way that leads nowhere."""
+    return Missing(way.problem or "", refused=way.refused)
+
+
+def _node(state: ControllerState, way: WayIn, registered: str) -> str | Missing:
+    """The address of the node that the process said it is on."""
+    if not _is_address(registered):
+        return Missing(
+            "its pod has yet to be replaced by one that knows the address of its node: see "
+            "PodUpToDate"
+        )
+    if not way.by_external_ip:
+        return registered
+    if state.ways_in.nodes_problem:
+        return Missing(state.ways_in.nodes_problem, refused=True)
+    found = state.ways_in.external_ips.get(registered)
+    return Missing(f"no Node with the address {registered} was found") if found is None else found
+
+
+def needs_node(state: ControllerState, broker: BrokerInfo) -> bool:
+    """Whether the address of a broker depends on a Node that nobody has looked at."""
+    ways = state.ways_in.brokers.get(broker.node_id) or {}
+    return any(
+        each.name in ways
+        and ways[each.name].by_external_ip
+        and _is_address(each.host)
+        and each.host not in state.ways_in.external_ips
+        for each in broker.listeners
+    )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def told_before(broker: BrokerInfo) -> dict[str, Endpoint]:
+    """By the status as it was last read or written."""
+    stored = broker.status.get("externalEndpoints")
+    if not isinstance(stored, list | tuple):
+        return {}
+    return {
+        str(each["name"]): Endpoint(
+            name=str(each["name"]), host=str(each["host"]), port=int(each["port"])
+        )
+        for each in stored
+    }
+
+
+def bootstrap_servers(state: ControllerState) -> dict[str, str | Missing] | None:
+    """Where clients from outside begin, by listener, as Kafka's ``bootstrap.servers``. None: a new
+    controller has not looked yet."""
+    if state.ways_in.bootstraps is None:
+        return None
+    return {name: _servers(state, name, way) for name, way in state.ways_in.bootstraps.items()}
+
+
+def _servers(state: ControllerState, name: str, way: WayIn) -> str | Missing:
+    if way.problem is not None:
+        return problem_of(way)
+    if way.host:
+        return text_of(Endpoint(name=name, host=way.host, port=way.port))
+    hosts = sorted(
+        {
+            host
+            for broker in state.brokers.values()
+            if broker.live
+            for each in broker.listeners
+            if each.name == name and name in broker.external
+            if isinstance(host := _node(state, way, each.host), str)
+        }
+    )
+    if not hosts:
+        return Missing("no broker is live whose node could be named")
+    told = (Endpoint(name=name, host=host, port=way.port) for host in hosts[:BOOTSTRAP_HOSTS_MAX])
+    return ",".join(map(text_of, told))
+
+
+def text_of(endpoint: Endpoint) -> str:
+    """``host:port``, as clients write it."""
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    return f"{host}:{endpoint.port}"
+
+
+def rendered(found: Mapping[str, Endpoint | Missing]) -> list[dict[str, object]]:
+    """``status.externalEndpoints``."""
+    return [
+        {"name": each.name, "host": each.host, "port": each.port}
+        for each in found.values()
+        if isinstance(each, Endpoint)
+    ]

@@ -1,0 +1,287 @@
+"""Listeners that are reached from outside, on the real API server, which gives ports of nodes; who
+would give load balancers and addresses to nodes is the test itself. And a real broker with two
+listeners, whose clients are told the addresses of their own."""
+
+import asyncio
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+
+from tests.chart_pods import entries_of
+from tests.integration.broker.kafka_clients import consume_async, produce_async
+from tests.integration.operator import pods
+from tests.integration.operator.broker_peer import BrokerPeer
+from tests.integration.operator.cluster_world import ClusterWorld, condition_of
+from tests.integration.operator.operator_process import OperatorProcess
+from tests.unit.pods.pod_values import POD
+from tidemark_operator.kube.kinds import (
+    BROKER,
+    CLUSTER,
+    CONFIG_MAP,
+    SERVICE,
+    STATEFUL_SET,
+    TOPIC,
+    Json,
+)
+
+NODES = {1: "10.0.0.1", 2: "10.0.0.2"}
+KUBECTL_COLUMN = "External"
+
+
+def listeners(type_: str = "NodePort", port: int = 9095, **fields: Any) -> list[Json]:
+    """One inside and one outside."""
+    external = {"external": {"type": type_} | fields} if type_ else {}
+    return [*POD["listeners"], {"name": "OUT", "port": port, "protocol": "PLAINTEXT"} | external]
+
+
+async def node_port(world: ClusterWorld, service: str) -> int:
+    """What the API server gave it."""
+    await world.until(lambda: world.there(SERVICE, service), f"Service {service}")
+    return int((await world.get(SERVICE, service))["spec"]["ports"][0]["nodePort"])
+
+
+async def start_peer(
+    world: ClusterWorld, node: int, operator: OperatorProcess, address: str
+) -> BrokerPeer:
+    """What runs in a pod on the node of that address."""
+    return await world.start_peer(on_node(await world.peer(node), address), operator)
+
+
+def on_node(peer: BrokerPeer, address: str) -> BrokerPeer:
+    """It is told by its environment where it is."""
+    inside = peer.listeners[0]
+    peer.listeners = (inside, dataclasses.replace(inside, name="OUT", host=address, port=9095))
+    return peer
+
+
+async def endpoints(world: ClusterWorld, node: int, *expected: tuple[str, int]) -> None:
+    """A Broker's status says where clients outside reach it."""
+    wanted = [{"name": "OUT", "host": host, "port": port} for host, port in expected]
+    await world.status_where(
+        BROKER, f"broker-{node}", lambda found: (found.get("externalEndpoints") or []) == wanted
+    )
+
+
+async def bootstrap(world: ClusterWorld, expected: str) -> None:
+    """And the Cluster's where they begin."""
+    wanted = [{"name": "OUT", "bootstrapServers": expected}]
+    await world.status_where(
+        CLUSTER, "demo", lambda found: found.get("externalListeners") == wanted
+    )
+
+
+async def test_ports_of_nodes_are_told_with_the_node_that_each_pod_is_on(
+    world: ClusterWorld,
+) -> None:
+    """A pod that comes back on another node is told there, and nobody else restarts for it."""
+    await world.create_cluster()
+    operator = await pods.start_operator(world)
+    for node in NODES:
+        await pods.create_broker(world, node, listeners=listeners())
+        await pods.run(world, node)
+    ports = {node: await node_port(world, f"broker-{node}-out") for node in NODES}
+    assert len({*ports.values()}) == len(NODES)
+    peers = {node: await start_peer(world, node, operator, NODES[node]) for node in NODES}
+    for node, address in NODES.items():
+        await endpoints(world, node, (address, ports[node]))
+        await world.condition(BROKER, f"broker-{node}", "ExternalAddress", "True", "Advertised")
+    first = await node_port(world, "demo-out-bootstrap")
+    await bootstrap(world, ",".join(f"{address}:{first}" for address in NODES.values()))
+    await world.condition(CLUSTER, "demo", "ExternalAddress", "True", "Advertised")
+    assert (await columns(world))[KUBECTL_COLUMN].startswith("10.0.0.1:")
+
+    def told() -> tuple[str, int]:
+        (found,) = [each for each in peers[2].brokers[1].listeners if each.name == "OUT"]
+        return found.host, found.port
+
+    await world.until(lambda: told() == (NODES[1], ports[1]), "the other broker knows")
+    templates = [await template(world, node) for node in NODES]
+    await peers[1].close()
+    moved = on_node(peers[1].restarted(clean=True), "10.0.0.9")
+    peers[1] = await world.start_peer(moved, operator)
+    await world.until(lambda: told() == ("10.0.0.9", ports[1]), "and where it is now")
+    await endpoints(world, 1, ("10.0.0.9", ports[1]))
+    assert [await template(world, node) for node in NODES] == templates
+
+
+async def columns(world: ClusterWorld) -> dict[str, Any]:
+    """What ``kubectl get cluster`` shows."""
+    path = f"{CLUSTER.path(world.namespace)}?limit=1"
+    accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
+    api = world.api._client
+    _, url, headers, _, _ = await api.param_serialize(
+        "GET", path, header_params={"Accept": accept}, auth_settings=["BearerToken"]
+    )
+    response = await api.call_api("GET", url, headers, None)
+    table = json.loads(await response.read())
+    names = [each["name"] for each in table["columnDefinitions"]]
+    return dict(zip(names, table["rows"][0]["cells"], strict=True))
+
+
+async def template(world: ClusterWorld, node: int) -> Json:
+    """Of a broker's pod."""
+    found: Json = (await pods.stateful_set(world, node))["spec"]["template"]
+    return found
+
+
+async def test_a_load_balancers_address_is_waited_for_and_told(world: ClusterWorld) -> None:
+    await world.create_cluster()
+    operator = await pods.start_operator(world)
+    await pods.create_broker(world, 1, listeners=listeners("LoadBalancer"))
+    await pods.run(world, 1)
+    before = await template(world, 1)
+    peer = await start_peer(world, 1, operator, "broker-1.ns.svc")
+    told = await world.condition(BROKER, "broker-1", "ExternalAddress", "False", "AddressPending")
+    assert "broker-1-out" in told["message"]
+    assert [each.name for each in peer.brokers[1].listeners] == ["PLAINTEXT"]
+    for service, address in (
+        ("broker-1-out", {"hostname": "one.example.com"}),
+        ("demo-out-bootstrap", {"ip": "192.0.2.7"}),
+    ):
+        await world.until(lambda name=service: world.there(SERVICE, name), service)
+        status = {"loadBalancer": {"ingress": [address]}}
+        await world.api.merge_patch(SERVICE, world.namespace, service, {"status": status}, "status")
+    await endpoints(world, 1, ("one.example.com", 9095))
+    await world.condition(BROKER, "broker-1", "ExternalAddress", "True", "Advertised")
+    await world.annotate(CLUSTER, "demo", touched="1")
+    await bootstrap(world, "192.0.2.7:9095")
+    await world.until(
+        lambda: any(each.host == "one.example.com" for each in peer.brokers[1].listeners),
+        "brokers are told",
+    )
+    assert await template(world, 1) == before, "no restart for an address"
+
+
+async def test_a_port_that_is_taken_is_told_until_it_is_free(world: ClusterWorld) -> None:
+    await world.create_cluster()
+    operator = await pods.start_operator(world)
+    spec = {"type": "NodePort", "selector": {"a": "b"}, "ports": [{"port": 80}]}
+    theirs = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "theirs"}, "spec": spec}
+    await world.api.create(SERVICE, world.namespace, theirs)
+    taken = await node_port(world, "theirs")
+    fixed = listeners(brokers=[{"nodeId": 1, "nodePort": taken}])
+    await pods.create_broker(world, 1, listeners=fixed)
+    told = await world.condition(BROKER, "broker-1", "Stalled", "True", "AddressRefused")
+    assert str(taken) in told["message"]
+    assert await world.there(STATEFUL_SET, "broker-1"), "its pod is made all the same"
+    await world.delete(SERVICE, "theirs")
+    await world.annotate(BROKER, "broker-1", touched="1")
+    await world.until(lambda: world.there(SERVICE, "broker-1-out"), "the Service", 60)
+    assert await node_port(world, "broker-1-out") == taken
+    await start_peer(world, 1, operator, "10.0.0.1")
+    await endpoints(world, 1, ("10.0.0.1", taken))
+
+
+async def test_what_led_in_is_deleted_when_the_listener_leads_outside_no_more(
+    world: ClusterWorld,
+) -> None:
+    """Also by an operator that was not there when the manifest changed; and another type is the
+    same Service."""
+    await world.create_cluster()
+    operator = await pods.start_operator(world)
+    await pods.create_broker(world, 1, listeners=listeners())
+    port = await node_port(world, "broker-1-out")
+    await node_port(world, "demo-out-bootstrap")
+    await start_peer(world, 1, operator, "10.0.0.1")
+    await endpoints(world, 1, ("10.0.0.1", port))
+    for type_ in ("LoadBalancer", "NodePort"):
+        await world.patch(BROKER, "broker-1", pod={"listeners": listeners(type_)})
+
+        async def is_of(type_: str = type_) -> bool:
+            return (await world.get(SERVICE, "broker-1-out"))["spec"]["type"] == type_
+
+        await world.until(is_of, f"a Service of type {type_}")
+    await world.condition(CLUSTER, "demo", "ExternalAddress", "True")
+    await operator.stop()
+    await world.patch(BROKER, "broker-1", pod={"listeners": listeners("")})
+    await pods.start_operator(world)
+    for name in ("broker-1-out", "demo-out-bootstrap"):
+        await world.until(lambda name=name: world.gone(SERVICE, name), f"{name} goes")
+    for kind, name in ((BROKER, "broker-1"), (CLUSTER, "demo")):
+        await world.status_where(
+            kind, name, lambda found: not condition_of(found, "ExternalAddress")
+        )
+    assert await world.there(SERVICE, "broker-1")
+
+
+# ------------------------------------------------------------------ a real broker
+
+
+async def test_a_client_is_told_the_addresses_of_the_listener_that_it_came_to(
+    world: ClusterWorld, tmp_path: Path
+) -> None:
+    """What a kubelet does is done by hand: files, the environment, and ports of this machine. Where
+    the port of a node would lead is told once the process has one, and nothing restarts."""
+    operator = OperatorProcess(
+        world.kubeconfig,
+        world.namespace,
+        tmp_path / "operator.log",
+        "127.0.0.1:0",
+        certificates=None,
+        controller_addresses=pods.ADDRESSES,
+    )
+    world.operators.append(operator)
+    await world.create_cluster()
+    await operator.start()
+    await pods.create_broker(world, 1, listeners=listeners())
+    await pods.run(world, 1)
+    await pods.mount(world, "broker-1-tls", tmp_path / "certificate")
+    await world.until(lambda: world.there(CONFIG_MAP, "broker-1"), "its configuration")
+    entries = entries_of(await world.get(CONFIG_MAP, "broker-1"))
+    variables = (await template(world, 1))["spec"]["containers"][0]["env"]
+    told = variables[1]["value"].replace("$(NODE_ADDRESS)", "127.0.0.1")
+    told = told.replace(f"broker-1.{world.namespace}.svc", "localhost")
+    for number in (9092, 9094, 9095):
+        told = told.replace(f":{number}", ":0")
+    here = {
+        "listeners": entries["listeners"].replace("0.0.0.0", "127.0.0.1"),
+        "controller.addresses": operator.control,
+        "log.dir": str(tmp_path / "data" / "log"),
+        "tidemark.tls.directory": str(tmp_path / "certificate"),
+        "metrics.port": "0",
+    }
+    for number in (9092, 9094, 9095):
+        here["listeners"] = here["listeners"].replace(f":{number}", ":0")
+    (tmp_path / "data").mkdir()
+    config = tmp_path / "broker.properties"
+    config.write_text("\n".join(f"{key}={text}" for key, text in (entries | here).items()))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tidemark_broker", "--config", str(config)),
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {variables[1]["name"]: told},
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(60):
+            ready = json.loads(await process.stdout.readline())
+        inside, outside = (ready["listeners"][name] for name in ("PLAINTEXT", "OUT"))
+        port = int(outside.rpartition(":")[2])
+        own = listeners(brokers=[{"nodeId": 1, "port": port}])
+        await world.patch(BROKER, "broker-1", pod={"listeners": own})
+        await endpoints(world, 1, ("127.0.0.1", port))
+        await world.create_topic("t", replicas=1)
+        await world.condition(TOPIC, "t", "Ready", "True")
+        for address, host in ((inside, "localhost"), (f"127.0.0.1:{port}", "127.0.0.1")):
+            await world.until(lambda a=address, h=host: told_to(a, h), f"{host} at {address}")
+        assert await produce_async(f"127.0.0.1:{port}", "t", [b"a", b"b"]) == [0, 1]
+        assert await consume_async(inside, "t", 2) == [(0, b"a"), (1, b"b")]
+        assert await consume_async(f"127.0.0.1:{port}", "t", 2) == [(0, b"a"), (1, b"b")]
+    finally:
+        process.terminate()
+        await process.communicate()
+    assert process.returncode == 0
+
+
+async def told_to(address: str, host: str) -> bool:
+    """Whether a client that begins there is told this host, and the port it came by."""
+
+    def ask() -> Any:
+        return AdminClient({"bootstrap.servers": address}).list_topics(timeout=10).brokers
+
+    (found,) = (await asyncio.to_thread(ask)).values()
+    return (found.host, found.port) == (host, int(address.rpartition(":")[2]))

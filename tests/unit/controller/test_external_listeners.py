@@ -1,0 +1,196 @@
+"""What brokers and clients are told of listeners that are reached from outside."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tests.unit.controller.controller_world import World, broker
+from tidemark.wire.control import Endpoint
+from tidemark_operator.controller import snapshot
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.model import BrokerInfo
+from tidemark_operator.controller.status import broker_status, cluster_status
+from tidemark_operator.controller.ways_in import WayIn
+from tidemark_operator.resources.broker import BrokerStatus
+from tidemark_operator.resources.cluster import ClusterStatus
+
+INSIDE = Endpoint(name="PLAINTEXT", host="broker-1.ns.svc", port=9092)
+OUTSIDE = Endpoint(name="EXTERNAL", host="10.0.0.1", port=9095)
+TOLD = Endpoint(name="EXTERNAL", host="192.0.2.7", port=443)
+
+
+def outside(node_id: int = 1, *, host: str = OUTSIDE.host, **fields: Any) -> BrokerInfo:
+    """A broker in a pod that has registered with the address of its node."""
+    listeners = (INSIDE, dataclasses.replace(OUTSIDE, host=host))
+    return dataclasses.replace(
+        broker(node_id), listeners=listeners, external=("EXTERNAL",), **fields
+    )
+
+
+def told(state: ControllerState, node_id: int = 1) -> dict[str, tuple[str, int]]:
+    """By which brokers answer their clients."""
+    rows = {each.broker_id: each for each in snapshot.full(state).brokers}
+    return {each.name: (each.host, each.port) for each in rows[node_id].listeners}
+
+
+def status_of(state: ControllerState, node_id: int = 1) -> BrokerStatus:
+    found = broker_status(state, state.brokers[node_id], now_ms=0).status
+    return BrokerStatus.model_validate(found)
+
+
+def conditions(status: BrokerStatus | ClusterStatus) -> dict[str, tuple[str, str, str]]:
+    return {each.type: (each.status, each.reason, each.message) for each in status.conditions}
+
+
+def test_each_listener_has_its_own_address() -> None:
+    state = World(brokers=[outside()]).state
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
+    assert told(state) == {"PLAINTEXT": ("broker-1.ns.svc", 9092), "EXTERNAL": ("10.0.0.1", 31001)}
+    status = status_of(state)
+    assert [(each.host, each.port) for each in status.external_endpoints or ()] == [
+        ("10.0.0.1", 31001)
+    ]
+    assert conditions(status)["ExternalAddress"] == (
+        "True",
+        "Advertised",
+        "EXTERNAL: 10.0.0.1:31001",
+    )
+    assert [each.port for each in status.endpoints] == [9092, 9095], "what it said itself"
+
+
+def test_a_pod_on_another_node_is_told_with_its_registration() -> None:
+    state = World(brokers=[outside()]).state
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
+    state.put_broker(outside(host="10.0.0.2"))
+    assert told(state)["EXTERNAL"] == ("10.0.0.2", 31001)
+
+
+def test_what_leads_nowhere_yet_is_left_out_and_said() -> None:
+    state = World(brokers=[outside()]).state
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(problem="no address yet")}
+    assert told(state).keys() == {"PLAINTEXT"}
+    found = conditions(status_of(state))
+    expected = ("False", "AddressPending", "EXTERNAL: no address yet")
+    assert found["ExternalAddress"] == expected
+    assert found["Reconciling"][:2] == ("True", "AddressPending")
+    assert found["Ready"][0] == "True", "clients inside are served"
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(host=TOLD.host, port=TOLD.port)}
+    assert told(state)["EXTERNAL"] == (TOLD.host, TOLD.port)
+    assert conditions(status_of(state))["Reconciling"][0] == "False"
+
+
+def test_what_is_refused_waits_for_a_person() -> None:
+    state = World(brokers=[outside()]).state
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(problem="port is taken", refused=True)}
+    found = conditions(status_of(state))
+    assert found["Stalled"] == ("True", "AddressRefused", "EXTERNAL: port is taken")
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
+    assert conditions(status_of(state))["Stalled"][0] == "False"
+
+
+def test_a_pod_that_does_not_know_its_node_yet_is_not_advertised_by_a_name_inside() -> None:
+    state = World(brokers=[outside(host="broker-1.ns.svc")]).state
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
+    assert told(state).keys() == {"PLAINTEXT"}
+    assert "PodUpToDate" in conditions(status_of(state))["ExternalAddress"][2]
+    state.put_broker(outside())
+    assert told(state)["EXTERNAL"] == ("10.0.0.1", 31001)
+
+
+def test_a_process_without_the_listener_is_waited_for() -> None:
+    state = World(brokers=[dataclasses.replace(outside(), listeners=(INSIDE,))]).state
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
+    assert told(state).keys() == {"PLAINTEXT"}
+    assert conditions(status_of(state))["ExternalAddress"][1] == "AddressPending"
+
+
+def test_a_new_controller_tells_what_was_told_before_it_has_looked() -> None:
+    """Else each take-over would have clients outside lose all brokers for a while."""
+    state = World(brokers=[outside()]).state
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(host=TOLD.host, port=TOLD.port)}
+    stored = broker_status(state, state.brokers[1], now_ms=0).status
+    anew = World(brokers=[outside(status=stored)]).state
+    assert told(anew) == told(state)
+    assert (
+        broker_status(anew, anew.brokers[1], now_ms=9).status["conditions"] == stored["conditions"]
+    )
+    assert told(World(brokers=[outside()]).state).keys() == {"PLAINTEXT"}, "never told before"
+
+
+def test_a_broker_whose_listeners_lead_outside_no_more_has_no_word_of_it() -> None:
+    state = World(brokers=[outside()]).state
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001)}
+    stored = broker_status(state, state.brokers[1], now_ms=0).status
+    anew = World(brokers=[dataclasses.replace(outside(status=stored), external=())]).state
+    status = status_of(anew)
+    assert "ExternalAddress" not in conditions(status)
+    assert status.external_endpoints is None
+    assert told(anew)["EXTERNAL"] == ("10.0.0.1", 9095)
+
+
+@pytest.mark.parametrize(
+    ("known", "problem", "found"),
+    [
+        pytest.param({"10.0.0.1": "192.0.2.1"}, "", ("192.0.2.1", 31001), id="its ExternalIP"),
+        pytest.param({"10.0.0.1": "10.0.0.1"}, "", ("10.0.0.1", 31001), id="has none"),
+        pytest.param({"10.0.0.9": "192.0.2.9"}, "", None, id="another node"),
+        pytest.param({}, "may not", None, id="may not be read"),
+    ],
+)
+def test_nodes_are_told_by_their_external_ips_where_that_is_asked_for(
+    known: dict[str, str], problem: str, found: tuple[str, int] | None
+) -> None:
+    state = World(brokers=[outside()]).state
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31001, by_external_ip=True)}
+    state.ways_in.external_ips, state.ways_in.nodes_problem = known, problem
+    assert told(state).get("EXTERNAL") == found
+    reason = {True: "Advertised", False: "AddressRefused" if problem else "AddressPending"}
+    assert conditions(status_of(state))["ExternalAddress"][1] == reason[found is not None]
+
+
+# ------------------------------------------------------------------ the Cluster
+
+
+def cluster_of(state: ControllerState) -> ClusterStatus:
+    return ClusterStatus.model_validate(cluster_status(state, generation=1, now_ms=0).status)
+
+
+def test_where_clients_begin_stands_in_the_cluster() -> None:
+    brokers = [outside(node, host=f"10.0.0.{node % 3}") for node in (1, 2, 3, 4)]
+    brokers.append(outside(5, host="10.0.0.9", fenced=True))
+    state = World(brokers=brokers).state
+    state.ways_in.brokers = {each.node_id: {"EXTERNAL": WayIn(port=31000)} for each in brokers}
+    state.ways_in.bootstraps = {"EXTERNAL": WayIn(port=30000)}
+    status = cluster_of(state)
+    (listener,) = status.external_listeners or ()
+    servers = "10.0.0.0:30000,10.0.0.1:30000,10.0.0.2:30000"
+    assert (listener.name, listener.bootstrap_servers) == ("EXTERNAL", servers)
+    assert conditions(status)["ExternalAddress"][:2] == ("True", "Advertised")
+    state.ways_in.bootstraps = {"EXTERNAL": WayIn(host="2001:db8::1", port=9095)}
+    (listener,) = cluster_of(state).external_listeners or ()
+    assert listener.bootstrap_servers == "[2001:db8::1]:9095"
+
+
+def test_the_cluster_names_brokers_that_are_not_told_and_what_is_refused_first() -> None:
+    state = World(brokers=[outside(1), outside(2)]).state
+    state.ways_in.bootstraps = {"EXTERNAL": WayIn(host="b", port=1)}
+    state.ways_in.brokers = {
+        1: {"EXTERNAL": WayIn(port=1)},
+        2: {"EXTERNAL": WayIn(problem="later")},
+    }
+    found = conditions(cluster_of(state))
+    expected = ("False", "AddressPending", "broker 2, EXTERNAL: later")
+    assert found["ExternalAddress"] == expected
+    assert found["Reconciling"][:2] == ("True", "AddressPending")
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(problem="taken", refused=True)}
+    found = conditions(cluster_of(state))
+    assert found["Stalled"] == ("True", "AddressRefused", "broker 1, EXTERNAL: taken")
+
+
+def test_a_cluster_without_such_listeners_has_no_word_of_them() -> None:
+    state = World(brokers=[broker(1)]).state
+    before = conditions(cluster_of(state))
+    state.ways_in.bootstraps = {}
+    assert conditions(cluster_of(state)) == before
+    assert "ExternalAddress" not in before

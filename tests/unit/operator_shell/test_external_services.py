@@ -1,0 +1,280 @@
+"""Services that lead to brokers from outside: made, learned from, set back, and deleted."""
+
+import copy
+import dataclasses
+import types
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.unit.operator_shell.shell_world import ShellWorld
+from tests.unit.pods.pod_values import POD
+from tidemark_operator.controller.external_listeners import endpoints
+from tidemark_operator.controller.status import broker_status, cluster_status
+from tidemark_operator.kube.errors import Forbidden, Invalid, KubeError, NotFound
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, NODE, SERVICE, Json, Kind, Listed
+from tidemark_operator.pods.identity import MANAGER
+from tidemark_operator.reconcile.external_listeners import (
+    CHECK_S,
+    LOOK_AGAIN_S,
+    NODES_CHECK_S,
+    REFUSED_S,
+    ExternalServices,
+)
+from tidemark_operator.reconcile.made_brokers import MadeBrokers
+
+MAIN = ShellWorld.key(CLUSTER, "main")
+NAME = "broker-1-external"
+
+
+class ServicesApi:
+    """Keeps Services as an API server does that gives ports of nodes from 31000 on."""
+
+    def __init__(self) -> None:
+        self.services: dict[str, Json] = {}
+        self.nodes: list[Json] = []
+        self.refuses: dict[str, KubeError] = {}
+        self.calls: list[str] = []
+        self.now_s = 1000.0
+
+    def clock(self) -> float:
+        return self.now_s
+
+    async def apply(
+        self, kind: Kind, namespace: str, name: str, body: Json, *, dry_run: bool = False, **_: Any
+    ) -> Json:
+        self.calls.append(f"{'try' if dry_run else 'apply'} {name}")
+        if kind is not SERVICE:
+            return body
+        if name in self.refuses:
+            raise self.refuses[name]
+        old, made = self.services.get(name), copy.deepcopy(body)
+        fields = [] if old is None else old["metadata"]["managedFields"]
+        made["metadata"] |= {
+            "uid": f"uid of {name}",
+            "managedFields": [each for each in fields if each["manager"] != MANAGER],
+        }
+        for port in made["spec"]["ports"]:
+            port.setdefault("nodePort", 31000 + len(self.services))
+        made["status"] = {"loadBalancer": {}}
+        if not dry_run:
+            self.services[name] = made
+        return copy.deepcopy(made)
+
+    async def list_all(self, kind: Kind, namespace: str, *, label_selector: str = "") -> Listed:
+        self.calls.append(f"list {kind.plural}")
+        if kind is NODE:
+            if NODE.kind in self.refuses:
+                raise self.refuses[NODE.kind]
+            return Listed(self.nodes, resource_version=1)
+        found = [
+            copy.deepcopy(each)
+            for each in self.services.values()
+            if all(_has(each["metadata"]["labels"], part) for part in label_selector.split(","))
+        ]
+        return Listed(found, resource_version=1)
+
+    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> Json:
+        self.calls.append(f"delete {name}")
+        if self.services.get(name, {}).get("metadata", {}).get("uid") != uid:
+            raise NotFound(404, "gone")
+        return self.services.pop(name)
+
+
+def _has(labels: Json, part: str) -> bool:
+    name, is_equal, value = part.partition("=")
+    if is_equal:
+        return labels.get(name) == value
+    return (name.lstrip("!") in labels) is not name.startswith("!")
+
+
+def pod(type_: str = "NodePort", **fields: Any) -> Json:
+    listener = {"name": "EXTERNAL", "port": 9095, "protocol": "PLAINTEXT"}
+    external = {"external": {"type": type_} | fields} if type_ else {}
+    return POD | {"listeners": [*POD["listeners"], listener | external]}
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[ShellWorld]:
+    made = ShellWorld()
+    made.make_cluster()
+    spec = {"clusterRef": {"name": "main"}, "nodeId": 1, "workload": "Pod", "pod": pod()}
+    made.make(BROKER, "broker-1", spec)
+    async with made.term():
+        yield made
+
+
+def write_status(world: ShellWorld, kind: Kind, name: str, status: Json) -> None:
+    body = world.server.find(kind, name)
+    assert body is not None
+    written = world.server.replace_status("op", kind, {**body, "status": status})
+    world.services.objects.put(written)
+
+
+class Keeper:
+    """Looks as the reconciler of Brokers does, and writes the status of what came of it."""
+
+    def __init__(self, world: ShellWorld, api: ServicesApi) -> None:
+        client: Any = types.SimpleNamespace(api=api)
+        self.world, self.api = world, api
+        services = dataclasses.replace(world.services, client=client)
+        self.kept, self.made = ExternalServices(services, api.clock), MadeBrokers(services)
+
+    async def keep(self, after_s: float = CHECK_S) -> float | None:
+        self.api.now_s += after_s
+        self.api.calls.clear()
+        state = self.world.services.state
+        later_s = await self.kept.keep_broker(self.world.known(BROKER, "broker-1"))
+        status = broker_status(state, state.brokers[1], now_ms=0).status
+        write_status(self.world, BROKER, "broker-1", status)
+        return later_s
+
+    def condition(self) -> tuple[str, str] | None:
+        found = {
+            each["type"]: each
+            for each in self.world.known(BROKER, "broker-1")["status"]["conditions"]
+        }
+        told = found.get("ExternalAddress")
+        return None if told is None else (told["reason"], told["message"])
+
+    def way(self) -> Any:
+        return self.world.services.state.ways_in.brokers[1]["EXTERNAL"]
+
+
+@pytest.fixture
+def keeper(world: ShellWorld) -> Keeper:
+    return Keeper(world, ServicesApi())
+
+
+async def test_a_service_is_made_and_costs_no_write_after_that(keeper: Keeper) -> None:
+    assert await keeper.keep() == CHECK_S
+    assert keeper.api.calls == ["list services", f"try {NAME}", f"apply {NAME}"]
+    assert keeper.way().port == 31000
+    later_s = await keeper.keep(1.0)
+    assert later_s == CHECK_S - 1.0
+    assert keeper.api.calls == []
+    await keeper.keep()
+    assert keeper.api.calls == ["list services"]
+
+
+async def test_what_somebody_has_changed_is_set_back(keeper: Keeper) -> None:
+    await keeper.keep()
+    keeper.api.services[NAME]["spec"]["selector"] = {"app": "theirs"}
+    await keeper.keep()
+    assert keeper.api.services[NAME]["spec"]["selector"]["tidemark.dev/broker"] == "broker-1"
+
+
+async def test_an_address_that_comes_later_is_told_at_once(keeper: Keeper) -> None:
+    world = keeper.world
+    world.edit(BROKER, "broker-1", pod=pod("LoadBalancer"))
+    assert await keeper.keep() == LOOK_AGAIN_S
+    balancer = keeper.api.services[NAME]["status"]["loadBalancer"]
+    balancer["ingress"] = [{"ip": "192.0.2.7"}]
+    assert await keeper.keep(LOOK_AGAIN_S) == CHECK_S
+    assert keeper.way().host == "192.0.2.7"
+    balancer["ingress"] = [{"ip": "192.0.2.8"}]
+    await keeper.keep()
+    assert keeper.way().host == "192.0.2.8"
+
+
+async def test_brokers_are_told_only_of_what_has_changed_for_them(keeper: Keeper) -> None:
+    world, state = keeper.world, keeper.world.services.state
+    await world.start_broker(1)
+    (registered,) = state.brokers[1].listeners[:1]
+    outside = dataclasses.replace(registered, name="EXTERNAL", host="10.0.0.1")
+    state.put_broker(dataclasses.replace(state.brokers[1], listeners=(registered, outside)))
+    for times in (1, 1):
+        await keeper.keep()
+        assert world.journal.count("published brokers") == times
+    assert endpoints(state, state.brokers[1])[1].port == 31000
+
+
+async def test_a_service_that_nobody_needs_is_deleted_and_no_other(keeper: Keeper) -> None:
+    await keeper.keep()
+    theirs = copy.deepcopy(keeper.api.services[NAME])
+    theirs["metadata"] |= {"name": "theirs", "ownerReferences": []}
+    keeper.api.services["theirs"] = theirs
+    keeper.world.edit(BROKER, "broker-1", pod=pod(""))
+    assert await keeper.keep(0) is None
+    assert list(keeper.api.services) == ["theirs"]
+    assert keeper.condition() is None
+    await keeper.keep()
+    assert keeper.api.calls == [], "whoever has none is not looked for again"
+
+
+async def test_a_new_controller_deletes_what_the_former_one_had_to(keeper: Keeper) -> None:
+    await keeper.keep()
+    keeper.world.edit(BROKER, "broker-1", pod=pod(""))
+    keeper.world.services.state.ways_in.brokers.clear()
+    anew = Keeper(keeper.world, keeper.api)
+    await anew.keep()
+    assert not keeper.api.services
+
+
+async def test_of_all_brokers_that_never_had_any_is_asked_once(keeper: Keeper) -> None:
+    keeper.world.edit(BROKER, "broker-1", pod=pod(""))
+    for calls in (["list services"], []):
+        assert await keeper.keep() is None
+        assert keeper.api.calls == calls
+
+
+async def test_a_port_that_is_taken_is_told_until_another_is_asked_for(keeper: Keeper) -> None:
+    taken = pod(brokers=[{"nodeId": 1, "nodePort": 30001}])
+    keeper.world.edit(BROKER, "broker-1", pod=taken)
+    text = f"PATCH x: HTTP 422: Service {NAME} is invalid: provided port is already allocated"
+    keeper.api.refuses[NAME] = Invalid(422, text)
+    assert await keeper.keep() == REFUSED_S
+    reason, message = keeper.condition() or ("", "")
+    assert reason == "AddressRefused"
+    assert "provided port is already allocated" in message
+    keeper.api.refuses.clear()
+    keeper.world.edit(BROKER, "broker-1", pod=pod())
+    assert await keeper.keep(0) == CHECK_S
+    assert keeper.condition() != (reason, message)
+
+
+async def test_a_service_of_somebody_elses_is_not_taken_over(keeper: Keeper) -> None:
+    entry = {"manager": "somebody", "fieldsV1": {"f:spec": {}}}
+    theirs = {"metadata": {"name": NAME, "labels": {}, "managedFields": [entry]}, "spec": {}}
+    keeper.api.services[NAME] = theirs
+    assert await keeper.keep() == REFUSED_S
+    assert keeper.api.services[NAME] is theirs
+    assert "belongs to somebody" in (keeper.condition() or ("", ""))[1]
+
+
+async def test_nodes_are_listed_only_where_they_are_asked_for(keeper: Keeper) -> None:
+    world, state = keeper.world, keeper.world.services.state
+    await world.start_broker(1)
+    listener = dataclasses.replace(state.brokers[1].listeners[0], name="EXTERNAL", host="10.0.0.1")
+    state.put_broker(dataclasses.replace(state.brokers[1], listeners=(listener,)))
+    await keeper.keep()
+    assert "list nodes" not in keeper.api.calls
+    world.edit(BROKER, "broker-1", pod=pod(nodeAddress="ExternalIP"))
+    keeper.api.refuses[NODE.kind] = Forbidden(403, "GET /nodes: HTTP 403: not yours")
+    assert await keeper.keep(0) == REFUSED_S
+    assert "may not list Nodes" in (keeper.condition() or ("", ""))[1]
+    keeper.api.refuses.clear()
+    addresses = [
+        {"type": "InternalIP", "address": "10.0.0.1"},
+        {"type": "ExternalIP", "address": "192.0.2.1"},
+    ]
+    keeper.api.nodes = [{"status": {"addresses": addresses}}]
+    await keeper.keep(REFUSED_S)
+    assert keeper.condition() == ("Advertised", "EXTERNAL: 192.0.2.1:31000")
+    for after_s, is_listed in ((CHECK_S, False), (NODES_CHECK_S, True)):
+        await keeper.keep(after_s)
+        assert ("list nodes" in keeper.api.calls) is is_listed
+
+
+async def test_a_cluster_has_a_service_to_begin_with(keeper: Keeper) -> None:
+    world, name = keeper.world, "main-external-bootstrap"
+    await keeper.made.keep(MAIN, world.known(CLUSTER, "main"))
+    assert keeper.api.services[name]["spec"]["type"] == "NodePort"
+    state = world.services.state
+    status = cluster_status(state, generation=1, now_ms=0).status
+    write_status(world, CLUSTER, "main", status)
+    assert state.ways_in.bootstraps is not None
+    world.edit(BROKER, "broker-1", pod=pod(""))
+    await keeper.made.keep(MAIN, world.known(CLUSTER, "main"))
+    assert name not in keeper.api.services

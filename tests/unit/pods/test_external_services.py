@@ -1,0 +1,202 @@
+"""The Services of a listener that is reached from outside, and where they lead from."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.pods.pod_values import BROKER, pod
+from tidemark_broker.listeners import Address, addresses_of
+from tidemark_operator.controller.ways_in import WayIn
+from tidemark_operator.pods import configuration
+from tidemark_operator.pods.external_services import (
+    Wanted,
+    bootstrap_services,
+    broker_services,
+    external_ips,
+    is_as_wanted,
+    way_in,
+)
+from tidemark_operator.pods.manifests import broker_objects
+from tidemark_operator.resources.broker_pod import BrokerPod
+
+PLAIN = {"name": "PLAINTEXT", "port": 9092, "protocol": "PLAINTEXT"}
+
+
+def outside(type_: str = "NodePort", **fields: Any) -> BrokerPod:
+    """A pod with a listener inside and one outside."""
+    external = {"type": type_} | fields
+    listener = {"name": "EXTERNAL", "port": 9095, "protocol": "PLAINTEXT", "external": external}
+    return pod(listeners=[PLAIN, listener])
+
+
+def wanted(type_: str = "NodePort", **fields: Any) -> Wanted:
+    return broker_services(outside(type_, **fields), BROKER)["EXTERNAL"]
+
+
+def live(of: Wanted, *, node_port: int = 31001, ingress: Any = None) -> dict[str, Any]:
+    """As an API server has it."""
+    manifest = of.manifest
+    ports = [{"nodePort": node_port, **each} for each in manifest["spec"]["ports"]]
+    spec = {**manifest["spec"], "ports": ports, "clusterIP": "10.96.0.7", "sessionAffinity": "None"}
+    status = {"loadBalancer": {"ingress": ingress} if ingress else {}}
+    return {**manifest, "spec": spec, "status": status}
+
+
+def test_a_service_leads_to_one_broker_and_one_to_any() -> None:
+    made = objects = broker_objects(outside(), BROKER).stateful_set["spec"]["template"]
+    labels = objects["metadata"]["labels"]
+    ports = {each["name"]: each["containerPort"] for each in made["spec"]["containers"][0]["ports"]}
+    one, any_ = wanted().manifest, bootstrap_services("main", "ns", "u", [outside()])
+    for manifest, name in (
+        (one, "broker-1-external"),
+        (any_["EXTERNAL"].manifest, "main-external-bootstrap"),
+    ):
+        assert manifest["metadata"]["name"] == name
+        assert manifest["spec"]["selector"].items() <= labels.items()
+        (port,) = manifest["spec"]["ports"]
+        assert ports[port["targetPort"]] == port["port"] == 9095
+    assert one["spec"]["selector"]["tidemark.dev/broker"] == "broker-1"
+    assert "tidemark.dev/broker" not in any_["EXTERNAL"].manifest["metadata"]["labels"]
+    assert one["metadata"]["ownerReferences"] == [BROKER.owner]
+    assert broker_services(pod(), BROKER) == bootstrap_services("main", "ns", "u", [pod()]) == {}
+
+
+def test_what_the_manifest_says_of_services_stands_in_them() -> None:
+    given = outside(
+        "LoadBalancer",
+        annotations={"all": "1", "own": "all"},
+        externalTrafficPolicy="Local",
+        loadBalancerClass="example.com/fast",
+        loadBalancerSourceRanges=["192.0.2.0/24"],
+        bootstrap={"nodePort": 30000, "annotations": {"own": "bootstrap"}},
+        brokers=[{"nodeId": 1, "nodePort": 30001, "annotations": {"own": "one"}}],
+    )
+    one = broker_services(given, BROKER)["EXTERNAL"].manifest
+    any_ = bootstrap_services("main", "ns", "u", [given])["EXTERNAL"].manifest
+    assert one["spec"]["type"] == any_["spec"]["type"] == "LoadBalancer"
+    assert one["spec"]["loadBalancerClass"] == "example.com/fast"
+    assert any_["spec"]["loadBalancerSourceRanges"] == ["192.0.2.0/24"]
+    assert one["spec"]["externalTrafficPolicy"] == "Local"
+    assert "externalTrafficPolicy" not in any_["spec"], "any node leads to any broker"
+    found = [(m["spec"]["ports"][0]["nodePort"], m["metadata"]["annotations"]) for m in (one, any_)]
+    assert [port for port, _ in found] == [30001, 30000]
+    assert [each["own"] for _, each in found] == ["one", "bootstrap"]
+    assert [each["all"] for _, each in found] == ["1", "1"]
+
+
+INGRESS = [{"ip": "192.0.2.7"}]
+
+
+@pytest.mark.parametrize(
+    ("type_", "fields", "ingress", "found"),
+    [
+        pytest.param("NodePort", {}, None, WayIn(port=31001), id="the node's port"),
+        pytest.param(
+            "NodePort",
+            {"nodeAddress": "ExternalIP"},
+            None,
+            WayIn(port=31001, by_external_ip=True),
+            id="its ExternalIP",
+        ),
+        pytest.param(
+            "NodePort",
+            {"host": "b{nodeId}.example.com", "nodeAddress": "ExternalIP"},
+            None,
+            WayIn(host="b1.example.com", port=31001),
+            id="a name for each",
+        ),
+        pytest.param(
+            "NodePort",
+            {"host": "b{nodeId}.example.com", "brokers": [{"nodeId": 1, "host": "a", "port": 4}]},
+            None,
+            WayIn(host="a", port=4),
+            id="a broker of its own",
+        ),
+        pytest.param(
+            "NodePort",
+            {"brokers": [{"nodeId": 2, "host": "a", "port": 4}]},
+            None,
+            WayIn(port=31001),
+            id="another broker",
+        ),
+        pytest.param(
+            "LoadBalancer", {}, INGRESS, WayIn(host="192.0.2.7", port=9095), id="an address"
+        ),
+        pytest.param(
+            "LoadBalancer",
+            {},
+            [{"ip": "192.0.2.7", "hostname": "lb.example.com"}],
+            WayIn(host="lb.example.com", port=9095),
+            id="a name before an address",
+        ),
+        pytest.param(
+            "LoadBalancer",
+            {"host": "b{nodeId}.example.com", "port": 443},
+            None,
+            WayIn(host="b1.example.com", port=443),
+            id="told before there is one",
+        ),
+    ],
+)
+def test_where_it_leads_from(type_: str, fields: Any, ingress: Any, found: WayIn) -> None:
+    of = wanted(type_, **fields)
+    assert way_in(of, live(of, ingress=ingress)) == found
+
+
+@pytest.mark.parametrize(
+    ("type_", "text"), [("NodePort", "no nodePort yet"), ("LoadBalancer", "by a load balancer yet")]
+)
+def test_what_leads_from_nowhere_yet_says_so(type_: str, text: str) -> None:
+    of = wanted(type_)
+    found = way_in(of, live(of, node_port=0))
+    assert found.problem is not None
+    assert text in found.problem
+    assert "broker-1-external" in found.problem
+
+
+def test_what_an_api_server_adds_is_no_change_and_what_is_left_out_later_is_one() -> None:
+    of = wanted("LoadBalancer", loadBalancerSourceRanges=["192.0.2.0/24"])
+    there = live(of, ingress=INGRESS)
+    there["metadata"] = there["metadata"] | {"uid": "1", "resourceVersion": "7"}
+    assert is_as_wanted(there, of.manifest)
+    assert not is_as_wanted(there, wanted("LoadBalancer").manifest)
+    edited = there | {"spec": there["spec"] | {"type": "ClusterIP"}}
+    assert not is_as_wanted(edited, of.manifest)
+
+
+def test_a_broker_on_ports_of_nodes_is_told_its_nodes_address_and_others_as_before() -> None:
+    template = broker_objects(outside(), BROKER).stateful_set["spec"]["template"]
+    node, told = template["spec"]["containers"][0]["env"]
+    assert node["valueFrom"]["fieldRef"]["fieldPath"] == "status.hostIP"
+    for address in ("192.0.2.1", "2001:db8::1"):
+        text = told["value"].replace(f"$({node['name']})", address)
+        assert addresses_of("advertised.listeners", text) == {
+            "PLAINTEXT": Address("broker-1.ns.svc", 9092),
+            "EXTERNAL": Address(address, 9095),
+            "REPLICATION": Address("broker-1.ns.svc", 9094),
+        }
+    assert "advertised.listeners" not in configuration.entries(outside(), BROKER), "one place"
+
+
+def test_no_pod_is_replaced_for_what_is_told_to_clients_alone() -> None:
+    def template(given: BrokerPod) -> Any:
+        return broker_objects(given, BROKER).stateful_set["spec"]["template"]
+
+    listener = {"name": "EXTERNAL", "port": 9095, "protocol": "PLAINTEXT"}
+    inside = pod(listeners=[PLAIN, listener])
+    assert template(outside("LoadBalancer")) == template(inside)
+    assert template(outside(host="b{nodeId}", annotations={"a": "b"})) == template(outside())
+    assert "env" not in template(inside)["spec"]["containers"][0]
+
+
+def test_a_node_without_an_external_ip_is_known_by_its_internal_one() -> None:
+    def node(**addresses: str) -> dict[str, Any]:
+        listed = [{"type": type_, "address": each} for type_, each in addresses.items()]
+        return {"status": {"addresses": listed}}
+
+    nodes = [
+        node(InternalIP="10.0.0.1", ExternalIP="192.0.2.1", Hostname="one"),
+        node(InternalIP="10.0.0.2"),
+        {},
+    ]
+    assert external_ips(nodes) == {"10.0.0.1": "192.0.2.1", "10.0.0.2": "10.0.0.2"}
