@@ -4,9 +4,8 @@ one that sends heartbeats, and Spark's executors."""
 import selectors
 import socket
 import time
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
-from tidemark.tls.dialing import Dialer
 from tidemark.wire.control import FRAME_BYTES_MAX
 from tidemark.wire.framing import FrameError, decode_response, encode_request
 from tidemark.wire.receiver import Frame, FrameReceiver
@@ -14,6 +13,14 @@ from tidemark.wire.receiver import Frame, FrameReceiver
 R = TypeVar("R")
 _SCRATCH_BYTES = 64 * 1024
 _KICKS_MAX = 4096
+
+
+class Dials(Protocol):
+    """How a connection is begun, where that is more than TCP."""
+
+    def connect_blocking(self, host: str, port: int, timeout_s: float) -> socket.socket:
+        """A connected socket; raises ``OSError``."""
+        ...
 
 
 class BlockingConnection:
@@ -27,9 +34,9 @@ class BlockingConnection:
         client_id: str,
         timeout_s: float,
         frame_bytes_max: int = FRAME_BYTES_MAX,
-        dialer: Dialer | None = None,
+        dialer: Dials | None = None,
     ) -> None:
-        """``dialer``: see :meth:`KafkaConnection.connect`."""
+        """``dialer``: who proves who is at both ends, with TLS (``tidemark.tls.dialing``)."""
         self._client_id = client_id
         self._receiver = FrameReceiver(frame_bytes_max, bytearray(_SCRATCH_BYTES))
         self._correlation_id = 0

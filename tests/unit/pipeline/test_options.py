@@ -8,6 +8,7 @@ import pytest
 from tidemark.tier.s3_config import S3Config
 from tidemark_pipeline.java import JavaMissing, find_java, major_version
 from tidemark_pipeline.options import OptionError, parse
+from tidemark_pipeline.positions import At
 
 S3_OPTIONS = {"endpoint": "http://s3", "buckets": "abc", "accessKeyId": "k", "secretAccessKey": "s"}
 BASE = {"topic": "t", "path": "/tier"}
@@ -51,7 +52,7 @@ def test_options_go_to_executors() -> None:
 
 def test_names_come_in_any_case_as_spark_hands_them_over() -> None:
     parsed = parse({"TOPIC": "t", "path": "/tier", "startingoffsets": '{"0": 3}'})
-    assert parsed.starting_offsets == {0: 3}
+    assert parsed.starting.of("t", 0) == At(3)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from tidemark.records.batch import restamp
 from tidemark_pipeline import remote
 from tidemark_pipeline.errors import CorruptData
 from tidemark_pipeline.options import OptionError, parse
-from tidemark_pipeline.plan import Planner
+from tidemark_pipeline.plan import plan_batch
+from tidemark_pipeline.survey import Survey
 from tidemark_pipeline.tasks import RemoteTask
 
 
@@ -35,10 +36,12 @@ def read(tier: SmallTier, **options: str) -> list[tuple[int, bytes]]:
 
 def plan(tier: SmallTier, options: Mapping[str, str]) -> list[RemoteTask]:
     parsed = parse({"topic": "t", "path": str(tier.path), **options})
-    topic_id, tasks = Planner(tier.tier.reader, parsed).plan()
-    assert topic_id == tier.topic_id
-    remote_tasks = [task for task in tasks if isinstance(task, RemoteTask)]
-    assert len(remote_tasks) == len(tasks)
+    with Survey(parsed) as survey:
+        made = plan_batch(survey, parsed)
+    assert made.ends_with_tier
+    assert {each.part.topic_id for each in made.tasks} <= {tier.topic_id}
+    remote_tasks = [each.task for each in made.tasks if isinstance(each.task, RemoteTask)]
+    assert len(remote_tasks) == len(made.tasks)
     return remote_tasks
 
 
@@ -244,7 +247,9 @@ class TestTamperedObjects:
         tier.copy(values(10, 10))
         decode = remote.decode_batches
         monkeypatch.setattr(
-            remote, "decode_batches", lambda data, read, of: decode(data, read[1:], of)
+            remote,
+            "decode_batches",
+            lambda data, read, of, with_: decode(data, read[1:], of, with_),
         )
         with pytest.raises(CorruptData, match="gave 7 rows of the offsets 0 to 9, planned were 10"):
             read(tier)
