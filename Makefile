@@ -51,9 +51,9 @@ test: $(ALL)
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup $(if $(FAST),-m "not slow")
 
 # Images, charts and pods on a real kubelet: with kind and Docker, else as root on Debian on a node that the run makes.
-# PROVIDER: kind or node. Not a part of `test`: it needs rights that tests have no business with.
+# PROVIDER: kind or node. CHAPTERS: some of them (CHAPTERS=? names them). Not a part of `test`: it needs rights that tests have no business with.
 e2e: $(ALL)
-	@$(BIN)/python -m e2e.pods $(PROVIDER)
+	@$(BIN)/python -m e2e.pods $(PROVIDER) $(CHAPTERS)
 
 # What failed in the last `make test`, once more, one test after the other, until one fails again.
 retest: $(ALL)
@@ -71,8 +71,8 @@ lint: $(ALL)
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tests.dead_code
 	@$(BIN)/python -m tidemark_operator.resources.crdgen --check crds
-	@$(BIN)/python -m tests.chart_files --check
-	@$(BIN)/python -m tests.argocd_files --check
+	@$(BIN)/python -m tests.chart_files --check charts/tidemark-base/files
+	@$(BIN)/python -m tests.argocd_files --check argocd/argocd-cm.yaml
 	@$(BIN)/python -m tidemark_operator.pages --check docs
 	@$(BIN)/python -m tidemark.configuration.page --check docs/configuration.md
 	@$(BIN)/python -m tidemark.metrics.page --check docs/metrics.md
@@ -137,11 +137,11 @@ release: $(ALL)
 # The resource definitions, and the copies that the chart installs.
 crds: $(ALL)
 	@$(BIN)/python -m tidemark_operator.resources.crdgen crds
-	@$(BIN)/python -m tests.chart_files
+	@$(BIN)/python -m tests.chart_files charts/tidemark-base/files
 
 # What Argo CD is told of our kinds, from the scripts beside it.
 argocd: $(ALL)
-	@$(BIN)/python -m tests.argocd_files
+	@$(BIN)/python -m tests.argocd_files argocd/argocd-cm.yaml
 
 # Argo CD itself on a cluster of ours: built once (7 minutes of one core); needs git and a redis-server.
 e2e-argocd: $(ALL)

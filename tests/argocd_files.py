@@ -1,5 +1,5 @@
-"""``python -m tests.argocd_files [--check]``: ``argocd/argocd-cm.yaml``, by which Argo CD knows our
-kinds.
+"""``python -m tests.argocd_files [--check] FILE``: ``argocd/argocd-cm.yaml``, by which Argo CD
+knows our kinds.
 
 The scripts of ``argocd/`` are the source. Argo CD takes them by kind out of one ConfigMap, whose
 keys know no wildcard; so each kind has a copy of the same script, and none can be unlike another.
@@ -11,6 +11,8 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+
+from tidemark.generated import command
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "argocd"
@@ -60,17 +62,10 @@ def _block(key: str, text: str, *, indent: int = 0) -> str:
     return textwrap.indent(f"{key}: |\n{textwrap.indent(text, '  ')}", " " * indent)
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 1 where ``--check`` finds a difference."""
-    text = render()
-    if "--check" not in arguments:
-        CONFIG_MAP.write_text(text, "utf-8")
-        return 0
-    if CONFIG_MAP.is_file() and CONFIG_MAP.read_text("utf-8") == text:
-        return 0
-    sys.stderr.write(f"{CONFIG_MAP.name} differs from its scripts, run `make argocd`\n")
-    return 1
+    return command(lambda path: {path: render()}, "make argocd", arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -6,25 +6,32 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+Render = Callable[[Path], Mapping[Path, str]]
+
 
 def command(
-    render: Callable[[Path], Mapping[Path, str]], remedy: str, arguments: Sequence[str] | None
+    render: Render, remedy: str, arguments: Sequence[str] | None, *, owned: str = ""
 ) -> int:
     """``[--check] PATH``: ``render`` tells the text of each file at PATH, a file or a folder.
-    Exit status 1 where ``--check`` finds a difference; then ``remedy`` says what to run."""
+    Exit status 1 where ``--check`` finds a difference; then ``remedy`` says what to run.
+    ``owned``: a pattern of files below PATH of which there are no others; those are removed."""
     parser = argparse.ArgumentParser(description="Write what is made from the code.")
     parser.add_argument("--check", action="store_true", help="compare only, write nothing")
     parser.add_argument("path", type=Path)
     options = parser.parse_args(arguments)
-    stale = {path: text for path, text in render(options.path).items() if not _is(path, text)}
+    rendered = render(options.path)
+    stale = {path: text for path, text in rendered.items() if not _is(path, text)}
+    others = set(options.path.rglob(owned)) - rendered.keys() if owned else set()
     if not options.check:
         for path, text in stale.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
+        for path in others:
+            path.unlink()
         return 0
-    for path in stale:
+    for path in sorted(stale.keys() | others):
         sys.stderr.write(f"{path} is out of date: {remedy}\n")
-    return int(bool(stale))
+    return int(bool(stale or others))
 
 
 def _is(path: Path, text: str) -> bool:

@@ -1,8 +1,9 @@
 """Producer ids of this broker: taken from blocks that the controller hands out (KIP-730).
 
-The next block is asked for before the present one is used up, so that clients seldom wait. What is
-left of a block when the broker ends is never used. Producers with a transactional id are given
-theirs by the transaction coordinator; here is only how it is asked.
+The first block is asked for as the broker starts and the next one before the present one is used
+up: clients seldom wait, and new ones find ids while there is no controller. What is left of a block
+when the broker ends is never used. Producers with a transactional id are given theirs by the
+transaction coordinator; here is only how it is asked.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ class ProducerIds:
         self._following = range(0)
         self._arrived = asyncio.Condition()
         self.wanted = asyncio.Event()
+        self.wanted.set()
 
     async def next_id(self, timeout_s: float) -> int | None:
         """An id that nobody has; None where no block came in time (Kafka answers

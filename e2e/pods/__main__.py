@@ -1,4 +1,4 @@
-"""``python -m e2e.pods [PROVIDER]``: the charts, the images and the pods, on a real kubelet.
+"""``python -m e2e.pods [PROVIDER] [CHAPTER …]``: charts, images and pods on a real kubelet.
 
 The one run that needs more than an ordinary user's rights, and so not a part of the tests.
 """
@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
 from e2e.pods import kind
+from e2e.pods.chapters import chosen
 from e2e.pods.commands import CommandFailed
 from e2e.pods.images import BROKER, OPERATOR, ROOT, Buildah, Docker, Image, build_all
 from e2e.pods.judged import judged
@@ -22,8 +24,9 @@ from e2e.pods.node.inside import Plan
 from e2e.pods.node.programs import ensure_node, ensure_pause
 from e2e.pods.node.sandbox import layout_of, remove_leftovers, run_inside
 from e2e.pods.progress import Progress
-from e2e.pods.providers import CannotRun, Machine, choose
-from e2e.pods.story import HELM_TIMEOUT_S, Story
+from e2e.pods.providers import KINDS, CannotRun, Machine, choose
+from e2e.pods.stage import HELM_TIMEOUT_S, Stage
+from e2e.pods.story import tell
 from tests.helm import Helm, ensure_helm
 from tidemark_cli.toolchain.cache import locked, user_cache
 from tidemark_cli.toolchain.errors import ToolchainError
@@ -56,25 +59,22 @@ def _docker_answers() -> bool:
     return done.returncode == 0
 
 
-def on_node(progress: Progress) -> int:
-    """The exit status of a run on a node of our own, one at a time: images have one store."""
+def on_node(progress: Progress, chapters: Sequence[str]) -> int:
+    """The exit status of a run on a node of our own, which may stand beside others."""
     folder = user_cache() / "e2e"
-    with locked(folder / "lock", lambda: progress.say("waiting for another run to end")):
-        return _on_node(folder, progress)
-
-
-def _on_node(folder: Path, progress: Progress) -> int:
     remove_leftovers(folder)
     layout = layout_of(folder, os.getpid())
-    layout.root.mkdir(mode=0o700)
+    layout.root.mkdir(mode=0o700, parents=True)
     try:
-        ensure_packages(progress)
-        programs = ensure_node(), ensure_pause()
-        ensure_helm()
         kubectl = [str(ensure_controlplane()), "kubectl"]
-        buildah = Buildah(folder / "buildah", layout.root / "buildah")
-        buildah.prepare(progress)
-        images = build_all(buildah, ensure_minio(), layout.root / "images", progress)
+        ensure_helm()
+        # Packages and the store of images are one for all runs.
+        with locked(folder / "lock", lambda: progress.say("waiting for another run's images")):
+            ensure_packages(progress)
+            programs = ensure_node(), ensure_pause()
+            buildah = Buildah(folder / "buildah", layout.root / "buildah")
+            buildah.prepare(progress)
+            images = build_all(buildah, ensure_minio(), layout.root / "images", progress)
         tell_sizes(images, progress)
         plan = Plan(
             root=layout.root,
@@ -86,6 +86,7 @@ def _on_node(folder: Path, progress: Progress) -> int:
             figures=progress.figures,
             began_s=progress.began_s,
             kept=KEPT,
+            chapters=list(chapters),
         )
         plan.write(layout.root / "plan.json")
         return run_inside(["-m", "e2e.pods.node.inside", str(layout.root / "plan.json")])
@@ -93,7 +94,7 @@ def _on_node(folder: Path, progress: Progress) -> int:
         remove_leftovers(folder)
 
 
-def on_kind(progress: Progress) -> int:
+def on_kind(progress: Progress, chapters: Sequence[str]) -> int:
     """The exit status of a run on a cluster of kind's."""
     kubectl = [str(ensure_controlplane()), "kubectl"]
     ensure_helm()
@@ -102,7 +103,7 @@ def on_kind(progress: Progress) -> int:
         tell_sizes(images, progress)
         with kind.created(progress) as cluster:
             kubernetes = Kubernetes(kubectl, cluster.kubeconfig)
-            story = Story(
+            stage = Stage(
                 provider=cluster,
                 kubernetes=kubernetes,
                 helm=Helm(Path(folder, "helm"), cluster.kubeconfig, HELM_TIMEOUT_S),
@@ -110,7 +111,7 @@ def on_kind(progress: Progress) -> int:
                 progress=progress,
                 reaches_pods=False,
             )
-            return judged(story.tell, progress, cluster, kubernetes, KEPT)
+            return judged(lambda: tell(stage, chapters), progress, cluster, kubernetes, KEPT)
 
 
 def tell_sizes(images: dict[str, Image], progress: Progress) -> None:
@@ -126,9 +127,11 @@ def main(arguments: list[str]) -> int:
     """Choose, say why, run."""
     progress = Progress()
     try:
-        choice = choose(arguments[0] if arguments else "", machine())
+        wanted = arguments.pop(0) if arguments and arguments[0] in KINDS else ""
+        chosen(arguments)
+        choice = choose(wanted, machine())
         progress.say(f"provider {choice.provider}: {choice.why}")
-        return {"kind": on_kind, "node": on_node}[choice.provider](progress)
+        return {"kind": on_kind, "node": on_node}[choice.provider](progress, arguments)
     except (CannotRun, CommandFailed, ToolchainError) as error:
         print(f"make e2e: {error}", file=sys.stderr)
         return 2

@@ -33,6 +33,9 @@ class Kind:
         ctr = ["ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL"]
         run(["docker", "exec", NODE, *ctr, container_id])
 
+    def way_in(self) -> str:
+        return f"kubectl --kubeconfig {self.kubeconfig}"
+
     def logs(self) -> Sequence[Path]:
         folder = self.folder / "logs"
         with contextlib.suppress(CommandFailed):

@@ -94,7 +94,7 @@ def topic(name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
-def values(brokers: int, annotations: dict[str, str]) -> dict[str, Any]:
+def values(brokers: int) -> dict[str, Any]:
     """The chart's values: as docs/install.md has them, and small enough for one node."""
     s3 = {
         "endpoint": f"http://minio.{STORE}.svc:{STORE_PORT}",
@@ -114,7 +114,6 @@ def values(brokers: int, annotations: dict[str, str]) -> dict[str, Any]:
         "brokerPods": {
             "replicas": brokers,
             "racks": ["a", "b", "c"],
-            "podAnnotations": annotations,
             "image": _image(BROKER),
             "config": {
                 "remote.log.manager.task.interval.ms": "1000",

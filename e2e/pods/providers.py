@@ -82,5 +82,8 @@ class Provider(Protocol):
     def kill(self, container_id: str) -> None:
         """``kill -9`` to the first process of a container."""
 
+    def way_in(self) -> str:
+        """The command, for who runs this, that begins with kubectl on this cluster."""
+
     def logs(self) -> Sequence[Path]:
         """What the node's own programs have written."""

@@ -29,7 +29,8 @@ DISABLED_MAX = 1_000
 HEALTH_S = 0.5
 HEARD_S = 3.0
 REST_S = 60.0
-SETTLE_S = 15.0
+#: Figures go to the status up to half a minute late (``broker_reports.FIGURES_S``).
+SETTLE_S = 60.0
 PROFILED = 40
 
 

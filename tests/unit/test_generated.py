@@ -28,3 +28,17 @@ def test_a_difference_is_named_with_its_remedy_and_not_written(
     assert "b.md is out of date: make pages" in told
     assert (tmp_path / "a.md").read_text() == "changed by hand\n"
     assert not (tmp_path / "deep").exists()
+
+
+def test_what_has_no_source_is_told_and_removed_where_all_files_are_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command(two, "make pages", [str(tmp_path)], owned="*.md")
+    (tmp_path / "deep" / "gone.md").write_text("")
+    (tmp_path / "notes.txt").write_text("")
+    assert command(two, "make pages", ["--check", str(tmp_path)]) == 0, "others may stand there"
+    assert command(two, "make pages", ["--check", str(tmp_path)], owned="*.md") == 1
+    assert "gone.md is out of date: make pages" in capsys.readouterr().err
+    assert command(two, "make pages", [str(tmp_path)], owned="*.md") == 0
+    left = {path.name for path in tmp_path.rglob("*.*")}
+    assert left == {"a.md", "b.md", "notes.txt"}

@@ -13,7 +13,8 @@ from e2e.pods.node.layout import Layout
 from e2e.pods.node.node import Node
 from e2e.pods.node.sandbox import prepare
 from e2e.pods.progress import Progress
-from e2e.pods.story import HELM_TIMEOUT_S, Story
+from e2e.pods.stage import HELM_TIMEOUT_S, Stage
+from e2e.pods.story import tell
 from tests.helm import Helm
 
 
@@ -30,6 +31,7 @@ class Plan:
     figures: list[str]
     began_s: float
     kept: Path
+    chapters: list[str]
 
     def write(self, path: Path) -> None:
         """As JSON."""
@@ -56,7 +58,7 @@ def main(path: Path) -> int:
     kubernetes = Kubernetes(plan.kubectl, layout.admin)
     node = Node(layout, plan.program, plan.pause, kubernetes)
     progress = Progress(began_s=plan.began_s, figures=plan.figures)
-    story = Story(
+    stage = Stage(
         provider=node,
         kubernetes=kubernetes,
         helm=Helm(plan.root / "helm", layout.admin, HELM_TIMEOUT_S),
@@ -65,13 +67,13 @@ def main(path: Path) -> int:
         reaches_pods=True,
     )
 
-    def tell() -> None:
+    def all_of_it() -> None:
         with progress.check("the node is Ready"):
             prepare(layout)
             node.start()
-        story.tell()
+        tell(stage, plan.chapters)
 
-    return judged(tell, progress, node, kubernetes, plan.kept)
+    return judged(all_of_it, progress, node, kubernetes, plan.kept)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from e2e.pods.progress import Failed
 
 READY_TIMEOUT_S = 240
 IMPORT_TIMEOUT_S = 300
-VOLUMES = 3
+VOLUMES = 6
 LAST_LINES = 15
 
 
@@ -68,6 +68,13 @@ class Node:
 
     def kill(self, container_id: str) -> None:
         run([*self._ctr(), "tasks", "kill", "--signal", "SIGKILL", container_id])
+
+    def way_in(self) -> str:
+        """Into its namespaces, which are those of the starter's only child."""
+        starter = self.layout.root.name.rpartition("-")[2]
+        kubectl = " ".join(self.kubernetes.program)
+        enter = f"nsenter --mount --net --target $(pgrep -P {starter})"
+        return f"{enter} {kubectl} --kubeconfig {self.kubeconfig}"
 
     def logs(self) -> Sequence[Path]:
         return sorted(self.layout.logs.glob("*.log"))

@@ -7,14 +7,13 @@ references inlined, ``X or null`` made ``X``, titles and Python defaults dropped
 nested unions merged. The result depends on the models only, byte for byte.
 """
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tidemark.generated import command
 from tidemark_operator.resources.kinds import KINDS
 from tidemark_operator.resources.names import GROUP, VERSION
 from tidemark_operator.resources.schema import VALIDATIONS, Column, ResourceKind
@@ -165,42 +164,14 @@ def render_all() -> dict[str, str]:
     return {file_name(kind): render(kind) for kind in KINDS}
 
 
-def stale_files(folder: Path) -> list[str]:
-    """Names of files in the folder that differ from what the models say, are missing, or belong to
-    no kind."""
-    rendered = render_all()
-    found = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.yaml")}
-    return sorted(
-        name for name in rendered.keys() | found.keys() if rendered.get(name) != found.get(name)
-    )
-
-
-def write_all(folder: Path) -> None:
-    """Write every file, and remove those of no kind."""
-    folder.mkdir(parents=True, exist_ok=True)
-    rendered = render_all()
-    for path in folder.glob("*.yaml"):
-        if path.name not in rendered:
-            path.unlink()
-    for name, text in rendered.items():
-        (folder / name).write_text(text, encoding="utf-8")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; exit status 1 when ``--check`` finds a difference."""
-    parser = argparse.ArgumentParser(
-        prog="crdgen", description="Generate the CRDs from the models."
+    return command(
+        lambda folder: {folder / name: text for name, text in render_all().items()},
+        "make crds",
+        arguments,
+        owned="*.yaml",
     )
-    parser.add_argument("--check", action="store_true", help="compare only, write nothing")
-    parser.add_argument("folder", type=Path)
-    options = parser.parse_args(arguments)
-    if not options.check:
-        write_all(options.folder)
-        return 0
-    stale = stale_files(options.folder)
-    if stale:
-        sys.stderr.write(f"differ from the models, run `make crds`: {', '.join(stale)}\n")
-    return 1 if stale else 0
 
 
 if __name__ == "__main__":

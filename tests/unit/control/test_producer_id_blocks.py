@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.loop_turns import many_turns
 from tidemark.wire import control
 from tidemark_broker.control import producer_id_blocks
 from tidemark_broker.control.errors import NotController, SessionEnded
@@ -54,6 +55,14 @@ async def test_the_controller_is_asked_once_by_all_who_wait() -> None:
     [request] = controller.asked
     assert (request.broker_id, request.broker_epoch) == (3, 17)
     assert request.session_token == b"secret"
+
+
+async def test_a_client_that_is_new_is_served_when_the_controller_is_gone() -> None:
+    ids, controller = ProducerIds(), Controller([block(4000)])
+    asking = asyncio.create_task(allocate_blocks(ids, controller, SESSION))  # type: ignore[arg-type]
+    await many_turns()
+    asking.cancel()
+    assert await ids.next_id(0.0) == 4000
 
 
 async def test_where_there_are_none_at_present_it_is_asked_again(

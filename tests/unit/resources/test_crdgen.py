@@ -1,6 +1,5 @@
 """The generated CRDs: fresh, deterministic, structural, bounded."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,23 +26,7 @@ def _nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[s
 
 
 def test_files_in_the_repository_are_what_the_models_say() -> None:
-    assert crdgen.stale_files(CRDS) == []
-
-
-def test_check_finds_changed_missing_and_foreign_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "crds"
-    shutil.copytree(CRDS, folder)
-    assert crdgen.main(["--check", str(folder)]) == 0
-    (folder / "tidemark.dev_topics.yaml").write_text("changed: true\n", encoding="utf-8")
-    (folder / "tidemark.dev_brokers.yaml").unlink()
-    (folder / "tidemark.dev_others.yaml").write_text("{}\n", encoding="utf-8")
-    assert crdgen.main(["--check", str(folder)]) == 1
-    told = capsys.readouterr().err
-    assert all(name in told for name in ("_topics", "_brokers", "_others"))
-    assert crdgen.main([str(folder)]) == 0
-    assert crdgen.main(["--check", str(folder)]) == 0
+    assert crdgen.main(["--check", str(CRDS)]) == 0, "make crds"
 
 
 @each_kind

@@ -1,0 +1,39 @@
+"""What the pods are put through, in chapters that can be told one by one.
+
+The first installs, the last uninstalls. Each between them needs nothing but what the first has
+left (three brokers, all Ready, a client's pod, a store), and leaves it as well as it found it: so
+``make e2e CHAPTERS="faults"`` tells the first and that one. A chapter is a module here; its steps
+need each other, and it stops at the first that fails.
+"""
+
+from collections.abc import Sequence
+
+from e2e.pods.chapters import faults, hold, install, removal, tier, upgrades
+from e2e.pods.chapters.chapter import Chapter
+from e2e.pods.providers import CannotRun
+
+#: In the order in which they are told.
+CHAPTERS: tuple[Chapter, ...] = (
+    install.CHAPTER,
+    tier.CHAPTER,
+    faults.CHAPTER,
+    upgrades.CHAPTER,
+    hold.CHAPTER,
+    removal.CHAPTER,
+)
+
+
+def chosen(names: Sequence[str]) -> tuple[Chapter, ...]:
+    """Those of the names after the first; without any, all that need no request.
+
+    Raises :class:`CannotRun`.
+    """
+    known = {chapter.name for chapter in CHAPTERS}
+    if unknown := [name for name in names if name not in known]:
+        told = "\n".join(f"  {chapter.name}: {chapter.what}" for chapter in CHAPTERS)
+        raise CannotRun(f"no chapter {', '.join(unknown)}; there are\n{told}")
+    return tuple(
+        chapter
+        for chapter in CHAPTERS
+        if chapter is CHAPTERS[0] or chapter.name in names or (not names and not chapter.on_request)
+    )

@@ -1,0 +1,73 @@
+"""Pods that are deleted and processes that are killed: everything comes back and catches up."""
+
+import time
+
+from e2e.pods.chapters.chapter import Chapter, Step
+from e2e.pods.objects import NAMESPACE
+from e2e.pods.progress import Failed
+from e2e.pods.stage import OPERATOR, OPERATORS, Stage
+
+TOPIC = "after"
+KILLED = 128 + 9
+
+
+def _pod_deleted(stage: Stage) -> None:
+    begun = time.monotonic()
+    before = stage.pod("broker-1-0")["metadata"]["uid"]
+    stage.kubernetes.run("--namespace", NAMESPACE, "delete", "pod", "broker-1-0")
+    stage.wait(
+        "a new pod",
+        lambda: "" if stage.pod("broker-1-0")["metadata"]["uid"] != before else "the old one",
+    )
+    stage.recovered()
+    stage.progress.figure("pod deleted to in sync", f"{time.monotonic() - begun:.0f} s")
+
+
+def _killed(stage: Stage) -> None:
+    begun = time.monotonic()
+    before = stage.container("broker-2-0")["restartCount"]
+    stage.kill("broker-2-0")
+
+    def complaint() -> str:
+        now = stage.container("broker-2-0")
+        if now["restartCount"] == before:
+            return "the container has not been started again"
+        code = now.get("lastState", {}).get("terminated", {}).get("exitCode")
+        return "" if code == KILLED else f"its first process ended with {code}, not by kill -9"
+
+    stage.wait("another container", complaint)
+    stage.recovered()
+    stage.progress.figure("kill -9 to in sync", f"{time.monotonic() - begun:.0f} s")
+    for topic in stage.written:
+        stage.consume(topic)
+
+
+def _failover(stage: Stage) -> None:
+    before = stage.leader()
+    pod = next((n for n in range(OPERATORS) if f"{OPERATOR}-{n}" in before), None)
+    if pod is None:
+        raise Failed(f"the Lease names no pod of the operator: {before!r}")
+    begun = time.monotonic()
+    # It cannot give its Lease back.
+    stage.kill(f"{OPERATOR}-{pod}")
+    stage.wait(
+        "another leader",
+        lambda: "" if stage.leader() not in ("", before) else f"{stage.leader()!r} leads",
+    )
+    stage.make_topic(TOPIC)
+    taken_s = time.monotonic() - begun
+    stage.progress.figure("operator kill -9 to the next topic Ready", f"{taken_s:.0f} s")
+    stage.produce(TOPIC)
+    stage.consume(TOPIC)
+    stage.recovered()
+
+
+CHAPTER = Chapter(
+    "faults",
+    "a deleted pod, kill -9 of a broker and of the operator that leads",
+    (
+        Step("a deleted broker pod comes back and catches up", _pod_deleted),
+        Step("a killed broker is started again and catches up", _killed),
+        Step("another operator takes over from the one that led", _failover),
+    ),
+)

@@ -1,0 +1,50 @@
+"""An uninstalled release leaves what a person would miss, and the next one finds it again."""
+
+from e2e.pods.chapters.chapter import Chapter, Step
+from e2e.pods.chapters.install import TOPIC
+from e2e.pods.objects import NAMESPACE
+from e2e.pods.progress import Failed
+from e2e.pods.stage import OPERATOR, Stage
+
+KEPT_KINDS = ("clusters.tidemark.dev", "brokers.tidemark.dev", "topics.tidemark.dev")
+
+
+def _uninstall(stage: Stage) -> None:
+    before = _kept(stage)
+    stage.helm.run("uninstall", "tidemark", "--namespace", NAMESPACE)
+    stage.wait("no pod of the operator", lambda: _operators(stage))
+    after = _kept(stage)
+    if after != before:
+        raise Failed(f"uninstalling left {after} of {before}")
+    stage.produce(TOPIC)
+    stage.consume(TOPIC)
+
+
+def _kept(stage: Stage) -> dict[str, str]:
+    """What a person would miss, with its uid."""
+    kinds = ",".join([*KEPT_KINDS, "persistentvolumeclaims", "pods"])
+    found = stage.kubernetes.get(NAMESPACE, kinds)["items"]
+    uids = {f"{b['kind']}/{b['metadata']['name']}": b["metadata"]["uid"] for b in found}
+    return {name: uid for name, uid in uids.items() if not name.startswith(f"Pod/{OPERATOR}")}
+
+
+def _operators(stage: Stage) -> str:
+    names = stage.kubernetes.names(NAMESPACE, "pods")
+    return ", ".join(name for name in names if name.startswith(OPERATOR))
+
+
+def _again(stage: Stage) -> None:
+    stage.install("install")
+    stage.recovered()
+    for topic in stage.written:
+        stage.consume(topic)
+
+
+CHAPTER = Chapter(
+    "removal",
+    "uninstall, and another installation on what is left; told last",
+    (
+        Step("an uninstalled release leaves brokers that serve on", _uninstall),
+        Step("the next release finds all records again", _again),
+    ),
+)

@@ -1,0 +1,23 @@
+"""Which chapters of `make e2e` are told, and in which order."""
+
+import pytest
+
+from e2e.pods.chapters import CHAPTERS, chosen
+from e2e.pods.providers import CannotRun
+
+
+def test_all_are_told_but_those_on_request() -> None:
+    names = [chapter.name for chapter in chosen(())]
+    assert names[0] == "install"
+    assert names[-1] == "removal"
+    assert "hold" not in names
+
+
+def test_one_is_told_after_the_first_in_the_order_of_the_table() -> None:
+    assert [chapter.name for chapter in chosen(("hold", "faults"))] == ["install", "faults", "hold"]
+
+
+def test_an_unknown_one_is_refused_with_the_names_of_all() -> None:
+    with pytest.raises(CannotRun) as refused:
+        chosen(("?",))
+    assert all(f"{chapter.name}: {chapter.what}" in str(refused.value) for chapter in CHAPTERS)
