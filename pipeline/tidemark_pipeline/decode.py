@@ -9,9 +9,10 @@ Those that are not compressed stay where they are; the others are unpacked side 
 threads (``Threads``), which the codecs allow, and laid one behind the other.
 """
 
+import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -42,12 +43,12 @@ ROWS_MAX = 64 * 1024
 #: What batches unpack to, beyond which an Arrow batch ends.
 UNPACKED_BYTES_MAX = 64 * 1024 * 1024
 _LATEST_MS = (2**63 - 1) // 1000
-#: So many batches for each thread are on their way.
-_AHEAD = 4
+#: So many batches for each thread are on their way: each may unpack to 256 MiB.
+_AHEAD = 2
 
 
 class Threads:
-    """Does things side by side and gives the results in order; with one thread, one by one."""
+    """Does things side by side and gives the results in order."""
 
     def __init__(self, count: int) -> None:
         self._pool = ThreadPoolExecutor(count, "decode") if count > 1 else None
@@ -60,18 +61,22 @@ class Threads:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    def map(self, do: Callable[[T], R], values: Iterable[T]) -> Iterator[R]:
-        """``do(value)`` for each; a bounded number is held that nobody has taken yet."""
+    def map(
+        self, do: Callable[[T], R], values: Iterable[T], worth: Callable[[T], bool]
+    ) -> Iterator[R]:
+        """``do(value)`` for each; a bounded number is held that nobody has taken yet. What is not
+        ``worth`` a thread is done by the caller's, when its turn comes."""
         if self._pool is None:
             yield from map(do, values)
             return
-        waiting: deque[Future[R]] = deque()
+        waiting: deque[Callable[[], R]] = deque()
         for value in values:
-            waiting.append(self._pool.submit(do, value))
+            here = functools.partial(do, value)
+            waiting.append(self._pool.submit(here).result if worth(value) else here)
             if len(waiting) > self._ahead:
-                yield waiting.popleft().result()
+                yield waiting.popleft()()
         while waiting:
-            yield waiting.popleft().result()
+            yield waiting.popleft()()
 
 
 ALONE = Threads(1)
@@ -123,7 +128,7 @@ def decode_batches(
         return _unpack(data, *place, source)
 
     wanted = (place for place in batches if is_wanted(place[1], source))
-    for group in _groups(threads.map(unpack, wanted)):
+    for group in _groups(threads.map(unpack, wanted, _is_packed)):
         if group[0].header.count > ROWS_MAX:
             yield from _decode_large(group[0], source)
         else:
@@ -159,6 +164,10 @@ def _unpack(data: bytes, position: int, header: BatchHeader, source: Source) -> 
     if not 0 < header.count * RECORD_BYTES_MIN <= size:
         raise _corrupt(source, header, f"{header.count} records in {size} bytes")
     return unpacked
+
+
+def _is_packed(place: tuple[int, BatchHeader]) -> bool:
+    return place[1].codec != Codec.NONE
 
 
 def _groups(batches: Iterable[_Unpacked | None]) -> Iterator[list[_Unpacked]]:
