@@ -9,19 +9,9 @@ not its smallest.
 import datetime
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MS = datetime.timedelta(milliseconds=1)
-
-
-class Comparison(Protocol):
-    """What Spark's filters of a column with a value have; ``In`` has a list of values."""
-
-    @property
-    def attribute(self) -> tuple[str, ...]: ...
-    @property
-    def value(self) -> object: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +36,8 @@ EVERYTHING = Narrowing()
 
 
 def narrow(filters: Iterable[object]) -> Narrowing:
-    """From Spark's filters, all of which a row must pass."""
+    """From Spark's filters, all of which a row must pass. Those that compare a column have
+    ``attribute`` (its path) and ``value``, of ``In`` a list."""
     found = EVERYTHING
     for each in filters:
         column: tuple[str, ...] = getattr(each, "attribute", ())

@@ -183,6 +183,7 @@ def parse(raw: Mapping[str, str], *, streaming: bool = False) -> Options:
         threads=min(_number(given, "decodeThreads", 2) or 1, _THREADS_MAX),
         limits=Limits(_number(given, "maxOffsetsPerTrigger"), _number(given, "maxBytesPerTrigger")),
     )
+    _check_topics(options)
     if not streaming:
         return options
     endless = not any(name.lower().startswith("ending") for name in given)
@@ -240,6 +241,14 @@ def _assigned(value: str) -> Topics:
     if not assigned or not all(numbers and numbers[0] >= 0 for _, numbers in assigned):
         raise OptionError(f"assign is {value!r}; name partitions of each topic")
     return Topics(tuple(topic for topic, _ in assigned), assigned=assigned)
+
+
+def _check_topics(options: Options) -> None:
+    """Positions are of topics that are read."""
+    named = options.starting.topics | (options.ending.topics if options.ending else frozenset())
+    strangers = sorted(named - set(options.topics.names))
+    if options.topics.names and strangers:
+        raise OptionError(f"offsets name {', '.join(strangers)}, which is not read")
 
 
 def _storage(given: Mapping[str, str]) -> RemoteStorage:

@@ -27,6 +27,7 @@ BASE = {"topic": "t", "path": "/tier"}
         ({"endingOffsets": "[1]"}, "endingOffsets is .* write latest or"),
         ({"failOnDataLoss": "maybe"}, "write true or false"),
         ({"bytesPerTask": "0"}, "whole number of bytes above zero"),
+        ({"endingOffsets": '{"u": {"0": 1}}'}, "offsets name u, which is not read"),
         ({"maxOffsetsPerTrigger": "x"}, "maxOffsetsPerTrigger is 'x'; write a whole number"),
         ({"subscribe": "u"}, "topic and subscribe are given: name what to read by one of"),
         ({"topic": "", "subscribePattern": "("}, "subscribePattern is '\\('"),
