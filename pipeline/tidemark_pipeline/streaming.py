@@ -54,25 +54,26 @@ class TidemarkStreamReader(DataSourceStreamReader):
         self._planned: Places | None = None
         #: Where the query ends, once it is known.
         self._last: Places | None = None
+        #: Of the driver, whose connections last as long as the query.
+        self._survey: Survey | None = None
 
     def initialOffset(self) -> Offsets:
         """Where a new query begins."""
-        with Survey(self._options) as survey:
-            return to_json(self._begin(survey))
+        return to_json(self._begin(self._look()))
 
     def latestOffset(self) -> Offsets:
         """Where the next micro-batch ends: at most where its limits and the query's end allow."""
-        with Survey(self._options) as survey:
-            parts = survey.parts()
-            known = self._planned if self._planned is not None else self._begin(survey)
-            ends = self._ends(survey, parts)
-            new = [part for part in parts if _key(part) not in known]
-            starts = dict(known)
-            starts.update({_key(p): extent.log_start for p, extent in survey.extents(new).items()})
-            waiting = {
-                part: self._waiting(survey, part, starts[_key(part)], ends[part]) for part in parts
-            }
-            found = limited(waiting, self._options.limits)
+        survey = self._look()
+        parts = survey.parts()
+        known = self._planned if self._planned is not None else self._begin(survey)
+        ends = self._ends(survey, parts)
+        new = [part for part in parts if _key(part) not in known]
+        starts = dict(known)
+        starts.update({_key(p): extent.log_start for p, extent in survey.extents(new).items()})
+        waiting = {
+            part: self._waiting(survey, part, starts[_key(part)], ends[part]) for part in parts
+        }
+        found = limited(waiting, self._options.limits)
         # What is no longer there stays: planning says what that means.
         return to_json(known | {_key(part): end for part, end in found.items()})
 
@@ -82,15 +83,15 @@ class TidemarkStreamReader(DataSourceStreamReader):
         self._planned = until
         if begin == until:
             return []
-        with Survey(self._options) as survey:
-            parts = {_key(part): part for part in survey.parts()}
-            self._check_there(until, parts, begin)
-            wanted = [parts[key] for key in until if key in parts]
-            reaches = {
-                part: self._reach(part, extent, begin.get(_key(part)), until[_key(part)])
-                for part, extent in survey.extents(wanted).items()
-            }
-            plan = plan_reaches(survey, self._options, reaches)
+        survey = self._look()
+        parts = {_key(part): part for part in survey.parts()}
+        self._check_there(until, parts, begin)
+        wanted = [parts[key] for key in until if key in parts]
+        reaches = {
+            part: self._reach(part, extent, begin.get(_key(part)), until[_key(part)])
+            for part, extent in survey.extents(wanted).items()
+        }
+        plan = plan_reaches(survey, self._options, reaches)
         return [TidemarkPartition(each) for each in plan.tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -98,6 +99,18 @@ class TidemarkStreamReader(DataSourceStreamReader):
         if not isinstance(partition, TidemarkPartition):
             raise TypeError(f"{partition!r} was not planned by this source")
         yield from read_planned(self._options, partition.planned)
+
+    def stop(self) -> None:
+        """The query has ended."""
+        if self._survey is not None:
+            self._survey.close()
+
+    def _look(self) -> Survey:
+        """Things as they are now."""
+        if self._survey is None:
+            self._survey = Survey(self._options)
+        self._survey.forget()
+        return self._survey
 
     def _begin(self, survey: Survey) -> Places:
         if self._initial is None:

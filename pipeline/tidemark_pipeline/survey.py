@@ -35,7 +35,7 @@ class Part(NamedTuple):
 
 
 class Survey:
-    """Looks at the tier and asks brokers, for one plan. Close it."""
+    """Looks at the tier and asks brokers, for one plan, or for one after the other. Close it."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -47,8 +47,16 @@ class Survey:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connections to brokers."""
         if self._brokers is not None:
             self._brokers.close()
+
+    def forget(self) -> None:
+        """What comes next is looked at anew."""
+        self._snapshots.clear()
 
     @property
     def reads_brokers(self) -> bool:
@@ -96,8 +104,7 @@ class Survey:
         return {part: _tier_end(self._snapshot(part)) for part in parts}
 
     def ends_of(self, parts: Sequence[Part]) -> dict[Part, int]:
-        """:meth:`ends`, looked at anew, without more than that needs."""
-        self._snapshots.clear()
+        """:meth:`ends`, without more than that needs."""
         if self.reads_brokers:
             return self._brokers_offsets(parts, LATEST)
         return self.ends(parts)
