@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -75,6 +76,21 @@ def expected(first: int, end: int) -> list[tuple[int, bytes]]:
     return [(offset, b"%08d" % offset + VALUE) for offset in range(first, end)]
 
 
+async def patiently(run: Callable[..., StreamingQuery], *args: Any, **options: str) -> Any:
+    """Spark gives the process that plans a stream ten seconds to start, which is little where
+    many programs run. A query that did not begin may be run again."""
+    for _ in range(5):
+        try:
+            return await asyncio.to_thread(run, *args, **options)
+        except StreamingQueryException as error:
+            if _NOT_STARTED not in str(error):
+                raise
+    raise AssertionError(_NOT_STARTED)
+
+
+_NOT_STARTED = "Python worker failed to connect back"
+
+
 def in_order(batches: dict[int, list[tuple[int, bytes]]]) -> list[tuple[int, bytes]]:
     return [row for number in sorted(batches) for row in batches[number]]
 
@@ -133,12 +149,12 @@ async def test_a_stream_goes_on_where_it_was(broker: Broker, tmp_path: Path) -> 
     limited = {"maxOffsetsPerTrigger": "50", "endingOffsets": "latest"}
     await host.produce(120)
     with pytest.raises(Exception, match="a sink that fails"):
-        await asyncio.to_thread(run, run_available, fails_at="1", **limited)
+        await patiently(run, run_available, fails_at="1", **limited)
     assert {number: len(rows) for number, rows in seen.items()} == {0: 50, 1: 50}
     # What was to be read again is in the tier by now, and there is more.
     await moved(host)
     await host.produce(80)
-    query = await asyncio.to_thread(run, run_available, **limited)
+    query = await patiently(run, run_available, **limited)
     assert max(progress.numInputRows for progress in query.recentProgress) == 50
     assert in_order(seen) == expected(0, 200)
 
@@ -149,10 +165,10 @@ async def test_a_stream_goes_on_where_it_was(broker: Broker, tmp_path: Path) -> 
 
     def available_now(writer: Any) -> StreamingQuery:
         query: StreamingQuery = writer.trigger(availableNow=True).start()
-        query.awaitTermination(60)
+        assert query.awaitTermination(120)
         return query
 
-    await asyncio.to_thread(run, available_now)
+    await patiently(run, available_now)
     assert in_order(seen) == expected(0, 400)
 
 
