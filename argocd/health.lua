@@ -18,12 +18,10 @@ local function health(verdict, condition)
   return {status = verdict, message = message}
 end
 
--- What cannot be read never becomes the observed generation: the condition has its own. A
--- rebuilding goes on by itself, once brokers have reported.
+-- What cannot be read never becomes the observed generation: the condition has its own.
 local generation = obj.metadata.generation
 if is("Stalled", "True") and found.Stalled.observedGeneration == generation then
-  local goes_on = found.Stalled.reason == "Rebuilding"
-  return health(goes_on and "Progressing" or "Degraded", found.Stalled)
+  return health("Degraded", found.Stalled)
 end
 if found.Reconciling and found.Reconciling.reason == "Paused" then
   return health("Suspended", found.Reconciling)

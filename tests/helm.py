@@ -45,11 +45,6 @@ class Helm:
 
     def run(self, *arguments: str, values: dict[str, Any] | None = None) -> str:
         """Its standard output. Raises :class:`HelmRefused`."""
-        environment = {
-            **{name: text for name, text in os.environ.items() if not name.startswith("HELM_")},
-            **{f"HELM_{kind}_HOME": str(self.home / kind) for kind in ("CACHE", "CONFIG", "DATA")},
-            "KUBECONFIG": str(self.kubeconfig or os.devnull),
-        }
         given = ("--values", "-") if values is not None else ()
         done = subprocess.run(
             [str(ensure_helm()), *arguments, *given],
@@ -58,19 +53,46 @@ class Helm:
             text=True,
             check=False,
             timeout=self.timeout_s,
-            env=environment,
+            env=self.environment,
         )
         if done.returncode != 0:
             raise HelmRefused(done.stderr)
         return done.stdout
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What keeps Helm away from what is the person's own who runs the tests."""
+        return {
+            **{name: text for name, text in os.environ.items() if not name.startswith("HELM_")},
+            **{f"HELM_{kind}_HOME": str(self.home / kind) for kind in ("CACHE", "CONFIG", "DATA")},
+            "KUBECONFIG": str(self.kubeconfig or os.devnull),
+        }
+
     def template(
         self, chart: Path, values: dict[str, Any] | None = None, *, namespace: str = "tidemark"
     ) -> list[dict[str, Any]]:
-        """The objects of a release ``tidemark``."""
-        options = ("--namespace", namespace, "--kube-version", "1.36.0")
+        """The objects of a release ``tidemark``, without those that ``helm test`` makes."""
+        return self._rendered(chart, values, namespace, "--skip-tests")
+
+    def template_of_test(
+        self, chart: Path, values: dict[str, Any] | None = None, *, namespace: str = "tidemark"
+    ) -> list[dict[str, Any]]:
+        """What ``helm test`` makes, in its order."""
+        objects = self._rendered(chart, values, namespace)
+        hooks = [body for body in objects if _annotation(body, "hook") == "test"]
+        return sorted(hooks, key=lambda body: int(_annotation(body, "hook-weight")))
+
+    def _rendered(
+        self, chart: Path, values: dict[str, Any] | None, namespace: str, *more: str
+    ) -> list[dict[str, Any]]:
+        options = ("--namespace", namespace, "--kube-version", "1.36.0", *more)
         text = self.run("template", "tidemark", str(chart), *options, values=values or {})
         return [body for body in yaml.safe_load_all(text) if body is not None]
+
+
+def _annotation(body: dict[str, Any], name: str) -> str:
+    """Helm's own of that name."""
+    return str((body["metadata"].get("annotations") or {}).get(f"helm.sh/{name}", ""))
 
 
 def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ FOLDER = ROOT / "requirements"
 PROJECT = "tidemark"
 #: By file: what it must be enough for. hatchling installs the checkout itself; images copy it.
 SETS = {
+    "build.txt": ("setuptools",),
     "broker.txt": ("tidemark[broker]",),
     "operator.txt": ("tidemark[operator]",),
     "run.txt": ("tidemark[operator,broker,cli,demo]", "hatchling"),

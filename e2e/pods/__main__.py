@@ -13,18 +13,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from e2e.pods import kind
-from e2e.pods.chapters import chosen
+from e2e.pods import kind, not_here
+from e2e.pods.chapters import chosen, own_images
 from e2e.pods.commands import CommandFailed
-from e2e.pods.images import BROKER, OPERATOR, ROOT, Buildah, Docker, Image, build_all
+from e2e.pods.images import OWN, ROOT, Buildah, Docker, Image, build_all
 from e2e.pods.judged import judged
 from e2e.pods.kubernetes import Kubernetes
 from e2e.pods.node.debian import ensure_packages
 from e2e.pods.node.inside import Plan
 from e2e.pods.node.programs import ensure_node, ensure_pause
 from e2e.pods.node.sandbox import layout_of, remove_leftovers, run_inside
+from e2e.pods.node.trial import ensure_namespaces
+from e2e.pods.not_here import CannotRun, NotHere, of_the_machine
 from e2e.pods.progress import Progress
-from e2e.pods.providers import KINDS, CannotRun, Machine, choose
+from e2e.pods.providers import KINDS, Machine, choose
 from e2e.pods.stage import HELM_TIMEOUT_S, Stage
 from e2e.pods.story import tell
 from tests.helm import Helm, ensure_helm
@@ -70,11 +72,15 @@ def on_node(progress: Progress, chapters: Sequence[str]) -> int:
         ensure_helm()
         # Packages and the store of images are one for all runs.
         with locked(folder / "lock", lambda: progress.say("waiting for another run's images")):
-            ensure_packages(progress)
+            with of_the_machine():
+                ensure_packages(progress)
+                ensure_namespaces(layout)
             programs = ensure_node(), ensure_pause()
+            own = own_images(chapters)
             buildah = Buildah(folder / "buildah", layout.root / "buildah")
-            buildah.prepare(progress)
-            images = build_all(buildah, ensure_minio(), layout.root / "images", progress)
+            with of_the_machine():
+                buildah.prepare(own, progress)
+            images = build_all(buildah, own, ensure_minio(), layout.root / "images", progress)
         tell_sizes(images, progress)
         plan = Plan(
             root=layout.root,
@@ -99,7 +105,8 @@ def on_kind(progress: Progress, chapters: Sequence[str]) -> int:
     kubectl = [str(ensure_controlplane()), "kubectl"]
     ensure_helm()
     with tempfile.TemporaryDirectory() as folder:
-        images = build_all(Docker(), ensure_minio(), Path(folder), progress)
+        own = own_images(chapters)
+        images = build_all(Docker(), own, ensure_minio(), Path(folder), progress)
         tell_sizes(images, progress)
         with kind.created(progress) as cluster:
             kubernetes = Kubernetes(kubectl, cluster.kubeconfig)
@@ -116,7 +123,7 @@ def on_kind(progress: Progress, chapters: Sequence[str]) -> int:
 
 def tell_sizes(images: dict[str, Image], progress: Progress) -> None:
     """Each of ours, with and without what is below it."""
-    for name in (OPERATOR, BROKER):
+    for name in [each for each in OWN if each in images]:
         image = images[name]
         short = name.rpartition("/")[2].partition(":")[0]
         sizes = f"{image.size / MEGABYTE:.0f} MB ({image.own_size / MEGABYTE:.0f} above the base)"
@@ -132,6 +139,8 @@ def main(arguments: list[str]) -> int:
         choice = choose(wanted, machine())
         progress.say(f"provider {choice.provider}: {choice.why}")
         return {"kind": on_kind, "node": on_node}[choice.provider](progress, arguments)
+    except NotHere as error:
+        return not_here.tell(error)
     except (CannotRun, CommandFailed, ToolchainError) as error:
         print(f"make e2e: {error}", file=sys.stderr)
         return 2

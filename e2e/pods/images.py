@@ -2,7 +2,8 @@
 
 Docker builds them as they are, on the base that they name. Where there is no registry, buildah
 does, on a base made from Debian's packages: the runtime with Python alone, and the same with pip
-for the stage that installs. What comes out are docker archives, which any node can be given.
+for the stage that installs; and for Spark, Java in a folder. What comes out are docker archives,
+which any node can be given.
 """
 
 import json
@@ -11,6 +12,7 @@ import platform
 import shutil
 import tempfile
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -18,17 +20,22 @@ from typing import Protocol
 import kafka
 import pip
 
-from e2e.pods import archives
+from e2e.pods import archives, jre
 from e2e.pods.commands import run
 from e2e.pods.progress import Progress
 
 ROOT = Path(__file__).parents[2]
 REPOSITORY = "e2e.tidemark.dev"
 TAG = "e2e"
-OPERATOR, BROKER, CLIENT, MINIO = (
-    f"{REPOSITORY}/{name}:{TAG}" for name in ("operator", "broker", "client", "minio")
+OPERATOR, BROKER, SPARK, CLIENT, MINIO = (
+    f"{REPOSITORY}/{name}:{TAG}" for name in ("operator", "broker", "pipeline", "client", "minio")
 )
-OWN = {OPERATOR: "operator/Dockerfile", BROKER: "broker_image/Dockerfile"}
+#: The project's own by their Dockerfiles.
+OWN = {
+    OPERATOR: "operator/Dockerfile",
+    BROKER: "broker_image/Dockerfile",
+    SPARK: "pipeline/Dockerfile",
+}
 BUILD_TIMEOUT_S = 900
 BASE_MAX_AGE_S = 7 * 24 * 3600
 MEGABYTE = 1_000_000
@@ -51,13 +58,15 @@ class Builder(Protocol):
     def save(self, name: str, archive: Path) -> None: ...
 
 
-def build_all(builder: Builder, minio: Path, folder: Path, progress: Progress) -> dict[str, Image]:
-    """Every image of a run by its name, as archives in ``folder``."""
+def build_all(
+    builder: Builder, own: Collection[str], minio: Path, folder: Path, progress: Progress
+) -> dict[str, Image]:
+    """Every image of a run by its name, as archives in ``folder``; ``own``: which of ours."""
     folder.mkdir(parents=True, exist_ok=True)
     images: dict[str, Image] = {}
-    for name, dockerfile in OWN.items():
+    for name in own:
         with progress.step(f"building {name}"):
-            builder.build(name, ROOT / dockerfile, ROOT)
+            builder.build(name, ROOT / OWN[name], ROOT)
             images[name] = _saved(builder, name, folder)
     with progress.step(f"building {CLIENT}"), tempfile.TemporaryDirectory() as context:
         # Pure Python, so that it is the same package in any image.
@@ -95,15 +104,16 @@ class Buildah:
     state: Path
     runtime: str = "localhost/runtime"
     base: str = "localhost/base"
+    java: str = "localhost/java"
 
-    def prepare(self, progress: Progress) -> None:
-        """Make the base images. Raises CommandFailed."""
+    def prepare(self, own: Collection[str], progress: Progress) -> None:
+        """Make the images that those of ``own`` begin with. Raises CommandFailed."""
         self.state.mkdir(parents=True, exist_ok=True)
         self.cache.mkdir(parents=True, exist_ok=True)
         policy = {"default": [{"type": "insecureAcceptAnything"}]}
         (self.state / "policy.json").write_text(json.dumps(policy), encoding="utf-8")
         tar = self.cache / f"base-{_codename()}.tar"
-        if not tar.exists() or time.time() - tar.stat().st_mtime > BASE_MAX_AGE_S:
+        if _old(tar):
             with progress.step(f"making a base of Debian {_codename()} with Python"):
                 _debian(tar)
         with progress.step("building the bases"), tempfile.TemporaryDirectory() as folder:
@@ -116,9 +126,23 @@ class Buildah:
             shutil.copytree(Path(pip.__file__).parent, context / "pip")
             text = f"FROM {self.runtime}\nCOPY pip /usr/lib/python3/dist-packages/pip\n"
             self._bud(self.base, text, context)
+        if SPARK in own:
+            self._prepare_java(progress)
+
+    def _prepare_java(self, progress: Progress) -> None:
+        context = self.cache / f"java-{_codename()}"
+        if _old(context / "Dockerfile"):
+            with progress.step(f"taking Java from Debian {_codename()}"):
+                shutil.rmtree(context, ignore_errors=True)
+                jre.unpack(context / "openjdk")
+                text = "FROM scratch\nCOPY openjdk /opt/java/openjdk\n"
+                (context / "Dockerfile").write_text(text, encoding="utf-8")
+        with progress.step("building an image of Java"):
+            self._bud(self.java, (context / "Dockerfile").read_text("utf-8"), context)
 
     def build(self, name: str, dockerfile: Path, context: Path) -> None:
-        arguments = [f"--build-arg=BASE={self.base}", f"--build-arg=RUNTIME={self.runtime}"]
+        stages = {"BASE": self.base, "RUNTIME": self.runtime, "JAVA": self.java}
+        arguments = [f"--build-arg={name}={image}" for name, image in stages.items()]
         # The machine's own way to the package registry: where it is, and whom to trust.
         lent = [path for path in ("/etc/pip.conf", "/etc/ssl/certs") if Path(path).exists()]
         arguments += [f"--volume={path}:{path}:ro" for path in lent]
@@ -139,6 +163,11 @@ class Buildah:
         policy = ["--signature-policy", self.state / "policy.json"]
         command = ["buildah", *store, "--storage-driver", "overlay", verb, *policy, *arguments]
         run(command, timeout_s=BUILD_TIMEOUT_S)
+
+
+def _old(path: Path) -> bool:
+    """Whether it is to be made (again): a base is to have Debian's latest fixes."""
+    return not path.exists() or time.time() - path.stat().st_mtime > BASE_MAX_AGE_S
 
 
 def _debian(tar: Path) -> None:

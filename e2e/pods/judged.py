@@ -6,8 +6,10 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from e2e.pods import not_here
 from e2e.pods.commands import CommandFailed
 from e2e.pods.kubernetes import Kubernetes
+from e2e.pods.not_here import NotHere
 from e2e.pods.progress import Failed, Progress
 from e2e.pods.providers import Provider
 from tests.helm import HelmRefused
@@ -36,6 +38,9 @@ def judged(
     except KeyboardInterrupt:
         progress.say("interrupted")
         return 130
+    except NotHere as error:
+        _keep(provider, kubernetes, kept, progress)
+        return not_here.tell(error)
     except (Failed, CommandFailed, HelmRefused) as error:
         progress.say(str(error))
         _keep(provider, kubernetes, kept, progress)

@@ -1,7 +1,9 @@
 """The objects of a run beside the charts' own: a store, a client, topics; and its values."""
 
+import json
 from typing import Any
 
+from e2e.pods import readme
 from e2e.pods.images import BROKER, CLIENT, MINIO, OPERATOR
 
 NAMESPACE = "tidemark"
@@ -17,12 +19,6 @@ def namespace(name: str) -> dict[str, Any]:
     """One that lets in only pods of the standard `restricted`."""
     metadata = {"name": name, "labels": RESTRICTED}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
-
-
-def credentials() -> dict[str, Any]:
-    """What the Cluster names as its tier's credentials."""
-    metadata = {"name": "tier", "namespace": NAMESPACE}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": KEYS}
 
 
 def store() -> list[dict[str, Any]]:
@@ -84,6 +80,35 @@ def _pod(
     }
 
 
+def job(name: str, image: str, program: str, options: dict[str, str]) -> dict[str, Any]:
+    """A Job that runs a Python program once, with the tier's keys in its environment; what it
+    writes it writes to /tmp."""
+    keys = {"AWS_ACCESS_KEY_ID": "accessKeyId", "AWS_SECRET_ACCESS_KEY": "secretAccessKey"}
+    container = {
+        "name": "job",
+        "image": image,
+        "args": ["-c", program, json.dumps(options)],
+        "env": [
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": "tier", "key": key}}}
+            for name, key in keys.items()
+        ],
+        "resources": {"requests": {"cpu": "50m", "memory": "512Mi"}},
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+        "securityContext": {**_CONTAINER, "readOnlyRootFilesystem": True},
+    }
+    pod = _pod(name, NAMESPACE, container, {"app": name})
+    pod["spec"] |= {"restartPolicy": "Never", "volumes": [{"name": "tmp", "emptyDir": {}}]}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "backoffLimit": 0,
+            "template": {"metadata": {"labels": {"app": name}}, "spec": pod["spec"]},
+        },
+    }
+
+
 def topic(name: str, **spec: Any) -> dict[str, Any]:
     """A Topic."""
     return {
@@ -95,21 +120,19 @@ def topic(name: str, **spec: Any) -> dict[str, Any]:
 
 
 def values(brokers: int) -> dict[str, Any]:
-    """The chart's values: as docs/install.md has them, and small enough for one node."""
+    """The chart's values: as the README has them, and for one node with a store and images of its
+    own."""
     s3 = {
         "endpoint": f"http://minio.{STORE}.svc:{STORE_PORT}",
         "region": "us-east-1",
         "buckets": ["tier"],
         "createBuckets": True,
-        "credentialsSecretRef": {"name": "tier"},
     }
-    config = {
-        "remote.log.storage.system.enable": "true",
-        "enable.under.replicated.topic.creation": "true",
-    }
-    return {
+    small = {"requests": {"cpu": "50m", "memory": "128Mi"}}
+    config = {"enable.under.replicated.topic.creation": "true"}
+    own = {
         "image": _image(OPERATOR),
-        "operator": {"resources": {"requests": {"cpu": "50m", "memory": "128Mi"}}},
+        "operator": {"resources": small},
         "cluster": {"spec": {"config": config, "remoteStorage": {"s3": s3}}},
         "brokerPods": {
             "replicas": brokers,
@@ -120,9 +143,21 @@ def values(brokers: int) -> dict[str, Any]:
                 "log.retention.check.interval.ms": "2000",
             },
             "storage": {"size": "1Gi"},
-            "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},
+            "resources": small,
         },
     }
+    return _merged(readme.values(), own)
+
+
+def _merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """As Helm puts two files of values together: the second one's win, key by key."""
+    found = dict(one)
+    for name, value in other.items():
+        inner = found.get(name)
+        if isinstance(inner, dict) and isinstance(value, dict):
+            value = _merged(inner, value)
+        found[name] = value
+    return found
 
 
 def _image(name: str) -> dict[str, str]:

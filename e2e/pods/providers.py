@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from e2e.pods.not_here import CannotRun, NotHere
+
 KINDS = ("kind", "node")
-
-
-class CannotRun(RuntimeError):
-    """This machine runs no pods; the text says what to do about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +35,20 @@ class Choice:
 
 
 def choose(wanted: str, machine: Machine) -> Choice:
-    """The provider for ``wanted`` ("" for any). Raises :class:`CannotRun`; pure."""
+    """The provider for ``wanted`` ("" for any); pure. Raises :class:`CannotRun` for another word,
+    :class:`NotHere` where the machine lacks what it needs."""
     why_not = {"kind": _why_not_kind(machine), "node": _why_not_node(machine)}
     if wanted:
         if wanted not in why_not:
             raise CannotRun(f"PROVIDER={wanted}: it is one of {', '.join(KINDS)}")
         if why_not[wanted]:
-            raise CannotRun(f"PROVIDER={wanted}: {why_not[wanted]}")
+            raise NotHere(f"PROVIDER={wanted}: {why_not[wanted]}")
         return Choice(wanted, "asked for")
     if not why_not["kind"]:
         return Choice("kind", "kind is installed and Docker answers")
     if not why_not["node"]:
         return Choice("node", f"root on Debian; no kind, for {why_not['kind']}")
-    raise CannotRun(
+    raise NotHere(
         f"no provider can be had here.\n  kind: {why_not['kind']}\n  node: {why_not['node']}"
     )
 

@@ -88,6 +88,17 @@ class Stage:
         self.ready(f"topics.tidemark.dev/{name}")
         self.written.setdefault(name, 0)
 
+    def make_tiered_topic(self, name: str) -> None:
+        """One whose records leave the brokers' disks a megabyte at a time. Raises Failed."""
+        config = {"segment.bytes": "1048576", "retention.ms": "-1"}
+        tiering = {"enabled": True, "localRetention": {"size": "1Mi"}}
+        self.make_topic(name, config=config, tiering=tiering)
+
+    def tier_complaint(self, topic: str) -> str:
+        """Why it has not as many segments in the tier as partitions."""
+        tiering = self.topic(topic).get("status", {}).get("tiering", {})
+        return "" if tiering.get("remoteSegments", 0) >= PARTITIONS else str(tiering)
+
     def topic(self, name: str) -> dict[str, Any]:
         """The Topic as it is."""
         return self.kubernetes.get(NAMESPACE, "topics.tidemark.dev", name)

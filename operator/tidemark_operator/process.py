@@ -67,6 +67,7 @@ class OperatorProcess:
             on_stopped=lambda: self._post(self._leader.lost),
         )
         self._own_leaf = OwnLeaf(utc_now)
+        self._watcher = Watcher(access, settings.namespace, self._deliver)
         self._leader = TermLoop(
             settings,
             identity,
@@ -75,6 +76,7 @@ class OperatorProcess:
             requests=requests,
             own_leaf=self._own_leaf,
             keeper_of=self._keeper_of,
+            rewatch=self._watcher.again,
         )
         self._server = ControlServer(
             requests,
@@ -82,7 +84,6 @@ class OperatorProcess:
             files=self._own_leaf.files,
             cluster_id=lambda: self._own_leaf.cluster_id,
         )
-        self._watcher = Watcher(access, settings.namespace, self._deliver)
         self._metrics = metrics
         self._page = HttpPage(metrics=self._render, health=self._health)
 

@@ -76,7 +76,7 @@ class _Follower:
     def listing(self, kind: Kind, version: int, known: int) -> None:
         pass
 
-    def found(self, body: Json) -> None:
+    def found(self, kind: Kind, body: Json, version: int) -> None:
         self._found.take("ADDED", body)
 
     def brought(self, body: Json, gone: bool) -> None:

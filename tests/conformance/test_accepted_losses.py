@@ -56,7 +56,7 @@ def test_the_copy_that_is_there_is_accepted_where_the_others_never_come_back(
         lose_the_tail_of_the_last(cluster, topic, late, last)
         value = accept_copy(cluster, topic, "ElectionWaits")
         left = int(value.rpartition(":")[2])
-        assert value.startswith(f"0={last}@")
+        assert f"/0={last}@" in value
         assert 0 < left < len(VALUES)
         spec = cluster.kube.get("Topic", topic)["spec"]  # type: ignore[index]
         cluster.kube.apply("Topic", topic, {**spec, "config": {"min.insync.replicas": "1"}})

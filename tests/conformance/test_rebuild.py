@@ -17,6 +17,8 @@ from tidemark_cli.local import processes
 
 pytestmark = pytest.mark.slow
 
+#: So far the API's versions go back: nothing that watches from where they were hears of anything.
+VERSIONS = 600
 SPEC = {"partitions": PARTITIONS, "config": {"min.insync.replicas": "2"}}
 
 
@@ -105,27 +107,42 @@ def _remove(cluster: Cluster, kind: str, body: dict[str, Any]) -> None:
     cluster.kube.delete(kind, name)
 
 
-def test_api_data_that_is_old_is_brought_up_to_what_brokers_were_told(cluster: Cluster) -> None:
+@contextmanager
+def _operator(cluster: Cluster, *, runs: bool) -> Iterator[None]:
+    """One that goes on through it is the same process afterwards."""
+    if not runs:
+        with _without(cluster, "operator", cluster.local.start_operator):
+            yield
+        return
+    before = processes.find(cluster.local.layout, "operator")
+    yield
+    after = processes.find(cluster.local.layout, "operator")
+    assert before is not None
+    assert after is not None
+    assert after.pid == before.pid
+
+
+@pytest.mark.parametrize("runs", [False, True], ids=["operator stopped", "operator running"])
+def test_api_data_that_is_old_is_brought_up_to_what_brokers_were_told(
+    cluster: Cluster, runs: bool
+) -> None:
     """etcd is put back to what it held before leaders moved."""
     topic = cluster.new_topic(**SPEC)
     writer = Writer(cluster, topic)
     folder, local = cluster.local.layout.control_plane, cluster.local
     copy = folder.with_name("control-plane-before")
-
-    def control_plane_again() -> None:
-        local.start_control_plane()
-        local.start_operator()
-
     _until(lambda: len(writer.acknowledged) > 100, "a beginning", writer)
     with _without(cluster, "control-plane", local.start_control_plane):
         shutil.copytree(folder / "etcd", copy)
     wait(lambda: _answers(cluster), "the API server to answer")
     _leader_moves(cluster, topic, writer)
+    for number in range(VERSIONS):
+        cluster.kube.apply_secret("others", {"number": str(number)})
     ahead = max(row.leader_epoch for row in cluster.view(topic).rows)
     folders = _replicas(cluster, topic)
     with (
-        _without(cluster, "operator", lambda: None),
-        _without(cluster, "control-plane", control_plane_again),
+        _operator(cluster, runs=runs),
+        _without(cluster, "control-plane", local.start_control_plane),
     ):
         shutil.rmtree(folder / "etcd")
         shutil.move(copy, folder / "etcd")
@@ -134,6 +151,24 @@ def test_api_data_that_is_old_is_brought_up_to_what_brokers_were_told(cluster: C
     _until(lambda: _is_rebuilt(cluster, topic), f"{topic} to be rebuilt", writer)
     assert all(row.leader_epoch > ahead for row in cluster.view(topic).rows)
     _check(cluster, topic, writer, folders)
+    _is_heard(cluster, topic)
+
+
+def _is_heard(cluster: Cluster, topic: str) -> None:
+    """What people change from then on reaches the operator, by each of its ways to watch."""
+    for kind, name in (("Topic", topic), ("Cluster", cluster.local.settings.cluster)):
+        body = cluster.kube.get(kind, name)
+        assert body is not None
+        spec = {"config": {**body["spec"].get("config", {}), "min.insync.replicas": "1"}}
+        cluster.kube.apply(kind, name, body["spec"] | spec)
+        wait(lambda: _is_observed(cluster, kind, name), f"{kind} {name} to be heard of", 30)  # noqa: B023
+    cluster.kube.apply(kind, name, body["spec"])
+
+
+def _is_observed(cluster: Cluster, kind: str, name: str) -> bool:
+    body = cluster.kube.get(kind, name)
+    assert body is not None
+    return bool(body["status"]["observedGeneration"] == body["metadata"]["generation"])
 
 
 def _answers(cluster: Cluster) -> bool:

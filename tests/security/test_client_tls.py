@@ -17,6 +17,9 @@ from tests.security.secured_broker import Secured, secured
 from tests.unit.api import api_requests as kafka
 from tests.user_states import user
 from tidemark.wire.connection import ConnectionClosed, KafkaConnection
+from tidemark_operator.check import listener_complaint
+from tidemark_operator.resources.broker_pod import Protocol
+from tidemark_operator.settings import Address
 
 LOADER = user("CN=loader\\,x,OU=Data,O=Acme", "ALLOW WRITE TOPIC orders")
 ANYBODY = user("ANONYMOUS", "ALLOW WRITE TOPIC open")
@@ -192,3 +195,22 @@ async def test_tls_1_2_and_1_3_are_spoken(cluster: Secured, version: ssl.TLSVers
     host, _, port = cluster.address("SECURE").rpartition(":")
     _, writer = await asyncio.open_connection(host, int(port), ssl=exact)
     writer.close()
+
+
+LISTENERS = {
+    "CLEAR": Protocol.PLAINTEXT,
+    "CERTS": Protocol.SSL,
+    "SECURE": Protocol.SASL_SSL,
+    "OPEN": Protocol.SASL_PLAINTEXT,
+}
+
+
+async def test_a_listener_is_checked_as_far_as_one_gets_without_credentials(
+    cluster: Secured,
+) -> None:
+    """As ``helm test`` does, which has none."""
+    for name, protocol in LISTENERS.items():
+        address = Address.parse(cluster.address(name))
+        assert not await asyncio.to_thread(listener_complaint, protocol, address, 1), name
+    clear = Address.parse(cluster.address("CLEAR"))
+    assert str(clear) in await asyncio.to_thread(listener_complaint, Protocol.SSL, clear, 1)

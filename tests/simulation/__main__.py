@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
-from tests.simulation.cluster import BACKUPS, MOVES, Outcome, Profile, simulate
+from tests.simulation.cluster import BACKUPS, MOVES, RESTORES, Outcome, Profile, simulate
 
 EVENTS_SHOWN = 30
 
@@ -56,8 +56,12 @@ def main() -> int:
     kinds.add_argument(
         "--backups", action="store_true", help="slices are lost, the API is put back to old data"
     )
+    kinds.add_argument(
+        "--restores", action="store_true", help="the API is put back under operators that run"
+    )
     asked = parser.parse_args()
-    profile = MOVES if asked.moves else BACKUPS if asked.backups else Profile()
+    named = ((asked.moves, MOVES), (asked.backups, BACKUPS), (asked.restores, RESTORES))
+    profile = next((each for is_asked, each in named if is_asked), Profile())
     if asked.seed is not None:
         outcome = simulate(asked.seed, profile)
         print(story(outcome, None))

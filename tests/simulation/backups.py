@@ -1,9 +1,11 @@
 """The API's data as disasters leave it: slices that are gone, or all of it as it was some time ago.
 
 As from a backup of etcd: slices, Topics, Brokers and the Cluster's status together, while operators
-are down. Whoever writes next has to know that this is old (invariant 24 says so as soon as a row is
-written that goes back), and no acknowledged record may be lost by it (invariant 1). It strikes
-while brokers run, and nothing else happens until the operators are back.
+are down, or under those that run: then versions are those of the backup, the next ones are raised
+(`etcdutl snapshot restore --bump-revision`), and watches begin anew sooner or later. Whoever writes
+next has to know that this is old (invariant 24 says so as soon as a row is written that goes back),
+and no acknowledged record may be lost by it (invariant 1). It strikes while brokers run, and
+nothing else happens until the operators are back.
 """
 
 import copy
@@ -11,7 +13,8 @@ from typing import Any
 
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC, Json, Kind
 
-BACKUP_KINDS = ("slices lost", "old data")
+_UNDER = "old data under operators"
+BACKUP_KINDS = ("slices lost", "old data", _UNDER)
 _EVERY_S = 3.0
 _BEFORE_S = 8.0
 _AFTER_S = 12.0
@@ -50,10 +53,13 @@ class Backups:
         cluster.world.after(_BEFORE_S, self._strike, kind)
 
     def _strike(self, kind: str) -> None:
-        """The operators are down meanwhile, and come back one after the other."""
+        """The operators are down meanwhile, and come back one after the other; or they are not."""
         cluster = self._cluster
         chance = cluster.world.chance
         if not cluster.faulting:
+            return
+        if kind == _UNDER:
+            self._restore_under()
             return
         for name in cluster.operators:
             cluster.operators[name].kill()
@@ -72,6 +78,17 @@ class Backups:
         cluster.checks.note(f"slices lost: {', '.join(names) or 'none'}")
         for body in lost:
             cluster.kube._remove(body)
+
+    def _restore_under(self) -> None:
+        cluster = self._cluster
+        old = cluster.world.chance.choice(self._copies)
+        cluster.checks.note("the API's data is an old backup, under operators that run")
+        cluster.kube.put_all_back(copy.deepcopy(old))
+        for body in old:
+            if body["kind"] == PARTITION_SLICE.kind:
+                cluster.checks.put_back(body)
+        for operator in cluster.operators.values():
+            cluster.world.after(3 * cluster.world.chance.random(), operator.watch_anew)
 
     def _restore(self) -> None:
         cluster = self._cluster

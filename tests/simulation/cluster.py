@@ -15,7 +15,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -123,6 +123,21 @@ BACKUPS = Profile(
         "old data": 2,
     },
     users={"delete records": 2},
+)
+
+#: The API's data is put back under operators that run.
+RESTORES = replace(
+    BACKUPS,
+    faults={
+        "kill": 3,
+        "power cut": 2,
+        "shut down": 2,
+        "stall": 1,
+        "bad network": 1,
+        "bad API server": 1,
+        "operator killed": 1,
+        "old data under operators": 3,
+    },
 )
 
 
@@ -409,6 +424,7 @@ class Cluster:
         "full disk": _full_disk,
         "slices lost": _data_lost,
         "old data": _data_lost,
+        "old data under operators": _data_lost,
     }
 
     def _user(self) -> None:
@@ -538,6 +554,8 @@ def _replaced(cluster: Cluster) -> Iterator[None]:
             ),
             ("tidemark_operator.listener.server.Channel", operators.SimulatedChannel),
             ("tidemark_operator.term.term.WORKERS", 4),
+            ("tidemark_operator.controller.comebacks.FIRST_S", 2),
+            ("tidemark_operator.controller.comebacks.MOST_S", 16),
             ("tidemark_operator.leadership.elector.dt", datetimes),
             ("tidemark_operator.events.dt", datetimes),
         ):

@@ -5,7 +5,7 @@ be lost, or it arrives long after its sender gave up (a late write).
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
@@ -14,6 +14,7 @@ from tidemark_operator.kube.errors import KubeError, Unavailable
 from tidemark_operator.kube.kinds import EVENT, LEASE, Json, Kind
 
 _TIMEOUT_S = 4.0
+_RAISED = 1_000_000
 
 Written = Callable[[str, Json | None, Json], None]
 
@@ -40,6 +41,12 @@ class ApiServer(FakeApiServer):
         self._version += 1
         body["metadata"]["resourceVersion"] = str(self._version)
         self._objects[body["kind"], body["metadata"]["name"]] = body
+
+    def put_all_back(self, bodies: Iterable[Json]) -> None:
+        """Objects as they were, with the versions that they had; the next ones are far above."""
+        self._version += _RAISED
+        for body in bodies:
+            self._objects[body["kind"], body["metadata"]["name"]] = body
 
     def create(self, who: str, kind: Kind, namespace: str, body: Json) -> Json:
         return body if kind is EVENT else super().create(who, kind, namespace, body)

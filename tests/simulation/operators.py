@@ -21,7 +21,7 @@ from tidemark_operator.certificates.authority import KeyPair, issue
 from tidemark_operator.certificates.formats import authority_data, leaf_data
 from tidemark_operator.certificates.keepers import Kept
 from tidemark_operator.certificates.rotation import Authorities, Phase
-from tidemark_operator.kube.kinds import WATCHED, Json
+from tidemark_operator.kube.kinds import MANY, WATCHED, Json, key_of
 from tidemark_operator.leadership.elector import Elector, LeaseName
 from tidemark_operator.listener.channel import Channel
 from tidemark_operator.listener.connection import Attached
@@ -209,6 +209,24 @@ class OperatorProcess:
         self.leader.arrived.append((body, gone))
         if first:
             self.loop.call_soon(self.leader.drain)
+
+    def watch_anew(self) -> None:
+        """The watches have ended, and cannot go on from where they were: all is listed."""
+        if not self.loop.dead and hasattr(self, "leader"):
+            self.loop.call_soon(self._list_all)
+
+    def _list_all(self) -> None:
+        for kind in WATCHED:
+            listed = self.cluster.kube.list_all(self.name, kind, "")
+            if kind not in MANY:
+                for body in listed:
+                    self._deliver(body, False)
+                continue
+            version, known = listed.resource_version, self.leader.asking(kind)
+            self.leader.listing(kind, version, known)
+            for body in listed:
+                self.leader.found(kind, body, version)
+            self.leader.listed(kind, {key_of(body) for body in listed}, version)
 
     # ------------------------------------------------------------ what others see
 

@@ -102,6 +102,11 @@ class TopicCatalog:
             raise TopicNotFound(f"no topic with id {id_text(topic_id)} in {self._store.describe()}")
         return found[0]
 
+    def is_deleted(self, topic_id: uuid.UUID) -> bool:
+        """Whether a tombstone says that there was such a topic."""
+        found = self._load(topic_id)
+        return found is not None and found[0].deleted
+
     def all(self) -> Iterator[TopicObject]:
         """Every topic that was not deleted, in the order of the ids' texts; one that goes meanwhile
         is passed over."""

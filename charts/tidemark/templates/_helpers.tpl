@@ -106,3 +106,29 @@ podLabels: {{- toYaml . | nindent 2 }}
 podAnnotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
+
+{{- /* What `helm test` makes, for as long as it runs. */}}
+{{- define "tidemark.test" -}}
+{{ .Release.Name | trunc 50 | trimSuffix "-" }}-test
+{{- end }}
+
+{{- define "tidemark.testSelector" -}}
+app.kubernetes.io/name: tidemark-test
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "tidemark.testLabels" -}}
+{{ include "tidemark.testSelector" . }}
+app.kubernetes.io/part-of: tidemark
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- /* Annotations of such an object; its weight says when it is made. */}}
+{{- define "tidemark.testHook" -}}
+helm.sh/hook: test
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
+{{- end }}

@@ -8,14 +8,16 @@ need each other, and it stops at the first that fails.
 
 from collections.abc import Sequence
 
-from e2e.pods.chapters import faults, hold, install, removal, tier, upgrades
+from e2e.pods.chapters import faults, hold, install, removal, spark, tier, upgrades
 from e2e.pods.chapters.chapter import Chapter
-from e2e.pods.providers import CannotRun
+from e2e.pods.images import BROKER, OPERATOR
+from e2e.pods.not_here import CannotRun
 
 #: In the order in which they are told.
 CHAPTERS: tuple[Chapter, ...] = (
     install.CHAPTER,
     tier.CHAPTER,
+    spark.CHAPTER,
     faults.CHAPTER,
     upgrades.CHAPTER,
     hold.CHAPTER,
@@ -37,3 +39,9 @@ def chosen(names: Sequence[str]) -> tuple[Chapter, ...]:
         for chapter in CHAPTERS
         if chapter is CHAPTERS[0] or chapter.name in names or (not names and not chapter.on_request)
     )
+
+
+def own_images(names: Sequence[str]) -> tuple[str, ...]:
+    """Those of ours that the chapters of these names need."""
+    more = dict.fromkeys(image for chapter in chosen(names) for image in chapter.images)
+    return (OPERATOR, BROKER, *more)

@@ -1,8 +1,10 @@
 """A part of a run that can be told by itself."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from e2e.pods.not_here import of_the_machine
 from e2e.pods.stage import Stage
 
 
@@ -10,22 +12,26 @@ from e2e.pods.stage import Stage
 class Step:
     """One sentence that holds once ``take`` has returned; it raises where it does not.
 
-    ``beside_pods``: only where this process reaches pods, as one on the node does.
+    ``beside_pods``: only where this process reaches pods, as one on the node does. ``ours`` False:
+    nothing of this project takes part, so where it fails it is the machine that runs no pods.
     """
 
     what: str
     take: Callable[[Stage], None]
     beside_pods: bool = False
+    ours: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """``what``: in one line, for who chooses. ``on_request``: told only when it is named."""
+    """``what``: in one line, for who chooses. ``on_request``: told only when it is named.
+    ``images``: those of ours that it needs beside operator and broker."""
 
     name: str
     what: str
     steps: tuple[Step, ...]
     on_request: bool = False
+    images: tuple[str, ...] = ()
 
     def tell(self, stage: Stage) -> None:
         """Each step, judged. Raises at the first that fails."""
@@ -33,5 +39,6 @@ class Chapter:
             if step.beside_pods and not stage.reaches_pods:
                 stage.progress.say(f"left out, as pods are out of reach here: {step.what}")
                 continue
-            with stage.progress.check(f"{self.name}: {step.what}"):
+            whose = contextlib.nullcontext() if step.ours else of_the_machine()
+            with stage.progress.check(f"{self.name}: {step.what}"), whose:
                 step.take(stage)

@@ -1,7 +1,7 @@
 """Closed segments go to the object store, leave the brokers' disks, and are read from there."""
 
 from e2e.pods.chapters.chapter import Chapter, Step
-from e2e.pods.stage import BROKERS, PARTITIONS, Stage
+from e2e.pods.stage import BROKERS, Stage
 
 TOPIC = "kept"
 FETCHED = "kafka_server_brokertopicmetrics_remotefetchbytes_total"
@@ -9,18 +9,9 @@ RECORDS = 6000
 
 
 def _tier(stage: Stage) -> None:
-    stage.make_topic(
-        TOPIC,
-        config={"segment.bytes": "1048576", "retention.ms": "-1"},
-        tiering={"enabled": True, "localRetention": {"size": "1Mi"}},
-    )
+    stage.make_tiered_topic(TOPIC)
     stage.produce(TOPIC, RECORDS)
-    stage.wait("segments in the tier", lambda: _tier_complaint(stage))
-
-
-def _tier_complaint(stage: Stage) -> str:
-    tiering = stage.topic(TOPIC).get("status", {}).get("tiering", {})
-    return "" if tiering.get("remoteSegments", 0) >= PARTITIONS else str(tiering)
+    stage.wait("segments in the tier", lambda: stage.tier_complaint(TOPIC))
 
 
 def _read_tier(stage: Stage) -> None:

@@ -12,6 +12,7 @@ from e2e.pods.kubernetes import Kubernetes
 from e2e.pods.node.layout import Layout
 from e2e.pods.node.node import Node
 from e2e.pods.node.sandbox import prepare
+from e2e.pods.not_here import of_the_machine
 from e2e.pods.progress import Progress
 from e2e.pods.stage import HELM_TIMEOUT_S, Stage
 from e2e.pods.story import tell
@@ -68,7 +69,7 @@ def main(path: Path) -> int:
     )
 
     def all_of_it() -> None:
-        with progress.check("the node is Ready"):
+        with progress.check("the node is Ready"), of_the_machine():
             prepare(layout)
             node.start()
         tell(stage, plan.chapters)

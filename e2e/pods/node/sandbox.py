@@ -36,7 +36,7 @@ SHOWN_SETTINGS = {
     "kernel/keys/root_maxkeys": 1_000_000,
     "kernel/keys/root_maxbytes": 25_000_000,
 }
-_UNSHARE = (
+UNSHARE = (
     "unshare",
     "--mount",
     "--net",
@@ -62,7 +62,7 @@ def run_inside(command: Sequence[str]) -> int:
 
     A standard input that ends, as it does when this process dies, ends everything inside.
     """
-    words = [*_UNSHARE, sys.executable, "-m", "e2e.pods.node.sandbox", *command]
+    words = [*UNSHARE, sys.executable, "-m", "e2e.pods.node.sandbox", *command]
     with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
         try:
             return process.wait()

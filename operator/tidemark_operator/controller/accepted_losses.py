@@ -2,9 +2,10 @@
 
 Where every complete copy of a partition was lost, or those that may be complete cannot be
 compared, nobody is elected (:mod:`elections`). ``tidemark.dev/accept-copy`` on the Topic then names
-whose copy is to lead: ``<partition>=<broker>@<leader epoch>:<log end>``, several with commas
-between. It counts while exactly this stands: the leader epoch moves with each election, the log end
-is what the broker reports (:mod:`replica_logs`). A partition that no broker has a replica of any
+whose copy is to lead: ``<topic id>/<partition>=<broker>@<leader epoch>:<log end>``, several with
+commas between. It counts while exactly this stands: a topic that is made again has another id, the
+leader epoch moves with each election, the log end is what the broker reports
+(:mod:`replica_logs`). A partition that no broker has a replica of any
 more begins anew: the copy is an empty one, and ends at 0.
 
 What is accepted stands in the Topic's status before it is acted upon; a partition is left
@@ -18,9 +19,11 @@ import bisect
 import dataclasses
 import itertools
 import re
+import uuid
 from collections.abc import Iterable, Sequence
 
 from tidemark.annotations import ACCEPT_COPY, ACCEPT_LOST_DIRECTORY
+from tidemark.ids import id_text
 from tidemark.wire.control import LeaderRecoveryState
 from tidemark_operator.controller import elections
 from tidemark_operator.controller.commit import Draft
@@ -102,7 +105,7 @@ def offer_text(state: ControllerState, topic: TopicInfo, rows: Sequence[Partitio
     rest = f" ({len(copies) - len(shown)} more follow)" if len(copies) > len(shown) else ""
     return (
         f"{refused}; or accept what there is and the loss of the rest ({what}): annotate this "
-        f"Topic with {ACCEPT_COPY}: {','.join(map(str, shown))}{rest}"
+        f"Topic with {ACCEPT_COPY}: {id_text(topic.id)}/{','.join(map(str, shown))}{rest}"
     )
 
 
@@ -131,10 +134,13 @@ def _offer(copy: Copy) -> str:
 # ---------------------------------------------------------------- acting upon it
 
 
-def parse_copies(text: str) -> list[Copy]:
-    """What an annotation names; what is not written so counts for nothing. (A semicolon ends a
-    command in a shell: commas are what is offered.)"""
-    matches = (_COPY.fullmatch(part.strip()) for part in re.split("[,;]", text))
+def parse_copies(text: str, topic_id: uuid.UUID) -> list[Copy]:
+    """What an annotation names of this topic; what is not written so counts for nothing. (A
+    semicolon ends a command in a shell: commas are what is offered.)"""
+    named, _, copies = text.strip().partition("/")
+    if named != id_text(topic_id):
+        return []
+    matches = (_COPY.fullmatch(part.strip()) for part in re.split("[,;]", copies))
     return sorted({Copy(*map(int, match.groups())) for match in matches if match is not None})
 
 
@@ -143,7 +149,7 @@ def settle(draft: Draft, topic: TopicInfo) -> tuple[Acceptance, ...]:
     asked = topic.asked.get(ACCEPT_COPY, "")
     if len(asked) > ACCEPTED_CHARS_MAX:
         return ()  # it could not be recorded as it is
-    copies = [copy for copy in parse_copies(asked) if _stands(draft, topic, copy)]
+    copies = [copy for copy in parse_copies(asked, topic.id) if _stands(draft, topic, copy)]
     if not copies:
         return ()
     if not is_recorded(topic.status, ACCEPT_COPY, asked):

@@ -43,8 +43,8 @@ def look(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | None:
     """What its name's past means for a Topic that is to be made; None: nothing."""
     if topic.topic_id is not None:
         return None
-    if any(partition not in state.rows_of(topic.id) for partition in state.held.numbers(topic.id)):
-        return _its_own(state, topic)
+    if (found := its_own(state, topic)) is not None:
+        return found
     if state.rows_of(topic.id):
         return None
     asked = topic.asked.get(ADOPT_TOPIC_ID, "")
@@ -54,8 +54,12 @@ def look(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | None:
     return _required(state, topic, strays) if strays else _restored(state, topic)
 
 
-def _its_own(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal:
-    """Its status is lost, or is older than the topic: brokers have this very one."""
+def its_own(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | None:
+    """Its status is lost, or is older than the topic: brokers have this very one. None: they know
+    of nothing that is not on record."""
+    rows = state.rows_of(topic.id)
+    if topic.topic_id is not None or all(part in rows for part in state.held.numbers(topic.id)):
+        return None
     partitions = max(_partitions(state, topic.id), topic.partitions)
     return _as_known(state, topic, topic.id, partitions, annotation="")
 

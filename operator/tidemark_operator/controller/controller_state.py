@@ -11,6 +11,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from tidemark.tiering import TieringState
 from tidemark.wire.control import (
     PartitionStatesRequest,
     PartitionStatesResponse,
@@ -69,6 +70,9 @@ class ControllerState:
         self.pods: dict[int, PodState] = {}
         self.reports: dict[RowKey, PartitionStatus] = {}
         self.topics: dict[str, TopicInfo] = {}
+        #: How many topics are in each state of tiering, and which are being disabled.
+        self.tierings: Counter[TieringState] = Counter()
+        self.disabling: set[str] = set()
         self.encoded: list[dict[RowKey, str]] = [{} for _ in range(cluster.slices)]
         self.row_bytes = [0] * cluster.slices
         self._tombstones: dict[uuid.UUID, dict[int, Tombstone]] = {}
@@ -100,6 +104,8 @@ class ControllerState:
         self.doubted: set[RowKey] = set()
         #: Rows that this term has changed, as they were before.
         self.at_first: dict[RowKey, PartitionRow] = {}
+        #: Topics that the tier was asked for, to begin with them, and why that cannot be.
+        self.not_in_tier: dict[uuid.UUID, str] = {}
         self._failed: dict[int, frozenset[RowKey]] = {}
         self.acknowledgements = Acknowledgements()
         #: No broker has reached this controller, though it has led for a while.
@@ -140,6 +146,9 @@ class ControllerState:
             tiering_status = TieringStatus(tiering=told, since_ms=topic.tiering_status.since_ms)
             topic = dataclasses.replace(topic, tiering_status=tiering_status)
         self.topics[topic.key] = topic
+        self.tierings[topic.tiering.state] += 1
+        if topic.tiering.is_disabling:
+            self.disabling.add(topic.key)
         self._key_by_id.setdefault(topic.id, topic.key)
         self._keys_by_name.setdefault(topic.name, set()).add(topic.key)
         if "." in topic.name or "_" in topic.name:
@@ -158,6 +167,8 @@ class ControllerState:
         old = self.topics.pop(key, None)
         if old is None:
             return
+        self.tierings[old.tiering.state] -= 1
+        self.disabling.discard(key)
         if self._key_by_id.get(old.id) == key:
             del self._key_by_id[old.id]
         names = self._keys_by_name[old.name]

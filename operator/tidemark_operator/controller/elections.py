@@ -264,16 +264,18 @@ def _emit_elected(draft: Draft, row: PartitionRow, new: PartitionRow) -> None:
         draft.emit(warning("Topic", topic.key, "UncleanElection", text))
 
 
-def balance_leaders(draft: Draft, *, limit: int) -> int:
+def balance_leaders(draft: Draft, *, limit: int, held_back: Collection[int] = frozenset()) -> int:
     """Give up to ``limit`` partitions back to their preferred leader (the first replica), where it
-    is live and in the ISR, and is not to leave; not those of a paused topic. Slice by slice, so
-    that one write holds many. A step of its own, called now and then; returns how many moved."""
+    is live and in the ISR, and is not to leave, nor one of those that are ``held_back``
+    (:mod:`comebacks`); not those of a paused topic. Slice by slice, so that one write holds many. A
+    step of its own, called now and then; returns how many moved."""
     state, moved = draft.state, 0
     for key in sorted(state.unbalanced, key=lambda key: (state.slice_index(key), key)):
         if moved >= limit:
             break
         row = draft.row(key)
-        moved += row is not None and prefer(draft, row)
+        if row is not None and row.hosts and row.hosts[0] not in held_back:
+            moved += prefer(draft, row)
     return moved
 
 

@@ -7,6 +7,7 @@ there. Once a partition is placed the annotation means nothing any more.
 """
 
 import dataclasses
+import uuid
 
 from tidemark.annotations import RESTORE_FROM_TIER
 from tidemark.tier.restoring import TierOrigin
@@ -36,11 +37,23 @@ def asked(topic: TopicInfo) -> TierOrigin | None:
         ) from error
 
 
+def doubtful(topic: TopicInfo) -> uuid.UUID | None:
+    """The topic that a Topic is to begin with: whether it was deleted is asked of the tier, which
+    keeps tombstones for ever. The annotation may stand in a manifest that is applied again."""
+    try:
+        origin = asked(topic)
+    except NotRestorable:
+        return None
+    return None if origin is None or topic.topic_id is not None else origin.topic_id
+
+
 def checked(state: ControllerState, topic: TopicInfo) -> TierOrigin | None:
     """The same, where nothing speaks against it."""
     origin = asked(topic)
     if origin is None:
         return None
+    if origin.topic_id in state.not_in_tier:
+        raise NotRestorable(f"{RESTORE_FROM_TIER}: {state.not_in_tier[origin.topic_id]}")
     if state.tombstones_of(origin.topic_id):
         raise NotRestorable(
             f"{RESTORE_FROM_TIER} names a topic that was deleted: remove the annotation to have "

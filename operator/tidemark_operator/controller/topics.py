@@ -41,15 +41,18 @@ _RECHECK_DISABLING_MS = 5_000
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Blocker:
-    """Why the operator refuses; the condition ``Stalled`` shows it."""
+    """Why the operator refuses; the condition ``Stalled`` shows it, or ``Reconciling`` what
+    ``goes_on`` by itself once others have done their part."""
 
     reason: str
     message: str
+    goes_on: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDecision:
-    """What was decided about a topic. ``blocker``: it cannot be had, or not as a whole;
+    """What was decided about a topic. ``blocker``: it cannot be had, or not as a whole; of one that
+    is ``paused``: what was lost of it cannot be rebuilt yet;
     ``refused``: part of the spec is not acted on, the rest is. ``tiering_status`` is the next
     ``status.tiering``, to be persisted by the status write; ``resizing``: partitions have not as
     many replicas as the manifest says; ``events`` are to be emitted after that write.
@@ -79,7 +82,7 @@ def decide(
         return None
     kept = topic.tiering_status
     if topic.paused:
-        return TopicDecision(paused=True, tiering_status=kept)
+        return _pause(draft, topic)
     if topic.deletion_ms is not None:
         step = _delete(draft, topic, deletions, now_ms)
         return TopicDecision(deletion=step, tiering_status=kept, recheck_ms=_RECHECK_DISABLING_MS)
@@ -92,6 +95,22 @@ def decide(
     if not draft.rows_of(topic.id):
         return _nothing(topic, blocker, rebuilding.accepted(draft.state, topic))
     return _serve(draft, topic, disablements, now_ms, blocker=blocker)
+
+
+def _pause(draft: Draft, topic: TopicInfo) -> TopicDecision:
+    """Its spec is not carried out. What it is stays: what was lost of it is rebuilt, it is led, and
+    what a person accepts counts."""
+    paused = TopicDecision(paused=True, tiering_status=topic.tiering_status)
+    if _name_taken(draft.state, topic) is not None:
+        return paused
+    own = adoption.its_own(draft.state, topic)
+    if isinstance(own, adoption.Adoption):
+        return dataclasses.replace(_adopt(topic, own), paused=True)
+    blocker = _as_blocker(own) if own is not None else _rebuilding(draft, topic)
+    accepted = accepted_losses.settle(draft, topic) + rebuilding.accepted(draft.state, topic)
+    elections.settle_topic(draft, topic)
+    recheck_ms = 0 if accepted else None
+    return dataclasses.replace(paused, blocker=blocker, accepted=accepted, recheck_ms=recheck_ms)
 
 
 def _go_on(
@@ -187,11 +206,13 @@ def _as_placed(draft: Draft, topic: TopicInfo) -> TopicInfo:
 
 
 def _joined(refusals: list[Blocker]) -> Blocker | None:
-    """One sentence of all that is refused, under the first of the reasons."""
+    """One sentence of all that is refused, under the first of the reasons; what needs a person goes
+    before what goes on."""
     if len(refusals) < 2:
         return refusals[0] if refusals else None
-    text = "; ".join(f"{each.reason}: {each.message}" for each in refusals)
-    return Blocker(reason=refusals[0].reason, message=text)
+    ordered = sorted(refusals, key=lambda each: each.goes_on)
+    text = "; ".join(f"{each.reason}: {each.message}" for each in ordered)
+    return dataclasses.replace(ordered[0], message=text)
 
 
 def _recheck_ms(status: TieringStatus, accepted: tuple[Acceptance, ...]) -> int | None:
@@ -294,6 +315,7 @@ def _rebuilding(draft: Draft, topic: TopicInfo) -> Blocker | None:
     return Blocker(
         reason="Rebuilding",
         message=rebuilding.text(draft.state, topic, waiting),
+        goes_on=True,
     )
 
 
@@ -306,6 +328,7 @@ def _unheard(draft: Draft, topic: TopicInfo) -> Blocker | None:
     return Blocker(
         reason="Rebuilding",
         message=rebuilding.unheard_text(draft.state, topic, brokers),
+        goes_on=True,
     )
 
 
@@ -371,7 +394,8 @@ def _refused(topic: TopicInfo, blocker: Blocker) -> tuple[Event, ...]:
     """One Event when a refusal begins or its reason changes, not one with every later status."""
     conditions = topic.status.get("conditions")
     listed = conditions if isinstance(conditions, list | tuple) else ()
-    stalled = next((c for c in listed if isinstance(c, dict) and c.get("type") == "Stalled"), {})
-    if (stalled.get("reason"), stalled.get("message")) == (blocker.reason, blocker.message):
+    shown_by = "Reconciling" if blocker.goes_on else "Stalled"
+    shown = next((c for c in listed if isinstance(c, dict) and c.get("type") == shown_by), {})
+    if (shown.get("reason"), shown.get("message")) == (blocker.reason, blocker.message):
         return ()
     return (warning("Topic", topic.key, blocker.reason, blocker.message),)

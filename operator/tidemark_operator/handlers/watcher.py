@@ -88,6 +88,11 @@ class Watcher:
         """Whether the thread watches."""
         return self._thread.is_alive()
 
+    def again(self) -> None:
+        """Have the watches begin anew: where the API was put back they wait for versions that are
+        far away."""
+        self._over.set()
+
     def stop(self, timeout_s: float = 5.0) -> None:
         """End the watches and the thread."""
         self._stop.set()

@@ -45,8 +45,8 @@ class Follower(Protocol):
     def listing(self, kind: Kind, version: int, known: int) -> None:
         """They come, as of ``version``; ``known`` when they were asked for."""
 
-    def found(self, body: Json) -> None:
-        """An object stands in a list. It may be known already."""
+    def found(self, kind: Kind, body: Json, version: int) -> None:
+        """An object stands in a list that is as of ``version``. It may be known already."""
 
     def brought(self, body: Json, gone: bool) -> None:
         """The watch says that an object is as it says, or is gone. It may be known already."""
@@ -119,7 +119,7 @@ class Informer:
                 version = page.resource_version
                 for body in page:
                     present.add(key_of(body))
-                    self._follower.found(body)
+                    self._follower.found(self._kind, body, version)
                 await asyncio.sleep(0)
         self._version, self._present = version, present
 

@@ -33,7 +33,7 @@ async def take_list(api: KubeApi, objects: ObjectStore, kind: Kind, namespace: s
                 objects.listing(kind, page.resource_version, reached)
             version = page.resource_version
             present.update(map(key_of, page))
-            changed += [key_of(body) for body in page if objects.put(body)]
+            changed += [key_of(body) for body in page if objects.found(kind, body, version)]
     return changed + objects.keep(kind, present, version)
 
 
@@ -109,9 +109,10 @@ class ObjectClient:
 
     async def refresh(self, key: Key) -> bool:
         """Read the newest object of a key, after a conflict; whether it is news."""
-        held = self._objects.get(key)
+        held, kind = self._objects.get(key), BY_KIND[key.kind]
         try:
-            return self._objects.put(await self.api.get(BY_KIND[key.kind], key.namespace, key.name))
+            found = await self.api.get(kind, key.namespace, key.name)
+            return self._objects.read(kind, found, held)
         except NotFound:  # what was held: another may have been made meanwhile
             return held is not None and self._objects.remove(held)
 

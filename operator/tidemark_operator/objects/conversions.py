@@ -201,8 +201,9 @@ def topic_info(body: Json, cluster_config: dict[str, str]) -> TopicInfo:
     """A ``Topic``; ``cluster_config`` holds the Cluster's defaults for topics. The configuration
     of a paused one is what its status holds: nothing else is to reach a broker. Where a default of
     the Cluster asks for compaction, which admission cannot see, what the topic is stays: one with
-    data in the tier is not compacted, and one without is not tiered."""
-    topic = parse_topic(body)
+    data in the tier is not compacted, and one without is not tiered. A field of a newer version is
+    told, and the rest holds."""
+    topic, unknown = _read_topic(body)
     spec, status, meta = topic.spec, topic.status, topic.metadata
     if meta.uid is None:
         raise InvalidResource(f"Topic {meta.key} has no uid")
@@ -214,6 +215,9 @@ def topic_info(body: Json, cluster_config: dict[str, str]) -> TopicInfo:
     compacted = is_compacted(config) and (spec.tiering_enabled or in_tier)
     enabled = spec.tiering_enabled and (in_tier or not compacted)
     problem = COMPACTED if compacted else (enabled and retention_problem(config)) or ""
+    reason = "Compacted" if compacted else "LocalRetentionTooLong"
+    if unknown:
+        problem, reason = unknown, "NotUnderstood"
     if compacted and in_tier:
         config["cleanup.policy"] = "delete"
     elif compacted:
@@ -227,7 +231,7 @@ def topic_info(body: Json, cluster_config: dict[str, str]) -> TopicInfo:
         replication_factor=spec.replication_factor,
         config=config,
         config_problem=problem,
-        config_reason="Compacted" if compacted else "LocalRetentionTooLong",
+        config_reason=reason,
         tiering_spec=TieringSpec(
             enabled=enabled,
             policy=None if spec.tiering is None else _policy(spec.tiering.disable_policy),
@@ -247,6 +251,18 @@ def topic_info(body: Json, cluster_config: dict[str, str]) -> TopicInfo:
         partitions_placed=status.partitions_placed or 0,
         status=body.get("status") or {},
     )
+
+
+def _read_topic(body: Json) -> tuple[Topic, str]:
+    """A Topic, and which of its fields this version does not know ("": none)."""
+    try:
+        return parse_topic(body), ""
+    except InvalidResource as error:
+        known = Topic.known_part(body)
+        if known is body:
+            raise
+        text = f"this version of the operator does not know all of the object: {error}"
+        return parse_topic(known), f"{text}: upgrade the operator, or take the field away"
 
 
 def _asked(meta: ObjectMeta, names: tuple[str, ...]) -> dict[str, str]:

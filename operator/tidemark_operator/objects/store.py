@@ -7,15 +7,19 @@ counts for good: the answer to a write of our own may come after the news that i
 and would bring back a user whom everybody has forgotten.
 
 Versions are compared within one history. An API server whose etcd was put back to a backup begins
-another: there a list counts that is older than what was known before it was asked for.
+another: there a list counts that is older than what was known before it was asked for, or in which
+an object is older than it was known to be by then (restoring may raise the versions that come
+next), and so does one object that is read. Whoever leads is told, for all that it knows may be more
+than is stored.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from tidemark.lru import Lru
 from tidemark_operator.kube.kinds import Json, Key, Kind, key_of, resource_version
+from tidemark_operator.objects.tally import Tally
 
 #: So many deleted objects are remembered: more than writes can be under way.
 DELETED_MAX = 10_000
@@ -45,10 +49,13 @@ class StoreListener(Protocol):
 
 class ObjectStore:
     """Bounded by the number of objects. Not locked: owned by the main loop. ``listener``: of the
-    present term, None between terms."""
+    present term, None between terms. ``put_back`` is called with the sign by which it is seen that
+    the API's data was put back, before anything of that is taken in."""
 
-    def __init__(self) -> None:
+    def __init__(self, put_back: Callable[[str], None] = lambda _: None) -> None:
         self.listener: StoreListener | None = None
+        self._put_back = put_back
+        self.tally = Tally()
         self._objects: dict[Key, Json] = {}
         self._by_kind: dict[str, set[Key]] = {}
         self._deleted: Lru[str, bool] = Lru(DELETED_MAX)
@@ -72,9 +79,11 @@ class ObjectStore:
         if known is not None and known["metadata"]["uid"] != body["metadata"]["uid"]:
             self._bury(known)  # nobody told that it was deleted
             self._drop(key)
+            known = None
         self._former.discard(key)
         body.get("metadata", {}).pop("managedFields", None)
         body = shared(body)
+        self.tally.change(known, body)
         self._objects[key] = body
         self._by_kind.setdefault(key.kind, set()).add(key)
         if self.listener is not None:
@@ -104,7 +113,7 @@ class ObjectStore:
 
     def _drop(self, key: Key) -> None:
         self._former.discard(key)
-        del self._objects[key]
+        self.tally.change(self._objects.pop(key), None)
         self._by_kind[key.kind].discard(key)
         if self.listener is not None:
             self.listener.gone(key)
@@ -116,10 +125,34 @@ class ObjectStore:
     def listing(self, kind: Kind, version: int, reached: int) -> None:
         """A list of a kind begins to come; ``reached``: before it was asked for. One that is older
         all the same is of another history (0: of what version it is it does not say)."""
-        if 0 < version < reached:
-            self._former |= self.keys(kind)
-            self._deleted = Lru(DELETED_MAX)
-            self._reached[kind.kind] = version
+        if 0 < version < min(reached, self.reached(kind)):  # else that is known by now
+            self._begin_anew(kind, version, f"at {version} after {reached}")
+
+    def found(self, kind: Kind, body: Json, version: int) -> bool:
+        """An object stands in a list of that version; whether it is news."""
+        key = key_of(body)
+        known = self._objects.get(key)
+        was = 0 if known is None or key in self._former else resource_version(known)
+        if resource_version(body) < was <= version:
+            self._begin_anew(kind, version, f"{key} is what it was before {was}")
+        return self.put(body)
+
+    def read(self, kind: Kind, body: Json, known: Json | None) -> bool:
+        """The answer to a question for one object, of which ``known`` was known as it was asked;
+        whether it is news."""
+        key, version = key_of(body), resource_version(body)
+        is_told = key in self._former or self._objects.get(key) is not known
+        if known is not None and not is_told and 0 < version < resource_version(known):
+            was = resource_version(known)
+            self._begin_anew(kind, version, f"{key} is what it was before {was}")
+        return self.put(body)
+
+    def _begin_anew(self, kind: Kind, version: int, sign: str) -> None:
+        """What is known of a kind is of a history that is over."""
+        self._former |= self.keys(kind)
+        self._deleted = Lru(DELETED_MAX)
+        self._reached[kind.kind] = version
+        self._put_back(f"{kind.plural} {sign}")
 
     def keep(self, kind: Kind, present: set[Key], version: int) -> list[Key]:
         """No others than these there were of a kind at a resourceVersion: the keys that vanished.
@@ -133,6 +166,10 @@ class ObjectStore:
             self._bury(self._objects[key])
             self._drop(key)
         return gone
+
+    def count(self, kind: Kind) -> int:
+        """How many there are."""
+        return len(self._by_kind.get(kind.kind, ()))
 
     def keys(self, kind: Kind) -> set[Key]:
         """The keys of a kind."""

@@ -23,7 +23,7 @@ from tidemark_operator.pods.identity import MANAGER
 from tidemark_operator.pods.made_brokers import broker_manifest, is_as_wanted, is_made
 from tidemark_operator.pods.manifests import ClusterObjects, cluster_objects
 from tidemark_operator.reconcile.services import Services
-from tidemark_operator.resources.broker import parse_broker
+from tidemark_operator.resources.broker import Broker, parse_broker
 
 #: While brokers are made or leave.
 LOOK_AGAIN_S = 3.0
@@ -128,7 +128,8 @@ class MadeBrokers:
         """Service and budget, if there are brokers in pods; whether there are any."""
         key = key_of(body)
         bodies = [each for each in self._brokers(key) if each["spec"].get("pod")]
-        pods = [pod for each in bodies if (pod := parse_broker(each).spec.pod) is not None]
+        read = [parse_broker(Broker.known_part(each)).spec.pod for each in bodies]
+        pods = [pod for pod in read if pod is not None]
         if not pods:
             return False
         wanted = cluster_objects(key.name, key.namespace, str(body["metadata"]["uid"]), pods)

@@ -1,9 +1,10 @@
-"""What is measured of the state whenever the page is asked for: with thousands of objects that is
-more than all else that is done at rest. A placeholder counts as missing."""
+"""What is measured of the state whenever the page is asked for: with thousands of objects that
+would be more than all else that is done at rest, so most of it is counted as it changes. A
+placeholder counts as missing."""
 
 import datetime as dt
 from collections import Counter
-from typing import Any
+from collections.abc import Collection
 
 from tidemark.metrics import operator_table
 from tidemark.metrics.families import Values
@@ -12,7 +13,7 @@ from tidemark.tiering import TieringState
 from tidemark_operator.clock import utc_now
 from tidemark_operator.controller.disablement import pending, state_name
 from tidemark_operator.controller.model import NO_LEADER
-from tidemark_operator.kube.kinds import RECORD_DELETION, WATCHED, Json
+from tidemark_operator.kube.kinds import WATCHED
 from tidemark_operator.reconcile.services import Services
 
 #: What a condition says when it is not as it should be, and where it counts then; Reconciling and
@@ -55,48 +56,31 @@ def measure(services: Services) -> None:
 
 
 def _tiering(services: Services) -> dict[Metric, Values]:
-    counts: dict[tuple[str, ...], int] = {(state_name(state),): 0 for state in TieringState}
-    waiting = 0
-    for topic in services.state.topics.values():
-        counts[state_name(topic.tiering.state),] += 1
-        if topic.tiering.is_disabling:
-            waiting += len(pending(services.state, topic, services.disablements))
+    state = services.state
+    disabling = (state.topics[key] for key in state.disabling)
+    waiting = sum(len(pending(state, topic, services.disablements)) for topic in disabling)
     return {
-        operator_table.TOPICS: counts,
+        operator_table.TOPICS: {(state_name(each),): state.tierings[each] for each in TieringState},
         operator_table.PENDING_DISABLEMENTS: {(): waiting},
     }
 
 
 def _conditions(services: Services) -> dict[Metric, Values]:
     """By reason; what nobody has is not shown as 0, for there are a hundred of them."""
-    objects: dict[tuple[str, ...], int] = {}
     wrong: dict[Metric, Counter[tuple[str, ...]]] = {row: Counter() for row in _WRONG.values()}
-    oldest_s, now = 0.0, utc_now()
-    for kind in WATCHED:
-        keys = services.objects.keys(kind)
-        objects[kind.kind,] = len(keys)
-        for key in keys:
-            body = services.objects.get(key) or {}
-            for condition in (body.get("status") or {}).get("conditions") or ():
-                row = _WRONG.get((condition["type"], condition["status"]))
-                if row is not None:
-                    named = (condition["type"],) if row is operator_table.UNSETTLED else ()
-                    wrong[row][kind.kind, *named, condition["reason"]] += 1
-            if kind is RECORD_DELETION and _is_under_way(body):
-                oldest_s = max(oldest_s, _age_s(body, now))
+    for (kind, type_, status, reason), number in services.objects.tally.conditions.items():
+        row = _WRONG.get((type_, status))
+        if row is not None:
+            named = (type_,) if row is operator_table.UNSETTLED else ()
+            wrong[row][kind, *named, reason] += number
     return {
-        operator_table.OBJECTS: objects,
+        operator_table.OBJECTS: {(kind.kind,): services.objects.count(kind) for kind in WATCHED},
         **wrong,
-        operator_table.OLDEST_DELETION: {(): oldest_s},
+        operator_table.OLDEST_DELETION: {(): _oldest_s(services.objects.tally.under_way.values())},
     }
 
 
-def _is_under_way(deletion: Json) -> bool:
-    conditions: list[dict[str, Any]] = (deletion.get("status") or {}).get("conditions") or []
-    found = next((each for each in conditions if each["type"] == "Succeeded"), None)
-    return found is None or (found["status"] == "Unknown" and found["reason"] != "Paused")
-
-
-def _age_s(body: Json, now: dt.datetime) -> float:
-    made = dt.datetime.fromisoformat(body["metadata"]["creationTimestamp"])
-    return max(0.0, (now - made).total_seconds())
+def _oldest_s(made: Collection[str]) -> float:
+    if not made:
+        return 0.0
+    return max(0.0, (utc_now() - dt.datetime.fromisoformat(min(made))).total_seconds())

@@ -7,9 +7,10 @@ from tidemark_operator.controller.commit import apply_broker
 from tidemark_operator.controller.model import BrokerInfo
 from tidemark_operator.controller.status import broker_status
 from tidemark_operator.kube.errors import Conflict
-from tidemark_operator.kube.kinds import BROKER
+from tidemark_operator.kube.kinds import BROKER, Json
 from tidemark_operator.objects.conversions import broker_info
 from tidemark_operator.reconcile.services import Services
+from tidemark_operator.resources.broker import Broker
 
 TRIES = 4
 
@@ -28,7 +29,7 @@ async def write_broker(services: Services, drafted: BrokerInfo) -> bool:
         held = services.objects.get(key)
         if held is None:
             return False
-        fresh = _with_status(drafted, broker_info(held, fenced=True))
+        fresh = _with_status(drafted, _known(held))
         told = dataclasses.replace(fresh, generation=_observed(fresh))
         status = broker_status(services.state, told, now_ms=wall_ms()).status
         try:
@@ -37,9 +38,14 @@ async def write_broker(services: Services, drafted: BrokerInfo) -> bool:
             services.metrics.conflicts.labels(BROKER.kind).inc()
             await services.client.refresh(key)
             continue
-        apply_broker(services.state, _with_status(drafted, broker_info(written, fenced=True)))
+        apply_broker(services.state, _with_status(drafted, _known(written)))
         return True
     return False
+
+
+def _known(body: Json) -> BrokerInfo:
+    """A broker comes back, whatever a newer version has written into its spec."""
+    return broker_info(Broker.known_part(body), fenced=True)
 
 
 def _observed(broker: BrokerInfo) -> int:

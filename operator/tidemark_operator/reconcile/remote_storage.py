@@ -12,6 +12,7 @@ import base64
 import binascii
 import json
 import logging
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from tidemark.tier.identity import ensure_identity
 from tidemark.tier.objects import StoreError, StoreUnavailable
 from tidemark.tier.open import open_store
 from tidemark.tier.sweep_lease import SweepLease
+from tidemark.tier.topics import TopicCatalog
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.events import count
 from tidemark_operator.kube.client import KubeApi
@@ -143,6 +145,20 @@ def _last_sweep(text: str) -> str | None:
         found.append(f"{count(left.passed_over, 'time')} something could not be read")
     more = "; brokers remove what is old enough, tidemark sweep lists all of it"
     return "; ".join(found) + more if found else ""
+
+
+async def is_deleted(text: str, topic_id: uuid.UUID) -> bool:
+    """Whether an accepted storage has the tombstone of a topic. Raises
+    :class:`RemoteStorageProblem`."""
+    try:
+        async with asyncio.timeout(CHECK_TIMEOUT_S):
+            return await asyncio.to_thread(_is_deleted, text, topic_id)
+    except (TimeoutError, StoreError, InvalidConfig, ValueError) as error:
+        raise RemoteStorageProblem(f"the tier does not answer: {error}") from error
+
+
+def _is_deleted(text: str, topic_id: uuid.UUID) -> bool:
+    return TopicCatalog(open_store(from_json(text))).is_deleted(topic_id)
 
 
 def _shown(error: StoreUnavailable, terms: Terms) -> str:

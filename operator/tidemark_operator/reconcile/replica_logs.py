@@ -49,8 +49,10 @@ class LogQuestions:
         waiting = [key for key in answered if key in services.state.awaiting_logs]
         if not waiting:
             return
-        await services.committer.try_decide(
-            lambda draft: elections.settle_rows(draft, waiting), "an election by log end"
+        await services.committer.until_decided(
+            lambda draft: elections.settle_rows(draft, waiting),
+            "an election by log end",
+            holds=lambda: not services.state.awaiting_logs.isdisjoint(waiting),
         )
         for topic_id in {topic_id for topic_id, _ in waiting}:
             services.wake_topic(topic_id)

@@ -8,7 +8,7 @@ from tidemark.wire.control import (
     TopicState,
 )
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller import disablement, left_behind
+from tidemark_operator.controller import disablement, left_behind, restoring
 from tidemark_operator.controller.broker_calls import Disablement, TierDeletion
 from tidemark_operator.controller.commit import Draft, SliceFull
 from tidemark_operator.controller.events import normal
@@ -29,7 +29,7 @@ from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.kube.finalizers import finalizers_of
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Key
 from tidemark_operator.objects.conversions import cluster_of, topic_info
-from tidemark_operator.reconcile import replication_factor
+from tidemark_operator.reconcile import remote_storage, replication_factor
 from tidemark_operator.reconcile.elsewhere import elsewhere
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.names import TOPIC_FINALIZER
@@ -39,6 +39,11 @@ logger = logging.getLogger(__name__)
 LOOK_AGAIN_S = 5.0
 #: While it is not certain yet that the slices hold what brokers were told.
 FIRST_REPORTS_S = 0.3
+
+DELETED_IN_TIER = (
+    "this topic was deleted, and nothing is left of it in the tier: remove the annotation to have "
+    "the topic made anew"
+)
 
 #: What a broker is told of a topic beside its rows, and how many rows count: the very message, so
 #: that nothing can be sent whose change is not seen.
@@ -74,6 +79,7 @@ class TopicReconciler:
             return None
         if not services.first_reports.are_in:
             return FIRST_REPORTS_S
+        in_tier = await self._look_in_tier(text)
         decision, topic = await self._decide(text)
         present = services.state.topics.get(text)
         if decision is None or topic is None or present is None or present.uid != topic.uid:
@@ -87,7 +93,25 @@ class TopicReconciler:
         delay_s = await self._write(key, topic, decision)
         self._publish(text)
         self._disable(text)
-        return delay_s
+        return delay_s if in_tier else LOOK_AGAIN_S
+
+    async def _look_in_tier(self, text: str) -> bool:
+        """Before a Topic begins with what the tier has: was that deleted? False: it does not
+        say."""
+        state = self._services.state
+        topic = state.topics.get(text)
+        topic_id = None if topic is None else restoring.doubtful(topic)
+        if topic_id is None or not state.cluster.remote_storage:
+            return True
+        try:
+            found = await remote_storage.is_deleted(state.cluster.remote_storage, topic_id)
+        except remote_storage.RemoteStorageProblem as problem:
+            state.not_in_tier[topic_id] = f"{problem}; it is asked again"
+            return False
+        state.not_in_tier.pop(topic_id, None)
+        if found:
+            state.not_in_tier[topic_id] = DELETED_IN_TIER
+        return True
 
     async def _decide(self, text: str) -> tuple[TopicDecision | None, TopicInfo | None]:
         """The next step, stored, and the Topic that it is about: that may have been edited

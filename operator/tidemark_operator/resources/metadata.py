@@ -1,12 +1,16 @@
 """The few fields of ``metadata`` that reconcilers read; everything else is passed over."""
 
+import copy
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from pydantic import AwareDatetime, Field, ValidationError
 
 from tidemark_operator.resources.schema import ApiModel
+
+#: As pydantic calls it.
+_UNKNOWN_FIELD = "extra_forbidden"
 
 
 class InvalidResource(ValueError):
@@ -64,6 +68,32 @@ class Resource(ApiModel):
         except ValidationError as error:
             name = (obj.get("metadata") or {}).get("name", "?")
             raise InvalidResource(f"{cls.__name__} {name}: {_problems(error)}") from error
+
+    @classmethod
+    def known_part(cls, obj: dict[str, Any]) -> dict[str, Any]:
+        """The object without what a newer definition has in its spec, and this version does not
+        know; the object itself where there is nothing of the kind. Whoever takes over from a newer
+        version, as after a rollback, has to go on with the rest."""
+        try:
+            cls.model_validate(obj)
+        except ValidationError as error:
+            unknown = [item["loc"] for item in error.errors() if item["type"] == _UNKNOWN_FIELD]
+            known = copy.deepcopy(obj)
+            for path in unknown:
+                _drop(known, path)
+            return known if unknown else obj
+        return obj
+
+
+def _drop(part: Any, path: Sequence[int | str]) -> None:
+    """A path that names more than keys and indexes leads nowhere: what is there stays."""
+    for step in path[:-1]:
+        try:
+            part = part[step]
+        except (LookupError, TypeError):
+            return
+    if isinstance(part, dict):
+        part.pop(path[-1], None)
 
 
 def _problems(error: ValidationError) -> str:

@@ -211,8 +211,8 @@ class Committer:
         return self._busy()
 
     async def try_decide(self, decide: Callable[[Draft], T], what: str) -> T | None:
-        """Take a decision that comes again, by itself or by whoever asked, when it cannot be stored
-        now: then None."""
+        """Take a decision that comes again when it cannot be stored now: then None. So is what
+        requests ask for, whose answer says so, and what the pacemaker does each second."""
         try:
             return await self.decide(decide)
         except (TermEnded, DecisionFailed) as error:
@@ -222,8 +222,8 @@ class Committer:
     async def until_decided(
         self, decide: Callable[[Draft], T], what: str, *, holds: Callable[[], bool] = lambda: True
     ) -> T | None:
-        """Take a decision that does not come again: until it is stored. None: it ``holds`` no more,
-        or the term has ended."""
+        """Take a decision that does not come again, which is every other one that is due to news:
+        until it is stored. None: it ``holds`` no more, or the term has ended."""
         while holds():
             try:
                 return await self.decide(decide)

@@ -58,7 +58,7 @@ def _take_failed(services: Services, request: control.BrokerStatusRequest) -> No
 
 
 async def _storage_changed(services: Services, node_id: int, news: frozenset[RowKey]) -> None:
-    await services.committer.try_decide(
+    await services.committer.until_decided(
         lambda draft: elections.storage_changed(draft, node_id, news),
         f"news of the storage of broker {node_id}",
     )

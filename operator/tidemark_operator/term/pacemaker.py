@@ -16,13 +16,13 @@ from tidemark_operator.controller import (
     resizing,
     topic_deletion,
 )
+from tidemark_operator.controller.comebacks import Comebacks
 from tidemark_operator.kube.errors import Forbidden, KubeError
 from tidemark_operator.kube.kinds import BROKER, USER
 from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.reconcile.replica_logs import LogQuestions
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.names import CLIENTS_RENEWAL_ANNOTATION, RENEWAL_ANNOTATION
-from tidemark_operator.slices.committer import DecisionFailed
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,7 @@ class Pacemaker:
         self._services = services
         self._questions = questions
         self._leads = leads
+        self._comebacks = Comebacks()
 
     async def run(self) -> None:
         """Tick until the Lease runs out: raises ``TermEnded``."""
@@ -62,6 +63,8 @@ class Pacemaker:
         for topic_id in state.acknowledgements.tick(now_ms=wall_ms()):
             self._services.wake_topic(topic_id)
         self._notice_silence(number)
+        for event in self._comebacks.look(state.brokers.values(), now_s=number):
+            self._services.events.emit(event)
         if self._are_first_reports_in(number):
             await self._decide_all(number)
             self._questions.ask()
@@ -92,7 +95,12 @@ class Pacemaker:
                 await self._decide(lambda draft: topic_deletion.collect(draft, deletions))
             self._forget_gone()
         if state.unbalanced:
-            await self._decide(lambda draft: elections.balance_leaders(draft, limit=BALANCE_LIMIT))
+            held_back = self._comebacks.held_back(now_s=number)
+            await self._decide(
+                lambda draft: elections.balance_leaders(
+                    draft, limit=BALANCE_LIMIT, held_back=held_back
+                )
+            )
         if number % CERTIFICATE_TURNS == 0:
             await self._renew_certificates(all_leaves=number % LEAF_TURNS == 0)
 
@@ -153,7 +161,4 @@ class Pacemaker:
         services.queue.add(services.cluster_key)
 
     async def _decide(self, decide: Callable[..., int]) -> None:
-        try:
-            await self._services.committer.decide(decide)
-        except DecisionFailed as error:
-            logger.info("put off: %s", error)
+        await self._services.committer.try_decide(decide, "a step of the pacemaker")

@@ -43,7 +43,8 @@ from tidemark_operator.objects.conversions import (
     topic_info,
 )
 from tidemark_operator.objects.store import ObjectStore
-from tidemark_operator.resources.broker import parse_broker
+from tidemark_operator.resources.broker import Broker, parse_broker
+from tidemark_operator.resources.cluster import Cluster
 from tidemark_operator.resources.metadata import InvalidResource
 from tidemark_operator.resources.names import CLUSTER_FINALIZER, SLICES_DEFAULT, slice_name
 from tidemark_operator.slices.slice_store import (
@@ -111,9 +112,9 @@ class TakeOver:
             load(state, store)
         await self._list()
         absorb(state, self.objects, cluster)
-        await claim(state, store)
-        # What another controller wrote until now is in it: the epoch before ours is the last one.
-        state.found = epoch - 1, COMMIT_UNKNOWN if claimed.lost else state.landed
+        written = await claim(state, store)
+        # The epoch before ours is the last one.
+        state.found = epoch - 1, COMMIT_UNKNOWN if claimed.lost else written
         if state.cluster.rebuilding is not None and state.cluster.rebuilding.behind:
             state.doubted.update(row.key for row in state.all_rows())
         if (body.get("status") or {}).get("slices") is None:
@@ -202,7 +203,7 @@ def _noted(body: Json, claimed: SliceClaim, behind: bool) -> dict[str, object]:
 
 def _view(body: Json, claimed: SliceClaim) -> ClusterInfo:
     """The Cluster as the claim has it, which its status may not say yet."""
-    view = cluster_info(body, remote_storage="", storage_problem="")
+    view = cluster_info(Cluster.known_part(body), remote_storage="", storage_problem="")
     return dataclasses.replace(view, cluster_id=claimed.cluster_id, slices=claimed.slices)
 
 
@@ -222,7 +223,9 @@ def load(state: ControllerState, store: SliceStore) -> None:
 
 
 def absorb(state: ControllerState, objects: ObjectStore, cluster: str) -> None:
-    """Let the state know the Topics and Brokers of the Cluster, and which Users there are."""
+    """Let the state know the Topics and Brokers of the Cluster, and which Users there are. Fields
+    that this version does not know keep none of them out: a term that never knew of a Topic would
+    tell brokers nothing of its partitions."""
     config = dict(state.cluster.config)
     for body in objects.of_kind(BROKER):
         if cluster_of(body) == cluster:
@@ -241,6 +244,7 @@ def absorb(state: ControllerState, objects: ObjectStore, cluster: str) -> None:
 
 def _absorb_broker(state: ControllerState, body: Json) -> None:
     """The oldest Broker of a node id counts."""
+    body = Broker.known_part(body)
     node_id = int(body["spec"]["nodeId"])
     rows = [row for key in state.keys_on(node_id) if (row := state.row(key)) is not None]
     fenced = fenced_at_take_over(node_id, stored_fenced(parse_broker(body)), rows)
@@ -250,18 +254,28 @@ def _absorb_broker(state: ControllerState, body: Json) -> None:
         state.put_broker(broker)
 
 
-async def claim(state: ControllerState, store: SliceStore) -> None:
+async def claim(state: ControllerState, store: SliceStore) -> int:
     """Write our epoch into every slice; where another writer was quicker, what it wrote is taken
-    in and written again under our epoch."""
+    in and written again under our epoch. The last commit of those before us: ours go on from there,
+    and would pass for one that is missing, of which a broker was told."""
+    written = state.landed
     left = {write.index for write in take_over(state)}
     for _ in range(CLAIM_ROUNDS_MAX):
         writes = [write for write in take_over(state) if write.index in left]
         outcomes = await store.write_all(state, writes)
         left = {index for index, took_effect in outcomes.items() if not took_effect}
         if not left:
-            return
+            return written
+        theirs = (payload for index, payload in store.payloads() if index in left)
+        commits = (int(each["commit"]) for each in theirs if not _is_ours(each, state))
+        written = max((written, *commits))
     raise SlicesUnusable(
         "SlicesContended",
         f"another writer keeps changing {len(left)} slices: find out who it is "
         "(metadata.managedFields), and stop it",
     )
+
+
+def _is_ours(payload: Json, state: ControllerState) -> bool:
+    """An earlier try, which came late."""
+    return int(payload["controllerEpoch"]) == state.controller_epoch

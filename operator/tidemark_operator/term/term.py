@@ -19,8 +19,7 @@ from tidemark_operator.kube.kinds import (
     TOPIC,
     USER,
     WATCHED,
-    Json,
-    key_of,
+    Key,
 )
 from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.listener.server import ControlServer
@@ -81,9 +80,10 @@ class Term:
         self._pacemaker = Pacemaker(services, questions, leads=leads)
 
     def end(self, why: TermEnded) -> None:
-        """End the term; the first reason counts."""
+        """End the term; the first reason counts. It hears of nothing more."""
         if not self._ending.done():
             self._ending.set_exception(why)
+            self.services.objects.listener = None
 
     async def run(self) -> None:
         """Serve until the term ends. Raises the reason, alone, not as a group."""
@@ -144,12 +144,9 @@ class Term:
     async def _until_ended(self) -> None:
         await self._ending
 
-    def deliver(self, body: Json, gone: bool) -> None:
-        """A watch brought an object: reconcile it if it is news."""
-        services, key = self.services, key_of(body)
-        news = services.objects.remove(body) if gone else services.objects.put(body)
-        if not news:
-            return
+    def deliver(self, key: Key, gone: bool) -> None:
+        """There is news of an object: it is reconciled."""
+        services = self.services
         services.queue.add(key)
         if gone and key == services.cluster_key:
             self.end(TermEnded("the Cluster is gone"))

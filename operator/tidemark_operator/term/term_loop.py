@@ -30,7 +30,7 @@ from tidemark_operator.health import Echoes, Pulse
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError, NotFound
 from tidemark_operator.kube.informer import Informer
-from tidemark_operator.kube.kinds import CLUSTER, MANY, USER, Json, Key, Kind
+from tidemark_operator.kube.kinds import CLUSTER, MANY, USER, Json, Key, Kind, key_of
 from tidemark_operator.leadership.lease_kept import keep_lease, let_lease_go
 from tidemark_operator.leadership.terms import (
     EpochsExhausted,
@@ -82,7 +82,9 @@ class TermLoop:
         requests: BrokerRequests,
         own_leaf: OwnLeaf,
         keeper_of: Callable[[KubeApi], Keeper],
+        rewatch: Callable[[], None] = lambda: None,
     ) -> None:
+        """``rewatch``: have kopf's watches begin anew."""
         self._settings = settings
         self._identity = identity
         self._metrics = metrics
@@ -90,7 +92,8 @@ class TermLoop:
         self._requests = requests
         self._own_leaf = own_leaf
         self._keeper_of = keeper_of
-        self._objects = ObjectStore()
+        self._objects = ObjectStore(self._put_back)
+        self._rewatch = rewatch
         self._last_pass = LastPass()
         self._echoes = Echoes(time.monotonic)
         self._without_term_since_s = time.monotonic()
@@ -127,7 +130,8 @@ class TermLoop:
     def brought(self, body: Json, gone: bool) -> None:
         """A watch has brought an object."""
         self._echoes.heard(str(body.get("kind")))
-        self._take(body, gone)
+        put = self._objects.remove if gone else self._objects.put
+        self._take(body, lambda: put(body), gone=gone)
 
     def asking(self, kind: Kind) -> int:
         """All objects of a kind are asked for: that a watch goes on from there is awaited."""
@@ -138,9 +142,9 @@ class TermLoop:
         """They come."""
         self._objects.listing(kind, version, known)
 
-    def found(self, body: Json) -> None:
+    def found(self, kind: Kind, body: Json, version: int) -> None:
         """An object stands in a list. That its watch lives it does not tell."""
-        self._take(body, gone=False)
+        self._take(body, lambda: self._objects.found(kind, body, version))
 
     def listed(self, kind: Kind, present: set[Key], version: int) -> None:
         """These were all, and a watch tells what happens from then on: nothing from before that is
@@ -150,21 +154,25 @@ class TermLoop:
             if self._term is not None:
                 self._term.services.queue.add(key)
 
-    def _take(self, body: Json, gone: bool) -> None:
+    def _take(self, body: Json, put: Callable[[], bool], *, gone: bool = False) -> None:
         """One that nobody understands keeps no other from being taken in."""
         try:
-            self._take_in(body, gone)
+            if put() and self._term is not None:
+                self._term.deliver(key_of(body), gone)
         except Exception:
             meta = body.get("metadata")
             logger.exception("a %s cannot be taken in: %.200s", body.get("kind"), meta)
 
-    def _take_in(self, body: Json, gone: bool) -> None:
+    def _put_back(self, sign: str) -> None:
+        """The API's data was put back to what it was: all that was decided since is in doubt. What
+        the watches tell is of a time that is over. Whoever does not lead need not mind: brokers
+        tell the one that does."""
+        logger.warning("the API's data was put back: %s", sign)
+        self._rewatch()
+        if self._leading.is_set():
+            self._behind = True
         if self._term is not None:
-            self._term.deliver(body, gone)
-        elif gone:
-            self._objects.remove(body)
-        else:
-            self._objects.put(body)
+            self._term.end(SlicesBehind(f"the API's data was put back: {sign}"))
 
     def measure(self) -> None:
         """Bring the gauges up to date, as far as there is a term."""
@@ -229,14 +237,16 @@ class TermLoop:
         if await bury(api, self._settings.namespace, cluster):
             self._excuse = f"Cluster {cluster} is being deleted: finalizers of others hold it"
             return
-        began_s = self._echoes.begins()
+        began_s, behind = self._echoes.begins(), self._behind
         taken = await TakeOver(
             api=api,
             namespace=self._settings.namespace,
             identity=self._identity,
             leads=self._leads,
             objects=self._objects,
-        ).run(cluster, self._floor, behind=self._behind)
+        ).run(cluster, self._floor, behind=behind)
+        if self._behind and not behind:
+            raise SlicesBehind("the API's data was put back during the take-over")
         self._behind = False
         self._echoes.wrote(CLUSTER.kind, began_s)  # the epoch: so a watch that never began is seen
         await keep_lease(api, self._settings.namespace, self._settings.lease_name)

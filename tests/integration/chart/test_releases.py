@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -159,3 +161,47 @@ def test_what_kafka_clients_have_set_is_not_overwritten_without_a_word(
     helm.run(*upgrade, values=ON_S3)
     config = kubernetes.get(namespace, "clusters.tidemark.dev/tidemark")["spec"]["config"]
     assert config == spec["config"] | theirs["spec"]["config"]
+
+
+class Kubelet:
+    """Says of the pod of ``helm test`` how it ended, as the one that ran it would."""
+
+    def __init__(self, kubernetes: Kubernetes, namespace: str) -> None:
+        self._kubernetes = kubernetes
+        self._namespace = namespace
+
+    def ends(self, phase: str) -> None:
+        """Wait for a pod that has not ended, and end it."""
+        deadline_s = time.monotonic() + 60
+        while not self._pending():
+            assert time.monotonic() < deadline_s, "helm test has made no pod"
+            time.sleep(0.1)
+        status = json.dumps({"status": {"phase": phase}})
+        patch = ("patch", "pod", "tidemark-test", "--subresource=status", "-p", status)
+        self._kubernetes.run("-n", self._namespace, *patch)
+
+    def _pending(self) -> bool:
+        try:
+            pod = self._kubernetes.get(self._namespace, "pod/tidemark-test")
+        except KubectlRefused:
+            return False
+        return bool(pod["status"]["phase"] == "Pending")
+
+
+def test_helm_test_leaves_nothing_but_a_pod_that_failed(helm: Helm, kubernetes: Kubernetes) -> None:
+    namespace = kubernetes.namespace()
+    install(helm, namespace)
+    kinds = "pods,serviceaccounts,roles,rolebindings,networkpolicies"
+    before = kubernetes.names(namespace, kinds)
+    kubelet = Kubelet(kubernetes, namespace)
+    test = ("test", "tidemark", "--namespace", namespace)
+    with ThreadPoolExecutor(1) as pool:
+        failing = pool.submit(helm.run, *test)
+        kubelet.ends("Failed")
+        with pytest.raises(HelmRefused, match="tidemark-test"):
+            failing.result()
+        assert set(kubernetes.names(namespace, kinds)) - set(before) == {"pod/tidemark-test"}
+        passing = pool.submit(helm.run, *test)
+        kubelet.ends("Succeeded")
+        assert "Phase:          Succeeded" in passing.result()
+    assert kubernetes.names(namespace, kinds) == before

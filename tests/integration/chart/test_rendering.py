@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from e2e.pods import readme
 from tests.chart_pods import entries_of, objects_of, operator_settings
 from tests.helm import CHART, Helm, HelmRefused, named, of_kind
 from tests.integration.chart.kubernetes import KubectlRefused, Kubernetes
@@ -15,6 +16,7 @@ from tests.monitoring.rules import groups
 from tidemark.configuration.table import unread_in_broker_file
 from tidemark.metrics.dashboards import render_all
 from tidemark_broker.config import parse
+from tidemark_operator import check
 from tidemark_operator.resources.broker import parse_broker
 from tidemark_operator.resources.cluster import parse_cluster
 from tidemark_operator.settings import Address
@@ -94,6 +96,7 @@ COUNTED = ON_S3 | {
 }
 VALUES = {
     "defaults": {},
+    "the README's": readme.values(),
     "on S3": ON_S3,
     "in pods": IN_PODS,
     "in pods by their number": COUNTED,
@@ -158,6 +161,74 @@ def test_the_api_server_takes_it_and_its_pods_are_restricted(
         with pytest.raises(KubectlRefused, match="violates PodSecurity"):
             kubernetes.create(pod, "--dry-run=server")
     helm.run("uninstall", "tidemark", "--namespace", namespace)
+
+
+@each_values
+def test_what_helm_test_makes_goes_with_it_and_looks_at_the_pods_of_the_release(
+    values: dict[str, Any], tmp_path: Path
+) -> None:
+    """Each policy lets its pod in, and nothing else, where the release's own may not."""
+    hooks = Helm(tmp_path).template_of_test(CHART, values, namespace="home")
+    objects = Helm(tmp_path).template(CHART, values, namespace="home")
+    pod = hooks[-1]
+    assert [body["kind"] for body in hooks].count("Pod") == 1
+    for body in hooks:
+        policy = body["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
+        assert policy == "before-hook-creation,hook-succeeded"
+    labels = pod["metadata"]["labels"].items()
+    for policy in of_kind(hooks, "NetworkPolicy"):
+        for rule in policy["spec"]["ingress"]:
+            (peer,) = rule["from"]
+            assert peer["podSelector"]["matchLabels"].items() <= labels
+    # No Service, budget or policy of the release takes the pod for one of its own.
+    for body in objects:
+        for name in ("selector", "podSelector"):
+            wanted = body.get("spec", {}).get(name) if body["kind"] != "StatefulSet" else None
+            if wanted:
+                assert not wanted.get("matchLabels", wanted).items() <= labels, body["kind"]
+    (container,) = pod["spec"]["containers"]
+    (operator,) = named(objects, "StatefulSet", "tidemark-operator")["spec"]["template"]["spec"][
+        "containers"
+    ]
+    assert container["image"] == operator["image"]
+    assert container["command"] == ["python3", "-m", "tidemark_operator.check"]
+    told = [each.what for each in check.checks(container["args"])[0]]
+    replicas = values.get("operator", {}).get("replicas", 2)
+    assert len([what for what in told if "/healthz" in what]) == replicas
+    in_pods = values.get("brokerPods", {})
+    assert any("9092" in what for what in told) == bool(in_pods)
+    brokers = 3 if in_pods else 0
+    assert f"Cluster home/tidemark is Ready with {brokers} brokers" in told
+
+
+#: What the account of the pod of `helm test` is asked for, and whether it may.
+RIGHTS = {
+    ("get", "clusters.tidemark.dev/tidemark"): "yes",
+    ("get", "clusters.tidemark.dev/another"): "no",
+    ("list", "clusters.tidemark.dev"): "no",
+    ("patch", "clusters.tidemark.dev/tidemark"): "no",
+    ("get", "secrets"): "no",
+}
+
+
+@pytest.mark.usefixtures("base")
+def test_the_pod_of_helm_test_is_restricted_and_may_read_its_cluster_and_nothing_else(
+    helm: Helm, kubernetes: Kubernetes
+) -> None:
+    namespace = kubernetes.namespace()
+    *others, pod = helm.template_of_test(CHART, EVERYTHING, namespace=namespace)
+    kubernetes.create({"apiVersion": "v1", "kind": "List", "items": others})
+    kubernetes.create(pod, "--dry-run=server")
+    del pod["spec"]["containers"][0]["securityContext"]
+    with pytest.raises(KubectlRefused, match="violates PodSecurity"):
+        kubernetes.create(pod, "--dry-run=server")
+    account = f"--as=system:serviceaccount:{namespace}:tidemark-test"
+    for (verb, what), answer in RIGHTS.items():
+        try:
+            told = kubernetes.run("-n", namespace, "auth", "can-i", verb, what, account)
+        except KubectlRefused:  # "no" is an exit status, too
+            told = "no"
+        assert told.strip() == answer, (verb, what)
 
 
 def _pod(kubernetes: Kubernetes, namespace: str, workload: str) -> dict[str, Any]:

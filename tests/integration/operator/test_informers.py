@@ -30,7 +30,7 @@ class Followed:
 
     def listing(self, kind: Kind, version: int, known: int) -> None: ...
 
-    def found(self, body: Json) -> None:
+    def found(self, kind: Kind, body: Json, version: int) -> None:
         self.bodies[body["metadata"]["name"]] = body
 
     def brought(self, body: Json, gone: bool) -> None:

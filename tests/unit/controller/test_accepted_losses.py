@@ -16,6 +16,7 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark.annotations import ACCEPT_COPY, ACCEPT_LOST_DIRECTORY
+from tidemark.ids import id_text
 from tidemark_operator.controller import accepted_losses, registration
 from tidemark_operator.controller.accepted_losses import Copy, offer_text
 from tidemark_operator.controller.model import LogEnd, LogReport
@@ -23,6 +24,7 @@ from tidemark_operator.controller.status import StatusResult
 from tidemark_operator.controller.status.conditions import MESSAGE_CHARS_MAX
 from tidemark_operator.controller.status.offline import no_leader
 
+ID = id_text(numbered_uuid(1))
 MIN_2 = {"min.insync.replicas": "2"}
 
 
@@ -66,7 +68,7 @@ def test_the_message_names_the_copy_that_loses_least_and_taking_it_at_its_word_e
     report_log(world, 2, 4, 700)
     assert world.row().leader == -1
     offered = _offer(world.reconcile())
-    assert offered == f"0=2@{world.row().leader_epoch}:700"
+    assert offered == f"{ID}/0=2@{world.row().leader_epoch}:700"
     _asks(world, offered)
     result = world.reconcile()
     (record,) = result.status["accepted"]  # type: ignore[misc]
@@ -90,8 +92,16 @@ def test_what_is_accepted_is_told() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    ["0=2@{epoch}:701", "0=2@{before}:700", "0=1@{epoch}:700", "1=2@{epoch}:700", "all"],
-    ids=["offset", "epoch", "broker", "partition", "nonsense"],
+    [
+        ID + "/0=2@{epoch}:701",
+        ID + "/0=2@{before}:700",
+        ID + "/0=1@{epoch}:700",
+        ID + "/1=2@{epoch}:700",
+        id_text(numbered_uuid(2)) + "/0=2@{epoch}:700",
+        "0=2@{epoch}:700",
+        "all",
+    ],
+    ids=["offset", "epoch", "broker", "partition", "another life", "no life", "nonsense"],
 )
 def test_what_is_not_there_is_refused_with_what_is(wrong: str) -> None:
     world = _lost()
@@ -100,7 +110,7 @@ def test_what_is_not_there_is_refused_with_what_is(wrong: str) -> None:
     _asks(world, wrong.format(epoch=epoch, before=epoch - 1))
     message = messages(world.reconcile())["Ready"]
     assert "which is not what is there" in message
-    assert f"{ACCEPT_COPY}: 0=2@{epoch}:700" in message
+    assert f"{ACCEPT_COPY}: {ID}/0=2@{epoch}:700" in message
     world.reconcile()
     assert world.row().leader == -1
 
@@ -152,7 +162,7 @@ def test_what_is_offered_of_many_partitions_is_not_cut_off(reason: str) -> None:
     for message in [text, *(each.message for each in conditions[:1])]:
         offered = message.rpartition(f"{ACCEPT_COPY}: ")[2].split(" ")[0]
         assert len(message) <= MESSAGE_CHARS_MAX
-        assert 1 < len(accepted_losses.parse_copies(offered)) < 40
+        assert 1 < len(accepted_losses.parse_copies(offered, numbered_uuid(1))) < 40
         assert "more follow" in message
 
 
@@ -188,7 +198,7 @@ def test_a_copy_is_accepted_where_an_election_waits_for_another() -> None:
     result = world.reconcile()
     assert ready(result)["Ready"] == ("False", "ElectionWaits")
     offered = _offer(result)
-    assert offered == "0=1@4:600"
+    assert offered == f"{ID}/0=1@4:600"
     _asks(world, offered)
     world.reconcile()
     world.reconcile()
@@ -196,7 +206,7 @@ def test_a_copy_is_accepted_where_an_election_waits_for_another() -> None:
 
 
 def test_several_partitions_are_accepted_with_one_value() -> None:
-    assert accepted_losses.parse_copies("0=2@5:700, 3=1@6:0;x") == [
+    assert accepted_losses.parse_copies(f"{ID}/0=2@5:700, 3=1@6:0;x", numbered_uuid(1)) == [
         Copy(0, 2, 5, 700),
         Copy(3, 1, 6, 0),
     ]

@@ -532,6 +532,60 @@ def test_a_topic_whose_status_is_lost_is_itself_with_its_tiering() -> None:
     assert world.row().last_known_elr == (1, 2)
 
 
+def test_a_paused_topic_is_rebuilt_and_led_and_its_spec_is_not_carried_out() -> None:
+    world = _lost(paused=True, partitions=4, config={"min.insync.replicas": "2"})
+    for node_id in (1, 2):
+        reports(world, node_id, _told(1, 2, 3))
+    result = world.reconcile(brokers_hear=False)
+    assert "brokers 3 have not reported: start them" in messages(result)["Reconciling"]
+    assert ready(result)["Reconciling"] == ("False", "Paused")
+    reports(world, 3, _told(1, 2, 3))
+    world.decide()
+    for node_id in (1, 2, 3):
+        report_log(world, node_id, 5, 100)
+    (made,) = world.state.all_rows()
+    assert made.replicas == (1, 2, 3)
+    assert made.leader in (1, 2, 3)
+    result = world.reconcile()
+    assert "have not reported" not in messages(result)["Reconciling"]
+    assert result.status["partitionsPlaced"] == 1
+
+
+def test_whoever_a_paused_topic_waits_for_is_given_up_as_any_other() -> None:
+    world = _two_of_three()
+    world.state.put_topic(dataclasses.replace(world.view(), paused=True))
+    offered = messages(world.reconcile(brokers_hear=False))["Reconciling"]
+    _asks(world, offered.rpartition(": ")[2])
+    assert "accepted" in world.reconcile(brokers_hear=False).status
+    world.decide()
+    assert world.row().last_known_elr == (1, 2)
+
+
+def test_a_paused_topic_whose_status_is_lost_is_itself_again() -> None:
+    paused = topic(replication_factor=2, paused=True)
+    world = World(brokers=[broker(1), broker(2)], topics=[paused], view=_view())
+    disabled = {"tiering_state": int(TieringState.DISABLED), "tiered_epoch": 3}
+    for node_id in (1, 2):
+        reports(world, node_id, _told(1, 2), **disabled)
+    status = world.reconcile(brokers_hear=False).status
+    assert (status["topicId"], status["partitionsPlaced"]) == (id_text(numbered_uuid(1)), 1)
+    assert status["tiering"]["epoch"] == 3  # type: ignore[index]
+    world.decide()
+    assert world.row().last_known_elr == (1, 2)
+
+
+def test_a_paused_topic_of_which_rows_are_left_says_so_in_its_status() -> None:
+    """Else nobody would be told of them: a slice alone is no evidence."""
+    world = World(
+        brokers=[broker(1)],
+        topics=[topic(paused=True, config={"retention.ms": "5"})],
+        rows=[row((1,))],
+    )
+    status = world.reconcile().status
+    assert (status["topicId"], status["partitionsPlaced"]) == (id_text(numbered_uuid(1)), 1)
+    assert status["heldConfig"] == {"retention.ms": "5"}
+
+
 def test_a_tiered_epoch_that_brokers_were_told_never_goes_back() -> None:
     world = _behind(row((1, 2), leader_epoch=5, partition_epoch=3))
     reports(world, 1, _told(1, 2), tiering_state=int(TieringState.DISABLING), tiered_epoch=4)

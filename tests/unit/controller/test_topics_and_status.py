@@ -321,8 +321,15 @@ def test_what_is_refused_of_a_configuration_has_its_own_reason() -> None:
 
 
 def test_rows_that_were_placed_and_are_lost_are_not_made_again() -> None:
-    world = World(brokers=_brokers(1, 2, 3), topics=[topic(partitions_placed=1)])
-    assert "PartitionSlice" in _refused(world, 1, "Rebuilding")
+    placed = topic(partitions_placed=1, topic_id=numbered_uuid(1))
+    world = World(brokers=_brokers(1, 2, 3), topics=[placed])
+    (told,) = world.decide().events
+    assert told.reason == "Rebuilding"
+    result = world.reconcile(brokers_hear=False)
+    assert _main(result) == ("False", "True", "False"), "it goes on once brokers have reported"
+    assert "PartitionSlice" in messages(result)["Reconciling"]
+    assert not world.decide().events, "it is told once"
+    assert not list(world.state.all_rows())
 
 
 def test_a_changed_replication_factor_is_under_way_and_the_topic_serves() -> None:
@@ -441,7 +448,7 @@ def test_partitions_that_are_lost_stop_no_disablement_of_the_others() -> None:
     world.state.remove_row((numbered_uuid(1), 1))
     _edited(world, tiering_spec=TieringSpec())
     result = world.reconcile()
-    assert ready(result)["Stalled"] == ("True", "Rebuilding")
+    assert ready(result)["Reconciling"] == ("True", "Rebuilding")
     assert world.view().tiering.state is TieringState.DISABLING
     assert (numbered_uuid(1), 1) not in {made.key for made in world.state.all_rows()}
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from e2e.pods.providers import CannotRun, Machine, choose
+from e2e.pods.not_here import CannotRun, NotHere
+from e2e.pods.providers import Machine, choose
 
 BARE = Machine(system="linux", root=False, debian=False, programs=frozenset(), docker_answers=False)
 DEBIAN = replace(BARE, root=True, debian=True)
@@ -38,10 +39,17 @@ def test_kind_is_taken_where_it_works_else_a_node(
         ("", replace(BARE, root=True), "node: .*Debian's packages"),
         ("node", LAPTOP, "PROVIDER=node: it needs Linux"),
         ("kind", DEBIAN, "PROVIDER=kind: kind and docker must be installed"),
-        ("minikube", DEBIAN, "one of kind, node"),
     ],
-    ids=["nothing", "another-linux", "node-on-a-laptop", "kind-on-debian", "unknown"],
+    ids=["nothing", "another-linux", "node-on-a-laptop", "kind-on-debian"],
 )
-def test_what_cannot_be_is_said_with_what_to_do(wanted: str, machine: Machine, told: str) -> None:
-    with pytest.raises(CannotRun, match=told):
+def test_what_cannot_be_here_is_said_with_what_to_do(
+    wanted: str, machine: Machine, told: str
+) -> None:
+    with pytest.raises(NotHere, match=told):
         choose(wanted, machine)
+
+
+def test_an_unknown_provider_is_no_fault_of_the_machine() -> None:
+    with pytest.raises(CannotRun, match="one of kind, node") as refused:
+        choose("minikube", DEBIAN)
+    assert not isinstance(refused.value, NotHere)

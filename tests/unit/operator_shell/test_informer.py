@@ -35,7 +35,7 @@ class Told:
 
     def listing(self, kind: Kind, version: int, known: int) -> None: ...
 
-    def found(self, body: Json) -> None:
+    def found(self, kind: Kind, body: Json, version: int) -> None:
         self.words.append(f"found {body['metadata']['name']}")
 
     def brought(self, body: Json, gone: bool) -> None:

@@ -2,13 +2,16 @@
 
 from typing import Any
 
+import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.unit.operator_shell.shell_world import ShellWorld
 from tidemark_operator.controller.broker_calls import ReplicaLogAnswer, ReplicaLogsAnswer
 from tidemark_operator.controller.model import LogEnd, PartitionRow
+from tidemark_operator.kube.errors import Conflict
 from tidemark_operator.kube.kinds import TOPIC
 from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.slices import committer
 
 BOTH = {1: 900, 2: 1000}
 
@@ -92,6 +95,19 @@ async def test_a_storage_that_refuses_is_asked_again() -> None:
         assert world.row.leader == -1
         world.ends[2] = 1000
         assert await world.ask() == [2]
+        assert world.row.leader == 2
+
+
+async def test_an_election_that_could_not_be_stored_is_decided_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody answers a second time."""
+    monkeypatch.setattr(committer, "AGAIN_S", 0)
+    async with power_cut(BOTH).term() as world:
+        await world.begin()
+        modified = Conflict(409, "modified")
+        world.api.fail("replace PartitionSlice", modified, times=committer.RETAKEN_MAX)
+        assert await world.ask() == [1, 2]
         assert world.row.leader == 2
 
 

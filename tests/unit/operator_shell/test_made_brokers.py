@@ -13,7 +13,7 @@ from tests.unit.operator_shell.shell_world import NAMESPACE, ShellWorld
 from tests.unit.pods.pod_values import POD
 from tidemark_operator.controller.status import cluster_status
 from tidemark_operator.kube.errors import FieldConflict, Forbidden, Invalid, KubeError
-from tidemark_operator.kube.kinds import CLUSTER, Json, Kind
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, Json, Kind
 from tidemark_operator.reconcile.made_brokers import CHECK_S, REFUSED_S, MadeBrokers
 
 MAIN = ShellWorld.key(CLUSTER, "main")
@@ -91,3 +91,24 @@ async def test_at_rest_nothing_is_written(world: ShellWorld) -> None:
         await keeper.keep(MAIN, body)
     assert len(api.applied) == before
     assert {each["metadata"]["namespace"] for each in keeper._brokers(MAIN)} == {NAMESPACE}
+
+
+async def test_a_broker_that_a_newer_version_has_written_is_set_back_and_stops_nothing(
+    world: ShellWorld,
+) -> None:
+    """After a rollback the Cluster is this version's again, and its Brokers are not yet."""
+    api = AppliesApi()
+    keeper, body = brokers_of(world, api), world.known(CLUSTER, "main")
+    await keeper.keep(MAIN, body)
+    newer = copy.deepcopy(world.known(BROKER, "broker-1"))
+    newer["spec"]["pod"]["later"] = True
+    newer["metadata"]["resourceVersion"] = "2"
+    world.services.objects.put(newer)
+    api.applied.clear()
+    api.refuses["broker-1"] = Forbidden(403, "quota")
+    keeper = brokers_of(world, api)
+    await keeper.keep(MAIN, body)
+    assert api.applied == ["main-bootstrap", "main-brokers"]
+    del api.refuses["broker-1"]
+    await keeper.keep(MAIN, body)
+    assert "broker-1" in api.applied

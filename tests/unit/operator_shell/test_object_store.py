@@ -101,3 +101,39 @@ def test_a_list_that_is_older_than_what_came_meanwhile_puts_nothing_back() -> No
     store.listing(TOPIC, 85, known)
     assert not store.put(_body("one", 80))
     assert store.keep(TOPIC, set(), 85) == []
+
+
+def test_versions_that_were_raised_hide_no_backup() -> None:
+    """Who restores etcd may raise the versions that come next, so that every watch begins anew: the
+    list is newer than all that is known, and what stands in it older."""
+    signs: list[str] = []
+    store = ObjectStore(signs.append)
+    store.put(_body("one", 80))
+    store.listing(TOPIC, 1_000, store.reached(TOPIC))
+    assert store.found(TOPIC, _body("one", 70), 1_000)
+    assert signs == ["topics Topic ns/t is what it was before 80"]
+    assert not store.found(TOPIC, _body("one", 70), 1_000)
+    assert len(signs) == 1, "it is told once"
+
+
+def test_a_late_list_is_no_backup() -> None:
+    """An own write was quicker than the list's next page."""
+    signs: list[str] = []
+    store = ObjectStore(signs.append)
+    store.listing(TOPIC, 85, store.reached(TOPIC))
+    store.put(_body("one", 90))
+    assert not store.found(TOPIC, _body("one", 80), 85)
+    assert signs == []
+
+
+def test_an_answer_that_is_older_than_what_was_known_is_of_another_history() -> None:
+    """As after a conflict. What came while it was asked for may well be newer."""
+    signs: list[str] = []
+    store = ObjectStore(signs.append)
+    store.put(_body("one", 80))
+    known = store.get(TOPIC.key("ns/t"))
+    store.put(_body("one", 81))
+    assert not store.read(TOPIC, _body("one", 80), known)
+    assert signs == []
+    assert store.read(TOPIC, _body("one", 80), store.get(TOPIC.key("ns/t")))
+    assert signs == ["topics Topic ns/t is what it was before 81"]

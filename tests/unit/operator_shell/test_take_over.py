@@ -1,6 +1,9 @@
 """Taking over on a fake API server: the epoch first, then every slice, before anything is
 decided."""
 
+import dataclasses
+import uuid
+
 import pytest
 
 from tests.unit.operator_shell.shell_world import ShellWorld
@@ -9,6 +12,7 @@ from tidemark_operator.kube.errors import Conflict, NotFound, Unavailable
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC, Json
 from tidemark_operator.leadership.terms import NotLeading
 from tidemark_operator.objects.conversions import cluster_id_of
+from tidemark_operator.reconcile.registrations import write_broker
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.resources.cluster import parse_cluster
 from tidemark_operator.resources.names import CLUSTER_FINALIZER
@@ -53,6 +57,38 @@ async def test_a_slice_that_an_older_controller_still_writes_is_claimed_again() 
     world.api.fail("replace PartitionSlice main-01", Conflict(409, "modified"), times=3)
     async with world.term():
         assert epochs(world) == {2}
+
+
+def commits(world: ShellWorld) -> list[int]:
+    return [body["commit"] for body in world.server.of_kind(PARTITION_SLICE)]
+
+
+async def test_a_claim_does_not_pass_for_the_last_commit_of_those_before() -> None:
+    """It has the number of the commit that a backup lacks, of which brokers were told."""
+    world = made()
+    async with world.term():
+        pass
+    before = max(commits(world))
+    async with world.term():
+        assert world.services.state.found == (1, before)
+        assert max(commits(world)) > before
+
+
+async def test_what_another_writes_during_the_claim_was_found() -> None:
+    world = made()
+    async with world.term():
+        pass
+    theirs = iter([max(commits(world)) + 7])
+
+    def write(call: str) -> None:
+        if call == "replace PartitionSlice main-05" and (commit := next(theirs, None)):
+            body = world.server.find(PARTITION_SLICE, "main-05")
+            world.server.replace("other", PARTITION_SLICE, {**(body or {}), "commit": commit})
+
+    world.api.before = write
+    before = max(commits(world))
+    async with world.term():
+        assert world.services.state.found == (1, before + 7)
 
 
 async def test_a_lost_slice_is_made_again_once_its_loss_stands_in_the_status() -> None:
@@ -133,6 +169,20 @@ async def test_what_is_no_valid_topic_is_left_out_and_keeps_nobody_from_leading(
     world.make_topic("good")
     async with world.term():
         assert set(world.services.state.topics) == {"ns/good"}
+
+
+async def test_fields_of_a_newer_version_keep_nobody_from_leading_or_coming_back() -> None:
+    """After a rollback: Brokers that the newer operator has made still have them."""
+    world = await placed()
+    for kind, name in ((CLUSTER, "main"), (BROKER, "broker-1"), (TOPIC, "t")):
+        world.edit(kind, name, later={"than": "this"})
+    async with world.term():
+        state = world.services.state
+        assert set(state.topics) == {"ns/t"}, "brokers are told of its partitions"
+        assert set(state.brokers) == {1}
+        back = dataclasses.replace(state.brokers[1], broker_epoch=99, incarnation_id=uuid.uuid4())
+        assert await write_broker(world.services, back)
+        assert world.status(BROKER, "broker-1")["brokerEpoch"] == 99
 
 
 def remade(world: ShellWorld, **annotations: str) -> str:

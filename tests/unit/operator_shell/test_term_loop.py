@@ -227,10 +227,52 @@ async def test_an_object_that_nobody_understands_keeps_no_other_from_being_taken
         shell.loop.arrived.append((body, False))
     shell.loop.drain()
     for body in ({"kind": "Topic", "metadata": None}, topic):
-        shell.loop.found(body)
+        shell.loop.found(TOPIC, body, 0)
     assert shell.loop._objects.keys(CLUSTER)
     assert shell.loop._objects.keys(TOPIC)
     assert caplog.text.count("cannot be taken in") == 2
+
+
+async def test_an_api_that_is_put_back_under_a_term_ends_it_and_all_is_rebuilt() -> None:
+    """What a list has that is older than all that was known reaches no decision of this term."""
+    shell = Shell()
+    shell.make_cluster()
+    topic = shell.make_topic("t")
+    leading = asyncio.create_task(shell.loop._try(shell.api, FakeServer(), NoEvents()))  # type: ignore[arg-type]
+    shell.loop.won()
+    async with asyncio.timeout(20):
+        while shell.loop._term is None:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0)
+    await many_turns()
+    state = shell.loop._term.services.state
+    known = shell.loop.asking(TOPIC)
+    shell.loop.listing(TOPIC, known - 1, known)
+    old = {**topic, "spec": {**topic["spec"], "partitions": 9}}
+    shell.loop.found(TOPIC, old, known - 1)
+    async with asyncio.timeout(20):
+        await leading
+    assert state.topics[f"{NAMESPACE}/t"].partitions == 1
+    assert shell.loop._behind, "and whoever takes over doubts every row"
+
+
+async def test_a_take_over_that_finds_the_api_put_back_begins_anew() -> None:
+    shell = Shell()
+    shell.make_cluster()
+    shell.make_topic("t")
+    shell.loop.won()
+    shell.loop.brought({**shell.make_broker(1), "kind": "Broker"}, False)
+    version, shell.server._version = shell.server._version, 3
+    assert version > 100
+    await shell.try_a_term()
+    assert "rebuilding" not in shell.status(CLUSTER, "main")
+    assert shell.loop._behind
+    leading = asyncio.create_task(shell.loop._try(shell.api, FakeServer(), NoEvents()))  # type: ignore[arg-type]
+    async with asyncio.timeout(20):
+        while shell.loop._term is None:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0)
+    assert shell.status(CLUSTER, "main")["rebuilding"]["reason"] == "SlicesBehind"
+    leading.cancel()
+    await asyncio.gather(leading, return_exceptions=True)
 
 
 async def test_what_was_deleted_while_its_watch_was_down_is_missed_in_the_list() -> None:

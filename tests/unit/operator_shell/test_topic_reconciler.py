@@ -2,16 +2,26 @@
 order."""
 
 import dataclasses
+import json
+import uuid
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
+from tidemark.annotations import RESTORE_FROM_TIER
+from tidemark.ids import id_text
+from tidemark.tier.config import from_json
+from tidemark.tier.open import open_tier
+from tidemark.tier.restoring import TierOrigin
+from tidemark.tier.topics import TopicObject
+from tidemark.tiering import Tiering, TieringState
 from tidemark_operator.controller import elections, first_status, snapshot
 from tidemark_operator.controller.first_status import PUT_OFF_MS
 from tidemark_operator.kube.errors import Conflict, Unavailable
 from tidemark_operator.kube.kinds import CLUSTER, PARTITION_SLICE, TOPIC
-from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.topics import LOOK_AGAIN_S, TopicReconciler
 from tidemark_operator.resources.names import TOPIC_FINALIZER, slice_name
 from tidemark_operator.slices import committer
 
@@ -170,6 +180,24 @@ async def test_a_change_of_configuration_is_told_once(world: ShellWorld) -> None
     assert world.status(TOPIC, "t")["observedGeneration"] == 2
 
 
+async def test_a_field_of_a_newer_version_is_told_and_the_rest_holds(world: ShellWorld) -> None:
+    world.make_topic()
+    reconciler = TopicReconciler(world.services)
+    await reconciler.reconcile(T)
+    world.edit(TOPIC, "t", later=1, config={"retention.ms": "1000"})
+    await reconciler.reconcile(T)
+    assert world.services.state.topics["ns/t"].config["retention.ms"] == "1000"
+    status, reason, message = world.condition(TOPIC, "t", "Stalled")
+    assert (status, reason) == ("True", "NotUnderstood")
+    assert "spec.later" in message
+    assert "upgrade the operator" in message
+    body = world.known(TOPIC, "t")
+    spec = {name: value for name, value in body["spec"].items() if name != "later"}
+    world.services.objects.put(world.server.replace("user", TOPIC, {**body, "spec": spec}))
+    await reconciler.reconcile(T)
+    assert world.condition(TOPIC, "t", "Stalled")[0] == "False"
+
+
 async def test_what_is_observed_is_what_was_decided(world: ShellWorld) -> None:
     """Also when the spec is edited, and its reconciling paused, before the status is written: by it
     others see what has been carried out (invariant 22)."""
@@ -305,3 +333,44 @@ async def test_a_paused_topic_that_is_deleted_says_what_its_deletion_waits_for(
     assert "remove the annotation tidemark.dev/paused" in message
     assert "the Topic's deletion waits for it" in message
     assert world.server.find(TOPIC, "t") is not None
+
+
+async def _restores(world: ShellWorld, folder: Path, topic_id: uuid.UUID) -> float | None:
+    """A Topic is made as ``tidemark restore`` makes it, and looked at; when it is looked at
+    again."""
+    state = world.services.state
+    text = json.dumps({"filesystem": {"path": str(folder)}})
+    state.cluster = dataclasses.replace(state.cluster, remote_storage=text)
+    origin = TierOrigin(
+        topic_id=topic_id, partitions=1, leader_epoch=4, tiering=Tiering(TieringState.ENABLED, 1)
+    )
+    spec = {"clusterRef": {"name": "main"}, "partitions": 1, "replicationFactor": 1}
+    world.make(TOPIC, "t", spec, metadata={"annotations": {RESTORE_FROM_TIER: origin.text()}})
+    return await TopicReconciler(world.services).reconcile(T)
+
+
+async def test_what_was_deleted_in_the_tier_is_not_restored_once_its_tombstones_are_collected(
+    world: ShellWorld, tmp_path: Path
+) -> None:
+    """A manifest that ``tidemark restore`` has annotated was kept, and is applied again."""
+    topic_id, cluster_id = uuid.uuid4(), world.services.state.cluster.cluster_id
+    folder = tmp_path / "tier"
+    folder.mkdir()
+    catalog = open_tier(from_json(json.dumps({"filesystem": {"path": str(folder)}}))).topics
+    catalog.bury(TopicObject(topic_id=topic_id, name="t", cluster_id=cluster_id, partitions=1))
+    await _restores(world, folder, topic_id)
+    _, reason, message = world.condition(TOPIC, "t", "Stalled")
+    assert reason == "AdoptionRefused"
+    assert "was deleted" in message
+    assert "topicId" not in world.status(TOPIC, "t")
+
+
+async def test_a_topic_is_restored_from_a_tier_that_answers(
+    world: ShellWorld, tmp_path: Path
+) -> None:
+    folder, topic_id = tmp_path / "tier", uuid.uuid4()
+    assert await _restores(world, folder, topic_id) == LOOK_AGAIN_S
+    assert "it is asked again" in world.condition(TOPIC, "t", "Stalled")[2]
+    folder.mkdir()
+    await TopicReconciler(world.services).reconcile(T)
+    assert world.status(TOPIC, "t")["topicId"] == id_text(topic_id)

@@ -47,8 +47,15 @@ def test_packages_are_a_set_of_the_lock_installed_by_hash(path: str) -> None:
     wanted = IMAGES[path][0]
     assert wanted in SETS
     assert "--hash=sha256:" in (FOLDER / wanted).read_text("utf-8")
-    (install,) = (rest for word, rest in instructions(path) if word == "RUN" and "pip" in rest)
-    assert {"--require-hashes", "--no-deps", "--only-binary=:all:"} <= set(json.loads(install))
+    installs = [
+        json.loads(rest) for word, rest in instructions(path) if word == "RUN" and '"pip"' in rest
+    ]
+    for install in installs:
+        assert {"--require-hashes", "--no-deps", "--only-binary=:all:"} <= set(install)
+    # What is built from its sources is built by what is pinned, too, not by what pip looks for.
+    built = [install for install in installs if any("--no-binary" in each for each in install)]
+    assert all("--no-build-isolation" in install for install in built)
+    assert len(installs) == 1 + len(built)
 
 
 @each_image
@@ -69,15 +76,43 @@ def test_bases_are_arguments(path: str) -> None:
     found = instructions(path)
     first = [word for word, _ in found].index("FROM")
     given = {rest.split("=")[0] for word, rest in found[:first] if word == "ARG"}
-    assert given == {"BASE", "RUNTIME"}
+    java = ["JAVA"] if path == "pipeline/Dockerfile" else []
+    assert given == {"BASE", "RUNTIME", *java}
     bases = [rest.split()[0] for word, rest in found if word == "FROM"]
-    assert bases == ["${BASE}", "${RUNTIME}"]
+    assert bases == [f"${{{name}}}" for name in (*java, "BASE", "RUNTIME")]
+
+
+#: What each has of its own; all else is said three times because each is built by itself.
+_OWN = (
+    "COPY",
+    "ENTRYPOINT",
+    "LABEL",
+    "ENV PYTHONPATH",
+    "kubernetes",
+    "rmtree",
+    "java",
+    "JAVA",
+    '"pip"',
+)
+
+
+def test_what_they_have_in_common_is_the_same_in_all() -> None:
+    def common(path: str) -> list[str]:
+        lines = [" ".join(each) for each in instructions(path)]
+        return [line for line in lines if not any(own in line for own in _OWN)]
+
+    (first, *others) = map(common, IMAGES)
+    assert len(first) > 8
+    assert all(other == first for other in others)
 
 
 def test_spark_has_what_it_needs_where_nothing_is_written_and_nobody_has_a_name() -> None:
     """Numba refuses to compile where it can keep nothing, and Hadoop to run for a nameless user."""
     found = instructions("pipeline/Dockerfile")
-    (environment,) = (rest for word, rest in found if word == "ENV" and "PYTHONPATH" in rest)
+    environment = dict(found)["ENV"]
     assert "NUMBA_CACHE_DIR=/tmp/" in environment
-    (added,) = (json.loads(rest) for word, rest in found if word == "RUN" and "useradd" in rest)
-    assert dict(found)["USER"].startswith(f"{added[added.index('--uid') + 1]}:")
+    (home,) = re.findall(r"JAVA_HOME=(\S+)", environment)
+    assert ("COPY", f"--from=java {home} {home}") in found
+    assert ("COPY", "--from=build /app/etc/passwd /etc/passwd") in found
+    lines = (ROOT / "pipeline/passwd").read_text("utf-8").splitlines()
+    assert dict(found)["USER"] in {":".join(line.split(":")[2:4]) for line in lines}

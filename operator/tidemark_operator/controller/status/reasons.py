@@ -126,7 +126,7 @@ TOPIC = (
     ),
     Reason(
         "Rebuilding",
-        "Ready=False, Stalled=True",
+        "Ready=False, Reconciling=True",
         "PartitionSlices are lost, or older than what brokers were told. The partitions are "
         "rebuilt from what brokers report; nothing is elected, made anew or deleted before.",
         "Start the brokers that the message names, or give up what only they have by "
@@ -813,7 +813,8 @@ FAILING = (
     Reason(
         "NotUnderstood",
         "Stalled=True",
-        "This version of the operator cannot read the object; what was decided before holds.",
+        "This version of the operator cannot read the object: what was decided before holds; or "
+        "it does not know a field of a Topic, and what else the Topic says holds.",
         "Correct what the message names, or upgrade the operator.",
     ),
     Reason(

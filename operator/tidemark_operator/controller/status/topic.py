@@ -132,13 +132,13 @@ def topic_status(
     now_ms: int,
 ) -> StatusResult:
     """The status after a decision whose rows are committed and applied to ``state``."""
-    if decision.paused:
-        return _paused(state, topic, now_ms)
     if decision.adopted is not None:
         adopted = decision.adopted
         topic = dataclasses.replace(
             topic, topic_id=adopted.topic_id, partitions_placed=adopted.partitions
         )
+    if decision.paused:
+        return _paused(state, topic, decision, now_ms)
     counted = counts(state, topic)
     conditions = _conditions(state, topic, decision, disablements, counted, now_ms)
     status: dict[str, object] = dict(topic.status)
@@ -146,8 +146,7 @@ def topic_status(
     status["observedGeneration"] = topic.generation
     status["controllerEpoch"] = state.controller_epoch
     if counted.rows or topic.topic_id is not None:
-        status["topicId"] = id_text(topic.id)
-        status["partitionsPlaced"] = max(topic.partitions_placed, partitions_in_rows(state, topic))
+        status |= _identity(state, topic)
         status["replicas"] = {
             "desired": counted.desired,
             "placed": counted.placed,
@@ -164,23 +163,28 @@ def topic_status(
     return StatusResult(status=status, sentence=_sentence(topic, conditions))
 
 
+def _identity(state: ControllerState, topic: TopicInfo) -> dict[str, object]:
+    """Which topic it is, and how many partitions it has: evidence beside the slices."""
+    placed = max(topic.partitions_placed, partitions_in_rows(state, topic))
+    return {"topicId": id_text(topic.id), "partitionsPlaced": placed}
+
+
 def _sentence(topic: TopicInfo, conditions: Sequence[Condition]) -> str:
     ready = conditions[0]
     return f"topic {topic.name}: {ready.message or ready.reason}"
 
 
-def _paused(state: ControllerState, topic: TopicInfo, now_ms: int) -> StatusResult:
-    """Ready stays as it was, with its generation; only Reconciling says that nothing goes on. The
-    configuration that the brokers have is kept, so that it holds over a change of controllers."""
-    text = "reconciling is paused: remove the annotation tidemark.dev/paused to go on"
+def _paused(
+    state: ControllerState, topic: TopicInfo, decision: TopicDecision, now_ms: int
+) -> StatusResult:
+    """Ready stays as it was, with its generation; only Reconciling says that nothing goes on, and
+    what of the topic is lost. The configuration that the brokers have is kept, so that it holds
+    over a change of controllers."""
     observed = topic.status.get("observedGeneration")
-    if topic.deletion_ms is not None:
-        text += ": the Topic's deletion waits for it"
-    elif isinstance(observed, int) and observed < topic.generation:
-        text += f"; generation {topic.generation} of the spec waits"
+    generation = observed if isinstance(observed, int) else 0
+    text = _paused_text(topic, decision, generation)
     paused = condition("Reconciling", False, "Paused", text)
     stalled = condition("Stalled", False, "Paused")
-    generation = observed if isinstance(observed, int) else 0
     rendered = render([paused, stalled], topic.status, generation=generation, now_ms=now_ms)
     new = {str(item["type"]): item for item in rendered}
     kept = topic.status.get("conditions")
@@ -194,9 +198,23 @@ def _paused(state: ControllerState, topic: TopicInfo, now_ms: int) -> StatusResu
         )
     status: dict[str, object] = {**topic.status, "conditions": [*merged, *new.values()]}
     status["controllerEpoch"] = state.controller_epoch
-    if topic.partitions_placed:
+    if topic.topic_id is not None or state.rows_of(topic.id):
+        status |= _identity(state, topic)
         status["heldConfig"] = dict(topic.config)
+    if decision.accepted:
+        status["accepted"] = recorded(topic.status, decision.accepted, now_ms=now_ms)
+    if decision.tiering_status.tiering.ever_tiered and "tiering" not in status:
+        status["tiering"] = _tiering(state, topic, decision.tiering_status)
     return StatusResult(status=status, sentence=f"topic {topic.name} is paused")
+
+
+def _paused_text(topic: TopicInfo, decision: TopicDecision, observed: int) -> str:
+    text = "reconciling is paused: remove the annotation tidemark.dev/paused to go on"
+    if topic.deletion_ms is not None:
+        text += ": the Topic's deletion waits for it"
+    elif 0 < observed < topic.generation:
+        text += f"; generation {topic.generation} of the spec waits"
+    return text if decision.blocker is None else f"{text}; {decision.blocker.message}"
 
 
 # ---------------------------------------------------------------- conditions
@@ -212,8 +230,10 @@ def _conditions(
 ) -> list[Condition]:
     main = _main(state, topic, decision, disablements, counted, now_ms)
     refused = decision.refused
-    if refused is not None and main[2].status != TRUE:  # whatever else is going on
-        main[2] = condition("Stalled", True, refused.reason, refused.message)
+    if refused is not None:  # whatever else is going on
+        place, name = (1, "Reconciling") if refused.goes_on else (2, "Stalled")
+        if main[place].status != TRUE:
+            main[place] = condition(name, True, refused.reason, refused.message)
     if decision.deletion is not None or not counted.rows:
         return main
     settled = _settled(state, topic, decision, disablements)
@@ -239,7 +259,13 @@ def _main(
         return summary(ready=False, reason="Adopting", message=text, reconciling=True)
     if decision.blocker is not None:
         blocker = decision.blocker
-        return summary(ready=False, reason=blocker.reason, message=blocker.message, stalled=True)
+        return summary(
+            ready=False,
+            reason=blocker.reason,
+            message=blocker.message,
+            reconciling=blocker.goes_on,
+            stalled=not blocker.goes_on,
+        )
     if decision.missing is not None:
         return _brokers_missing(decision, counted)
     if counted.rows < topic.partitions and decision.refused is None:

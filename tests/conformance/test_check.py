@@ -1,0 +1,40 @@
+"""What ``helm test`` runs, on real operators and brokers: it passes on a cluster that works, and
+names what does not answer."""
+
+import pytest
+from local_cluster import Cluster
+
+from tidemark_cli.ports import free_port
+from tidemark_operator import check
+
+
+def arguments(cluster: Cluster, bootstrap: str, *more: str) -> list[str]:
+    addresses = cluster.local.addresses()
+    return [
+        f"--kubeconfig={addresses.kubeconfig}",
+        f"--namespace={cluster.local.settings.namespace}",
+        f"--cluster={cluster.local.settings.cluster}",
+        f"--operator={addresses.metrics.removeprefix('http://').partition('/')[0]}",
+        f"--listener=PLAINTEXT://{bootstrap}",
+        "--brokers=3",
+        *more,
+    ]
+
+
+def test_a_cluster_that_works_passes(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    begin = cluster.bootstrap.split(",")[0]
+    assert check.main(arguments(cluster, begin)) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.partition(" ")[0] for line in said] == ["ok:"] * 3
+
+
+def test_what_does_not_answer_is_named(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    assert check.main(arguments(cluster, nobody, "--brokers=9", "--within-s=0")) == 1
+    operator, ready, listener = capsys.readouterr().out.splitlines()
+    assert operator.startswith("ok:")
+    assert ready.endswith("of 9 brokers are there")
+    assert listener.startswith("FAILED:")
+    assert nobody in listener

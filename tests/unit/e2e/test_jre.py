@@ -1,0 +1,31 @@
+"""A Java runtime is taken out of Debian's package with what its links mean."""
+
+from pathlib import Path
+
+from e2e.pods.jre import copy_without_links
+
+
+def test_links_are_replaced_by_what_they_mean_in_the_package(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    home = root / "usr/lib/jvm/java-17"
+    settings = root / "etc/java-17"
+    for folder in (home / "conf", home / "bin", settings / "security"):
+        folder.mkdir(parents=True)
+    (home / "bin/java").write_text("program")
+    (settings / "security/java.security").write_text("rules")
+    (home / "conf/security").symlink_to("/etc/java-17/security")
+    (home / "bin/javaw").symlink_to("java")
+    # Of another package.
+    (home / "cacerts").symlink_to("/etc/ssl/certs/java/cacerts")
+    copy_without_links(root, home, tmp_path / "taken")
+    taken = {
+        str(path.relative_to(tmp_path / "taken")): path.read_text()
+        for path in (tmp_path / "taken").rglob("*")
+        if path.is_file()
+    }
+    assert taken == {
+        "bin/java": "program",
+        "bin/javaw": "program",
+        "conf/security/java.security": "rules",
+    }
+    assert not any(path.is_symlink() for path in (tmp_path / "taken").rglob("*"))

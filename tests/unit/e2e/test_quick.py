@@ -1,0 +1,89 @@
+"""What CI makes of a run in pods: a machine that cannot is told apart from a product that fails."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from e2e.pods import not_here, quick
+from e2e.pods.chapters import chosen
+from e2e.pods.commands import CommandFailed
+from e2e.pods.judged import judged
+from e2e.pods.not_here import NotHere, of_the_machine
+from e2e.pods.progress import Failed, Progress
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict"),
+    [(0, 0), (1, 1), (2, 2), (130, 130), (not_here.STATUS, 0)],
+    ids=["passed", "failed", "not built", "out of time", "not possible here"],
+)
+def test_only_a_machine_that_cannot_is_no_failure(status: int, verdict: int) -> None:
+    assert quick.verdict(status) == verdict
+
+
+def test_why_it_is_not_possible_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    refused = CommandFailed("unshare: status 1\nunshare failed:\n  Operation not permitted\n")
+    with pytest.raises(NotHere) as raised, of_the_machine():
+        raise refused
+    assert not_here.tell(raised.value) == not_here.STATUS
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "NOT POSSIBLE HERE" in line
+    assert line.endswith("unshare: status 1 / unshare failed: / Operation not permitted")
+
+
+class Nowhere:
+    """A provider without a cluster."""
+
+    kubeconfig = Path("/nowhere")
+
+    def load(self, archives: object) -> None: ...
+
+    def kill(self, container_id: str) -> None: ...
+
+    def logs(self) -> list[Path]:
+        return []
+
+    def way_in(self) -> str:
+        return ""
+
+
+class Silent:
+    """Nobody answers its questions."""
+
+    def run(self, *arguments: str, timeout_s: float) -> str:
+        raise CommandFailed("no answer")
+
+
+def a_pod_fails() -> None:
+    raise Failed("pod minio: not within 240 s")
+
+
+def of_minio() -> None:
+    with of_the_machine():
+        a_pod_fails()
+
+
+@pytest.mark.parametrize(
+    ("tell", "status"),
+    [(a_pod_fails, 1), (of_minio, not_here.STATUS), (lambda: None, 0)],
+    ids=["ours", "nothing of ours", "none"],
+)
+def test_a_run_ends_by_whose_failure_it_is(
+    tell: Callable[[], None], status: int, tmp_path: Path
+) -> None:
+    progress = Progress()
+
+    def checked() -> None:
+        with progress.check("a step"):
+            tell()
+
+    found = judged(checked, progress, Nowhere(), Silent(), tmp_path / "kept")  # type: ignore[arg-type]
+    assert found == status
+
+
+def test_it_is_the_installation_and_the_tier() -> None:
+    """Whose first step is about the machine alone."""
+    install, tier = chosen(quick.CHAPTERS)
+    assert (install.name, tier.name) == quick.CHAPTERS
+    assert [step.ours for step in install.steps][:2] == [False, True]

@@ -1,0 +1,76 @@
+"""What ``helm test`` says of an installation that is not well, and when it gives up. The whole of
+it on real operators and brokers: ``tests/conformance/test_check.py``."""
+
+from typing import Any
+
+import pytest
+
+from tidemark_operator import check
+from tidemark_operator.settings import BadSettings
+
+READY = {"type": "Ready", "status": "True", "reason": "Ready", "observedGeneration": 2}
+
+
+def cluster(
+    *conditions: dict[str, Any], registered: int = 3, fenced: int = 0, generation: int = 2
+) -> dict[str, Any]:
+    status = {
+        "conditions": list(conditions),
+        "brokers": {"registered": registered, "fenced": fenced},
+    }
+    return {"metadata": {"generation": generation}, "status": status}
+
+
+NOT_READY = {
+    "type": "Ready",
+    "status": "False",
+    "reason": "TierUnavailable",
+    "message": "no bucket",
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (cluster(READY), ""),
+        (cluster(READY, registered=4), ""),
+        (cluster(READY, fenced=1), "2 of 3 brokers are there"),
+        (cluster(NOT_READY), "TierUnavailable: no bucket"),
+        (cluster(READY, generation=3), "the operator has not looked at its last change yet"),
+        (cluster(), "no operator has looked at it yet"),
+        ({"metadata": {"generation": 1}}, "no operator has looked at it yet"),
+    ],
+    ids=["ready", "more brokers", "fenced", "not ready", "changed since", "new", "without status"],
+)
+def test_a_cluster_is_ready_with_its_brokers_as_it_is_wanted_now(
+    body: dict[str, Any], told: str
+) -> None:
+    assert check.cluster_complaint(body, 3) == told
+
+
+def test_what_fails_is_told_of_each_and_one_time_is_for_all() -> None:
+    looked: list[str] = []
+
+    def never(name: str) -> check.Check:
+        return check.Check(name, lambda: looked.append(name) or "no")  # type: ignore[func-returns-value]
+
+    said: list[str] = []
+    held = check.run([never("one"), check.Check("two", str), never("three")], 0.0, said.append)
+    assert not held
+    assert said == ["FAILED: one: no", "ok: two", "FAILED: three: no"]
+    assert looked == ["one", "three"]
+
+
+def test_what_holds_later_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "PAUSE_S", 0.001)
+    answers = iter(["not yet", "not yet", ""])
+    said: list[str] = []
+    assert check.run([check.Check("it", lambda: next(answers))], 60.0, said.append)
+    assert said == ["ok: it"]
+
+
+@pytest.mark.parametrize("text", ["TLS://b:9092", "PLAINTEXT://b", "b:9092"])
+def test_a_listener_is_a_protocol_and_an_address(text: str) -> None:
+    with pytest.raises(BadSettings, match="write PROTOCOL://host:port"):
+        check.checks(["--namespace=n", "--cluster=c", f"--listener={text}"])
+    assert check.main(["--namespace=n", "--cluster=c", f"--listener={text}"]) == check.EXIT_USAGE
