@@ -136,7 +136,7 @@ async def test_a_stream_goes_on_where_it_was(broker: Broker, tmp_path: Path) -> 
 
     def run(start: Callable[[Any], StreamingQuery], **options: str) -> StreamingQuery:
         def keep(frame: DataFrame, number: int) -> None:
-            rows = values(frame.orderBy("offset").collect())
+            rows = sorted(values(frame.collect()))
             repeated = seen.setdefault(number, rows)
             assert repeated == rows
             if options.get("fails_at") == str(number):
@@ -154,8 +154,8 @@ async def test_a_stream_goes_on_where_it_was(broker: Broker, tmp_path: Path) -> 
     # What was to be read again is in the tier by now, and there is more.
     await moved(host)
     await host.produce(80)
-    query = await patiently(run, run_available, **limited)
-    assert max(progress.numInputRows for progress in query.recentProgress) == 50
+    await patiently(run, run_available, **limited)
+    assert max(map(len, seen.values())) == 50
     assert in_order(seen) == expected(0, 200)
 
     # The same with Spark's own trigger: all at once, of brokers and of the tier.
