@@ -10,7 +10,7 @@ SPARK  := $(VENV)/.spark
 ALL    := $(VENV)/.all
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo up spark test retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-scale bench-spark \
+.PHONY: demo up spark test retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-scale bench-install bench-spark \
   simulate fuzz histories release sbom pins crds argocd pages docs conformance compatibility
 .DEFAULT_GOAL := demo
 
@@ -58,6 +58,10 @@ e2e: $(ALL)
 # The part of it that CI runs, in minutes; a machine that runs no pods says why, and is no failure.
 e2e-quick: $(ALL)
 	@$(BIN)/python -m e2e.pods.quick
+
+# How soon brokers in pods serve, placeholders are filled and another operator leads, and how large the images are.
+bench-install: $(ALL)
+	@$(BIN)/python -m e2e.pods $(PROVIDER) speed
 
 # What failed in the last `make test`, once more, one test after the other, until one fails again.
 retest: $(ALL)

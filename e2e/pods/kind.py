@@ -29,8 +29,8 @@ class Kind:
             command = ["kind", "load", "image-archive", path, "--name", NAME]
             run(command, timeout_s=CREATE_TIMEOUT_S)
 
-    def kill(self, container_id: str) -> None:
-        ctr = ["ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL"]
+    def signal(self, container_id: str, name: str) -> None:
+        ctr = ["ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", name]
         run(["docker", "exec", NODE, *ctr, container_id])
 
     def way_in(self) -> str:

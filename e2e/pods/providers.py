@@ -78,8 +78,8 @@ class Provider(Protocol):
     def load(self, archives: Mapping[str, Path]) -> None:
         """Give the node the images: docker archives by name."""
 
-    def kill(self, container_id: str) -> None:
-        """``kill -9`` to the first process of a container."""
+    def signal(self, container_id: str, name: str) -> None:
+        """A signal (SIGKILL, SIGSTOP, ...) to the first process of a container."""
 
     def way_in(self) -> str:
         """The command, for who runs this, that begins with kubectl on this cluster."""

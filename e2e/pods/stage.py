@@ -13,7 +13,7 @@ from e2e.pods import objects
 from e2e.pods.images import Image
 from e2e.pods.kubernetes import Kubernetes, condition, not_ready, wait_for
 from e2e.pods.objects import NAMESPACE
-from e2e.pods.progress import Progress
+from e2e.pods.progress import Failed, Progress
 from e2e.pods.providers import Provider
 from tests.helm import CHART, Helm
 
@@ -150,13 +150,34 @@ class Stage:
 
     def kill(self, pod: str) -> None:
         """``kill -9`` to the first process of a pod's container, which cannot say goodbye."""
-        self.provider.kill(self.container(pod)["containerID"].rpartition("/")[2])
+        self.signal(pod, "SIGKILL")
+
+    def signal(self, pod: str, name: str) -> None:
+        """Send a signal to that process."""
+        self.provider.signal(self.container(pod)["containerID"].rpartition("/")[2], name)
 
     def metric(self, pod: str, name: str) -> float:
         """The sum of a metric's samples without labels, as the pod answers now."""
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}:8080/proxy/metrics"
         lines = self.kubernetes.run("get", "--raw", path).splitlines()
         return sum(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+
+    def restarted(self, pod: str, before: int) -> None:
+        """Wait for another container than that of so many restarts. Raises Failed."""
+        self.wait(
+            f"another container of {pod}",
+            lambda: (
+                "" if self.container(pod)["restartCount"] > before else "it is not started again"
+            ),
+        )
+
+    def leading_pod(self) -> str:
+        """The operator's pod that holds the Lease. Raises Failed."""
+        holder = self.leader()
+        for number in range(OPERATORS):
+            if holder.startswith(f"{OPERATOR}-{number}-"):
+                return f"{OPERATOR}-{number}"
+        raise Failed(f"the Lease names no pod of the operator: {holder!r}")
 
     def leader(self) -> str:
         """Who holds the operators' Lease; "" for nobody."""

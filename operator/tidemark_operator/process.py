@@ -65,6 +65,7 @@ class OperatorProcess:
             settings.lease_times,
             on_started=lambda: self._post(self._leader.won),
             on_stopped=lambda: self._post(self._leader.lost),
+            on_led=self._another_leads,
         )
         self._own_leaf = OwnLeaf(utc_now)
         self._watcher = Watcher(access, settings.namespace, self._deliver)
@@ -168,6 +169,10 @@ class OperatorProcess:
 
     async def _judge(self) -> Verdict:
         return verdict(self._leader.pulse(), self._settings.stand_still_s)
+
+    def _another_leads(self) -> None:
+        """Called in the elector's thread: brokers have a controller."""
+        self._server.knocks.forget()
 
     def _deliver(self, body: Json, gone: bool) -> None:
         """Called in kopf's thread: hand over, and wake the main loop once for many."""

@@ -48,7 +48,7 @@ class Settings:
     control: Address = Address(host="127.0.0.1", port=0)
     metrics: Address = Address(host="127.0.0.1", port=0)
     lease_name: str = "tidemark-operator"
-    lease_duration_s: float = 15.0
+    lease_duration_s: float = 10.0
     session_timeout_s: float = 9.0
     resync_s: float = 300.0
     stand_still_s: float = 120.0

@@ -245,6 +245,9 @@ class Connection:
         self.drop()
 
     async def close(self) -> None:
+        self.abort()
+
+    def abort(self) -> None:
         self.end_from(self.mine)
         for loop in (self.mine, self.theirs):
             held = self.network.connections.get(loop)

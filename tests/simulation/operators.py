@@ -25,6 +25,7 @@ from tidemark_operator.kube.kinds import MANY, WATCHED, Json, key_of
 from tidemark_operator.leadership.elector import Elector, LeaseName
 from tidemark_operator.listener.channel import Channel
 from tidemark_operator.listener.connection import Attached
+from tidemark_operator.listener.knocks import Knocks
 from tidemark_operator.listener.server import ControlServer, _Peer
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.settings import Settings
@@ -86,6 +87,7 @@ class _Listener(ControlServer):
         self._term = None
         self._channels: dict[int, Any] = {}
         self._cluster_id = lambda: CLUSTER_ID
+        self.knocks = Knocks()
 
     def _post(self, call: Any) -> None:
         call()
@@ -162,6 +164,7 @@ class OperatorProcess:
             SETTINGS.lease_times,
             on_started=self._won,
             on_stopped=self._lost,
+            on_led=self._led,
         )
         own_leaf: Any = _NoLeaf()
         self.leader = TermLoop(
@@ -195,6 +198,9 @@ class OperatorProcess:
 
     def _lost(self) -> None:
         self.leader.lost()
+
+    def _led(self) -> None:
+        self.listener.knocks.forget()
 
     def _watch(self, body: Json, gone: bool) -> None:
         """The watch brings it a little later, in order."""

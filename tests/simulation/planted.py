@@ -13,7 +13,7 @@ from unittest import mock
 
 from kio.schema.errors import ErrorCode
 
-from tests.simulation.cluster import BACKUPS, MOVES, Profile
+from tests.simulation.cluster import BACKUPS, MOVES, RESTORES, Profile
 from tidemark.tier import transitions
 from tidemark.tier.head import Head
 from tidemark_broker.log.retention import RetentionInput
@@ -423,6 +423,12 @@ BUGS: tuple[Bug, ...] = (
         replaced(
             "tidemark_operator.term.broker_requests.BrokerRequests._is_behind", lambda *_: False
         ),
+    ),
+    Bug(
+        "nobody notices that the API was put back",
+        RESTORES,
+        frozenset({"24", "1", "2", "convergence"}),
+        replaced("tidemark_operator.objects.store.ObjectStore._begin_anew", lambda *_: None),
     ),
     Bug(
         "a partition is rebuilt from the first report",

@@ -125,6 +125,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if not self._lost.done() and self._transport is not None:
             self._transport.abort()
 
+    def abort(self) -> None:
+        """End the connection at once: what was not sent yet is lost."""
+        self._end("given up by this side")
+        if self._transport is not None:
+            self._transport.abort()
+
     # ------------------------------------------------------------ asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

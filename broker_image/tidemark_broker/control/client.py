@@ -1,11 +1,12 @@
-"""Finding the controller and staying with it: one session after another.
+"""Staying with the controller: one session after another, each with whoever leads.
 
 A session is a registration, an attached command connection, a thread of heartbeats, and the tasks
-that report and propose. Whatever ends one of them ends the session; then every address is tried
-again, with a growing pause between rounds; with a short one while the controller waits for the end
-of this broker's former process. Between sessions the broker goes on with what it was
-told last. A broker whose disk lost records cannot answer for its ISRs any more: it registers as
-if it were another process, without the proof of a clean shutdown.
+that report and propose. Whatever ends one of them ends the session; then the controller is looked
+for (:mod:`~tidemark_broker.control.finding`), after a pause that grows while sessions keep failing;
+a short one while the controller waits for the end of this broker's former process. Between sessions
+the broker goes on with what it was told last. A broker whose disk lost records cannot answer for
+its ISRs any more: it registers as if it were another process, without the proof of a clean
+shutdown.
 """
 
 import asyncio
@@ -34,6 +35,7 @@ from tidemark_broker.control.errors import (
     SessionEnded,
     check,
 )
+from tidemark_broker.control.finding import DIAL_S, Address, Finder, Found
 from tidemark_broker.control.heartbeat import HeartbeatThread, LoopClock, Target
 from tidemark_broker.control.isr_changes import IsrChanges
 from tidemark_broker.control.producer_id_blocks import allocate_blocks
@@ -47,11 +49,7 @@ from tidemark_broker.topic_changes.forwarder import ControllerLink
 
 logger = logging.getLogger(__name__)
 
-Address = tuple[str, int]
-
 _TIMEOUT_S = 10.0
-#: An address at which nobody is any more keeps nobody from the others for a whole session.
-_DIAL_S = 3.0
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 3.0
 _FORMER_PROCESS_PAUSE_S = 0.25
@@ -90,7 +88,9 @@ class ControlClient:
         clean_broker_epoch: int,
     ) -> None:
         self._identity = identity
-        self._addresses = addresses
+        self._finder = Finder(
+            identity.broker_id, addresses, lambda address: self._connect(address, "requests")
+        )
         self._dialer = Dialer(files=tls, expected=tls_identity.Identity(identity.cluster_id))
         self._session_token = b""
         self._listeners = listeners
@@ -109,6 +109,8 @@ class ControlClient:
         #: When the present session began, and when the one whose heartbeats are sent did.
         self._session_began_s = self._heartbeat_of_s = time.monotonic()
         self._last_problem = ""
+        #: Where the last try came to no session.
+        self._in_vain: Address | None = None
         self.broker_epoch = -1
         self.fenced = True
         self.connected = False
@@ -125,9 +127,11 @@ class ControlClient:
         clock = asyncio.get_running_loop().time
         backoff = Backoff(first_s=_FIRST_PAUSE_S, most_s=_LONGEST_PAUSE_S)
         while True:
+            found = await self._finder.find(last=self._in_vain)
             began_s = clock()
-            errors = [await self._try(address) for address in self._addresses]
-            if any(isinstance(error, AliveElsewhere) for error in errors):
+            error = await self._try(found)
+            if isinstance(error, AliveElsewhere):
+                self._in_vain = None
                 await asyncio.sleep(_FORMER_PROCESS_PAUSE_S)
                 continue
             if clock() - began_s > _LONGEST_PAUSE_S:
@@ -135,10 +139,11 @@ class ControlClient:
             backoff = backoff.failed(clock())
             await asyncio.sleep(backoff.until_s - clock())
 
-    async def _try(self, address: Address) -> Exception | None:
+    async def _try(self, found: Found) -> Exception | None:
         """One session; why it has ended."""
+        address = found.address
         try:
-            await self._session(address)
+            await self._session(found)
         except NotController as error:
             logger.debug("%s:%d: %s", *address, error)
             return error
@@ -160,10 +165,11 @@ class ControlClient:
             logger.warning("%s", problem)
         self._last_problem = problem
 
-    async def _session(self, address: Address) -> None:
+    async def _session(self, found: Found) -> None:
         self._session_began_s = time.monotonic()
+        address, requests = found
+        self._in_vain = address
         async with contextlib.AsyncExitStack() as stack:
-            requests = await self._connect(address, "requests")
             stack.push_async_callback(requests.close)
             session_timeout_s = await self._register(requests)
             commands = await self._connect(address, "commands")
@@ -174,6 +180,7 @@ class ControlClient:
                 raise SessionEnded("records were lost while it was being registered")
             stack.callback(self._start_heartbeat(address, session_timeout_s).stop)
             self.connected = True
+            self._in_vain = None
             self.link = self._link_to(address)
             self._last_problem = ""
             await self._serve(requests, commands, self._ended)
@@ -190,7 +197,7 @@ class ControlClient:
         return await KafkaConnection.connect(
             *address,
             client_id=f"broker-{self._identity.broker_id}-{purpose}",
-            timeout_s=_DIAL_S,
+            timeout_s=DIAL_S,
             dialer=self._dialer,
         )
 

@@ -8,7 +8,7 @@ need each other, and it stops at the first that fails.
 
 from collections.abc import Sequence
 
-from e2e.pods.chapters import faults, hold, install, removal, spark, tier, upgrades
+from e2e.pods.chapters import faults, hold, install, removal, spark, speed, tier, upgrades
 from e2e.pods.chapters.chapter import Chapter
 from e2e.pods.images import BROKER, OPERATOR
 from e2e.pods.not_here import CannotRun
@@ -20,6 +20,7 @@ CHAPTERS: tuple[Chapter, ...] = (
     spark.CHAPTER,
     faults.CHAPTER,
     upgrades.CHAPTER,
+    speed.CHAPTER,
     hold.CHAPTER,
     removal.CHAPTER,
 )

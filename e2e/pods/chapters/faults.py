@@ -4,8 +4,7 @@ import time
 
 from e2e.pods.chapters.chapter import Chapter, Step
 from e2e.pods.objects import NAMESPACE
-from e2e.pods.progress import Failed
-from e2e.pods.stage import OPERATOR, OPERATORS, Stage
+from e2e.pods.stage import Stage
 
 TOPIC = "after"
 KILLED = 128 + 9
@@ -43,13 +42,10 @@ def _killed(stage: Stage) -> None:
 
 
 def _failover(stage: Stage) -> None:
-    before = stage.leader()
-    pod = next((n for n in range(OPERATORS) if f"{OPERATOR}-{n}" in before), None)
-    if pod is None:
-        raise Failed(f"the Lease names no pod of the operator: {before!r}")
+    before, pod = stage.leader(), stage.leading_pod()
     begun = time.monotonic()
     # It cannot give its Lease back.
-    stage.kill(f"{OPERATOR}-{pod}")
+    stage.kill(pod)
     stage.wait(
         "another leader",
         lambda: "" if stage.leader() not in ("", before) else f"{stage.leader()!r} leads",

@@ -66,8 +66,8 @@ class Node:
         for path in archives.values():
             run([*self._ctr(), "images", "import", path], timeout_s=IMPORT_TIMEOUT_S)
 
-    def kill(self, container_id: str) -> None:
-        run([*self._ctr(), "tasks", "kill", "--signal", "SIGKILL", container_id])
+    def signal(self, container_id: str, name: str) -> None:
+        run([*self._ctr(), "tasks", "kill", "--signal", name, container_id])
 
     def way_in(self) -> str:
         """Into its namespaces, which are those of the starter's only child."""

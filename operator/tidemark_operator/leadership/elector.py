@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import datetime as dt
 import logging
+import math
 import random
 import threading
 import time
@@ -33,6 +34,9 @@ from tidemark_operator.leadership.lease import (
 
 logger = logging.getLogger(__name__)
 
+#: After a whole duration, not with its end.
+_JUST_AFTER_S = 0.001
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseName:
@@ -47,7 +51,8 @@ class Elector:
     """Runs the Lease loop from ``start`` to ``stop``.
 
     ``on_started`` and ``on_stopped`` are called in the elector's thread, in turns, never twice in
-    a row; they must not block (hand over to another loop).
+    a row, ``on_led`` whenever another is seen to have renewed; they must not block (hand over to
+    another loop).
     """
 
     def __init__(
@@ -58,14 +63,17 @@ class Elector:
         *,
         on_started: Callable[[], None],
         on_stopped: Callable[[], None],
+        on_led: Callable[[], None] = lambda: None,
     ) -> None:
         self._access = access
         self._lease = lease
         self._times = times
         self._on_started = on_started
         self._on_stopped = on_stopped
+        self._on_led = on_led
         self._leading = False
         self._leading_until_s = 0.0
+        self._may_take_at_s = math.inf
         self._observation: Observation | None = None
         self._logged_holder = ""
         self._stop = threading.Event()
@@ -127,9 +135,11 @@ class Elector:
                 await asyncio.shield(self._release(api))
 
     def _pause_s(self) -> float:
+        """A candidate looks again as soon as it may take what it waits for."""
         pause_s = self._times.retry_s * (0.8 + 0.4 * random.random())
         if not self._leading:
-            return pause_s
+            left_s = self._may_take_at_s - time.monotonic()
+            return max(_JUST_AFTER_S, min(pause_s, left_s + _JUST_AFTER_S))
         return max(0.0, min(pause_s, self._leading_until_s - time.monotonic()))
 
     async def _turn(self, api: KubeApi) -> None:
@@ -152,12 +162,16 @@ class Elector:
         return max(0.05, self._leading_until_s - now_s)
 
     async def _step(self, api: KubeApi) -> bool:
+        self._may_take_at_s = math.inf
         lease = await self._read(api)
         now_s = time.monotonic()
         if lease is not None:
-            self._observation = observe(lease, self._observation, now_s)
+            former, self._observation = self._observation, observe(lease, self._observation, now_s)
+            if former is not self._observation and self._observation.holder != self._lease.identity:
+                self._on_led()
         action = decide(lease, self._lease.identity, self._observation, now_s)
         if isinstance(action, Wait):
+            self._may_take_at_s = action.until_s
             self._log_holder(lease)
             return False
         self._logged_holder = ""

@@ -16,12 +16,13 @@ from tidemark_operator.kube.kinds import LEASE, Json
 class LeaseTimes:
     """Seconds. ``renew_deadline_s``: a leader that could not renew for so long stops leading;
     below ``duration_s``, or two would lead. ``request_timeout_s`` lies below the deadline, so
-    that one black-holed request leaves time for another."""
+    that one black-holed request leaves time for another. ``retry_s``: between two renewals, and
+    between two looks of a candidate, who learns of the last renewal so much later at most."""
 
-    duration_s: float = 15.0
-    renew_deadline_s: float = 10.0
-    retry_s: float = 2.0
-    request_timeout_s: float = 4.0
+    duration_s: float = 10.0
+    renew_deadline_s: float = 20 / 3
+    retry_s: float = 1.0
+    request_timeout_s: float = 2.5
 
     def __post_init__(self) -> None:
         if not 0 < self.retry_s < self.renew_deadline_s < self.duration_s:
@@ -31,11 +32,12 @@ class LeaseTimes:
 
     @classmethod
     def of_duration(cls, duration_s: float) -> "LeaseTimes":
-        """The usual proportions (15 : 10 : 2) for another duration."""
+        """The proportions for another duration: within the deadline two requests may get no answer
+        at all, and the deadline leaves a third of the duration to clocks that run apart."""
         return cls(
             duration_s=duration_s,
             renew_deadline_s=duration_s * 2 / 3,
-            retry_s=duration_s * 2 / 15,
+            retry_s=duration_s / 10,
             request_timeout_s=duration_s / 4,
         )
 
@@ -46,6 +48,11 @@ class Observation:
 
     record: tuple[str, str, int]
     since_s: float
+
+    @property
+    def holder(self) -> str:
+        """Who holds it by this record; "" for nobody."""
+        return self.record[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +76,10 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Another holds it."""
+    """Another holds it, and may be followed after ``until_s`` (monotonic) unless it renews."""
 
     holder: str
+    until_s: float
 
 
 Action = Create | Take | Renew | Wait
@@ -102,8 +110,9 @@ def decide(lease: Json | None, identity: str, former: Observation | None, now_s:
     if not holder:
         return Take(transitions + 1)
     duration_s = float(spec.get("leaseDurationSeconds") or 0)
-    if former is None or now_s - former.since_s <= duration_s:
-        return Wait(holder)
+    since_s = now_s if former is None else former.since_s
+    if now_s - since_s <= duration_s:
+        return Wait(holder, since_s + duration_s)
     return Take(transitions + 1)
 
 

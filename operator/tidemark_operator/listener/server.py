@@ -31,6 +31,7 @@ from tidemark_operator.listener.channel import Channel
 from tidemark_operator.listener.connection import Answer, Attached, serve_requests
 from tidemark_operator.listener.frames import Request, Response
 from tidemark_operator.listener.intake import Intake
+from tidemark_operator.listener.knocks import Knocks, Looked
 from tidemark_operator.listener.sessions import Beat, Sessions
 
 logger = logging.getLogger(__name__)
@@ -144,6 +145,7 @@ class ControlServer:
         self._channels: dict[int, Channel] = {}
         self._stopping = asyncio.Event()
         self._intake = Intake()
+        self.knocks = Knocks()
         self._socket: socket.socket | None = None
 
     # ------------------------------------------------------------ main
@@ -173,17 +175,19 @@ class ControlServer:
         controller_epoch: int,
         session_timeout_s: float,
         known: Iterable[tuple[int, int, bool]],
+        looked: Looked,
     ) -> None:
-        """This process leads: ``known`` are (broker id, broker epoch, fenced), fresh from now.
-        (main)"""
+        """This process leads: ``known`` are (broker id, broker epoch, fenced), fresh from now;
+        ``looked``: who has looked for a controller before. (main)"""
         brokers = list(known)
 
         def begin() -> None:
-            sessions = Sessions(session_timeout_s, TICK_S)
+            sessions = Sessions(session_timeout_s, TICK_S, looked)
             for broker_id, broker_epoch, fenced in brokers:
                 sessions.open(broker_id, broker_epoch, time.monotonic(), fenced=fenced)
             self._close_channels()
             self._term = _Term(controller_epoch, sessions)
+            self.knocks.forget()
 
         self._post(begin)
 
@@ -325,6 +329,8 @@ class ControlServer:
     def _answer(self, request: Request, peer: _Peer) -> Answer:
         term = self._term
         if term is None:
+            if peer.identity.node_id is not None:
+                self.knocks.heard(peer.identity.node_id, time.monotonic())
             return not_controller(request)
         if request.broker_id != peer.identity.node_id:
             raise ConnectionAbortedError(f"{peer.identity} speaks for broker {request.broker_id}")

@@ -2,7 +2,9 @@
 
 Four rules stand here. Every session counts as fresh at a take-over. Nobody expires before any
 broker has reached this controller: silence of all of them says more about it than about them, and
-whoever fenced them would stop a cluster that goes on without a controller. After a stall
+whoever fenced them would stop a cluster that goes on without a controller. Then their time begins,
+unless it had begun before: of brokers that have looked for a controller here while nobody led, each
+has been heard of, and all others have been silent since the first of them came. After a stall
 of the intake itself the time of the stall does not count: what lies in the sockets is read before
 anybody is expired. And a broker whose main loop has not turned for a whole session counts as dead,
 however regularly its heartbeat thread reports.
@@ -16,8 +18,13 @@ import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tidemark_operator.listener.knocks import Looked
+
 #: How long a broker without any connection may take to come back.
 GRACE_S = 1.5
+#: Whoever was silent before the term has at least as long from the first on that reaches it: more
+#: than a broker needs that asks every second.
+RETURN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +49,8 @@ class Session:
     should_shut_down: bool = False
     beat: Beat = Beat()
     expired: bool = False
+    #: Its broker has reached this controller, in whatever way.
+    has_come: bool = False
     #: Open connections over which this registration has spoken, and when the last of them ended.
     connections: int = 0
     lost_s: float | None = None
@@ -56,9 +65,13 @@ class Session:
 class Sessions:
     """The sessions of one controller term. Not locked: owned by the intake's thread."""
 
-    def __init__(self, session_timeout_s: float, tick_s: float) -> None:
+    def __init__(
+        self, session_timeout_s: float, tick_s: float, looked: Looked | None = None
+    ) -> None:
+        """``looked``: who has looked for a controller before this term."""
         self.session_timeout_s = session_timeout_s
         self._tick_s = tick_s
+        self._looked = looked or Looked()
         self._sessions: dict[int, Session] = {}
         self._last_tick_s: float | None = None
         #: None: no broker has been heard of; False: one has, since the last tick.
@@ -75,6 +88,7 @@ class Sessions:
             broker_id=broker_id,
             broker_epoch=broker_epoch,
             last_seen_s=now_s,
+            has_come=self._is_reached is not None,
             is_fenced=fenced,
             connections=0 if former is None else former.connections,
         )
@@ -111,6 +125,7 @@ class Sessions:
         if session is None:
             return False
         self._reached()
+        session.has_come = True
         session.connections += 1
         session.lost_s = None
         return True
@@ -134,7 +149,11 @@ class Sessions:
         expired."""
         self._reached()
         session = self._sessions.get(broker_id)
-        if session is not None and session.lost_s is not None:
+        if session is None:
+            return
+        if not session.has_come:
+            session.has_come, session.last_seen_s = True, now_s
+        if session.lost_s is not None:
             session.lost_s = now_s
 
     # ---- heartbeats and time
@@ -168,6 +187,7 @@ class Sessions:
         if session is None:
             return None
         self._reached()
+        session.has_come = True
         stalled = loop_age_s > self.session_timeout_s
         beat = Beat(
             snapshot_controller_epoch=snapshot_controller_epoch,
@@ -207,7 +227,14 @@ class Sessions:
             return
         self._is_reached = True
         for session in self._sessions.values():
-            session.last_seen_s = now_s
+            session.last_seen_s = now_s if session.has_come else self._heard_before(session, now_s)
+
+    def _heard_before(self, session: Session, now_s: float) -> float:
+        """When a broker was heard of that has not come yet, as far as that counts."""
+        if self._looked.since_s is None:
+            return now_s
+        heard_s = self._looked.last_s.get(session.broker_id, self._looked.since_s)
+        return min(now_s, max(heard_s, now_s + RETURN_S - self.session_timeout_s))
 
     def _running_out(self, now_s: float) -> Iterable[Session]:
         for session in self._sessions.values():

@@ -8,8 +8,9 @@ nothing is made or moved. Leaders go on leading meanwhile, with the ISR that is 
 
 Waited for is every broker that counts as live, until it has reported or its session is over; and
 whoever else comes before these are in, until it has reported. Which of the others are alive though
-the slices say that they are not, nobody can know: they have :data:`OTHERS_TURNS` to come. All of it
-ends a while after the last session could have. Where nobody reaches this controller at all, what
+the slices say that they are not, nobody can know: they have :data:`OTHERS_TURNS` to come, all but
+the last of which may have been before the term, while brokers looked for a controller here. All of
+it ends a while after the last session could have. Where nobody reaches this controller at all, what
 people ask of it goes on after :meth:`FirstReports.give_up`, until somebody does.
 """
 
@@ -19,6 +20,8 @@ from collections.abc import Collection, Iterable
 #: Turns of a second each in which whoever is alive comes by itself: a broker that looks for the
 #: controller pauses for 3 s, and loses 3 s at an address at which nobody is.
 OTHERS_TURNS = 7
+#: So many of them are of the term, whatever was before: some may have had a controller until then.
+LAST_TURNS = 2
 #: Whoever comes has at least so many turns to say what it was told.
 BOUND_TURNS = 15
 
@@ -31,7 +34,7 @@ class FirstReports:
         #: They may come; nobody waits for them for longer than for others.
         self._possible: set[int] = set()
         self._reported: set[int] = set()
-        self._turns = 0
+        self._turns = self._turns_before = 0
         self._reached_at: int | None = None
         self._bound = BOUND_TURNS
         self._is_given_up = self._is_ended = False
@@ -39,12 +42,22 @@ class FirstReports:
         self._in.set()
 
     def expect(
-        self, live: Iterable[int], others: Iterable[int] = (), *, bound: int = BOUND_TURNS
+        self,
+        live: Iterable[int],
+        others: Iterable[int] = (),
+        *,
+        bound: int = BOUND_TURNS,
+        looking: Collection[int] = (),
+        turns_before: int = 0,
     ) -> None:
         """The term begins. ``live`` by the slices; ``others``: who may be alive all the same;
-        ``bound``: turns after the first of them has come that are enough for all."""
-        self._awaited.update(live)
+        ``bound``: turns after the first of them has come that are enough for all. ``looking``: who
+        has looked for a controller here before the term, for so many turns in all: of the others
+        these are known to be alive."""
+        others = frozenset(others)
+        self._awaited.update(live, others.intersection(looking))
         self._possible.update(others)
+        self._turns_before = min(turns_before, OTHERS_TURNS - LAST_TURNS)
         self._reported -= self._awaited
         self._bound = bound
         self._settle()
@@ -101,7 +114,7 @@ class FirstReports:
     # ------------------------------------------------------------ what follows
 
     def _settle(self) -> None:
-        may_come = bool(self._possible) and self._turns < OTHERS_TURNS
+        may_come = bool(self._possible) and self._turns + self._turns_before < OTHERS_TURNS
         if (self._awaited or may_come) and not (self._is_ended or self._is_long_enough):
             self._in.clear()
         else:

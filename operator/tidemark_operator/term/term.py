@@ -8,6 +8,7 @@ answers NOT_CONTROLLER. Nothing of a term outlives it.
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Callable
 
 from tidemark_operator.engines.own_brokers import OwnBrokers
@@ -22,6 +23,7 @@ from tidemark_operator.kube.kinds import (
     Key,
 )
 from tidemark_operator.leadership.terms import TermEnded
+from tidemark_operator.listener.knocks import Looked
 from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.reconcile.brokers import BrokerReconciler
 from tidemark_operator.reconcile.clusters import ClusterReconciler
@@ -36,7 +38,7 @@ from tidemark_operator.reconcile.workers import LastPass, Reconcile, Workers
 from tidemark_operator.settings import Settings
 from tidemark_operator.term.broker_requests import BrokerRequests, RequestedTerm
 from tidemark_operator.term.commit_effects import CommitEffects
-from tidemark_operator.term.pacemaker import Pacemaker
+from tidemark_operator.term.pacemaker import TICK_S, Pacemaker
 from tidemark_operator.term.producer_ids import ProducerIdBlocks
 from tidemark_operator.topic_changes.changer import TopicChanger
 
@@ -127,11 +129,18 @@ class Term:
                 self.end,
             )
         )
-        self._expect_reports()
-        self._server.begin_term(services.state.controller_epoch, session_timeout_s, known)
+        looked = self._server.knocks.looked()
+        if looked.last_s:
+            logger.info(
+                "brokers %s have looked for a controller here, for %.1f s",
+                sorted(looked.last_s),
+                looked.seconds(time.monotonic()),
+            )
+        self._expect_reports(looked)
+        self._server.begin_term(services.state.controller_epoch, session_timeout_s, known, looked)
         self._reflector.catch_up()
 
-    def _expect_reports(self) -> None:
+    def _expect_reports(self, looked: Looked) -> None:
         """Where the slices name nobody, they also name nobody wrongly."""
         state = self.services.state
         known = state.brokers.values() if any(state.encoded) else state.live_brokers()
@@ -139,6 +148,8 @@ class Term:
             (broker.node_id for broker in known if broker.live),
             (broker.node_id for broker in known if not broker.live),
             bound=math.ceil(self._settings.session_timeout_s) + OTHERS_TURNS,
+            looking=looked.last_s.keys(),
+            turns_before=int(looked.seconds(time.monotonic()) / TICK_S),
         )
 
     async def _until_ended(self) -> None:

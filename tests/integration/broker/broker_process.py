@@ -47,10 +47,14 @@ class BrokerProcess:
         """How it is started; other ways of starting one change this."""
         return [sys.executable, "-m", "tidemark_broker", "--config", str(self.config_path)]
 
-    async def launch(self) -> "BrokerProcess":
-        self.config_path.write_text(json.dumps(self.entries))
+    def certify(self) -> None:
+        """Give it its certificate, where no operator does."""
         who = Identity(str(self.entries["cluster.id"]), self.node_id)
         folder_of(who, Path(str(self.entries["tidemark.tls.directory"])))
+
+    async def launch(self) -> "BrokerProcess":
+        self.config_path.write_text(json.dumps(self.entries))
+        self.certify()
         with self.log_path.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 *self.command(),

@@ -27,6 +27,7 @@ class Candidate:
             TIMES,
             on_started=lambda: self.news.append("won"),
             on_stopped=lambda: self.news.append("lost"),
+            on_led=lambda: self.news.append("led"),
         )
 
     async def turn(self) -> bool:
@@ -59,7 +60,7 @@ async def test_who_comes_first_leads_and_another_stands_by(world: World) -> None
     one, two = world.candidate("one"), world.candidate("two")
     assert await one.turn()
     assert not await two.turn()
-    assert (one.news, two.news) == (["won"], [])
+    assert (one.news, two.news) == (["won"], ["led"])
     assert world.lease["holderIdentity"] == "one"
 
 
@@ -116,7 +117,32 @@ async def test_a_lease_that_stands_still_is_taken_after_a_whole_duration(world: 
     assert await two.turn()
     assert world.lease["leaseTransitions"] == 1
     assert not await one.turn()
-    assert one.news == ["won", "lost"]
+    assert one.news == ["won", "led", "lost"]
+
+
+async def test_each_renewal_tells_a_candidate_that_another_leads(world: World) -> None:
+    one, two = world.candidate("one"), world.candidate("two")
+    for _ in range(3):
+        assert await one.turn()
+        for _ in range(2):
+            assert not await two.turn()
+        world.now_s += TIMES.retry_s
+    assert two.news == ["led"] * 3
+    assert one.news == ["won"]
+
+
+async def test_a_candidate_looks_again_when_the_lease_may_be_taken(world: World) -> None:
+    """Not a pause later."""
+    one, two = world.candidate("one"), world.candidate("two")
+    assert await one.turn()
+    assert not await two.turn()
+    assert two.elector._pause_s() >= 0.8 * TIMES.retry_s
+    world.now_s += TIMES.duration_s - 0.3 * TIMES.retry_s
+    assert not await two.turn()
+    pause_s = two.elector._pause_s()
+    assert pause_s < 0.4 * TIMES.retry_s
+    world.now_s += pause_s
+    assert await two.turn()
 
 
 async def test_of_two_that_take_it_at_once_one_wins(world: World) -> None:
@@ -129,7 +155,8 @@ async def test_of_two_that_take_it_at_once_one_wins(world: World) -> None:
     assert not await two.turn()
     assert await three.turn()
     assert not await two.turn()
-    assert (two.news, three.news) == ([], ["won"])
+    assert two.news == ["led", "led"], "of one, then of three"
+    assert three.news == ["led", "won"]
 
 
 async def test_who_stops_releases_the_lease_and_another_leads_at_once(world: World) -> None:

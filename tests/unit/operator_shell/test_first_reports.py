@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.unit.controller.controller_world import numbered_uuid
 from tests.unit.operator_shell.asked_requests import Asked
 from tests.unit.operator_shell.shell_world import NAMESPACE, UNDER_REPLICATED, ShellWorld
 from tidemark.wire import control
-from tidemark_broker.control import client, status
+from tidemark_broker.control import client, finding, status
 from tidemark_operator import background
 from tidemark_operator.controller import elections, snapshot
 from tidemark_operator.controller.commit import Draft
@@ -23,8 +24,14 @@ from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.engines.own_brokers import OwnBrokers
 from tidemark_operator.kube.kinds import PARTITION_SLICE, TOPIC
 from tidemark_operator.leadership.terms import NotLeading, SlicesBehind
+from tidemark_operator.listener.knocks import Looked
 from tidemark_operator.listener.sessions import Beat
-from tidemark_operator.reconcile.first_reports import BOUND_TURNS, OTHERS_TURNS, FirstReports
+from tidemark_operator.reconcile.first_reports import (
+    BOUND_TURNS,
+    LAST_TURNS,
+    OTHERS_TURNS,
+    FirstReports,
+)
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.reconcile.workers import LastPass
 from tidemark_operator.settings import Settings
@@ -33,6 +40,7 @@ from tidemark_operator.term import broker_requests
 from tidemark_operator.term.pacemaker import TICK_S, UNREACHED_TURNS, Pacemaker
 from tidemark_operator.term.term import Term
 
+NOBODY = Looked()
 NOT_ATTEMPTED = int(ErrorCode.operation_not_attempted)
 
 # ---------------------------------------------------------------- who is waited for
@@ -437,7 +445,7 @@ async def test_a_broker_that_the_slices_call_dead_is_heard_before_a_live_one_is_
 # ---------------------------------------------------------------- how long
 
 
-def expected_by(asked: Asked) -> FirstReports:
+def expected_by(asked: Asked, looked: Looked = NOBODY) -> FirstReports:
     """As a term of this world begins."""
     services = dataclasses.replace(asked.world.services, first_reports=FirstReports())
     term = Term(
@@ -449,7 +457,7 @@ def expected_by(asked: Asked) -> FirstReports:
         leads=lambda: True,
         last_pass=LastPass(),
     )
-    term._expect_reports()
+    term._expect_reports(looked)
     return services.first_reports
 
 
@@ -463,6 +471,36 @@ async def test_a_term_begins_with_those_that_may_be_alive(asked: Asked) -> None:
     assert not turns(expected_by(asked), OTHERS_TURNS).are_in, "broker 2 counts as live"
 
 
+async def test_what_brokers_looked_for_a_controller_before_the_term_counts(asked: Asked) -> None:
+    """Whoever is alive has looked for one as long as the others."""
+    asked.world.services.first_reports.end()
+    await asked.world.services.committer.decide(leader_leaves)
+    now_s = time.monotonic()
+    reports = expected_by(asked, Looked(now_s - 60, {2: now_s}))
+    assert not turns(reports, OTHERS_TURNS).are_in, "broker 2 counts as live"
+    reports = expected_by(asked, Looked(now_s - 60, {2: now_s}))
+    reports.presented(2)
+    assert not turns(reports, LAST_TURNS - 1).are_in
+    assert turns(reports, 1).are_in, "broker 1 has not come in all that time"
+    reports = expected_by(asked, Looked(now_s - 3 * TICK_S - 0.1, {2: now_s}))
+    reports.presented(2)
+    assert not turns(reports, OTHERS_TURNS - 4).are_in
+    assert turns(reports, 1).are_in
+
+
+async def test_whoever_looked_for_a_controller_is_waited_for_whatever_the_slices_say(
+    asked: Asked,
+) -> None:
+    asked.world.services.first_reports.end()
+    await asked.world.services.committer.decide(leader_leaves)
+    now_s = time.monotonic()
+    reports = expected_by(asked, Looked(now_s - 60, {1: now_s}))
+    reports.presented(2)
+    assert not turns(reports, OTHERS_TURNS).are_in
+    reports.presented(1)
+    assert reports.are_in
+
+
 async def test_a_cluster_that_is_new_waits_for_nobody() -> None:
     world = ShellWorld()
     world.make_cluster()
@@ -473,7 +511,7 @@ async def test_a_cluster_that_is_new_waits_for_nobody() -> None:
 
 def test_whoever_is_alive_comes_in_that_moment_and_in_time_for_its_session() -> None:
     """Also where one of the operator's addresses does not answer."""
-    comes_s = client._LONGEST_PAUSE_S + client._DIAL_S
+    comes_s = client._LONGEST_PAUSE_S + finding.DIAL_S
     assert comes_s < OTHERS_TURNS * TICK_S < Settings().session_timeout_s
     assert OTHERS_TURNS * TICK_S < broker_requests.FIRST_REPORTS_S < status._TIMEOUT_S
     assert broker_requests.FIRST_REPORTS_S < client._TIMEOUT_S

@@ -46,8 +46,8 @@ def test_a_released_one_is_taken_at_once() -> None:
 def test_anothers_is_waited_for_a_whole_duration_on_our_own_clock() -> None:
     held = lease("other")
     seen = observe(held, None, 100.0)
-    assert decide(held, "me", seen, 100.0) == Wait("other")
-    assert decide(held, "me", observe(held, seen, 115.0), 115.0) == Wait("other")
+    assert decide(held, "me", seen, 100.0) == Wait("other", 115.0)
+    assert decide(held, "me", observe(held, seen, 115.0), 115.0) == Wait("other", 115.0)
     assert decide(held, "me", observe(held, seen, 115.1), 115.1) == Take(4)
 
 
@@ -55,7 +55,7 @@ def test_a_renewal_starts_the_wait_again_whatever_its_time_stamp_says() -> None:
     seen = observe(lease("other", renewed="t1"), None, 100.0)
     renewed = lease("other", renewed="1970-01-01T00:00:00Z")
     seen = observe(renewed, seen, 114.0)
-    assert decide(renewed, "me", seen, 120.0) == Wait("other")
+    assert decide(renewed, "me", seen, 120.0) == Wait("other", 129.0)
     assert decide(renewed, "me", seen, 129.5) == Take(4)
 
 

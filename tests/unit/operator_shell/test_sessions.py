@@ -1,7 +1,8 @@
 """Broker sessions: fresh at the start, forgiving after a stall of our own, strict otherwise; a
 process whose connections were closed is given up within seconds."""
 
-from tidemark_operator.listener.sessions import GRACE_S, Session, Sessions
+from tidemark_operator.listener.knocks import Knocks, Looked
+from tidemark_operator.listener.sessions import GRACE_S, RETURN_S, Session, Sessions
 
 TIMEOUT_S = 9.0
 TICK_S = 0.25
@@ -236,3 +237,83 @@ def test_a_broker_that_is_unfenced_after_its_session_ran_out_is_watched_again() 
     assert run_to(held, 4.0, 20.0) == [], "it is fenced"
     held.set_state(1, 10, fenced=False, should_shut_down=False)
     assert run_to(held, 20.0, 21.0) == [(1, 10)]
+
+
+# ---------------------------------------------------------------- what was before the term
+
+
+def term_after(looked: Looked, *broker_ids: int, now_s: float = 100.0) -> Sessions:
+    """Begun at ``now_s``, when broker 1 comes at once."""
+    held = Sessions(TIMEOUT_S, TICK_S, looked)
+    for broker_id in broker_ids:
+        held.open(broker_id, broker_epoch=broker_id * 10, now_s=now_s)
+    held.tick(now_s - TICK_S)
+    beat(held, 1, now_s)
+    held.tick(now_s)
+    return held
+
+
+def test_silence_before_the_term_counts_once_brokers_have_looked_for_a_controller() -> None:
+    """Broker 2 has not come for as long as broker 1 has."""
+    held = term_after(Looked(92.0, {1: 99.8}), 1, 2)
+    assert run_to(held, 100.0, 100.0 + RETURN_S) == []
+    assert run_to(held, 102.0, 103.0) == [(2, 20)]
+    assert held.alive(1)
+
+
+def test_a_session_is_never_shorter_than_from_the_first_who_looked_for_a_controller() -> None:
+    held = term_after(Looked(97.0, {1: 99.8}), 1, 2)
+    assert run_to(held, 100.0, 97.0 + TIMEOUT_S) == []
+    beat(held, 1, 106.0)
+    assert run_to(held, 106.0, 107.0) == [(2, 20)]
+
+
+def test_whoever_has_looked_for_a_controller_was_heard_of_then() -> None:
+    held = term_after(Looked(91.0, {1: 99.8, 2: 99.0}), 1, 2)
+    assert run_to(held, 100.0, 108.0) == []
+    beat(held, 1, 108.0)
+    assert run_to(held, 108.0, 109.0) == [(2, 20)]
+
+
+def test_also_then_nobody_expires_before_a_broker_has_reached_this_controller() -> None:
+    """It may have been cut off from all of them with the beginning of its term."""
+    held = Sessions(TIMEOUT_S, TICK_S, Looked(91.0, {1: 99.8}))
+    for broker_id in (1, 2):
+        held.open(broker_id, broker_epoch=broker_id * 10, now_s=100.0)
+    held.tick(100.0)
+    assert run_to(held, 100.0, 200.0) == []
+    beat(held, 1, 200.0)
+    assert run_to(held, 200.0, 200.0 + RETURN_S) == []
+    assert run_to(held, 202.0, 203.0) == [(2, 20)]
+
+
+def test_whoever_knocks_or_connects_then_has_a_whole_session() -> None:
+    held = term_after(Looked(80.0, {1: 99.8}), 1, 2, 3)
+    held.knocked(2, 101.0)
+    held.open(3, broker_epoch=30, now_s=101.0)
+    assert run_to(held, 100.0, 108.0) == []
+    beat(held, 1, 108.0)
+    assert run_to(held, 108.0, 111.0) == [(2, 20), (3, 30)]
+
+
+def test_a_short_session_is_not_made_longer() -> None:
+    held = Sessions(1.0, TICK_S, Looked(91.0, {}))
+    for broker_id in (1, 2):
+        held.open(broker_id, broker_epoch=broker_id * 10, now_s=100.0)
+    held.tick(99.75)
+    beat(held, 1, 100.0)
+    held.tick(100.0)
+    assert (2, 20) in run_to(held, 100.0, 101.5)
+
+
+def test_knocks_are_those_since_somebody_led() -> None:
+    knocks = Knocks()
+    assert knocks.looked() == Looked()
+    knocks.heard(1, 5.0)
+    knocks.forget()
+    knocks.heard(2, 6.0)
+    knocks.heard(1, 7.0)
+    knocks.heard(2, 8.0)
+    assert knocks.looked() == Looked(6.0, {2: 8.0, 1: 7.0})
+    assert knocks.looked().seconds(10.0) == 4.0
+    assert Looked().seconds(10.0) == 0.0

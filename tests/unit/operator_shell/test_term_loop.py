@@ -17,6 +17,7 @@ from tidemark_operator.kube.errors import NotFound, Unavailable
 from tidemark_operator.kube.kinds import CLUSTER, LEASE, MANY, PARTITION_SLICE, TOPIC, Json, Listed
 from tidemark_operator.leadership.lease_kept import keep_lease
 from tidemark_operator.leadership.terms import EpochTooLow, NotLeading
+from tidemark_operator.listener.knocks import Knocks
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.resources.names import LEASE_FINALIZER
 from tidemark_operator.settings import Settings
@@ -296,6 +297,8 @@ async def test_what_was_deleted_while_its_watch_was_down_is_missed_in_the_list()
 
 class FakeServer:
     """A control listener to which nobody comes."""
+
+    knocks = Knocks()
 
     def begin_term(self, *_: object) -> None: ...
 

@@ -1,0 +1,123 @@
+"""How an operator follows one that hangs or was killed, with real brokers, one of which dies at the
+same time: all of it is over soon after the Lease is, and nobody has to be told where to look.
+
+How long that takes on pods is told by `make bench-install`.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.broker.broker_process import BrokerProcess
+from tests.integration.operator.cluster_world import ClusterWorld
+from tidemark_cli.ports import free_ports
+from tidemark_operator.controller.rows import decode_row
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC
+
+LEASE_S = 5.0
+SESSION_S = 8.0
+#: Of a machine that has other work.
+SOON_S = LEASE_S + 2 * SESSION_S
+
+
+class OwnBroker(BrokerProcess):
+    """Its certificate is the operator's to give."""
+
+    def certify(self) -> None:
+        return
+
+
+class Fleet:
+    """Two operators, of which the first leads, and brokers that know both, and first of all an
+    address where nobody ever answers."""
+
+    def __init__(self, world: ClusterWorld, folder: Path) -> None:
+        self.world = world
+        self._folder = folder
+        self._silent = socket.create_server(("127.0.0.1", 0))
+        self._ports = free_ports(2)
+        self.first, self.second = (
+            world.operator(
+                f"127.0.0.1:{port}", lease_duration_s=LEASE_S, session_timeout_s=SESSION_S
+            )
+            for port in self._ports
+        )
+        self.brokers: dict[int, OwnBroker] = {}
+
+    async def start(self) -> None:
+        await self.world.create_cluster(**{"enable.under.replicated.topic.creation": "true"})
+        await self.first.start()
+        await self.second.launch()
+        for node_id in (1, 2):
+            await self._start_broker(node_id)
+        await self.world.create_topic("before", partitions=4, replicas=2)
+        await self.world.condition(TOPIC, "before", "Ready", "True")
+
+    async def _start_broker(self, node_id: int) -> None:
+        world, name = self.world, f"broker-{node_id}"
+        await world.create(BROKER, name, nodeId=node_id, workload="External")
+        folder = world.certificates / f"{name}-tls"
+        await world.until((folder / "tls.crt").exists, f"the certificate of {name}")
+        silent: int = self._silent.getsockname()[1]
+        broker = self.brokers[node_id] = OwnBroker(
+            node_id,
+            self._folder,
+            [silent, *self._ports],
+            cluster_id=await world.cluster_id(),
+            tidemark_tls_directory=str(folder),
+        )
+        await broker.start()
+
+    async def serves(self, name: str) -> None:
+        """A topic that is made now becomes Ready."""
+        name = name.replace(" ", "-")
+        await self.world.create_topic(name, replicas=2)
+        await self.world.condition(TOPIC, name, "Ready", "True")
+
+    async def epoch(self) -> int:
+        return int((await self.world.get(CLUSTER, "demo"))["status"]["controller"]["epoch"])
+
+    async def close(self) -> None:
+        self._silent.close()
+        for broker in self.brokers.values():
+            assert broker.process is not None
+            if broker.process.returncode is None:
+                await broker.kill()
+
+
+@pytest.fixture
+async def fleet(world: ClusterWorld, tmp_path: Path) -> AsyncIterator[Fleet]:
+    made = Fleet(world, tmp_path)
+    yield made
+    await made.close()
+
+
+async def test_who_follows_leads_soon_and_knows_who_died_meanwhile(fleet: Fleet) -> None:
+    await fleet.start()
+    world = fleet.world
+    began_s = time.monotonic()
+    fleet.first.pause()
+    await fleet.brokers[2].kill()
+    await fleet.serves("after a hang")
+    await world.condition(BROKER, "broker-2", "Ready", "False", "Fenced")
+    taken_s = time.monotonic() - began_s
+    assert {decode_row(text).leader for text in await world.rows()} == {1}
+    assert taken_s < SOON_S, f"{taken_s:.1f} s"
+    assert "brokers [1] have looked for a controller here" in fleet.second.log
+    epoch = await fleet.epoch()
+    fleet.first.resume()
+    await world.until(lambda: "no longer the leader" in fleet.first.log, "it notices")
+    await asyncio.sleep(1)
+    assert await fleet.epoch() == epoch, "whoever wakes takes nothing back"
+
+    began_s = time.monotonic()
+    await fleet.second.kill()
+    await fleet.serves("after a death")
+    taken_s = time.monotonic() - began_s
+    assert taken_s < SOON_S, f"{taken_s:.1f} s"
+    assert "brokers [1] have looked for a controller here" in fleet.first.log
+    assert fleet.brokers[1].log_text().count("registered with") == 1, "one process, one epoch"
