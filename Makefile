@@ -86,6 +86,7 @@ lint: $(ALL)
 	@$(BIN)/python -m tidemark.metrics.page --check docs/metrics.md
 	@$(BIN)/python -m tidemark.metrics.dashboards --check charts/tidemark/files/dashboards
 	@$(BIN)/python -m tests.suites.page --check docs/compatibility.md
+	@$(BIN)/python -m tests.top_picture --check docs/top.svg
 
 # Other people's test suites, and the same requests to ours and to Apache Kafka (SUITE=oracle). SUITE: one of them; ONLY: tests
 # whose names have this; SIDE=kafka: Apache Kafka itself.
@@ -165,6 +166,7 @@ pages: $(ALL)
 	@$(BIN)/python -m tidemark.configuration.page docs/configuration.md
 	@$(BIN)/python -m tidemark.metrics.page docs/metrics.md
 	@$(BIN)/python -m tidemark.metrics.dashboards charts/tidemark/files/dashboards
+	@$(BIN)/python -m tests.top_picture docs/top.svg
 
 # docs/ as a site in build/site. Its packages (some 100 MB) are only installed here.
 $(VENV)/.docs: $(ALL) requirements-docs.txt

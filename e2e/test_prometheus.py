@@ -2,28 +2,20 @@
 does all that alerts and recording rules ask for; and of a cluster that is well none of them
 fires."""
 
-import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from math import isnan
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.conformance.local_cluster import Cluster, wait
-from tests.monitoring.prometheus import Prometheus, Target, run_prometheus
-from tests.monitoring.rules import FILE, NAMESPACE, alerts, recorded, rules
-from tidemark.metrics.dashboards import ALL
+from tests.monitoring.asked import has_data, queries
+from tests.monitoring.prometheus import Target, run_prometheus
+from tests.monitoring.rules import FILE, NAMESPACE, alerts, rules
 from tidemark_cli.local import processes
 
-#: What a panel's variables are here.
-WINDOW = "10s"
-#: Shown of what is wrong alone; one thing is wrong in the test.
-OF_WRONG = ("tidemark_objects_stalled", "tidemark_objects_not_ready")
-#: Shown of what is wrong otherwise; such queries need only be taken.
-UNSETTLED = "tidemark_objects_unsettled"
 PATIENCE_S = 150.0
 
 
@@ -62,28 +54,6 @@ def use(cluster: Cluster, topic: str) -> None:
     consumer.close()
 
 
-def queries(topic: str) -> Mapping[str, str]:
-    """By where they stand: what dashboards, recording rules and the series of alerts ask."""
-    found: dict[str, str] = {}
-    for name, dashboard in ALL.items():
-        for panel in dashboard.panels():
-            for legend, query in panel.queries.items():
-                text = query.replace("$namespace", NAMESPACE).replace("$topic", topic)
-                found[f"{name}: {panel.title}: {legend}"] = text.replace("$__rate_interval", WINDOW)
-    for rule in rules():
-        for place, series in enumerate(re.findall(r"[\w:]+\{[^}]*\}", rule["expr"])):
-            name = series.partition("{")[0]
-            wrong = name in OF_WRONG
-            found[f"{rule.get('alert') or rule['record']}: {place}"] = name if wrong else series
-    return found | {name: name for name in recorded()}
-
-
-def has_data(prometheus: Prometheus, query: str) -> bool:
-    """Not a number is none: a quantile of nothing, say."""
-    found = prometheus.query(query)
-    return UNSETTLED in query or any(not isnan(float(each["value"][1])) for each in found)
-
-
 @pytest.mark.slow
 def test_every_query_returns_data(local_cluster: Cluster, tmp_path: Path) -> None:
     topic = local_cluster.new_topic(tiering={"enabled": True})
@@ -99,7 +69,9 @@ def test_every_query_returns_data(local_cluster: Cluster, tmp_path: Path) -> Non
         while left:
             assert time.monotonic() < deadline, f"no data: {left}"
             use(local_cluster, topic)
-            left = {name: each for name, each in left.items() if not has_data(prometheus, each)}
+            left = {
+                name: each for name, each in left.items() if not has_data(prometheus.query, each)
+            }
         groups = prometheus.get("/api/v1/rules")["groups"]
         health = {rule["name"]: rule["health"] for group in groups for rule in group["rules"]}
         assert health == dict.fromkeys(health, "ok")

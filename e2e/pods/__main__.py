@@ -16,12 +16,12 @@ from types import FrameType
 from e2e.pods import kind, not_here
 from e2e.pods.chapters import chosen, own_images
 from e2e.pods.commands import CommandFailed
-from e2e.pods.images import OWN, ROOT, Buildah, Docker, Image, build_all
+from e2e.pods.images import MINIO, OWN, PROMETHEUS, ROOT, Buildah, Docker, Image, build_all
 from e2e.pods.judged import judged
 from e2e.pods.kubernetes import Kubernetes
 from e2e.pods.node.debian import ensure_packages
 from e2e.pods.node.inside import Plan
-from e2e.pods.node.programs import ensure_node, ensure_pause
+from e2e.pods.node.programs import ensure_node, ensure_pause, ensure_policies
 from e2e.pods.node.sandbox import layout_of, remove_leftovers, run_inside
 from e2e.pods.node.trial import ensure_namespaces
 from e2e.pods.not_here import CannotRun, NotHere, of_the_machine
@@ -30,6 +30,7 @@ from e2e.pods.providers import KINDS, Machine, choose
 from e2e.pods.stage import HELM_TIMEOUT_S, Stage
 from e2e.pods.story import tell
 from tests.helm import Helm, ensure_helm
+from tests.monitoring.programs import ensure_prometheus
 from tidemark_cli.toolchain.cache import locked, user_cache
 from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.programs import ensure_controlplane, ensure_minio
@@ -61,6 +62,12 @@ def _docker_answers() -> bool:
     return done.returncode == 0
 
 
+def programs_of(chapters: Sequence[str]) -> dict[str, Path]:
+    """Static programs that are an image each, by its name. Raises ToolchainError."""
+    watched = any(PROMETHEUS in chapter.images for chapter in chosen(chapters))
+    return {MINIO: ensure_minio()} | ({PROMETHEUS: ensure_prometheus()} if watched else {})
+
+
 def on_node(progress: Progress, chapters: Sequence[str]) -> int:
     """The exit status of a run on a node of our own, which may stand beside others."""
     folder = user_cache() / "e2e"
@@ -75,18 +82,21 @@ def on_node(progress: Progress, chapters: Sequence[str]) -> int:
             with of_the_machine():
                 ensure_packages(progress)
                 ensure_namespaces(layout)
-            programs = ensure_node(), ensure_pause()
+            programs = ensure_node(), ensure_pause(), ensure_policies()
             own = own_images(chapters)
             buildah = Buildah(folder / "buildah", layout.root / "buildah")
             with of_the_machine():
                 buildah.prepare(own, progress)
-            images = build_all(buildah, own, ensure_minio(), layout.root / "images", progress)
+            images = build_all(
+                buildah, own, programs_of(chapters), layout.root / "images", progress
+            )
         tell_sizes(images, progress)
         plan = Plan(
             root=layout.root,
             cgroup=layout.cgroup,
             program=programs[0],
             pause=programs[1],
+            policies=programs[2],
             kubectl=kubectl,
             images=images,
             figures=progress.figures,
@@ -106,7 +116,7 @@ def on_kind(progress: Progress, chapters: Sequence[str]) -> int:
     ensure_helm()
     with tempfile.TemporaryDirectory() as folder:
         own = own_images(chapters)
-        images = build_all(Docker(), own, ensure_minio(), Path(folder), progress)
+        images = build_all(Docker(), own, programs_of(chapters), Path(folder), progress)
         tell_sizes(images, progress)
         with kind.created(progress) as cluster:
             kubernetes = Kubernetes(kubectl, cluster.kubeconfig)

@@ -1,9 +1,10 @@
 """What runs in the client's pod: records with numbers are produced, or read and compared.
 
-Arguments: produce or consume, bootstrap server, topic, first number, count. The client is
-kafka-python, as its project publishes it; nothing of Tidemark is in that image.
+Arguments: what to do (:data:`PROGRAMS`), bootstrap server, topic, and what that takes. The client
+is kafka-python, as its project publishes it; nothing of Tidemark is in that image.
 """
 
+import json
 import sys
 import time
 
@@ -17,7 +18,7 @@ def produce(bootstrap: str, topic: str, first: int, count: int) -> None:
     """``acks=all``, each record acknowledged."""
     producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all", request_timeout_ms=20_000)
     sent = [
-        producer.send(topic, b"%08d" % number + bytes(VALUE_BYTES))
+        producer.send(topic, b"%08d" % number + bytes(VALUE_BYTES), key=b"%08d" % number)
         for number in range(first, first + count)
     ]
     for future in sent:
@@ -27,9 +28,7 @@ def produce(bootstrap: str, topic: str, first: int, count: int) -> None:
 
 def consume(bootstrap: str, topic: str, first: int, count: int) -> None:
     """From the beginning until every number from ``first`` on was seen."""
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
-    parts = [TopicPartition(topic, part) for part in consumer.partitions_for_topic(topic)]
-    consumer.assign(parts)
+    consumer, parts = _assigned(bootstrap, topic)
     consumer.seek_to_beginning(*parts)
     missing = set(range(first, first + count))
     deadline_s = time.monotonic() + TIMEOUT_S
@@ -41,7 +40,74 @@ def consume(bootstrap: str, topic: str, first: int, count: int) -> None:
     consumer.close()
 
 
+def records(bootstrap: str, topic: str) -> None:
+    """Offset and number of each record that is there now, by partition, as JSON."""
+    consumer, parts = _assigned(bootstrap, topic)
+    ends = consumer.end_offsets(parts)
+    consumer.seek_to_beginning(*parts)
+    found: dict[TopicPartition, list[tuple[int, int]]] = {part: [] for part in parts}
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while any(consumer.position(part) < ends[part] for part in parts):
+        if time.monotonic() > deadline_s:
+            sys.exit(f"not all of {ends} was read: {[consumer.position(part) for part in parts]}")
+        for part, batch in consumer.poll(timeout_ms=500).items():
+            found[part] += [(record.offset, int(record.value[:8])) for record in batch]
+    print(json.dumps({str(part.partition): each for part, each in found.items()}))
+    consumer.close()
+
+
+def commit(bootstrap: str, topic: str, group: str) -> None:
+    """The end of each partition."""
+    consumer, parts = _assigned(bootstrap, topic, group)
+    consumer.seek_to_end(*parts)
+    for part in parts:
+        consumer.position(part)
+    consumer.commit()
+    consumer.close()
+
+
+def committed(bootstrap: str, topic: str, group: str) -> None:
+    """What a group has committed, by partition, as JSON."""
+    consumer, parts = _assigned(bootstrap, topic, group)
+    print(json.dumps({str(part.partition): consumer.committed(part) for part in parts}))
+    consumer.close()
+
+
+def begins(bootstrap: str, topic: str) -> None:
+    """The first offset of each partition, as JSON."""
+    consumer, parts = _assigned(bootstrap, topic)
+    _print_offsets(consumer.beginning_offsets(parts))
+
+
+def ends(bootstrap: str, topic: str) -> None:
+    """The offset after the last one of each partition, as JSON."""
+    consumer, parts = _assigned(bootstrap, topic)
+    _print_offsets(consumer.end_offsets(parts))
+
+
+def _print_offsets(found: dict[TopicPartition, int]) -> None:
+    print(json.dumps({str(part.partition): offset for part, offset in found.items()}))
+
+
+def _assigned(
+    bootstrap: str, topic: str, group: str | None = None
+) -> tuple[KafkaConsumer, list[TopicPartition]]:
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False)
+    parts = [TopicPartition(topic, part) for part in sorted(consumer.partitions_for_topic(topic))]
+    consumer.assign(parts)
+    return consumer, parts
+
+
+PROGRAMS = {
+    "produce": produce,
+    "consume": consume,
+    "records": records,
+    "commit": commit,
+    "committed": committed,
+    "begins": begins,
+    "ends": ends,
+}
+
 if __name__ == "__main__":
-    _, what, server, name, begin, number = sys.argv
-    {"produce": produce, "consume": consume}[what](server, name, int(begin), int(number))
-    print(f"{what}d {number}")
+    _, what, *given = sys.argv
+    PROGRAMS[what](*(int(word) if word.isdigit() else word for word in given))

@@ -1,4 +1,4 @@
-"""The images of a run: the project's own Dockerfiles, a client's, and MinIO.
+"""The images of a run: the project's own Dockerfiles, a client's, MinIO and Prometheus.
 
 Docker builds them as they are, on the base that they name. Where there is no registry, buildah
 does, on a base made from Debian's packages: the runtime with Python alone, and the same with pip
@@ -12,7 +12,7 @@ import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -27,8 +27,9 @@ from e2e.pods.progress import Progress
 ROOT = Path(__file__).parents[2]
 REPOSITORY = "e2e.tidemark.dev"
 TAG = "e2e"
-OPERATOR, BROKER, SPARK, CLIENT, MINIO = (
-    f"{REPOSITORY}/{name}:{TAG}" for name in ("operator", "broker", "pipeline", "client", "minio")
+OPERATOR, BROKER, SPARK, CLIENT, MINIO, PROMETHEUS = (
+    f"{REPOSITORY}/{name}:{TAG}"
+    for name in ("operator", "broker", "pipeline", "client", "minio", "prometheus")
 )
 #: The project's own by their Dockerfiles.
 OWN = {
@@ -59,9 +60,14 @@ class Builder(Protocol):
 
 
 def build_all(
-    builder: Builder, own: Collection[str], minio: Path, folder: Path, progress: Progress
+    builder: Builder,
+    own: Collection[str],
+    programs: Mapping[str, Path],
+    folder: Path,
+    progress: Progress,
 ) -> dict[str, Image]:
-    """Every image of a run by its name, as archives in ``folder``; ``own``: which of ours."""
+    """Every image of a run by its name, as archives in ``folder``; ``own``: which of ours;
+    ``programs``: static ones, by the names of their images."""
     folder.mkdir(parents=True, exist_ok=True)
     images: dict[str, Image] = {}
     for name in own:
@@ -73,8 +79,9 @@ def build_all(
         shutil.copytree(Path(kafka.__file__).parent, Path(context, "kafka"))
         builder.build(CLIENT, Path(__file__).with_name("client.Dockerfile"), Path(context))
         images[CLIENT] = _saved(builder, CLIENT, folder)
-    archive = archives.of_program(folder / "minio.tar", MINIO, minio)
-    images[MINIO] = Image(archive, archive.stat().st_size, archive.stat().st_size)
+    for name, program in programs.items():
+        archive = archives.of_program(folder / f"{program.name}.tar", name, program)
+        images[name] = Image(archive, archive.stat().st_size, archive.stat().st_size)
     return images
 
 

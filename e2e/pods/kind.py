@@ -12,6 +12,7 @@ from e2e.pods.progress import Progress
 NAME = "tidemark-e2e"
 NODE = f"{NAME}-control-plane"
 CREATE_TIMEOUT_S = 600
+_CTR = ("docker", "exec", NODE, "ctr", "--namespace", "k8s.io")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,11 @@ class Kind:
             command = ["kind", "load", "image-archive", path, "--name", NAME]
             run(command, timeout_s=CREATE_TIMEOUT_S)
 
+    def tag(self, image: str, other: str) -> None:
+        run([*_CTR, "images", "tag", "--force", image, other])
+
     def signal(self, container_id: str, name: str) -> None:
-        ctr = ["ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", name]
-        run(["docker", "exec", NODE, *ctr, container_id])
+        run([*_CTR, "tasks", "kill", "--signal", name, container_id])
 
     def way_in(self) -> str:
         return f"kubectl --kubeconfig {self.kubeconfig}"

@@ -20,13 +20,13 @@ class Kubernetes:
     program: Sequence[str]
     kubeconfig: Path
 
+    def command(self, *arguments: str) -> list[str]:
+        """The words of a kubectl command."""
+        return [*self.program, "--kubeconfig", str(self.kubeconfig), *arguments]
+
     def run(self, *arguments: str, stdin: str = "", timeout_s: float = 120) -> str:
         """kubectl's output. Raises CommandFailed."""
-        return run(
-            [*self.program, "--kubeconfig", self.kubeconfig, *arguments],
-            stdin=stdin,
-            timeout_s=timeout_s,
-        )
+        return run(self.command(*arguments), stdin=stdin, timeout_s=timeout_s)
 
     def apply(self, *objects: dict[str, Any]) -> None:
         """Make or change objects."""

@@ -1,6 +1,8 @@
 """The objects of a run beside the charts' own: a store, a client, topics; and its values."""
 
+import base64
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from e2e.pods import readme
@@ -12,7 +14,10 @@ STORE = "store"
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 KEYS = {"accessKeyId": "e2e-access", "secretAccessKey": "e2e-secret-of-one-run"}
 STORE_PORT = 9000
-_CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+#: What a restricted namespace asks of each container.
+CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+STORE_ENDPOINT = f"http://minio.{STORE}.svc:{STORE_PORT}"
+BUCKET = "tier"
 
 
 def namespace(name: str) -> dict[str, Any]:
@@ -39,28 +44,60 @@ def store() -> list[dict[str, Any]]:
         ],
         "readinessProbe": {"httpGet": {"path": "/minio/health/cluster", "port": STORE_PORT}},
         "volumeMounts": [{"name": "data", "mountPath": "/data"}],
-        "securityContext": _CONTAINER,
+        "securityContext": CONTAINER,
     }
-    pod = _pod("minio", STORE, container, labels)
-    pod["spec"]["volumes"] = [{"name": "data", "emptyDir": {}}]
+    made = pod("minio", STORE, container, labels)
+    made["spec"]["volumes"] = [{"name": "data", "emptyDir": {}}]
     service = {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": "minio", "namespace": STORE},
         "spec": {"selector": labels, "ports": [{"port": STORE_PORT}]},
     }
-    return [pod, service]
+    return [made, service]
 
 
-def client() -> dict[str, Any]:
+def client(name: str = "client", where: str = NAMESPACE) -> dict[str, Any]:
     """A pod that waits for `kubectl exec`."""
-    container = {"name": "client", "image": CLIENT, "securityContext": _CONTAINER}
-    return _pod("client", NAMESPACE, container, {"app": "client"})
+    container = {"name": "client", "image": CLIENT, "securityContext": CONTAINER}
+    return pod(name, where, container, {"app": name})
 
 
-def _pod(
-    name: str, where: str, container: dict[str, Any], labels: dict[str, str]
-) -> dict[str, Any]:
+def secret(name: str, data: Mapping[str, bytes]) -> dict[str, Any]:
+    """One of the brokers' namespace."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
+    }
+
+
+def impostor(name: str, secrets: Mapping[str, str]) -> dict[str, Any]:
+    """A pod with the labels of a cluster's brokers, their image and, by folder, Secrets. It is
+    never Ready, so that no client is led to it."""
+    labels = {"app.kubernetes.io/name": "tidemark-broker", "app.kubernetes.io/instance": "tidemark"}
+    volumes = {path.rpartition("/")[2]: (path, kept) for path, kept in secrets.items()}
+    container = {
+        "name": name,
+        "image": BROKER,
+        "command": ["python3", "-c", "import signal; signal.pause()"],
+        "readinessProbe": {"tcpSocket": {"port": 1}},
+        "securityContext": CONTAINER,
+        "volumeMounts": [
+            {"name": volume, "mountPath": path, "readOnly": True}
+            for volume, (path, _) in volumes.items()
+        ],
+    }
+    made = pod(name, NAMESPACE, container, labels)
+    made["spec"]["volumes"] = [
+        {"name": volume, "secret": {"secretName": kept}} for volume, (_, kept) in volumes.items()
+    ]
+    return made
+
+
+def pod(name: str, where: str, container: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
+    """Of one container, in a restricted namespace."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -94,17 +131,17 @@ def job(name: str, image: str, program: str, options: dict[str, str]) -> dict[st
         ],
         "resources": {"requests": {"cpu": "50m", "memory": "512Mi"}},
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
-        "securityContext": {**_CONTAINER, "readOnlyRootFilesystem": True},
+        "securityContext": {**CONTAINER, "readOnlyRootFilesystem": True},
     }
-    pod = _pod(name, NAMESPACE, container, {"app": name})
-    pod["spec"] |= {"restartPolicy": "Never", "volumes": [{"name": "tmp", "emptyDir": {}}]}
+    made = pod(name, NAMESPACE, container, {"app": name})
+    made["spec"] |= {"restartPolicy": "Never", "volumes": [{"name": "tmp", "emptyDir": {}}]}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {
             "backoffLimit": 0,
-            "template": {"metadata": {"labels": {"app": name}}, "spec": pod["spec"]},
+            "template": {"metadata": {"labels": {"app": name}}, "spec": made["spec"]},
         },
     }
 
@@ -119,13 +156,56 @@ def topic(name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
+def user(name: str) -> dict[str, Any]:
+    """A User with a password."""
+    return {
+        "apiVersion": "tidemark.dev/v1alpha1",
+        "kind": "User",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "clusterRef": {"name": "tidemark"},
+            "authentication": {"type": "scram-sha-512"},
+        },
+    }
+
+
+def tiered(*, enabled: bool = True, **tiering: Any) -> dict[str, Any]:
+    """Of a Topic's spec: records leave the brokers' disks a megabyte at a time."""
+    local = {"enabled": enabled, "localRetention": {"size": "1Mi"}}
+    config = {"segment.bytes": str(1 << 20), "retention.ms": "-1"}
+    return {"config": config, "tiering": {**local, **tiering}}
+
+
+def record_deletion(name: str, topic: str, below: dict[int, int], **spec: Any) -> dict[str, Any]:
+    """A RecordDeletion; ``below``: offsets by partition."""
+    points = [{"partition": part, "beforeOffset": offset} for part, offset in below.items()]
+    return {
+        "apiVersion": "tidemark.dev/v1alpha1",
+        "kind": "RecordDeletion",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"topicRef": {"name": topic}, "partitions": points, **spec},
+    }
+
+
+def bound(user: str, role: str) -> dict[str, Any]:
+    """A ClusterRole for somebody, in the brokers' namespace."""
+    group = "rbac.authorization.k8s.io"
+    return {
+        "apiVersion": f"{group}/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": f"{user}-{role}", "namespace": NAMESPACE},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
+    }
+
+
 def values(brokers: int) -> dict[str, Any]:
     """The chart's values: as the README has them, and for one node with a store and images of its
     own."""
     s3 = {
-        "endpoint": f"http://minio.{STORE}.svc:{STORE_PORT}",
+        "endpoint": STORE_ENDPOINT,
         "region": "us-east-1",
-        "buckets": ["tier"],
+        "buckets": [BUCKET],
         "createBuckets": True,
     }
     small = {"requests": {"cpu": "50m", "memory": "128Mi"}}
@@ -141,6 +221,9 @@ def values(brokers: int) -> dict[str, Any]:
             "config": {
                 "remote.log.manager.task.interval.ms": "1000",
                 "log.retention.check.interval.ms": "2000",
+                "log.cleaner.backoff.ms": "1000",
+                "tidemark.remote.sweep.interval.ms": "5000",
+                "remote.delete.delay.ms": "2000",
             },
             "storage": {"size": "1Gi"},
             "resources": small,

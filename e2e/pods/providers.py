@@ -78,6 +78,9 @@ class Provider(Protocol):
     def load(self, archives: Mapping[str, Path]) -> None:
         """Give the node the images: docker archives by name."""
 
+    def tag(self, image: str, other: str) -> None:
+        """Give an image that the node has a second name."""
+
     def signal(self, container_id: str, name: str) -> None:
         """A signal (SIGKILL, SIGSTOP, ...) to the first process of a container."""
 

@@ -4,26 +4,40 @@ A chapter (:mod:`e2e.pods.chapters`) says what happens; here stands how it is br
 long one waits for it, so that each waiting has the same patience and tells what it last saw.
 """
 
+import json
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from e2e.pods import objects
+from e2e.pods.client import Client
 from e2e.pods.images import Image
 from e2e.pods.kubernetes import Kubernetes, condition, not_ready, wait_for
+from e2e.pods.load import Load, Outcome
 from e2e.pods.objects import NAMESPACE
 from e2e.pods.progress import Failed, Progress
 from e2e.pods.providers import Provider
+from e2e.pods.watching import watched
 from tests.helm import CHART, Helm
 
-BOOTSTRAP = f"tidemark-bootstrap.{NAMESPACE}.svc:9092"
 OPERATOR = "tidemark-operator"
 OPERATORS = 2
 BROKERS = 3
 PARTITIONS = 2
 RECORDS = 2000
-CLIENT_PROGRAM = Path(__file__).with_name("client_program.py")
+#: Three segments of each partition of a tiered topic (:func:`e2e.pods.objects.tiered`): the last is
+#: open, and of the others no three have so many bytes.
+TIERED_RECORDS = 6000
+TIERED_BYTES = 3 << 20
+#: What a person would miss.
+KEPT_KINDS = (
+    "clusters.tidemark.dev",
+    "brokers.tidemark.dev",
+    "topics.tidemark.dev",
+    "persistentvolumeclaims",
+)
 #: Of a machine that has other work, too.
 READY_TIMEOUT_S = 240
 HELM_TIMEOUT_S = READY_TIMEOUT_S + 60
@@ -35,6 +49,7 @@ class Stage:
 
     ``written``: how many records stand in each topic that a chapter has left. ``values``: the
     chart's, as the last ``helm`` had them, so that a chapter changes what it means and no more.
+    ``load``: what is written and read meanwhile.
     """
 
     provider: Provider
@@ -45,13 +60,21 @@ class Stage:
     reaches_pods: bool
     written: dict[str, int] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=lambda: objects.values(BROKERS))
+    load: Load | None = None
 
     # ------------------------------------------------------------ the release
 
-    def install(self, verb: str = "upgrade") -> None:
+    def install(self, verb: str = "upgrade", *, wait: bool = True) -> None:
         """``helm install`` or ``upgrade`` with :attr:`values`. Raises HelmRefused."""
-        options = ("--namespace", NAMESPACE, "--wait", "--timeout", f"{READY_TIMEOUT_S}s")
+        options = ["--namespace", NAMESPACE]
+        if wait:
+            options += ["--wait", "--timeout", f"{READY_TIMEOUT_S}s"]
         self.helm.run(verb, "tidemark", str(CHART), *options, values=self.values)
+
+    def revision(self) -> int:
+        """Of the release, for ``helm rollback``."""
+        told = self.helm.run("status", "tidemark", "--namespace", NAMESPACE, "--output", "json")
+        return int(json.loads(told)["version"])
 
     @property
     def brokers(self) -> int:
@@ -60,10 +83,9 @@ class Stage:
 
     def all_ready(self) -> None:
         """Operators, brokers, the Cluster. Raises Failed."""
-        for number in range(OPERATORS):
-            self.pod_ready(NAMESPACE, f"{OPERATOR}-{number}")
+        for name in (*self.operator_pods(), *self.broker_pods()):
+            self.pod_ready(NAMESPACE, name)
         for number in range(1, self.brokers + 1):
-            self.pod_ready(NAMESPACE, f"broker-{number}-0")
             self.ready(f"brokers.tidemark.dev/broker-{number}")
         self.ready("clusters.tidemark.dev/tidemark")
         self.wait("brokers that are not fenced", self._brokers_complaint)
@@ -79,35 +101,37 @@ class Stage:
         for topic in self.written:
             self.in_sync(topic)
 
+    @property
+    def client(self) -> Client:
+        """In the client's pod."""
+        return Client(self.kubernetes, READY_TIMEOUT_S)
+
     # ------------------------------------------------------------ topics and records
 
     def make_topic(self, name: str, **spec: Any) -> None:
-        """A Topic of three replicas that is Ready. Raises Failed."""
-        spec = {"partitions": PARTITIONS, "replicationFactor": 3, **spec}
-        self.kubernetes.apply(objects.topic(name, **spec))
+        """A Topic, of three replicas where nothing else is said, that is Ready. Raises Failed."""
+        self.change_topic(name, **spec)
         self.ready(f"topics.tidemark.dev/{name}")
         self.written.setdefault(name, 0)
 
+    def change_topic(self, name: str, **spec: Any) -> None:
+        """``kubectl apply`` of another manifest of a topic that :meth:`make_topic` has made."""
+        spec = {"partitions": PARTITIONS, "replicationFactor": 3, **spec}
+        self.kubernetes.apply(objects.topic(name, **spec))
+
     def make_tiered_topic(self, name: str) -> None:
         """One whose records leave the brokers' disks a megabyte at a time. Raises Failed."""
-        config = {"segment.bytes": "1048576", "retention.ms": "-1"}
-        tiering = {"enabled": True, "localRetention": {"size": "1Mi"}}
-        self.make_topic(name, config=config, tiering=tiering)
-
-    def tier_complaint(self, topic: str) -> str:
-        """Why it has not as many segments in the tier as partitions."""
-        tiering = self.topic(topic).get("status", {}).get("tiering", {})
-        return "" if tiering.get("remoteSegments", 0) >= PARTITIONS else str(tiering)
+        self.make_topic(name, **objects.tiered())
 
     def topic(self, name: str) -> dict[str, Any]:
         """The Topic as it is."""
-        return self.kubernetes.get(NAMESPACE, "topics.tidemark.dev", name)
+        return self.object(f"topics.tidemark.dev/{name}")
 
     def replicas(self, topic: str, placeholders: int) -> str:
         """Why the topic has not just so many placeholders and all else in sync."""
         body = self.topic(topic)
         found = body.get("status", {}).get("replicas", {})
-        desired = PARTITIONS * 3
+        desired = body["spec"]["partitions"] * body["spec"]["replicationFactor"]
         in_sync = desired - placeholders
         wanted = {"desired": desired, "inSync": in_sync, "placeholders": placeholders}
         if all(found.get(name) == number for name, number in wanted.items()):
@@ -121,22 +145,115 @@ class Stage:
     def produce(self, topic: str, count: int = RECORDS) -> None:
         """That many more records, numbered on, from the client's pod with acks=all."""
         first = self.written.setdefault(topic, 0)
-        self._client("produce", topic, first, count)
+        self.client.run("produce", topic, first, count)
         self.written[topic] = first + count
 
     def consume(self, topic: str) -> None:
         """Every record written so far, each once, in the client's pod. Raises CommandFailed."""
-        self._client("consume", topic, 0, self.written[topic])
+        self.client.run("consume", topic, 0, self.written[topic])
 
-    def _client(self, what: str, topic: str, first: int, count: int) -> None:
-        arguments = ("--", "python3", "-", what, BOOTSTRAP, topic, str(first), str(count))
-        self.kubernetes.run(
-            *("--namespace", NAMESPACE, "exec", "--stdin", "client", *arguments),
-            stdin=CLIENT_PROGRAM.read_text("utf-8"),
+    def begin_load(self, topic: str) -> None:
+        """Records of this topic are written and read until :meth:`end_load`."""
+        self.load = Load(self.kubernetes, topic, group=f"load-{topic}")
+        self.load.begin(self.written[topic])
+
+    def end_load(self) -> Outcome:
+        """Raises Failed where a send failed, or a record is not there once."""
+        assert self.load is not None
+        load, self.load = self.load, None
+        outcome = load.end()
+        self.written[load.topic] = outcome.next
+        return outcome
+
+    # ------------------------------------------------------------ the tier
+
+    def fetched_from_tier(self) -> float:
+        """Bytes that the brokers have read there for clients since they were started."""
+        return self._sum("kafka_server_brokertopicmetrics_remotefetchbytes_total")
+
+    def copied_to_tier(self) -> float:
+        """Bytes of segments that they have copied there. A Topic's status tells such figures once a
+        minute."""
+        return self._sum("kafka_server_brokertopicmetrics_remotecopybytes_total")
+
+    def _sum(self, metric: str) -> float:
+        return sum(self.metric(f"broker-{n}-0", metric) for n in range(1, self.brokers + 1))
+
+    def produce_to_tier(self, topic: str) -> None:
+        """So many records of a tiered topic that each partition closes segments, until they are
+        there. Raises Failed."""
+        before = self.copied_to_tier()
+        self.produce(topic, TIERED_RECORDS)
+
+        def complaint() -> str:
+            copied = self.copied_to_tier() - before
+            return "" if copied >= TIERED_BYTES else f"{copied:.0f} bytes were copied"
+
+        self.wait("segments in the tier", complaint)
+
+    def reads_tier(self, topic: str) -> None:
+        """Until a reader of all of a topic has something from the tier only. Raises Failed."""
+
+        def complaint() -> str:
+            before = self.fetched_from_tier()
+            self.consume(topic)
+            read = self.fetched_from_tier() > before
+            return "" if read else "all records are still read from the brokers' disks"
+
+        self.wait("a read from the tier", complaint)
+
+    # ------------------------------------------------------------ objects
+
+    def patch(self, what: str, change: dict[str, Any]) -> None:
+        """A merge patch of an object, such as ``topics.tidemark.dev/orders``."""
+        words = ("patch", what, "--type", "merge", "--patch", json.dumps(change))
+        self.kubernetes.run("--namespace", NAMESPACE, *words)
+
+    def annotate(self, what: str, name: str, value: str) -> None:
+        """Set an annotation of an object."""
+        self.patch(what, {"metadata": {"annotations": {name: value}}})
+
+    def delete(self, what: str, *, wait: bool = True) -> None:
+        """``kubectl delete``. Raises CommandFailed."""
+        words = ("delete", what, f"--wait={str(wait).lower()}")
+        self.kubernetes.run("--namespace", NAMESPACE, *words)
+
+    def object(self, what: str) -> dict[str, Any]:
+        """Such as ``topics.tidemark.dev/orders``, as it is."""
+        return self.kubernetes.get(NAMESPACE, what)
+
+    def watched(self, what: str, path: str) -> AbstractContextManager[list[str]]:
+        """The values of a field of an object from now on (:mod:`e2e.pods.watching`)."""
+        return watched(self.kubernetes, what, path)
+
+    def uids(self, *kinds: str) -> dict[str, str]:
+        """Of the objects of these kinds, by kind and name."""
+        found = self.kubernetes.get(NAMESPACE, ",".join(kinds))["items"]
+        return {f"{b['kind']}/{b['metadata']['name']}": b["metadata"]["uid"] for b in found}
+
+    def python(self, pod: tuple[str, str], program: Path, *arguments: str) -> str:
+        """What a program prints in a pod, which is a namespace and a name. Raises CommandFailed."""
+        where, name = pod
+        return self.kubernetes.run(
+            *("--namespace", where, "exec", "--stdin", name, "--", "python3", "-", *arguments),
+            stdin=program.read_text("utf-8"),
             timeout_s=READY_TIMEOUT_S,
         )
 
-    # ------------------------------------------------------------ pods
+    def broker_pods(self) -> list[str]:
+        """Their names."""
+        return [f"broker-{number}-0" for number in range(1, self.brokers + 1)]
+
+    def operator_pods(self) -> list[str]:
+        """Their names."""
+        return [f"{OPERATOR}-{number}" for number in range(OPERATORS)]
+
+    def ports(self, pod: str) -> dict[str, str]:
+        """Address and port of a pod's one container, by the port's name."""
+        body = self.pod(pod)
+        (container,) = body["spec"]["containers"]
+        address = body["status"]["podIP"]
+        return {port["name"]: f"{address}:{port['containerPort']}" for port in container["ports"]}
 
     def pod(self, name: str, namespace: str = NAMESPACE) -> dict[str, Any]:
         """As it is."""
@@ -155,6 +272,15 @@ class Stage:
     def signal(self, pod: str, name: str) -> None:
         """Send a signal to that process."""
         self.provider.signal(self.container(pod)["containerID"].rpartition("/")[2], name)
+
+    def replace(self, pod: str) -> None:
+        """Delete a pod, until its StatefulSet has made another one. Raises Failed."""
+        before = self.pod(pod)["metadata"]["uid"]
+        self.kubernetes.run("--namespace", NAMESPACE, "delete", "pod", pod)
+        self.wait(
+            "a new pod",
+            lambda: "" if self.pod(pod)["metadata"]["uid"] != before else "the old one",
+        )
 
     def metric(self, pod: str, name: str) -> float:
         """The sum of a metric's samples without labels, as the pod answers now."""
@@ -185,6 +311,15 @@ class Stage:
         return str(body["spec"].get("holderIdentity", ""))
 
     # ------------------------------------------------------------ waiting
+
+    def account(self, namespace: str) -> None:
+        """Of the pods of a new namespace: none is made without it. Raises Failed."""
+
+        def complaint() -> str:
+            there = self.kubernetes.names(namespace, "serviceaccounts")
+            return "" if "default" in there else "no service account yet"
+
+        self.wait(f"the account of {namespace}", complaint)
 
     def pod_ready(self, namespace: str, name: str) -> None:
         """Raises Failed."""

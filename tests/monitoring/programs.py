@@ -1,6 +1,7 @@
 """Prometheus and its promtool, built once from their module as the other programs are.
 
-Without the discoveries of clouds: the targets are written out, and half of the build is saved.
+Without the discoveries of clouds, which are half of the build; Kubernetes' stays, for the pods of
+``make e2e``.
 """
 
 from pathlib import Path
@@ -25,7 +26,7 @@ def program(name: str) -> Program:
         version=required_module(go_mod, PUBLISHED),
         needs_go=required_go(go_mod),
         packages=PACKAGES[name],
-        tags=("remove_all_sd",),
+        tags=("remove_all_sd", "enable_kubernetes_sd"),
         package=f"{PUBLISHED}/cmd/{name}",
         folder=MODULE,
         sources=sources,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tidemark.generated import command
 from tidemark.metrics import (
+    audit_table,
     broker_table,
     operator_table,
     process_table,
@@ -36,12 +37,15 @@ _TOPICS = f"""On a page of their own, `/metrics/topics`: as many as there are to
 no more than {topic_table.TOPICS_MAX} a broker, those with the most bytes. The chart scrapes it with
 `metrics.serviceMonitor.topics`. Of each topic the sums over the partitions that the broker leads.
 """
+_AUDIT = """In the file that `tidemark spark audit --prometheus` writes ([Audit](audit.md)).
+"""
 _PARTS = (
     ("Operator", _OPERATOR, operator_table.ALL),
     ("Broker", "", broker_table.ALL),
     ("Broker: the tier", _TIER, tier_table.ALL),
     ("Broker: single topics", _TOPICS, topic_table.ALL),
     ("Every process", "On Linux.\n", process_table.ALL),
+    ("Audit", _AUDIT, audit_table.ALL),
 )
 
 

@@ -81,7 +81,7 @@ READER_IDLE = gauge(
 CACHE_BYTES = gauge(f"{_OWN}cache_bytes", "Bytes of remote data and indexes held in memory.")
 ORPHANS = gauge(
     f"{_OWN}orphans",
-    "Objects that nothing names and that are left, as this broker's last sweep saw it.",
+    "Objects that nothing names and that are left, where the last sweep of all was this broker's.",
 )
 ORPHAN_BYTES = gauge(f"{_OWN}orphan_bytes", "Bytes of these.")
 UNFINISHED_UPLOADS = gauge(

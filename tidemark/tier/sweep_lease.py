@@ -64,6 +64,11 @@ class SweepLease:
         """Still ours by our clock."""
         return self._record.holder == self._holder and self._now_ms() < self._record.until_ms
 
+    @property
+    def ended_ms(self) -> int:
+        """When the last sweep ended, as this holder last wrote it."""
+        return self._record.swept_ms
+
     def swept_ms(self) -> int:
         """When the last sweep ended; 0 for never, or where nobody can say."""
         swept_ms = self._read()[0].swept_ms

@@ -16,11 +16,10 @@ _KICKS_MAX = 4096
 
 
 class Dials(Protocol):
-    """How a connection is begun, where that is more than TCP."""
+    """Whoever makes the connection, and proves what is to be proven."""
 
     def connect_blocking(self, host: str, port: int, timeout_s: float) -> socket.socket:
-        """A connected socket; raises ``OSError``."""
-        ...
+        """Raises ``OSError``."""
 
 
 class BlockingConnection:
@@ -36,7 +35,7 @@ class BlockingConnection:
         frame_bytes_max: int = FRAME_BYTES_MAX,
         dialer: Dials | None = None,
     ) -> None:
-        """``dialer``: who proves who is at both ends, with TLS (``tidemark.tls.dialing``)."""
+        """``dialer`` None: without TLS. Raises ``OSError``."""
         self._client_id = client_id
         self._receiver = FrameReceiver(frame_bytes_max, bytearray(_SCRATCH_BYTES))
         self._correlation_id = 0

@@ -3,7 +3,8 @@
 Every broker looks at the store's lease once in an interval, none at the same time as the others;
 who finds that the last sweep is an interval ago, and the lease free, sweeps. So it needs no
 controller, goes on when a broker dies, and costs one small read where another was sooner. What is
-found shows in the metrics at once; it is removed by a later sweep, once it is old enough.
+found shows in the metrics at once, for as long as no other broker has swept since; it is removed by
+a later sweep, once it is old enough.
 """
 
 import asyncio
@@ -38,6 +39,7 @@ class Sweeps:
         self._task: asyncio.Task[None] | None = None
         self._stop = threading.Event()
         self._last = SweepReport()
+        self._last_ms = 0
 
     def start(self) -> None:
         """Once there is a store; again is fine."""
@@ -52,7 +54,7 @@ class Sweeps:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def gauges(self) -> Mapping[Metric, float]:
-        """What this broker's last sweep has left."""
+        """What this broker's sweep has left, where it was the last of all."""
         left = self._last.left
         return {
             tier_table.ORPHANS: left.orphans,
@@ -87,7 +89,10 @@ class Sweeps:
         now_ms, holder = shared.context.wall_ms, f"broker {shared.context.node_id}"
         lease = SweepLease(tier.store, f"{holder} ({uuid.uuid4().hex[:8]})", now_ms)
         # A little early is in time: the pauses are only about as long as the interval.
-        since_s = (now_ms() - lease.swept_ms()) / 1000
+        swept_ms = lease.swept_ms()
+        if swept_ms != self._last_ms:
+            self._last = SweepReport()  # another has looked since, and shows what is left
+        since_s = (now_ms() - swept_ms) / 1000
         if since_s < shared.settings.sweep_interval_s * (1 - shared.settings.jitter):
             return
         shared.guard.verify(tier)
@@ -99,6 +104,7 @@ class Sweeps:
         finally:
             with contextlib.suppress(StoreError, SweptElsewhere):
                 lease.end(done=done, left=self._last.left)
+                self._last_ms = lease.ended_ms
 
     def _sweep(self, tier: Tier, lease: SweepLease) -> None:
         sweeper = Sweeper(

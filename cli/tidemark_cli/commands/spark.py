@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from tidemark_cli.commands.audit import audit
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
 from tidemark_cli.local.tier import read_options
 from tidemark_cli.toolchain import ToolchainError
@@ -12,11 +13,7 @@ from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.java import JavaMissing, find_java
 
 app = typer.Typer(help="Run a job of the pipeline on Spark (needs Java 17 or newer).")
-
-
-@app.callback()
-def _jobs() -> None:
-    """Keep ``aggregate`` a command of its own while it is the only one."""
+app.command()(audit)
 
 
 @app.command()

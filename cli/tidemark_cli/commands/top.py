@@ -1,6 +1,8 @@
 """``tidemark top``: where every range of every partition lives, who lags, what is not well."""
 
+import functools
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -20,11 +22,13 @@ from tidemark_cli.commands.common import (
 from tidemark_cli.local.kube import Kube
 from tidemark_cli.top import figures, pages
 from tidemark_cli.top.holdings import BROKER, KINDS, SLICE, Holdings
+from tidemark_cli.top.login import BadLogin, Login
 from tidemark_cli.top.page_html import page
 from tidemark_cli.top.query import PAGE_SIZE, Query, choose
 from tidemark_cli.top.reader import Reader
 from tidemark_cli.top.text import print_frame
 
+Ask = Callable[[Sequence[figures.Asked], Mapping[int, tuple[str, int]]], figures.Figures]
 Sort = Literal["trouble", "name", "remote", "partitions", "placeholders", "behind"]
 
 
@@ -50,25 +54,44 @@ def top(
     listener: Annotated[
         str, typer.Option(help="The brokers' listener to ask for offsets; unset: their first.")
     ] = "",
+    client_config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Properties for a listener with TLS or SASL: security.protocol, ssl.ca.location, "
+            "sasl.mechanism, sasl.username, sasl.password and so on.",
+        ),
+    ] = None,
     directory: DirOption = DEFAULT_DIR,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = "",
     namespace: NamespaceOption = "",
 ) -> None:
     """Show where the offsets of each partition live, who lags and what is not well."""
+    ask = asking(client_config)
     kube = open_kube(called, directory, kubeconfig, context, namespace)
     query = Query(sort=sort, pattern=name, only_unwell=not_well, page_size=limit)
     try:
         if once or html is not None or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            _once(kube, query, html, listener)
+            _once(kube, query, html, listener, ask)
         else:
-            _follow(kube, query, interval, listener)
+            _follow(kube, query, interval, listener, ask)
     finally:
         kube.close()
 
 
-def _once(kube: Kube, query: Query, html: Path | None, listener: str) -> None:
-    view = look(kube, query, listener)
+def asking(client_config: Path | None) -> Ask:
+    """What asks brokers for offsets; ends with a hint where the file cannot be used."""
+    if client_config is None:
+        return figures.ask
+    try:
+        return functools.partial(figures.ask, login=Login.read(client_config))
+    except BadLogin as error:
+        fail(str(error))
+
+
+def _once(kube: Kube, query: Query, html: Path | None, listener: str, ask: Ask) -> None:
+    view = look(kube, query, listener, ask)
     if html is None:
         print_frame(console, view)
         return
@@ -78,7 +101,7 @@ def _once(kube: Kube, query: Query, html: Path | None, listener: str) -> None:
         fail(f"{html} cannot be written: {error.strerror}")
 
 
-def look(kube: Kube, query: Query, listener: str = "") -> pages.View:
+def look(kube: Kube, query: Query, listener: str = "", ask: Ask = figures.ask) -> pages.View:
     """One frame of all there is. Partitions that cannot be read are a line of it; without the other
     objects there is nothing to show."""
     holdings, problems = Holdings(), []
@@ -91,9 +114,7 @@ def look(kube: Kube, query: Query, listener: str = "") -> pages.View:
     shown = [line.name for line in choose(holdings.lines.values(), query).lines]
     topics = [found for each in shown if (found := holdings.topic(each)) is not None]
     detailed = [each for each in topics if query.pattern or not each.is_internal]
-    told = figures.ask(
-        figures.asked_of(detailed), figures.addresses(holdings.of_kind(BROKER), listener)
-    )
+    told = ask(figures.asked_of(detailed), figures.addresses(holdings.of_kind(BROKER), listener))
     return pages.view(
         holdings,
         query,
@@ -103,8 +124,8 @@ def look(kube: Kube, query: Query, listener: str = "") -> pages.View:
     )
 
 
-def _follow(kube: Kube, query: Query, interval_s: int, listener: str) -> None:
+def _follow(kube: Kube, query: Query, interval_s: int, listener: str, ask: Ask) -> None:
     from tidemark_cli.top.app import TopApp  # textual is 0.2 s of start-up
 
     readers = [Reader(kube, kind) for kind in KINDS]
-    TopApp(readers, figures.ask, interval_s=interval_s, query=query, listener=listener).run()
+    TopApp(readers, ask, interval_s=interval_s, query=query, listener=listener).run()

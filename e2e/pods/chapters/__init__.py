@@ -8,18 +8,41 @@ need each other, and it stops at the first that fails.
 
 from collections.abc import Sequence
 
-from e2e.pods.chapters import faults, hold, install, removal, spark, speed, tier, upgrades
+from e2e.pods.chapters import (
+    alerts,
+    faults,
+    hold,
+    impostors,
+    install,
+    metrics,
+    network,
+    removal,
+    rights,
+    scaling,
+    spark,
+    speed,
+    switches,
+    tier,
+    upgrades,
+)
 from e2e.pods.chapters.chapter import Chapter
-from e2e.pods.images import BROKER, OPERATOR
+from e2e.pods.images import BROKER, OPERATOR, OWN
 from e2e.pods.not_here import CannotRun
 
 #: In the order in which they are told.
 CHAPTERS: tuple[Chapter, ...] = (
     install.CHAPTER,
     tier.CHAPTER,
+    network.CHAPTER,
+    impostors.CHAPTER,
+    rights.CHAPTER,
+    metrics.CHAPTER,
+    switches.CHAPTER,
     spark.CHAPTER,
     faults.CHAPTER,
     upgrades.CHAPTER,
+    alerts.CHAPTER,
+    scaling.CHAPTER,
     speed.CHAPTER,
     hold.CHAPTER,
     removal.CHAPTER,
@@ -45,4 +68,4 @@ def chosen(names: Sequence[str]) -> tuple[Chapter, ...]:
 def own_images(names: Sequence[str]) -> tuple[str, ...]:
     """Those of ours that the chapters of these names need."""
     more = dict.fromkeys(image for chapter in chosen(names) for image in chapter.images)
-    return (OPERATOR, BROKER, *more)
+    return (OPERATOR, BROKER, *(image for image in more if image in OWN))

@@ -25,7 +25,7 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Chapter:
     """``what``: in one line, for who chooses. ``on_request``: told only when it is named.
-    ``images``: those of ours that it needs beside operator and broker."""
+    ``images``: what it needs beside operator, broker, client and store."""
 
     name: str
     what: str

@@ -3,7 +3,6 @@
 import time
 
 from e2e.pods.chapters.chapter import Chapter, Step
-from e2e.pods.objects import NAMESPACE
 from e2e.pods.stage import Stage
 
 TOPIC = "after"
@@ -12,12 +11,7 @@ KILLED = 128 + 9
 
 def _pod_deleted(stage: Stage) -> None:
     begun = time.monotonic()
-    before = stage.pod("broker-1-0")["metadata"]["uid"]
-    stage.kubernetes.run("--namespace", NAMESPACE, "delete", "pod", "broker-1-0")
-    stage.wait(
-        "a new pod",
-        lambda: "" if stage.pod("broker-1-0")["metadata"]["uid"] != before else "the old one",
-    )
+    stage.replace("broker-1-0")
     stage.recovered()
     stage.progress.figure("pod deleted to in sync", f"{time.monotonic() - begun:.0f} s")
 

@@ -6,9 +6,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from e2e.pods import objects, readme
 from e2e.pods.chapters.chapter import Chapter, Step
+from e2e.pods.client import BOOTSTRAP
 from e2e.pods.objects import NAMESPACE, STORE
 from e2e.pods.progress import Failed
-from e2e.pods.stage import BOOTSTRAP, BROKERS, PARTITIONS, RECORDS, Stage
+from e2e.pods.stage import BROKERS, PARTITIONS, RECORDS, Stage
 
 TOPIC = "orders"
 CLIENT_TIMEOUT_S = 60
@@ -18,17 +19,9 @@ KEYS = {"KEY_ID": objects.KEYS["accessKeyId"], "KEY": objects.KEYS["secretAccess
 
 def _store(stage: Stage) -> None:
     stage.kubernetes.apply(objects.namespace(STORE))
-    _wait_for_account(stage, STORE)
+    stage.account(STORE)
     stage.kubernetes.apply(*objects.store())
     stage.pod_ready(STORE, "minio")
-
-
-def _wait_for_account(stage: Stage, namespace: str) -> None:
-    def complaint() -> str:
-        there = stage.kubernetes.names(namespace, "serviceaccounts")
-        return "" if "default" in there else "no service account yet"
-
-    stage.wait(f"the account of {namespace}", complaint)
 
 
 def _install(stage: Stage) -> None:
@@ -51,7 +44,7 @@ def _install(stage: Stage) -> None:
 
 
 def _client(stage: Stage) -> None:
-    _wait_for_account(stage, NAMESPACE)
+    stage.account(NAMESPACE)
     stage.kubernetes.apply(objects.client())
     stage.pod_ready(NAMESPACE, "client")
 

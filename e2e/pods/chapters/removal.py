@@ -4,9 +4,7 @@ from e2e.pods.chapters.chapter import Chapter, Step
 from e2e.pods.chapters.install import TOPIC
 from e2e.pods.objects import NAMESPACE
 from e2e.pods.progress import Failed
-from e2e.pods.stage import OPERATOR, Stage
-
-KEPT_KINDS = ("clusters.tidemark.dev", "brokers.tidemark.dev", "topics.tidemark.dev")
+from e2e.pods.stage import KEPT_KINDS, OPERATOR, Stage
 
 
 def _uninstall(stage: Stage) -> None:
@@ -22,9 +20,7 @@ def _uninstall(stage: Stage) -> None:
 
 def _kept(stage: Stage) -> dict[str, str]:
     """What a person would miss, with its uid."""
-    kinds = ",".join([*KEPT_KINDS, "persistentvolumeclaims", "pods"])
-    found = stage.kubernetes.get(NAMESPACE, kinds)["items"]
-    uids = {f"{b['kind']}/{b['metadata']['name']}": b["metadata"]["uid"] for b in found}
+    uids = stage.uids(*KEPT_KINDS, "pods")
     return {name: uid for name, uid in uids.items() if not name.startswith(f"Pod/{OPERATOR}")}
 
 

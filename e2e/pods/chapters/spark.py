@@ -7,21 +7,20 @@ from typing import Any
 
 from e2e.pods import objects
 from e2e.pods.chapters.chapter import Chapter, Step
+from e2e.pods.client import BOOTSTRAP
 from e2e.pods.images import SPARK
 from e2e.pods.objects import NAMESPACE
 from e2e.pods.progress import Failed
-from e2e.pods.stage import BOOTSTRAP, PARTITIONS, Stage
+from e2e.pods.stage import PARTITIONS, Stage
 
 TOPIC = "counted"
-RECORDS = 6000
 JOB = "count"
 PROGRAM = Path(__file__).parents[1] / "spark_program.py"
 
 
 def _job(stage: Stage) -> None:
     stage.make_tiered_topic(TOPIC)
-    stage.produce(TOPIC, RECORDS)
-    stage.wait("segments in the tier", lambda: stage.tier_complaint(TOPIC))
+    stage.produce_to_tier(TOPIC)
     storage = stage.values["cluster"]["spec"]["remoteStorage"]["s3"]
     options = {
         "topic": TOPIC,

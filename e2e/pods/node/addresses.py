@@ -8,3 +8,5 @@ API_SERVICE = "10.96.0.1"
 API_PORT = 6443
 NODE_NAME = "tidemark-e2e"
 DOMAIN = "cluster.local"
+#: Where the kernel hands over the first packet of each connection between pods.
+POLICY_QUEUE = 100

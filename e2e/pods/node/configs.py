@@ -8,7 +8,7 @@ cgroup, without those of the quality-of-service classes.
 
 import json
 
-from e2e.pods.node.addresses import DOMAIN, NODE, NODE_NAME, PODS
+from e2e.pods.node.addresses import DOMAIN, NODE, NODE_NAME, PODS, POLICY_QUEUE
 from e2e.pods.node.layout import CONTAINERD_SOCKET, Layout
 
 PAUSE_IMAGE = "e2e.tidemark.dev/pause:1"
@@ -204,3 +204,12 @@ def others(layout: Layout) -> dict[str, list[str]]:
             f"--hostname-override={NODE_NAME}",
         ],
     }
+
+
+def policies(layout: Layout) -> list[str]:
+    """The arguments of what enforces NetworkPolicies."""
+    return [
+        f"-kubeconfig={layout.kubeconfig('policies')}",
+        f"-node={NODE_NAME}",
+        f"-queue={POLICY_QUEUE}",
+    ]

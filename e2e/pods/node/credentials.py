@@ -25,6 +25,8 @@ USERS = {
     "kube-proxy": ("system:kube-proxy", ""),
     # CoreDNS lists Services and slices; nobody else's rights are in question here.
     "coredns": ("coredns", "system:masters"),
+    # So does what enforces policies, with pods and namespaces.
+    "policies": ("policies", "system:masters"),
     "kubelet": (f"system:node:{NODE_NAME}", "system:nodes"),
 }
 SERVER = f"https://{NODE}:{API_PORT}"

@@ -1,5 +1,6 @@
 """What the node takes from Debian: containerd, runc and the plugins of the pod network, nftables
-for kube-proxy; and what builds images without a registry, buildah and mmdebstrap.
+for kube-proxy, iptables for NetworkPolicies; and what builds images without a registry, buildah and
+mmdebstrap.
 
 They are installed as they are, and no service is started: the node runs a containerd of its own, in
 its own namespaces. Packages stay; nothing else of a run does.
@@ -18,6 +19,7 @@ PACKAGES = {
     "runc": "runc",
     "containernetworking-plugins": "/usr/lib/cni/ptp",
     "nftables": "nft",
+    "iptables": "iptables",
     "iproute2": "ip",
     "mount": "mount",
     "buildah": "buildah",

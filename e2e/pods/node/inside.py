@@ -27,6 +27,7 @@ class Plan:
     cgroup: str
     program: Path
     pause: Path
+    policies: Path
     kubectl: list[str]
     images: dict[str, Image]
     figures: list[str]
@@ -42,7 +43,7 @@ class Plan:
     def read(cls, path: Path) -> "Plan":
         """As :meth:`write` left it."""
         body: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        for name in ("root", "program", "pause", "kept"):
+        for name in ("root", "program", "pause", "policies", "kept"):
             body[name] = Path(body[name])
         images = body.pop("images").items()
         parts = {
@@ -57,7 +58,7 @@ def main(path: Path) -> int:
     plan = Plan.read(path)
     layout = Layout(plan.root, plan.cgroup)
     kubernetes = Kubernetes(plan.kubectl, layout.admin)
-    node = Node(layout, plan.program, plan.pause, kubernetes)
+    node = Node(layout, plan.program, plan.pause, plan.policies, kubernetes)
     progress = Progress(began_s=plan.began_s, figures=plan.figures)
     stage = Stage(
         provider=node,

@@ -27,11 +27,13 @@ LAST_LINES = 15
 
 @dataclass(slots=True)
 class Node:
-    """``program``: the binary of every part of Kubernetes; ``kubernetes``: the administrator."""
+    """``program``: the binary of every part of Kubernetes; ``policies``: what enforces
+    NetworkPolicies; ``kubernetes``: the administrator."""
 
     layout: Layout
     program: Path
     pause: Path
+    policies: Path
     kubernetes: Kubernetes
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -59,12 +61,16 @@ class Node:
         self.load({configs.PAUSE_IMAGE: archive})
         for name, arguments in configs.others(self.layout).items():
             self._start(name, [str(self.program), name, *arguments])
+        self._start("policies", [str(self.policies), *configs.policies(self.layout)])
         self._wait("the node", lambda: not_ready(self.kubernetes.get("", "node", NODE_NAME)))
         self._make_volumes()
 
     def load(self, archives: Mapping[str, Path]) -> None:
         for path in archives.values():
             run([*self._ctr(), "images", "import", path], timeout_s=IMPORT_TIMEOUT_S)
+
+    def tag(self, image: str, other: str) -> None:
+        run([*self._ctr(), "images", "tag", "--force", image, other])
 
     def signal(self, container_id: str, name: str) -> None:
         run([*self._ctr(), "tasks", "kill", "--signal", name, container_id])

@@ -1,4 +1,5 @@
-"""The node's own binary and the pause program, built once as the control plane's is."""
+"""The node's own binary, the pause program and what enforces policies, built once as the control
+plane's is."""
 
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from tidemark_cli.toolchain.versions import required_go, required_module
 MODULE = Path(__file__).parents[1] / "go"
 # What the control plane's build has compiled is not compiled again.
 NODE_PACKAGES = 1300
+# Apart from the node's binary: its requirements are newer, and would have all of that built anew.
+POLICIES = Path(__file__).parents[1] / "policies"
+POLICIES_PACKAGES = 700
 
 
 def _program(name: str, package: str, packages: int) -> Program:
@@ -37,3 +41,18 @@ def ensure_node() -> Path:
 def ensure_pause() -> Path:
     """The first process of each pod. Raises ToolchainError."""
     return ensure_program(_program("tidemark-e2e-pause", "./pause", 50), checkout=checkout())
+
+
+def ensure_policies() -> Path:
+    """What holds pods to NetworkPolicies. Raises ToolchainError."""
+    sources = read_sources(POLICIES)
+    go_mod = sources["go.mod"].decode()
+    program = Program(
+        name="tidemark-e2e-policies",
+        version=required_module(go_mod, "sigs.k8s.io/kube-network-policies"),
+        needs_go=required_go(go_mod),
+        packages=POLICIES_PACKAGES,
+        folder=POLICIES,
+        sources=sources,
+    )
+    return ensure_program(program, checkout=checkout())

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from e2e.pods.commands import run
-from e2e.pods.node.addresses import DOMAIN, NODE, NODE_NAME
+from e2e.pods.node.addresses import DOMAIN, NODE, NODE_NAME, POLICY_QUEUE
 from e2e.pods.node.layout import Layout
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -142,6 +142,13 @@ def prepare(layout: Layout) -> None:
         ["ip", "address", "add", f"{NODE}/32", "dev", "lo"],
         # A way to the addresses of Services, which become those of pods on it.
         ["ip", "route", "add", "default", "dev", "lo", "src", NODE],
+        # By iptables, as not every kernel has nftables' statement. While nobody reads the queue
+        # no pod reaches another: policies that are not enforced are not taken for any.
+        [
+            *("iptables", "--wait", "--append", "FORWARD"),
+            *("--match", "conntrack", "--ctstate", "NEW"),
+            *("--jump", "NFQUEUE", "--queue-num", str(POLICY_QUEUE)),
+        ],
     ):
         run(command)
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1", encoding="ascii")

@@ -155,9 +155,13 @@ class ControllerState:
             self._alike.setdefault(collision_key(topic.name), set()).add(topic.name)
 
     def take_held(self, node_id: int, told: Iterable[TopicState]) -> None:
-        """A broker says what it was told of its replicas."""
+        """A broker says what it was told of its replicas. Those of deleted topics it is told to
+        delete: nothing that is said of them outlives the tombstone."""
         self.held.take(node_id, told)
         for topic_id in {topic_id for topic_id, _ in self.held.keys_on(node_id)}:
+            if topic_id in self._tombstones:
+                self.held.forget_topic(topic_id)
+                continue
             topic = self.topic_by_id(topic_id)
             if topic is not None and self.held.tiering(topic_id).epoch > topic.tiering.epoch:
                 self.put_topic(topic)

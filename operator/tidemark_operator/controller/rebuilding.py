@@ -62,12 +62,16 @@ class Waiting:
 # ---------------------------------------------------------------- the signs
 
 
-def reveals(state: ControllerState, held: HeldStates, node_id: int) -> bool:
+def reveals(
+    state: ControllerState, held: HeldStates, node_id: int, *, is_admitted: bool = False
+) -> bool:
     """Whether a broker's report shows that rows which nobody doubts are older than what was told;
     to be asked before anything is decided because of its registration. Of what a broker says that
     this controller has told nothing yet, each row is compared as it was when this term began: what
-    was decided since may have taken it past the report."""
-    is_told = state.acknowledgements.has_told(state.brokers.get(node_id))
+    was decided since may have taken it past the report. Of one that ``is_admitted``, whatever has
+    become of its Broker since, that was asked before: what it knows beyond that this controller has
+    told it."""
+    is_told = is_admitted or state.acknowledgements.has_told(state.brokers.get(node_id))
     return any(
         _is_news(state, held.of(key)[node_id], is_told=is_told) for key in held.keys_on(node_id)
     )

@@ -12,9 +12,11 @@ USER_ID = 65532
 CONTAINER = "broker"
 #: A Secret is for the user's group only.
 SECRET_MODE = 0o440
-#: Logs of a crash are read through first, for up to an hour.
-STARTUP_PERIOD_S = 5
-STARTUP_TRIES = 720
+#: Logs of a crash are read through first, for up to an hour. The next broker's restart waits until
+#: this one is ready, so it is looked at often.
+STARTUP_PERIOD_S = 2
+STARTUP_TRIES = 1800
+READINESS_PERIOD_S = 2
 
 
 def port_name(listener: PodListener) -> str:
@@ -85,7 +87,10 @@ def _container(pod: BrokerPod) -> Json:
             "failureThreshold": 6,
         },
         # It listens to clients once it knows the cluster.
-        "readinessProbe": {"tcpSocket": {"port": port_name(first)}, "periodSeconds": 5},
+        "readinessProbe": {
+            "tcpSocket": {"port": port_name(first)},
+            "periodSeconds": READINESS_PERIOD_S,
+        },
         "resources": pod.resources.dump() if pod.resources is not None else {},
         "volumeMounts": [
             {"name": "data", "mountPath": configuration.DATA_FOLDER},

@@ -180,6 +180,8 @@ class SliceStore:
                 if "STALE_CONTROLLER_EPOCH" in error.message:
                     raise ControllerFenced(error.message) from error
                 raise SlicesUnusable("SliceRefused", error.message) from error
+            except Forbidden as error:
+                raise SlicesUnusable("SliceRefused", f"{error.message}: allow it") from error
         if took_effect:
             if landing is not None:
                 landing(state, write)

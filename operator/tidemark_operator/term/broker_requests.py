@@ -211,10 +211,9 @@ class BrokerRequests(ControlHandler, EngineListener):
     ) -> bool:
         state, node_id = term.services.state, request.broker_id
         is_known = state.cluster.rebuilding is not None and state.cluster.rebuilding.behind
-        is_news = not is_known and node_id not in term.admitted
-        if not (is_news and epochs.knows_more(state, request)) and not rebuilding.reveals(
-            state, held, node_id
-        ):
+        is_admitted = node_id in term.admitted
+        knows_more = not (is_known or is_admitted) and epochs.knows_more(state, request)
+        if not knows_more and not rebuilding.reveals(state, held, node_id, is_admitted=is_admitted):
             return False
         term.end(SlicesBehind(f"broker {node_id} was told more than the PartitionSlices hold"))
         self._term = None  # nothing that has begun meanwhile goes on

@@ -28,7 +28,7 @@ from tidemark_operator.engines.own_brokers import OwnBrokers
 from tidemark_operator.events import EventWriter
 from tidemark_operator.health import Echoes, Pulse
 from tidemark_operator.kube.client import KubeApi
-from tidemark_operator.kube.errors import KubeError, NotFound
+from tidemark_operator.kube.errors import Forbidden, KubeError, NotFound
 from tidemark_operator.kube.informer import Informer
 from tidemark_operator.kube.kinds import CLUSTER, MANY, USER, Json, Key, Kind, key_of
 from tidemark_operator.leadership.lease_kept import keep_lease, let_lease_go
@@ -44,6 +44,7 @@ from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient
 from tidemark_operator.objects.statuses import StatusWriter
 from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.reconcile.failures import reason_of, sentence_of
 from tidemark_operator.reconcile.first_reports import FirstReports
 from tidemark_operator.reconcile.measure import measure
 from tidemark_operator.reconcile.queue import KeyQueue
@@ -227,6 +228,10 @@ class TermLoop:
         except (BadCertificate, KeptByAnother, OSError) as error:
             logger.warning("the certificate authority cannot be used: %s", error)
             await self._say(api, "CertificatesUnusable", str(error))
+            self._excuse = str(error)
+        except Forbidden as error:
+            logger.warning("nobody can take over: %s", error)
+            await self._say(api, reason_of(error), sentence_of(error))
             self._excuse = str(error)
         except KubeError as error:
             logger.warning("the API server failed during a take-over: %s", error)

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from e2e.pods import readme
+from e2e.pods.rights_cases import CASES
 from tests.chart_pods import entries_of, objects_of, operator_settings
 from tests.helm import CHART, Helm, HelmRefused, named, of_kind
 from tests.integration.chart.kubernetes import KubectlRefused, Kubernetes
@@ -375,6 +376,13 @@ def test_the_network_policy_is_about_the_pods_that_the_operator_keeps(tmp_path: 
     names = {each["name"]: each["containerPort"] for each in container["ports"]}
     for rule in spec["ingress"]:
         assert {each["port"] for each in rule["ports"]} <= {*names, *names.values()}
+
+
+def test_each_right_of_the_operator_is_withdrawn_by_a_chapter(tmp_path: Path) -> None:
+    """`make e2e CHAPTERS=rights` sees that it is missed, and where."""
+    (role,) = of_kind(Helm(tmp_path).template(CHART, EVERYTHING, namespace="home"), "Role")
+    for rule in role["rules"]:
+        assert any(case.is_of(rule) for case in CASES), rule
 
 
 def test_a_monitor_finds_the_services_with_metrics_and_no_other(tmp_path: Path) -> None:

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tidemark.tier.filesystem_config import FilesystemConfig
 from tidemark_pipeline.jobs.aggregate import Aggregate, aggregate, read_topic
+from tidemark_pipeline.jobs.audit import audit
+from tidemark_pipeline.jobs.progress import told
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
 
@@ -56,3 +59,18 @@ def test_the_aggregate_is_what_plain_python_computes(
         name: (30, sum(n % 2 == i for n in known), float(sum(n for n in known if n % 2 == i)))
         for i, name in enumerate("AB")
     }
+
+
+def test_executors_audit_a_topic_and_say_what_is_gone(
+    session: SparkSession, flights: SmallTier
+) -> None:
+    topic = flights.tier.reader.find_topic("t")
+    storage = FilesystemConfig(flights.path)
+    heard: list[tuple[int, int]] = []
+    with told(session.sparkContext, lambda *counts: heard.append(counts), every_s=0.01):
+        sound = audit(session, storage, topic, task_bytes=1)
+    assert (sound.segments, sound.findings) == (3, ())
+    assert all(tasks == 3 for _, tasks in heard)
+    (flights.path / flights.entries[1].log_key).unlink()
+    (finding,) = audit(session, storage, topic, task_bytes=1).findings
+    assert (finding.kind.value, finding.start_offset) == ("Missing", 20)

@@ -1,5 +1,6 @@
 """Brokers sweep their tier: what crashes and fenced copiers leave goes, all else stays."""
 
+import time
 import uuid
 from pathlib import Path
 
@@ -55,6 +56,21 @@ async def test_what_is_young_is_shown_and_stays(make_host: MakeHost) -> None:
     await host.apply()
     await host.until(lambda: not set(left) & set(host.objects()))
     await host.until(lambda: told() == Left())
+
+
+async def test_what_another_broker_has_swept_since_is_shown_by_that_one_alone(
+    make_host: MakeHost,
+) -> None:
+    """Or its alert would stay until this one happens to sweep again."""
+    host = make_host(tidemark_remote_sweep_interval_ms=100)
+    await tiered(host)
+    left = leave_orphan(host)
+    await host.until(lambda: host.gauge(tier_table.ORPHANS) == 2)
+    soon_ms = time.time_ns() // 1_000_000 + 500_000  # this one has nothing to do until then
+    other = SweepLease(host.tier().store, "another", lambda: soon_ms).take()
+    host.tier().store.delete_many(left)
+    other.end(done=True, left=Left())
+    await host.until(lambda: host.gauge(tier_table.ORPHANS) == 0)
 
 
 async def test_a_paused_sweep_removes_nothing(make_host: MakeHost) -> None:

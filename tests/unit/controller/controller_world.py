@@ -391,7 +391,7 @@ def reports(world: World, node_id: int, *held: PartitionRow, **tiering: int) -> 
     by_topic: dict[uuid.UUID, list[PartitionRow]] = {}
     for each in held:
         by_topic.setdefault(each.topic_id, []).append(each)
-    world.state.held.take(
+    world.state.take_held(
         node_id,
         [
             topic_state(

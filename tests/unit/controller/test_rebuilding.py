@@ -6,6 +6,7 @@ import pytest
 
 from tests.control_messages import topic_state
 from tests.unit.controller.controller_world import (
+    KIP_409,
     T0,
     TIERED,
     World,
@@ -45,6 +46,7 @@ from tidemark_operator.controller.model import (
     TopicInfo,
 )
 from tidemark_operator.controller.status import StatusResult, broker_status
+from tidemark_operator.controller.status.rebuilding import rendered
 from tidemark_operator.controller.topics import TopicDecision
 
 SINCE = "2026-11-23T14:00:00Z"
@@ -391,6 +393,22 @@ def test_what_is_said_of_a_deleted_topic_is_no_sign_and_brings_nothing_back() ->
     assert not rebuilding.reveals(world.state, world.state.held, 1)
     world.state.put_topic(topic(deletion_ms=1, topic_id=numbered_uuid(1), partitions_placed=1))
     assert rebuilding.lost(world.state, world.view()) == []
+
+
+def test_what_a_broker_says_of_a_deleted_topic_is_no_stray_once_it_has_deleted_it() -> None:
+    """It was away while the topic was deleted. Its name may be used again, and nobody is asked to
+    adopt what nobody has."""
+    gone, index = numbered_uuid(1), 3
+    world = World(brokers=[broker(1), broker(2)], view=cluster(KIP_409))
+    stone = Tombstone(topic_id=gone, name="topic-1", partitions=1, tiered_epoch=-1, pending=(1,))
+    world.state.put_tombstone(gone, index, stone)
+    reports(world, 1, _told(1, 2))
+    world.state.put_tombstone(gone, index, None)
+    assert rendered(world.state, now_ms=T0)["strayTopics"] == []
+    again = topic(1, uid=numbered_uuid(77), replication_factor=2)
+    world.state.put_topic(again)
+    assert world.decide().blocker is None
+    assert world.state.rows_of(again.id)
 
 
 def test_a_tombstone_takes_what_was_said_of_its_topic() -> None:

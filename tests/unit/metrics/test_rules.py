@@ -9,6 +9,7 @@ import yaml
 from tests.monitoring.rules import ROOT, alerts, metrics_in, recorded, rules
 from tidemark.metrics import broker_table, operator_table, tier_table, topic_table
 from tidemark.metrics.metric import Metric
+from tidemark_cli.kubectl_plugin import app as plugin
 from tidemark_cli.main import app
 from tidemark_operator.controller.status.reasons import TABLE
 from tidemark_operator.reconcile.measure import _WRONG
@@ -148,13 +149,19 @@ def test_commands_of_a_runbook_are_there(name: str) -> None:
     commands = [*"".join(blocks).splitlines(), *inline]
     assert commands
     ours = {
-        str(each.name or getattr(each.callback, "__name__", "")) for each in app.registered_commands
+        program: {
+            str(each.name or getattr(each.callback, "__name__", ""))
+            for each in of.registered_commands
+        }
+        for program, of in (("tidemark", app), ("kubectl tidemark", plugin))
     }
     for command in commands:
-        words = command.split(" ")
+        words = command.removeprefix("kubectl ").split(" ")
         if words[0] == "tidemark":
-            assert words[1] in ours, command
+            program, _, _ = command.partition(f" {words[1]}")
+            assert words[1] in ours[program], command
             continue
+        words = command.split(" ")
         assert words[:3] == ["kubectl", "-n", "tidemark"], command
         verb, what = words[3], words[4]
         if verb == "get" and what == "--raw":

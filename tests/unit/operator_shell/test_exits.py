@@ -14,7 +14,7 @@ from tests.unit.operator_shell.test_term_loop import Shell
 from tidemark.leader_epochs import GENERATION
 from tidemark_operator.controller import elections, snapshot
 from tidemark_operator.controller.commit import SLICE_BYTES_MAX
-from tidemark_operator.kube.errors import Conflict, Invalid
+from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC
 from tidemark_operator.reconcile.brokers import BrokerReconciler
 from tidemark_operator.reconcile.clusters import ClusterReconciler
@@ -319,6 +319,17 @@ def refused(shell: Shell) -> Callable[[], None]:
     return shell.api.revive
 
 
+def not_written(shell: Shell) -> Callable[[], None]:
+    """A role without it, or a webhook that says no."""
+    shell.api.fail("replace PartitionSlice", Forbidden(403, "cannot update"), times=1000)
+    return shell.api.revive
+
+
+def not_listed(shell: Shell) -> Callable[[], None]:
+    shell.api.fail("list_all PartitionSlice", Forbidden(403, "cannot list"), times=1000)
+    return shell.api.revive
+
+
 def _nothing(_: object) -> None:
     return
 
@@ -329,8 +340,10 @@ def _nothing(_: object) -> None:
         (spoilt, "SliceUnreadable", "upgrade"),
         (contended, "SlicesContended", "another writer"),
         (refused, "SliceRefused", "a policy forbids it"),
+        (not_written, "SliceRefused", "cannot update: allow it"),
+        (not_listed, "AccessDenied", "cannot list: allow it"),
     ],
-    ids=["unreadable", "contended", "refused"],
+    ids=["unreadable", "contended", "refused", "not-written", "not-listed"],
 )
 async def test_what_stops_a_take_over_is_said_until_it_is_mended(
     stop: Callable[[Shell], Callable[[], None]], reason: str, words: str

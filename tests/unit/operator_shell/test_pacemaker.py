@@ -12,6 +12,8 @@ from tests.unit.operator_shell.shell_world import ShellWorld
 from tidemark_operator.certificates.authority import split
 from tidemark_operator.certificates.clients import ANNOUNCED_PAUSE
 from tidemark_operator.clock import utc_now
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, SECRET, USER, Key
 from tidemark_operator.reconcile.brokers import BrokerReconciler
 from tidemark_operator.reconcile.clusters import ClusterReconciler
@@ -37,8 +39,11 @@ class Paced(ShellWorld):
         self.at = utc_now()
         self.now = lambda: self.at
 
+    def pacemaker(self) -> Pacemaker:
+        return Pacemaker(self.services, self.questions, leads=lambda: True)
+
     async def turn(self) -> None:
-        await Pacemaker(self.services, self.questions, leads=lambda: True)._turn(CERTIFICATE_TURNS)
+        await self.pacemaker()._turn(CERTIFICATE_TURNS)
 
     async def queued(self) -> set[Key]:
         queue, found = self.services.queue, set()
@@ -141,6 +146,31 @@ async def test_the_leaders_of_a_broker_with_1000_partitions_are_back_within_two_
     assert len(moved) * TICK_S <= 120
     steps = [after - before for before, after in itertools.pairwise([0, *moved])]
     assert max(steps) == BALANCE_LIMIT, "and not all at once"
+
+
+async def test_a_broker_that_came_back_twice_is_not_given_its_leaders_at_once(
+    world: Paced,
+) -> None:
+    state, pacemaker = world.services.state, world.pacemaker()
+    world.make_broker(2)
+    await world.start_broker(2)
+    leaders = []
+    for incarnation in (1, 11, 12):
+        await world.start_broker(1, incarnation)
+        made = row((1, 2), leader=2, partition=incarnation)
+        state.put_row(made)
+        await pacemaker._turn(CERTIFICATE_TURNS)
+        leaders.append(_leader(state, made))
+    assert leaders == [1, 1, 2]
+    assert "LeadersHeldBack" in world.events.reasons
+    await pacemaker._turn(CERTIFICATE_TURNS + 60)
+    assert _leader(state, made) == 1
+
+
+def _leader(state: ControllerState, made: PartitionRow) -> int:
+    found = state.row(made.key)
+    assert found is not None
+    return found.leader
 
 
 async def test_leaders_go_back_only_to_a_broker_that_is_live_and_in_sync(world: Paced) -> None:

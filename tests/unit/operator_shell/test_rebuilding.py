@@ -19,7 +19,7 @@ from tidemark.annotations import ADOPT_CLUSTER_ID
 from tidemark.leader_epochs import GENERATION
 from tidemark.wire import control
 from tidemark_operator.controller import snapshot
-from tidemark_operator.kube.kinds import CLUSTER, PARTITION_SLICE, TOPIC
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC
 from tidemark_operator.leadership.terms import SlicesBehind
 from tidemark_operator.objects.store import ObjectStore
 from tidemark_operator.reconcile.clusters import ClusterReconciler
@@ -333,6 +333,29 @@ async def test_a_broker_that_was_told_of_a_later_commit_than_was_found_shows_tha
     answer = await asked.register(**request, highest_commit=commit + 1)
     assert answer.error_code == (0 if is_told else NOT_CONTROLLER)
     assert [type(end) for end in asked.ends] == ([] if is_told else [SlicesBehind])
+
+
+async def test_a_broker_whose_object_was_removed_by_hand_and_made_again_is_no_sign(
+    asked: Asked,
+) -> None:
+    """What it knows beyond its first report this controller has told it."""
+    world, state = asked.world, asked.world.services.state
+    told = _told(asked)
+    await asked.requests.replica_states(page(told))
+    assert (await asked.register(has_states=True)).error_code == 0
+    (made,) = state.all_rows()
+    later = dataclasses.replace(made, partition_epoch=made.partition_epoch + 1)
+    await world.services.committer.decide(lambda draft: draft.put_row(later))
+    told = _told(asked)
+    body = world.server.find(BROKER, "broker-1")
+    assert body is not None
+    world.services.objects.remove(body)
+    world.server._remove(body)
+    assert 1 not in state.brokers
+    world.make_broker(1)
+    await asked.requests.replica_states(page(told))
+    await asked.register(has_states=True)
+    assert asked.ends == []
 
 
 async def test_where_slices_are_lost_their_commits_are_not_missed(asked: Asked) -> None:

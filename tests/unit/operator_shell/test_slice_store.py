@@ -12,7 +12,7 @@ from tidemark.ids import id_text
 from tidemark_operator.controller.commit import SliceWrite, plan
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.slice_claim import FoundSlice
-from tidemark_operator.kube.errors import Forbidden, Invalid, Unavailable
+from tidemark_operator.kube.errors import Forbidden, Invalid, KubeError, Unavailable
 from tidemark_operator.kube.kinds import PARTITION_SLICE, Json
 from tidemark_operator.leadership.terms import ControllerFenced, NotLeading, SlicesBehind
 from tidemark_operator.slices.committer import TrackingDraft
@@ -171,9 +171,10 @@ async def test_a_higher_controller_epoch_ends_the_term(slices: Slices) -> None:
     assert slices.rows == 0
 
 
-async def test_a_refused_or_vanished_slice_stops_everything(slices: Slices) -> None:
+@pytest.mark.parametrize("no", [Invalid(422, "too long"), Forbidden(403, "not you")])
+async def test_a_refused_or_vanished_slice_stops_everything(slices: Slices, no: KubeError) -> None:
     write = slices.planned()
-    slices.api.fail(WRITE, Invalid(422, "too long"))
+    slices.api.fail(WRITE, no)
     with pytest.raises(SlicesUnusable) as refused:
         await slices.write(write)
     assert refused.value.reason == "SliceRefused"

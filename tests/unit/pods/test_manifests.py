@@ -55,6 +55,14 @@ def test_labels_that_select_are_not_the_manifests_to_change() -> None:
     assert (labels["app.kubernetes.io/instance"], labels["team"]) == ("main", "a")
 
 
+def test_a_start_is_seen_soon_and_may_take_an_hour() -> None:
+    """A rolling restart waits for each broker's."""
+    (container,) = template()["spec"]["containers"]
+    startup, ready = container["startupProbe"], container["readinessProbe"]
+    assert startup["periodSeconds"] * startup["failureThreshold"] >= 3600
+    assert startup["periodSeconds"] + ready["periodSeconds"] <= 5
+
+
 def test_what_is_told_is_where_it_listens() -> None:
     tls = {
         "name": "TLS",

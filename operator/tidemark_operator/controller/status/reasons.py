@@ -798,7 +798,7 @@ FAILING = (
     ),
     Reason(
         "AccessDenied",
-        "Stalled=True",
+        "Stalled=True; Ready=False on a Cluster that no operator can take over for it",
         "The API server does not let the operator's account do what the message says.",
         "Allow it: apply the roles of this version.",
     ),

@@ -1,0 +1,149 @@
+"""``tidemark spark audit``: each segment in the tier read and checked, and what is wrong told."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from tidemark.tier.findings import FindingKind
+from tidemark.tier.objects import StoreError
+from tidemark.tier.sweeper import Sweeper, SweepReport
+from tidemark.tier.topics import TopicAmbiguous, TopicNotFound, TopicObject
+from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, errors, fail
+from tidemark_cli.commands.stores import (
+    BucketsOption,
+    EndpointOption,
+    OpenTier,
+    PathOption,
+    PrefixOption,
+    RegionOption,
+    open_named,
+)
+from tidemark_cli.toolchain import ToolchainError
+from tidemark_cli.toolchain.packages import ensure_spark
+from tidemark_pipeline.java import JavaMissing, find_java
+
+if TYPE_CHECKING:
+    from tidemark_pipeline.audit import AuditReport
+
+SHOWN_MAX = 100
+_DAY_MS = 24 * 3600 * 1000
+
+
+def audit(
+    topics: Annotated[
+        list[str] | None, typer.Argument(help="Topics by name; without any, the whole tier.")
+    ] = None,
+    prometheus: Annotated[
+        Path | None, typer.Option(help="A file (.prom) for the node exporter's collector.")
+    ] = None,
+    cores: Annotated[int, typer.Option(min=1, help="How many cores read at once.")] = 2,
+    log: Annotated[Path, typer.Option(help="Where Spark's own log goes.")] = Path("spark.log"),
+    directory: DirOption = DEFAULT_DIR,
+    path: PathOption = "",
+    endpoint: EndpointOption = "",
+    buckets: BucketsOption = "",
+    prefix: PrefixOption = "",
+    region: RegionOption = "",
+) -> None:
+    """Read every segment in the tier and hold it against its manifest: digests, sizes, checksums,
+    offsets without gap, leader and tiered epochs. Without topics, also what nothing names.
+
+    Exit status: 0 where all is sound, 3 where something is damaged or missing, 1 where it could
+    not be found out.
+    """
+    given = {"path": path, "endpoint": endpoint, "buckets": buckets}
+    found = open_named({**given, "prefix": prefix, "region": region}, directory)
+    console.print(f"tier: {found.tier.store.describe()}", highlight=False, markup=False)
+    try:
+        find_java()
+        ensure_spark(console.print)
+        reports = _audited(found, _chosen(found, topics or []), cores, log)
+        leftovers = None if topics else _leftovers(found)
+    except (JavaMissing, ToolchainError, StoreError, TopicNotFound, TopicAmbiguous) as error:
+        fail(str(error))
+    print_reports(reports, leftovers)
+    if prometheus is not None:
+        _write(prometheus, reports, leftovers)
+    if any(report.findings for report in reports):
+        raise typer.Exit(3)
+
+
+def _chosen(found: OpenTier, names: Sequence[str]) -> list[TopicObject]:
+    catalog = found.tier.topics
+    return [catalog.find(name) for name in names] if names else list(catalog.all())
+
+
+def _audited(
+    found: OpenTier, topics: Sequence[TopicObject], cores: int, log: Path
+) -> "list[AuditReport]":
+    from tidemark_pipeline.jobs.audit import audit as run
+    from tidemark_pipeline.jobs.progress import told
+    from tidemark_pipeline.session import local_session
+
+    reports = []
+    with local_session("tidemark audit", cores=cores, log=log) as session:
+        for topic in topics:
+
+            def say(done: int, tasks: int, name: str = topic.name) -> None:
+                errors.print(f"{name}: {done:,} of {tasks:,} shares read", highlight=False)
+
+            with told(session.sparkContext, say):
+                reports.append(run(session, found.config, topic))
+    return reports
+
+
+def _leftovers(found: OpenTier) -> dict[FindingKind, int]:
+    """Counted only: `tidemark sweep` names and removes them."""
+    report: SweepReport = Sweeper(found.tier, now_ms=_now_ms, delay_ms=_DAY_MS).run()
+    return {
+        FindingKind.UNNAMED: report.orphans.count,
+        FindingKind.UNFINISHED: report.uploads.count,
+        FindingKind.UNKNOWN: report.unknown_objects,
+    }
+
+
+def print_reports(
+    reports: "Sequence[AuditReport]", leftovers: Mapping[FindingKind, int] | None
+) -> None:
+    """A row for each topic, then each finding, at most 100 of them."""
+    table = Table("topic", "segments", "bytes", "findings")
+    for report in reports:
+        counts = report.segments, report.size_bytes, len(report.findings)
+        table.add_row(report.topic.name, *(f"{count:,}" for count in counts))
+    console.print(table)
+    findings = [finding for report in reports for finding in report.findings]
+    for each in findings[:SHOWN_MAX]:
+        where = f"{each.topic}-{each.partition}"
+        if each.start_offset >= 0:
+            where += f", offsets {each.start_offset} to {each.end_offset_inclusive}"
+        _say(f"{each.kind.value}: {where}: {each.detail}")
+    if len(findings) > SHOWN_MAX:
+        _say(f"{len(findings) - SHOWN_MAX:,} more findings")
+    for kind, count in (leftovers or {}).items():
+        if count:
+            _say(f"{kind.value}: {count:,}; tidemark sweep shows them")
+    if not findings:
+        _say("every segment is what was copied, and each offset has one")
+
+
+def _say(text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _write(
+    path: Path, reports: "Sequence[AuditReport]", leftovers: Mapping[FindingKind, int] | None
+) -> None:
+    """At once or not at all: the collector may read at any moment."""
+    from tidemark_pipeline.audit_text import prometheus_text
+
+    part = path.with_name(f".{path.name}.part")
+    part.write_bytes(prometheus_text(reports, leftovers, now_ms=_now_ms()))
+    part.replace(path)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

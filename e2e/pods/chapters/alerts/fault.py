@@ -1,0 +1,53 @@
+"""One thing that goes wrong, the alerts that it must raise, and how a step tells of it."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from e2e.pods.chapters.alerts import runbooks
+from e2e.pods.chapters.chapter import Step
+from e2e.pods.monitoring.watching import Prometheus
+from e2e.pods.stage import Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """``caused``: as long as the block lasts; at its end it is mended, and who depends on it is
+    well again. ``beside_pods``: see :class:`Step`."""
+
+    what: str
+    alerts: tuple[str, ...]
+    caused: Callable[[Stage], AbstractContextManager[None]]
+    beside_pods: bool = False
+
+    def step(self) -> Step:
+        """It raises its alerts, and the commands of their runbooks work meanwhile."""
+        return Step(f"{self.what}: {', '.join(self.alerts)}", self._take, self.beside_pods)
+
+    def _take(self, stage: Stage) -> None:
+        prometheus = Prometheus(stage)
+        stage.wait("silence before", lambda: ", ".join(sorted(set(self.alerts) & any_(prometheus))))
+        fired: set[str] = set()
+
+        def complaint() -> str:
+            now = alerts(prometheus)
+            fired.update(each["labels"]["alertname"] for each in now if each["state"] == "firing")
+            missing = sorted(set(self.alerts) - fired)
+            said = sorted({f"{each['labels']['alertname']} {each['state']}" for each in now})
+            return f"{', '.join(missing)} did not; {', '.join(said)}" if missing else ""
+
+        with self.caused(stage):
+            stage.wait("alerts to fire", complaint)
+            runbooks.follow(stage, self.alerts)
+
+
+def alerts(prometheus: Prometheus) -> list[dict[str, Any]]:
+    """Those that fire, or will unless something changes."""
+    found: list[dict[str, Any]] = prometheus.get("api/v1/alerts")["alerts"]
+    return found
+
+
+def any_(prometheus: Prometheus) -> set[str]:
+    """Their names."""
+    return {each["labels"]["alertname"] for each in alerts(prometheus)}

@@ -1,0 +1,69 @@
+"""The commands of the runbooks, read out of their pages and run as they stand there.
+
+They are run by a shell, with a ``kubectl`` that means the cluster of the run and finds our plugin,
+as it would on the machine of whoever is called out of bed.
+"""
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from e2e.pods.commands import run
+from e2e.pods.images import ROOT
+from e2e.pods.objects import KEYS, STORE, STORE_PORT
+from e2e.pods.stage import Stage
+
+FOLDER = ROOT / "docs" / "runbooks"
+#: Ours, by their names on the PATH.
+PROGRAMS = {"kubectl-tidemark": "tidemark_cli.kubectl_plugin", "tidemark": "tidemark_cli.main"}
+#: What stands for NAME, by the kind that it is a name of, and for what a Cluster says of its store.
+NAMES = {"tmt": "orders", "tmb": "broker-1", "tmrd": "waits"}
+STANDS_FOR = {"ENDPOINT": f"http://minio.{STORE}.svc:{STORE_PORT}", "BUCKETS": "tier"}
+_BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_NAME = re.compile(r"\b(tm\w+) NAME\b")
+
+
+def commands(page: str) -> list[str]:
+    """Each line of the blocks of a page."""
+    return [line for block in _BLOCK.findall(page) for line in block.splitlines() if line]
+
+
+def named(command: str) -> str:
+    """With the name of an object that there is."""
+    command = _NAME.sub(lambda found: f"{found[1]} {NAMES[found[1]]}", command)
+    for word, text in STANDS_FOR.items():
+        command = command.replace(word, text)
+    return command
+
+
+def follow(stage: Stage, alerts: Sequence[str]) -> None:
+    """What their pages say to look at, each command once. Raises CommandFailed."""
+    folder = _programs(" ".join(map(str, stage.kubernetes.program)))
+    pages = [(FOLDER / f"{alert}.md").read_text("utf-8") for alert in alerts]
+    for command in dict.fromkeys(line for page in pages for line in commands(page)):
+        run(
+            ["bash", "-o", "pipefail", "-c", named(command)],
+            environment={
+                **os.environ,
+                "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
+                "KUBECONFIG": str(stage.kubernetes.kubeconfig),
+                "AWS_ACCESS_KEY_ID": KEYS["accessKeyId"],
+                "AWS_SECRET_ACCESS_KEY": KEYS["secretAccessKey"],
+            },
+        )
+
+
+@cache
+def _programs(kubectl: str) -> Path:
+    """A folder for the PATH."""
+    folder = Path(tempfile.mkdtemp())
+    ours = {name: f"{sys.executable} -m {module}" for name, module in PROGRAMS.items()}
+    for name, program in {"kubectl": kubectl, **ours}.items():
+        path = folder / name
+        path.write_text(f'#!/bin/sh\nexec {program} "$@"\n', encoding="utf-8")
+        path.chmod(0o700)
+    return folder

@@ -1,0 +1,116 @@
+"""A Prometheus in a pod finds every page by the chart's monitors, and has all that is asked of it.
+
+Its targets come from the API server by the labels and port names of the ServiceMonitors that the
+chart renders, so one that does not fit is a page that is missing here.
+"""
+
+from e2e.pods import objects
+from e2e.pods.chapters.chapter import Chapter, Step
+from e2e.pods.chapters.install import TOPIC
+from e2e.pods.images import PROMETHEUS
+from e2e.pods.kubernetes import condition
+from e2e.pods.monitoring.watching import Prometheus
+from e2e.pods.objects import NAMESPACE
+from e2e.pods.stage import OPERATOR, OPERATORS, Stage
+from tests.monitoring.asked import has_data, queries
+from tidemark.metrics import broker_table, operator_table, process_table, tier_table, topic_table
+from tidemark.metrics.metric import Kind, Metric
+
+SECOND = "name-taken"
+ROWS: tuple[Metric, ...] = (
+    *operator_table.ALL,
+    *broker_table.ALL,
+    *tier_table.ALL,
+    *topic_table.ALL,
+    *process_table.ALL,
+)
+
+
+def _scraped(stage: Stage) -> None:
+    prometheus = Prometheus(stage)
+    prometheus.start()
+    stage.wait("every page to be scraped", lambda: _pages_complaint(stage, prometheus))
+
+
+def pages(stage: Stage) -> set[tuple[str, str]]:
+    """Pod and path of each page that there is."""
+    operators = [f"{OPERATOR}-{number}" for number in range(OPERATORS)]
+    brokers = [f"broker-{number}-0" for number in range(1, stage.brokers + 1)]
+    return {
+        *((pod, "/metrics") for pod in (*operators, *brokers)),
+        *((pod, "/metrics/topics") for pod in brokers),
+    }
+
+
+def _pages_complaint(stage: Stage, prometheus: Prometheus) -> str:
+    """Operators have one page, whose path stands in no label."""
+    targets = prometheus.get("api/v1/targets?state=active")["activeTargets"]
+    up = {
+        (each["labels"].get("pod", ""), each["labels"].get("metrics_path", "/metrics"))
+        for each in targets
+        if each["health"] == "up"
+    }
+    wrong = sorted(pages(stage) ^ up)
+    said = [f"{each['scrapeUrl']}: {each['lastError'] or each['health']}" for each in targets]
+    return f"{wrong} of {'; '.join(said)}" if wrong or len(targets) != len(up) else ""
+
+
+def _has_all(stage: Stage) -> None:
+    """What is shown of something wrong alone has a Topic of a name that is taken."""
+    prometheus = Prometheus(stage)
+    stage.kubernetes.apply(
+        objects.topic(SECOND, topicName=TOPIC, partitions=1, replicationFactor=1)
+    )
+    stage.wait("a Topic that waits for somebody", lambda: _not_stalled(stage))
+    stage.produce(TOPIC)
+    stage.consume(TOPIC)
+    left = {row.name: _shown(row) for row in ROWS} | dict(queries(TOPIC))
+
+    def complaint() -> str:
+        for name in list(left):
+            if has_data(prometheus.query, left[name]):
+                del left[name]
+            else:
+                return f"{len(left)} have none, such as {name}: {left[name]}"
+        return ""
+
+    stage.wait("data for every metric and every query", complaint)
+    stage.kubernetes.run("--namespace", NAMESPACE, "delete", "topics.tidemark.dev", SECOND)
+
+
+def _shown(row: Metric) -> str:
+    return f"{row.name}_count" if row.kind is Kind.HISTOGRAM else row.name
+
+
+def _not_stalled(stage: Stage) -> str:
+    found = condition(stage.topic(SECOND), "Stalled")
+    return "" if found.get("status") == "True" else str(found)
+
+
+def _quiet(stage: Stage) -> None:
+    prometheus = Prometheus(stage)
+
+    def complaint() -> str:
+        groups = prometheus.get("api/v1/rules")["groups"]
+        rules = [rule for group in groups for rule in group["rules"]]
+        ill = [f"{rule['name']}: {rule.get('lastError')}" for rule in rules if _is_ill(rule)]
+        return ", ".join(ill)
+
+    stage.wait("rules that are taken, and alerts that are silent", complaint)
+    prometheus.stop()
+
+
+def _is_ill(rule: dict[str, str]) -> bool:
+    return rule["health"] != "ok" or rule.get("state", "inactive") != "inactive"
+
+
+CHAPTER = Chapter(
+    "metrics",
+    "a Prometheus finds every page by the chart's monitors, and has all that is asked of it",
+    (
+        Step("every page of operators and brokers is found by the monitors and scraped", _scraped),
+        Step("every metric of the table and every query of the dashboards has data", _has_all),
+        Step("every rule is taken, and no alert stays in an installation that is well", _quiet),
+    ),
+    images=(PROMETHEUS,),
+)

@@ -1,0 +1,135 @@
+"""NetworkPolicies hold: who is not named by them reaches nothing that they close.
+
+Three pods that are no brokers try every port of operators and brokers: a stranger in another
+namespace, the client, and a bystander in the client's namespace. Without policies all of them get
+through, or the rest would prove nothing.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from e2e.pods import objects
+from e2e.pods.chapters.chapter import Chapter, Step
+from e2e.pods.chapters.install import TOPIC
+from e2e.pods.objects import NAMESPACE, STORE, STORE_PORT
+from e2e.pods.progress import Failed
+from e2e.pods.stage import Stage
+
+PROBE = Path(__file__).parents[1] / "probe_program.py"
+TIERED, TIERED_RECORDS = "guarded", 6000
+COPIED = "kafka_server_brokertopicmetrics_remotecopybytes_total"
+ELSEWHERE = "elsewhere"
+STRANGER, BYSTANDER = (ELSEWHERE, "stranger"), (NAMESPACE, "bystander")
+CLIENT = (NAMESPACE, "client")
+OBJECT_STORE = f"minio.{STORE}.svc:{STORE_PORT}"
+LISTENER, REPLICATION, CONTROL, METRICS = "l-plaintext", "replication", "control", "metrics"
+EVERY_PORT = frozenset({LISTENER, REPLICATION, CONTROL, METRICS})
+#: Of the chart, where nothing is said.
+OF_THE_NAMESPACE = EVERY_PORT - {REPLICATION}
+#: Only brokers to the control port, only the client to listeners, and only another namespace to the
+#: metrics.
+NAMED: Mapping[str, Any] = {
+    "controlFrom": [
+        {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "tidemark-broker"}}}
+    ],
+    "clientsFrom": [{"podSelector": {"matchLabels": {"app": CLIENT[1]}}}],
+    "metricsFrom": [
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": ELSEWHERE}}}
+    ],
+}
+
+
+def _without(stage: Stage) -> None:
+    stage.kubernetes.apply(objects.namespace(ELSEWHERE))
+    stage.account(ELSEWHERE)
+    for where, name in (STRANGER, BYSTANDER):
+        stage.kubernetes.apply(objects.client(name, where))
+        stage.pod_ready(where, name)
+    _install(stage, {"enabled": False})
+    for pod in (STRANGER, BYSTANDER, CLIENT):
+        _reaches(stage, pod, EVERY_PORT)
+
+
+def _as_installed(stage: Stage) -> None:
+    _install(stage, {})
+    _reaches(stage, STRANGER, {METRICS})
+    for pod in (BYSTANDER, CLIENT):
+        _reaches(stage, pod, OF_THE_NAMESPACE)
+
+
+def _named(stage: Stage) -> None:
+    _install(stage, NAMED)
+    _reaches(stage, STRANGER, {METRICS})
+    _reaches(stage, BYSTANDER, set())
+    _reaches(stage, CLIENT, {LISTENER})
+    stage.produce(TOPIC)
+    stage.consume(TOPIC)
+
+
+def _brokers(stage: Stage) -> None:
+    """By connections that are new: one that was there before is not asked about again."""
+    for name in stage.broker_pods():
+        _reaches(stage, (NAMESPACE, name), {CONTROL, REPLICATION})
+        if not stage.python((NAMESPACE, name), PROBE, OBJECT_STORE):
+            raise Failed(f"{name} does not reach the object store")
+    stage.replace("broker-1-0")
+    stage.recovered()
+    before = _copied(stage)
+    stage.make_tiered_topic(TIERED)
+    stage.produce(TIERED, TIERED_RECORDS)
+    stage.wait(
+        "segments in the tier",
+        lambda: "" if _copied(stage) > before else f"{before:.0f} bytes are copied, as before",
+    )
+
+
+def _copied(stage: Stage) -> float:
+    return sum(stage.metric(name, COPIED) for name in stage.broker_pods())
+
+
+def _as_before(stage: Stage) -> None:
+    for where, name in (STRANGER, BYSTANDER):
+        stage.kubernetes.run("--namespace", where, "delete", "pod", name)
+    stage.kubernetes.run("delete", "namespace", ELSEWHERE)
+    _install(stage, {})
+    stage.recovered()
+
+
+def _install(stage: Stage, policies: Mapping[str, Any]) -> None:
+    stage.values["networkPolicy"] = dict(policies)
+    stage.install()
+
+
+def _reaches(stage: Stage, pod: tuple[str, str], names: Iterable[str]) -> None:
+    """The ports of these names of every other pod of operators and brokers, and no more of them.
+    Raises Failed."""
+    doors = {
+        address: name
+        for each in (*stage.operator_pods(), *stage.broker_pods())
+        if each != pod[1]
+        for name, address in stage.ports(each).items()
+    }
+    wanted = {address for address, name in doors.items() if name in names}
+
+    def complaint() -> str:
+        found = set(stage.python(pod, PROBE, *doors).split())
+        return ", ".join(
+            f"{'does not reach' if address in wanted else 'reaches'} {doors[address]} ({address})"
+            for address in sorted(found ^ wanted)
+        )
+
+    stage.wait(f"what {'/'.join(pod)} reaches", complaint)
+
+
+CHAPTER = Chapter(
+    "network",
+    "NetworkPolicies keep out whom they do not name",
+    (
+        Step("without policies every pod reaches every port", _without),
+        Step("with the chart's, another namespace reaches nothing but metrics", _as_installed),
+        Step("with peers by name, only they get through", _named),
+        Step("brokers reach operators, each other and the store all the same", _brokers),
+        Step("all is as it was", _as_before),
+    ),
+)

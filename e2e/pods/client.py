@@ -1,0 +1,59 @@
+"""What is asked of the Kafka client in its pod; the program there is
+:mod:`e2e.pods.client_program`."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.pods.kubernetes import Kubernetes
+from e2e.pods.objects import NAMESPACE
+
+BOOTSTRAP = f"tidemark-bootstrap.{NAMESPACE}.svc:9092"
+PROGRAM = Path(__file__).with_name("client_program.py")
+#: By partition, offset -> the number that was written.
+Records = dict[str, dict[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Whatever it is asked raises CommandFailed where it fails or takes too long."""
+
+    kubernetes: Kubernetes
+    timeout_s: float
+
+    def run(self, what: str, topic: str, *arguments: object) -> str:
+        """What it prints."""
+        words = ("--", "python3", "-", what, BOOTSTRAP, topic, *map(str, arguments))
+        return self.kubernetes.run(
+            *("--namespace", NAMESPACE, "exec", "--stdin", "client", *words),
+            stdin=PROGRAM.read_text("utf-8"),
+            timeout_s=self.timeout_s,
+        )
+
+    def commit(self, topic: str, group: str) -> None:
+        """The end of each partition, as the offset of a group."""
+        self.run("commit", topic, group)
+
+    def committed(self, topic: str, group: str) -> dict[str, int]:
+        """What a group has committed, by partition."""
+        return self._offsets("committed", topic, group)
+
+    def begins(self, topic: str) -> dict[str, int]:
+        """The first offset of each partition, as clients are told."""
+        return self._offsets("begins", topic)
+
+    def ends(self, topic: str) -> dict[str, int]:
+        """The offset after the last one of each partition, as clients are told."""
+        return self._offsets("ends", topic)
+
+    def records(self, topic: str) -> Records:
+        """Every record that is there now. Raises CommandFailed."""
+        told = json.loads(self.run("records", topic))
+        return {
+            part: {int(offset): number for offset, number in found} for part, found in told.items()
+        }
+
+    def _offsets(self, what: str, topic: str, *arguments: str) -> dict[str, int]:
+        told = json.loads(self.run(what, topic, *arguments))
+        assert isinstance(told, dict)
+        return told

@@ -1,0 +1,169 @@
+"""Audit of a topic in the tier, in shares: is each segment what was copied, has each offset one?
+
+Objects come and go meanwhile. So objects are listed *before* the manifests are read, and what a
+segment is accused of counts only if the manifest as it is afterwards still names it. Nothing here
+knows Spark (``jobs.audit`` does): a share is read by whoever is given it.
+"""
+
+import itertools
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tidemark.tier.config import RemoteStorage
+from tidemark.tier.findings import Finding, FindingKind, of_entry, of_line
+from tidemark.tier.head import Head, ManifestError
+from tidemark.tier.integrity import ObjectDamaged
+from tidemark.tier.layout import topic_data_prefix
+from tidemark.tier.manifest import PageNotFound
+from tidemark.tier.objects import ObjectNotFound
+from tidemark.tier.open import Tier, open_tier
+from tidemark.tier.queries import live_segments
+from tidemark.tier.segment import SegmentEntry
+from tidemark.tier.topics import TopicObject
+from tidemark.tier.verify import verify_segment
+
+TASK_BYTES = 64 * 1024 * 1024
+#: Of one manifest, and of one task: more than a person reads.
+FINDINGS_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class AuditTask:
+    """Segments of one partition that are read together, each with its objects' listed sizes (None
+    where a listing has not both)."""
+
+    topic_id: uuid.UUID
+    partition: int
+    segments: tuple[tuple[SegmentEntry, tuple[int, int] | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was read of a task, and found."""
+
+    segments: int
+    size_bytes: int
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """Of one topic. ``segments`` and ``size_bytes`` were read; ``findings`` are ordered by
+    partition and offset."""
+
+    topic: TopicObject
+    segments: int
+    size_bytes: int
+    findings: tuple[Finding, ...]
+
+    @classmethod
+    def of(
+        cls, topic: TopicObject, findings: Iterable[Finding], done: Sequence[Checked]
+    ) -> "AuditReport":
+        """What manifests told against themselves, and what was read."""
+        found = [*findings, *(each for checked in done for each in checked.findings)]
+        return cls(
+            topic,
+            sum(checked.segments for checked in done),
+            sum(checked.size_bytes for checked in done),
+            tuple(sorted(found, key=lambda each: (each.partition, each.start_offset, each.kind))),
+        )
+
+
+def plan(
+    tier: Tier, topic: TopicObject, task_bytes: int = TASK_BYTES
+) -> tuple[list[AuditTask], list[Finding]]:
+    """The tasks of a topic, and what its manifests tell against themselves.
+
+    Raises StoreUnavailable."""
+    sizes = _listed(tier, topic)
+    tasks: list[AuditTask] = []
+    findings: list[Finding] = []
+    for partition in tier.reader.partitions(topic.topic_id):
+        try:
+            head, live = _live(tier, topic.topic_id, partition)
+        except ManifestError as error:
+            findings.append(_of_manifest(topic, partition, str(error)))
+            continue
+        findings += itertools.islice(of_line(head, live), FINDINGS_MAX)
+        tasks += _split(topic.topic_id, partition, live, sizes, task_bytes)
+    return tasks, findings
+
+
+def run_task(storage: RemoteStorage, task: AuditTask) -> Checked:
+    """Read the segments of a task. Raises StoreUnavailable: nothing is known then."""
+    tier = open_tier(storage)
+    findings: list[Finding] = []
+    size_bytes = 0
+    for entry, listed_bytes in task.segments:
+        size_bytes += entry.size_bytes
+        try:
+            verify_segment(tier.segments, entry, listed_bytes)
+        except ObjectNotFound as error:
+            findings += _if_live(tier, task, entry, FindingKind.MISSING, str(error))
+        except ObjectDamaged as error:
+            findings += _if_live(tier, task, entry, FindingKind.DAMAGED, str(error))
+    return Checked(len(task.segments), size_bytes, tuple(findings[:FINDINGS_MAX]))
+
+
+def _if_live(
+    tier: Tier, task: AuditTask, entry: SegmentEntry, kind: FindingKind, detail: str
+) -> Iterator[Finding]:
+    """It may have expired while it was read: the manifest as it is now tells."""
+    head, live = _live(tier, task.topic_id, task.partition)
+    if any(each.segment_id == entry.segment_id for each in live):
+        yield of_entry(head, entry, kind, detail)
+
+
+def _live(tier: Tier, topic_id: uuid.UUID, partition: int) -> tuple[Head, list[SegmentEntry]]:
+    """The head as it is, and its live segments; read again where a page was dropped in between.
+
+    Raises ManifestError, StoreUnavailable."""
+    for last in (False, False, True):
+        head = tier.manifests.load(topic_id, partition).head
+        try:
+            return head, list(live_segments(head, tier.manifests.pages(topic_id, partition)))
+        except PageNotFound:
+            if last:
+                raise
+    raise AssertionError
+
+
+def _listed(tier: Tier, topic: TopicObject) -> dict[str, int]:
+    folder = topic_data_prefix(topic.name, topic.topic_id)
+    return {
+        info.key: info.size_bytes
+        for store in tier.segments.stores.values()
+        for info in store.list(folder)
+    }
+
+
+def _split(
+    topic_id: uuid.UUID,
+    partition: int,
+    live: Sequence[SegmentEntry],
+    sizes: dict[str, int],
+    task_bytes: int,
+) -> Iterator[AuditTask]:
+    group: list[tuple[SegmentEntry, tuple[int, int] | None]] = []
+    size_bytes = 0
+    for entry in live:
+        both = sizes.get(entry.log_key), sizes.get(entry.aux_key)
+        group.append((entry, None if None in both else both))  # type: ignore[arg-type]
+        size_bytes += entry.size_bytes
+        if size_bytes >= task_bytes:
+            yield AuditTask(topic_id, partition, tuple(group))
+            group, size_bytes = [], 0
+    if group:
+        yield AuditTask(topic_id, partition, tuple(group))
+
+
+def _of_manifest(topic: TopicObject, partition: int, detail: str) -> Finding:
+    return Finding(
+        kind=FindingKind.MANIFEST,
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        partition=partition,
+        detail=detail,
+    )

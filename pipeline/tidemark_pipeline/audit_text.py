@@ -1,0 +1,32 @@
+"""What an audit found, for Prometheus: text that the node exporter's textfile collector reads."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from tidemark.metrics import audit_table
+from tidemark.metrics.families import gauge
+from tidemark.tier.findings import FindingKind
+from tidemark_pipeline.audit import AuditReport
+
+
+def prometheus_text(
+    reports: Sequence[AuditReport], leftovers: Mapping[FindingKind, int] | None, *, now_ms: int
+) -> bytes:
+    """Every finding counted, those of which there are none as 0, so that an alert resolves.
+    ``leftovers``: None where nobody looked for them, and then nothing is said of them."""
+    registry = CollectorRegistry()
+    made: dict[str, Gauge] = {row.name: gauge(row, registry) for row in audit_table.ALL}
+    made[audit_table.TIMESTAMP.name].set(now_ms / 1000)
+    for report in reports:
+        name = report.topic.name
+        made[audit_table.SEGMENTS.name].labels(name).set(report.segments)
+        made[audit_table.BYTES.name].labels(name).set(report.size_bytes)
+        counts = Counter(finding.kind for finding in report.findings)
+        for kind in FindingKind:
+            if kind.is_damage:
+                made[audit_table.FINDINGS.name].labels(name, kind.value).set(counts[kind])
+    for kind, count in (leftovers or {}).items():
+        made[audit_table.LEFTOVERS.name].labels(kind.value).set(count)
+    return generate_latest(registry)

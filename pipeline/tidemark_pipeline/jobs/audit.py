@@ -1,0 +1,27 @@
+"""Audit a topic on Spark: executors read the segments whole, so the time is that of reading the
+tier once, divided by the cores."""
+
+from pyspark.sql import SparkSession
+
+from tidemark.tier.config import RemoteStorage
+from tidemark.tier.open import open_tier
+from tidemark.tier.topics import TopicObject
+from tidemark_pipeline.audit import TASK_BYTES, AuditReport, Checked, plan, run_task
+
+
+def audit(
+    session: SparkSession,
+    storage: RemoteStorage,
+    topic: TopicObject,
+    task_bytes: int = TASK_BYTES,
+) -> AuditReport:
+    """Every live segment of a topic, ``task_bytes`` and a segment at a time.
+
+    Raises StoreUnavailable where the store fails, wrapped in Spark's error where it fails for an
+    executor: then nothing is known."""
+    tasks, findings = plan(open_tier(storage), topic, task_bytes)
+    done: list[Checked] = []
+    if tasks:
+        shares = session.sparkContext.parallelize(tasks, len(tasks))
+        done = shares.map(lambda task: run_task(storage, task)).collect()
+    return AuditReport.of(topic, findings, done)

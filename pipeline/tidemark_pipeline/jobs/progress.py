@@ -1,0 +1,40 @@
+"""How far Spark is, said now and then while a job runs.
+
+Spark's own bar writes over the terminal's last line and says nothing to a file; this calls whoever
+wants to tell it.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+from pyspark import SparkContext
+
+EVERY_S = 5.0
+
+
+@contextlib.contextmanager
+def told(
+    context: SparkContext, say: Callable[[int, int], None], every_s: float = EVERY_S
+) -> Iterator[None]:
+    """Call ``say(done, all)`` with the tasks of the stages that run, every ``every_s`` seconds."""
+    done = threading.Event()
+
+    def watch() -> None:
+        tracker = context.statusTracker()
+        while not done.wait(every_s):
+            stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
+            running = [stage for stage in stages if stage is not None]
+            if running:
+                say(
+                    sum(stage.numCompletedTasks for stage in running),
+                    sum(stage.numTasks for stage in running),
+                )
+
+    watcher = threading.Thread(target=watch, name="spark-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
