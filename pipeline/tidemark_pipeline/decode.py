@@ -3,70 +3,100 @@
 One row per data record: control batches and records outside the wanted offsets give none, and no
 batch is passed on unless its CRC holds. The bytes of a segment, of a fetched tail and of a test
 all go through :func:`decode`: one decoder for every tier.
+
+Producers' batches are small, so many of them become one Arrow batch, up to ``ROWS_MAX`` rows.
+Those that are not compressed stay where they are; the others are unpacked side by side in a few
+threads (``Threads``), which the codecs allow, and laid one behind the other.
 """
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.records.batch import (
     HEADER_BYTES,
     BatchHeader,
     CorruptBatch,
+    TimestampType,
     check_crc,
     iter_headers,
 )
-from tidemark.records.codecs import decompress
+from tidemark.records.codecs import Codec, decompress
 from tidemark.records.committed import AbortedProducers, committed
 from tidemark.records.decode import RECORD_BYTES_MIN
 from tidemark_pipeline import scan
+from tidemark_pipeline.arrow import Rows, Source, to_arrow
 from tidemark_pipeline.errors import CorruptData
 
-SCHEMA = pa.schema(
-    [
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field(
-            "headers",
-            pa.list_(
-                pa.field(
-                    "element",
-                    pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]),
-                )
-            ),
-        ),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-        pa.field("timestampType", pa.int32()),
-        pa.field("tier", pa.string()),
-    ]
-)
-LOG_APPEND_TIME = 1
-_NO_TIMESTAMP = -1
+__all__ = ["Source", "Threads", "decode", "decode_batches"]
+
+T = TypeVar("T")
+R = TypeVar("R")
 #: Of one Arrow batch: a few KiB may unpack to millions of records.
 ROWS_MAX = 64 * 1024
-_US_PER_MS = 1000
-_LATEST_MS = (2**63 - 1) // _US_PER_MS
+#: What batches unpack to, beyond which an Arrow batch ends.
+UNPACKED_BYTES_MAX = 64 * 1024 * 1024
+_LATEST_MS = (2**63 - 1) // 1000
+#: So many batches for each thread are on their way: each may unpack to 256 MiB.
+_AHEAD = 2
+
+
+class Threads:
+    """Does things side by side and gives the results in order."""
+
+    def __init__(self, count: int) -> None:
+        self._pool = ThreadPoolExecutor(count, "decode") if count > 1 else None
+        self._ahead = count * _AHEAD
+
+    def __enter__(self) -> "Threads":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def map(
+        self, do: Callable[[T], R], values: Iterable[T], worth: Callable[[T], bool]
+    ) -> Iterator[R]:
+        """``do(value)`` for each; a bounded number is held that nobody has taken yet. What is not
+        ``worth`` a thread is done by the caller's, when its turn comes."""
+        if self._pool is None:
+            yield from map(do, values)
+            return
+        waiting: deque[Callable[[], R]] = deque()
+        for value in values:
+            here = functools.partial(do, value)
+            waiting.append(self._pool.submit(here).result if worth(value) else here)
+            if len(waiting) > self._ahead:
+                yield waiting.popleft()()
+        while waiting:
+            yield waiting.popleft()()
+
+
+ALONE = Threads(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Where bytes come from and which offsets of them are wanted, both ends included."""
+class _Unpacked:
+    """Records of a batch: ``data[start:end]``."""
 
-    topic: str
-    partition: int
-    tier: str
-    from_offset: int
-    to_offset_inclusive: int
+    header: BatchHeader
+    data: bytes
+    start: int
+    end: int
 
 
 def decode(
-    data: bytes, source: Source, aborted: Iterable[tuple[int, int]] = ()
+    data: bytes,
+    source: Source,
+    aborted: Iterable[tuple[int, int]] = (),
+    threads: Threads = ALONE,
 ) -> Iterator[pa.RecordBatch]:
     """Arrow batches of the record batches in ``data`` that hold wanted records, in order, without
     those of ``aborted`` transactions (producer id, first offset).
@@ -74,7 +104,35 @@ def decode(
     ``data`` begins at a batch; what is left of a partial batch at its end is not looked at.
     Raises :class:`CorruptData` where a checksum or a record's structure does not hold.
     """
-    yield from decode_batches(data, _headers_of(data, source, aborted), source)
+    yield from decode_batches(data, _headers_of(data, source, aborted), source, threads)
+
+
+def is_wanted(header: BatchHeader, source: Source) -> bool:
+    """May it hold a record that is wanted?"""
+    return (
+        header.last_offset >= source.from_offset
+        and header.base_offset <= source.to_offset_inclusive
+        and (source.since_ms is None or header.max_timestamp >= source.since_ms)
+    )
+
+
+def decode_batches(
+    data: bytes,
+    batches: Iterable[tuple[int, BatchHeader]],
+    source: Source,
+    threads: Threads = ALONE,
+) -> Iterator[pa.RecordBatch]:
+    """:func:`decode` where the batches in ``data`` are known already, by position."""
+
+    def unpack(place: tuple[int, BatchHeader]) -> _Unpacked | None:
+        return _unpack(data, *place, source)
+
+    wanted = (place for place in batches if is_wanted(place[1], source))
+    for group in _groups(threads.map(unpack, wanted, _is_packed)):
+        if group[0].header.count > ROWS_MAX:
+            yield from _decode_large(group[0], source)
+        else:
+            yield from _decode_group(data, group, source)
 
 
 def _headers_of(
@@ -89,141 +147,119 @@ def _headers_of(
         ) from error
 
 
-def decode_batches(
-    data: bytes, batches: Iterable[tuple[int, BatchHeader]], source: Source
-) -> Iterator[pa.RecordBatch]:
-    """:func:`decode` where the batches in ``data`` are known already, by position."""
-    for position, header in batches:
-        if header.base_offset > source.to_offset_inclusive:
-            return
-        if header.last_offset < source.from_offset:
-            continue
-        yield from _decode_batch(data, position, header, source)
-
-
-def _decode_batch(
-    data: bytes, position: int, header: BatchHeader, source: Source
-) -> Iterator[pa.RecordBatch]:
+def _unpack(data: bytes, position: int, header: BatchHeader, source: Source) -> _Unpacked | None:
+    """None where a batch has no records."""
+    start, end = position + HEADER_BYTES, position + header.size_bytes
+    unpacked = _Unpacked(header, data, start, end)
     try:
         check_crc(data, position, header)
         if header.is_control or header.count == 0:
-            return
-        payload = data[position + HEADER_BYTES : position + header.size_bytes]
-        raw = decompress(header.codec, payload)
+            return None
+        if header.codec != Codec.NONE:
+            raw = decompress(header.codec, data[start:end])
+            unpacked = _Unpacked(header, raw, 0, len(raw))
     except ValueError as error:
         raise _corrupt(source, header, str(error)) from error
-    if not 0 < header.count * RECORD_BYTES_MIN <= len(raw):
-        raise _corrupt(source, header, f"{header.count} records in {len(raw)} bytes")
-    buffer = np.frombuffer(raw, dtype=np.uint8)
-    for scanned in _tables(buffer, header, source):
-        table = scanned
-        offsets = header.base_offset + table[:, scan.OFFSET_DELTA]
-        chosen = (offsets >= source.from_offset) & (offsets <= source.to_offset_inclusive)
-        if not chosen.all():
-            table, offsets = table[chosen], offsets[chosen]
-        if len(offsets):
-            yield _arrow(buffer, table, offsets, header, source)
+    size = unpacked.end - unpacked.start
+    if not 0 < header.count * RECORD_BYTES_MIN <= size:
+        raise _corrupt(source, header, f"{header.count} records in {size} bytes")
+    return unpacked
 
 
-def _tables(buffer: scan.Bytes, header: BatchHeader, source: Source) -> Iterator[scan.Longs]:
-    """All records of a batch, so many at a time."""
+def _is_packed(place: tuple[int, BatchHeader]) -> bool:
+    return place[1].codec != Codec.NONE
+
+
+def _groups(batches: Iterable[_Unpacked | None]) -> Iterator[list[_Unpacked]]:
+    """Those that become one Arrow batch; one that has too many records is alone."""
+    group: list[_Unpacked] = []
+    rows = size = 0
+    for batch in batches:
+        if batch is None:
+            continue
+        rows += batch.header.count
+        size += batch.end - batch.start
+        if group and (rows > ROWS_MAX or size > UNPACKED_BYTES_MAX):
+            yield group
+            group, rows, size = [], batch.header.count, batch.end - batch.start
+        group.append(batch)
+    if group:
+        yield group
+
+
+def _decode_group(data: bytes, group: list[_Unpacked], source: Source) -> Iterator[pa.RecordBatch]:
+    if all(batch.data is data for batch in group):
+        buffer, starts = data, np.array([batch.start for batch in group], dtype=np.int64)
+        ends = np.array([batch.end for batch in group], dtype=np.int64)
+    else:
+        buffer = b"".join([batch.data[batch.start : batch.end] for batch in group])
+        ends = np.cumsum([batch.end - batch.start for batch in group], dtype=np.int64)
+        starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
+    headers = [batch.header for batch in group]
+    counts = np.array([header.count for header in headers], dtype=np.int64)
+    table = np.empty((int(counts.sum()), scan.COLUMNS), dtype=np.int64)
+    view = np.frombuffer(buffer, dtype=np.uint8)
+    wrong = scan.scan_batches(view, starts, ends, counts, table)
+    if wrong >= 0:
+        raise _corrupt(source, headers[wrong // 2], _WRONG[wrong % 2])
+    yield from _chosen(view, table, headers, counts, source)
+
+
+def _decode_large(batch: _Unpacked, source: Source) -> Iterator[pa.RecordBatch]:
+    """A batch of more records than an Arrow batch has: so many at a time."""
+    header = batch.header
+    view = np.frombuffer(batch.data, dtype=np.uint8)[batch.start : batch.end]
     position = 0
     for first in range(0, header.count, ROWS_MAX):
         rows = min(ROWS_MAX, header.count - first)
         table = np.empty((rows, scan.COLUMNS), dtype=np.int64)
-        position = scan.scan_records(buffer, position, rows, table)
+        position = scan.scan_records(view, position, rows, table)
         if position == scan.BROKEN:
-            raise _corrupt(source, header, "its records cannot be read")
-        if first + rows == header.count and position != len(buffer):
-            raise _corrupt(source, header, "there are bytes behind its last record")
-        yield table
+            raise _corrupt(source, header, _WRONG[0])
+        if first + rows == header.count and position != len(view):
+            raise _corrupt(source, header, _WRONG[1])
+        yield from _chosen(view, table, [header], np.array([rows]), source)
 
 
-def _arrow(
+_WRONG = ("its records cannot be read", "there are bytes behind its last record")
+
+
+def _chosen(
     buffer: scan.Bytes,
     table: scan.Longs,
-    offsets: scan.Longs,
-    header: BatchHeader,
+    headers: list[BatchHeader],
+    counts: scan.Longs,
     source: Source,
-) -> pa.RecordBatch:
-    rows = len(offsets)
-    if header.timestamp_type == LOG_APPEND_TIME:
-        timestamps = np.full(rows, header.max_timestamp, dtype=np.int64)
-    else:
-        timestamps = header.base_timestamp + table[:, scan.TIMESTAMP_DELTA]
-    if timestamps.max() > _LATEST_MS or timestamps.min() < -_LATEST_MS:
-        raise _corrupt(source, header, "a timestamp is beyond what microseconds can tell")
-    columns = [
-        _binary(buffer, table[:, scan.KEY_START], table[:, scan.KEY_LENGTH]),
-        _binary(buffer, table[:, scan.VALUE_START], table[:, scan.VALUE_LENGTH]),
-        _headers(buffer, table),
-        _repeat(source.topic, rows, pa.string()),
-        _repeat(source.partition, rows, pa.int32()),
-        pa.array(offsets, type=pa.int64()),
-        pa.array(
-            timestamps * _US_PER_MS,
-            mask=timestamps == _NO_TIMESTAMP,
-            type=pa.timestamp("us", tz="UTC"),
-        ),
-        _repeat(int(header.timestamp_type), rows, pa.int32()),
-        _repeat(source.tier, rows, pa.string()),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+) -> Iterator[pa.RecordBatch]:
+    """Those of the rows that are wanted. ``counts``: how many are of each batch."""
 
+    def of_batches(values: Iterable[int]) -> scan.Longs:
+        return np.repeat(np.fromiter(values, dtype=np.int64, count=len(headers)), counts)
 
-def _repeat(value: object, rows: int, kind: pa.DataType) -> pa.Array:
-    return pa.repeat(pa.scalar(value, type=kind), rows)
-
-
-def _binary(buffer: scan.Bytes, starts: scan.Longs, lengths: scan.Longs) -> pa.Array:
-    """A binary array of the pieces; a negative length is null."""
-    rows = len(starts)
-    sizes = np.maximum(lengths, 0)
-    offsets = np.zeros(rows + 1, dtype=np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    out = np.empty(int(offsets[-1]), dtype=np.uint8)
-    scan.gather(buffer, np.ascontiguousarray(starts), sizes, offsets, out)
-    nulls = lengths < 0
-    validity = _validity(nulls) if nulls.any() else None
-    return pa.Array.from_buffers(
-        pa.binary(),
-        rows,
-        [validity, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(out)],
+    appended = [header.timestamp_type is TimestampType.LOG_APPEND_TIME for header in headers]
+    timestamps = of_batches(header.base_timestamp for header in headers)
+    timestamps += table[:, scan.TIMESTAMP_DELTA]
+    if any(appended):
+        latest = of_batches(header.max_timestamp for header in headers)
+        timestamps = np.where(of_batches(appended) == 1, latest, timestamps)
+    rows = Rows(
+        buffer,
+        table,
+        of_batches(header.base_offset for header in headers) + table[:, scan.OFFSET_DELTA],
+        timestamps,
+        of_batches(int(each) for each in appended),
+        of_batches(header.partition_leader_epoch for header in headers),
     )
-
-
-def _validity(nulls: npt.NDArray[np.bool_]) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(~nulls, bitorder="little"))
-
-
-def _headers(buffer: scan.Bytes, table: scan.Longs) -> pa.Array:
-    counts = np.ascontiguousarray(table[:, scan.HEADERS_COUNT])
-    total = int(counts.sum())
-    kind = SCHEMA.field("headers").type
-    if total == 0:
-        return pa.nulls(len(counts), type=kind)
-    spans = np.empty((total, 4), dtype=np.int64)
-    scan.scan_headers(buffer, np.ascontiguousarray(table[:, scan.HEADERS_START]), counts, spans)
-    keys = _text(_binary(buffer, spans[:, 0], spans[:, 1]))
-    values = _binary(buffer, spans[:, 2], spans[:, 3])
-    structs = pa.StructArray.from_arrays([keys, values], fields=list(kind.value_type))
-    offsets = np.zeros(len(counts) + 1, dtype=np.int32)
-    np.cumsum(counts, out=offsets[1:])
-    nulls = counts == 0
-    validity = _validity(nulls) if nulls.any() else None
-    return pa.Array.from_buffers(
-        kind, len(counts), [validity, pa.py_buffer(offsets)], children=[structs]
-    )
-
-
-def _text(names: pa.Array) -> pa.Array:
-    """UTF-8, checked; a client may have written anything."""
-    try:
-        return names.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array(
-            [name.decode(errors="replace") for name in names.to_pylist()], type=pa.string()
-        )
+    wanted = (rows.offsets >= source.from_offset) & (rows.offsets <= source.to_offset_inclusive)
+    beyond = wanted & ((timestamps > _LATEST_MS) | (timestamps < -_LATEST_MS))
+    if beyond.any():
+        number = int(np.searchsorted(np.cumsum(counts), int(np.argmax(beyond)), side="right"))
+        why = "a timestamp is beyond what microseconds can tell"
+        raise _corrupt(source, headers[number], why)
+    if not wanted.all():
+        rows = rows.only(wanted)
+    if len(rows.offsets):
+        yield to_arrow(rows, source)
 
 
 def _corrupt(source: Source, header: BatchHeader, reason: str) -> CorruptData:

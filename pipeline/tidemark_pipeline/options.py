@@ -1,39 +1,106 @@
 """Options of the ``tidemark`` source, parsed once and checked with messages that say what to do.
 
-=====================  ==========================================================================
-``topic``              the Kafka name of the topic
-``path``               the tier as a directory, or
-``endpoint``           the tier as S3, with ``region``, ``buckets`` (comma-separated), ``prefix``;
-                       keys come from ``accessKeyId`` and ``secretAccessKey``, or from the
-                       environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)
-``bootstrap``          brokers, for the local tail; without it only the tier is read
-``startingOffsets``    ``earliest`` (default) or ``{"0": 17, "1": 4}`` by partition
-``endingOffsets``      ``latest`` (default) or by partition, exclusive
-``failOnDataLoss``     ``true`` (default): rows that expire while the job runs end it
-``bytesPerTask``       how many remote bytes one task reads at least (default 64 MiB)
-=====================  ==========================================================================
+Where Spark's Kafka source has an option, it has the same name and meaning here. :data:`OPTIONS` is
+the whole list; docs/spark.md shows it as a table.
 """
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from tidemark.tier.config import OPTIONS as STORAGE_OPTIONS
 from tidemark.tier.config import RemoteStorage, from_options
 from tidemark.tier.config_fields import InvalidConfig
+from tidemark_pipeline import columns, positions
+from tidemark_pipeline.positions import Earliest, Latest, PositionError, Positions
+from tidemark_pipeline.security import Access, SecurityError, parse_access
 
+AUTO, ONLY_REMOTE, ONLY_LOCAL = "auto", "remote", "local"
+_KAFKA = "kafka."
+_MIB = 1024 * 1024
+_THREADS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of the table."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+OPTIONS = (
+    Option("topic", "", "the topic to read; or one of the next three"),
+    Option("subscribe", "", "topics, comma-separated"),
+    Option("subscribePattern", "", "a regular expression; topics whose whole name it matches"),
+    Option("assign", "", 'partitions: `{"t": [0, 1]}`'),
+    Option("path", "", "the tier as a directory; or"),
+    Option("endpoint", "", "the tier as S3, with the next five"),
+    Option("region", "us-east-1", "of the store"),
+    Option("buckets", "", "comma-separated, in the Cluster's order"),
+    Option("prefix", "", "of the keys"),
+    Option("accessKeyId", "`AWS_ACCESS_KEY_ID`", "from the environment where it is not given"),
+    Option(
+        "secretAccessKey", "`AWS_SECRET_ACCESS_KEY`", "from the environment where it is not given"
+    ),
+    Option("tier", AUTO, "`auto`: both; `remote`: the tier alone; `local`: what brokers hold"),
+    Option(
+        "bootstrap",
+        "",
+        "brokers, as `host:port`, comma-separated (also `kafka.bootstrap.servers`); without them a "
+        "read ends where the tier does",
+    ),
+    Option("kafka.security.protocol", "PLAINTEXT", "or `SSL`, `SASL_PLAINTEXT`, `SASL_SSL`"),
+    Option("kafka.ssl.ca.location", "the system's", "a PEM file with who signs brokers' names"),
+    Option("kafka.ssl.certificate.location", "", "a PEM file, where brokers ask for one"),
+    Option("kafka.ssl.key.location", "", "its key, a PEM file without a password"),
+    Option("kafka.sasl.mechanism", "SCRAM-SHA-512", "or `SCRAM-SHA-256`, `PLAIN`"),
+    Option("kafka.sasl.username", "", "the user"),
+    Option("kafka.sasl.password", "`TIDEMARK_SASL_PASSWORD`", "the password"),
+    Option(
+        "startingOffsets",
+        "`earliest`; streaming: `latest`",
+        '`earliest`, `latest` or `{"t": {"0": 17, "1": -2}}` (-2 earliest, -1 latest); for one '
+        'topic also `{"0": 17}`. A partition that is not named begins at its log start. A '
+        "streaming query that has a checkpoint goes on from there",
+    ),
+    Option("startingTimestamp", "", "milliseconds, for every partition; goes before the others"),
+    Option(
+        "startingOffsetsByTimestamp",
+        "",
+        '`{"t": {"0": 1700000000000}}`, milliseconds; goes before `startingOffsets`',
+    ),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        "error",
+        "where no record is as late: `error`, or `latest` to begin at the end",
+    ),
+    Option(
+        "endingOffsets",
+        "latest",
+        "the first offset that is not read, written likewise. Of a streaming query: it goes no "
+        "further; `latest` there is the end when the query starts",
+    ),
+    Option("endingTimestamp", "", "milliseconds; where no record is as late, the end"),
+    Option("endingOffsetsByTimestamp", "", "likewise by partition"),
+    Option(
+        "failOnDataLoss",
+        "true",
+        "`true`: rows that were asked for and have expired end the job; `false`: they are left out",
+    ),
+    Option("columns", "all", "comma-separated; no other column is made"),
+    Option("bytesPerTask", str(64 * _MIB), "one task reads at least so many bytes of the tier"),
+    Option("decodeThreads", "2", "threads of a task that unpack compressed batches"),
+    Option("maxOffsetsPerTrigger", "", "streaming: a micro-batch reads about so many offsets"),
+    Option("maxBytesPerTrigger", "", "streaming: a micro-batch reads about so many bytes"),
+)
+_SYNONYMS = {"kafka.bootstrap.servers": "bootstrap"}
 _KNOWN = {
     name.lower(): name
-    for name in (
-        *STORAGE_OPTIONS,
-        "topic",
-        "bootstrap",
-        "startingOffsets",
-        "endingOffsets",
-        "failOnDataLoss",
-        "bytesPerTask",
-    )
+    for name in (*(option.name for option in OPTIONS), *STORAGE_OPTIONS, *_SYNONYMS)
 }
 
 
@@ -42,39 +109,146 @@ class OptionError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Topics:
+    """What to read: names, a pattern (other than empty), or single partitions by topic."""
+
+    names: tuple[str, ...] = ()
+    pattern: str = ""
+    assigned: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    def partitions_of(self, topic: str, there: int) -> tuple[int, ...]:
+        """Those of a topic with so many partitions that are read. Raises :class:`OptionError`."""
+        assigned = dict(self.assigned).get(topic)
+        if assigned is None:
+            return tuple(range(there))
+        for partition in assigned:
+            if partition >= there:
+                raise OptionError(f"assign names {topic}-{partition}, {topic} has {there}")
+        return assigned
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one micro-batch; None: no limit."""
+
+    offsets: int | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
-    """Parsed options. Offsets by partition are empty for earliest and latest."""
+    """Parsed options. ``storage`` is None where only brokers are read, ``access`` where none are.
+    ``ending`` is None for a stream that does not end."""
 
-    topic: str
-    storage: RemoteStorage
-    bootstrap: tuple[str, ...]
-    starting_offsets: dict[int, int]
-    ending_offsets: dict[int, int]
+    topics: Topics
+    storage: RemoteStorage | None
+    access: Access | None
+    tier: str
+    starting: Positions
+    strict_times: bool
+    ending: Positions | None
     fail_on_data_loss: bool
+    columns: tuple[str, ...]
     task_bytes: int
+    threads: int
+    limits: Limits
+
+    @property
+    def reads_tier(self) -> bool:
+        """Is anything read from the object store?"""
+        return self.storage is not None
 
 
-def parse(raw: Mapping[str, str]) -> Options:
+def parse(raw: Mapping[str, str], *, streaming: bool = False) -> Options:
     """Read the options as Spark hands them over (names in any case)."""
+    given = _known(raw)
+    tier = given.get("tier", AUTO).lower()
+    if tier not in {AUTO, ONLY_REMOTE, ONLY_LOCAL}:
+        raise OptionError(f"tier is {tier!r}; write auto, remote or local")
+    access = _access(given)
+    if tier == ONLY_LOCAL and access is None:
+        raise OptionError("tier is local, which needs 'bootstrap': name the brokers")
+    topics = _topics(given)
+    options = Options(
+        topics=topics,
+        storage=None if tier == ONLY_LOCAL else _storage(given),
+        access=access,
+        tier=tier,
+        starting=_positions(given, "starting", "latest" if streaming else "earliest", Earliest()),
+        strict_times=_word(given, "startingOffsetsByTimestampStrategy", "error", "latest"),
+        ending=_positions(given, "ending", "latest", Latest()),
+        fail_on_data_loss=_word(given, "failOnDataLoss", "true", "false"),
+        columns=_columns(given),
+        task_bytes=_number(given, "bytesPerTask", 64 * _MIB) or 1,
+        threads=min(_number(given, "decodeThreads", 2) or 1, _THREADS_MAX),
+        limits=Limits(_number(given, "maxOffsetsPerTrigger"), _number(given, "maxBytesPerTrigger")),
+    )
+    _check_topics(options)
+    if not streaming:
+        return options
+    endless = not any(name.lower().startswith("ending") for name in given)
+    return replace(options, ending=None) if endless else options
+
+
+def table() -> str:
+    """The options as a Markdown table."""
+    rows = (f"| `{each.name}` | {each.default} | {each.meaning} |" for each in OPTIONS)
+    return "\n".join(("| option | default | meaning |", "|---|---|---|", *rows))
+
+
+def _known(raw: Mapping[str, str]) -> dict[str, str]:
     given: dict[str, str] = {}
     for key, value in raw.items():
         name = _KNOWN.get(key.lower())
         if name is None:
-            raise OptionError(
-                f"unknown option {key!r}; known: {', '.join(sorted(_KNOWN.values()))}"
-            )
-        given[name] = value
-    if not given.get("topic"):
-        raise OptionError("the option 'topic' is missing: name the topic to read")
-    return Options(
-        topic=given["topic"],
-        storage=_storage(given),
-        bootstrap=tuple(a for a in given.get("bootstrap", "").split(",") if a),
-        starting_offsets=_offsets(given, "startingOffsets", "earliest"),
-        ending_offsets=_offsets(given, "endingOffsets", "latest"),
-        fail_on_data_loss=_boolean(given, "failOnDataLoss", default=True),
-        task_bytes=_positive(given, "bytesPerTask", default=64 * 1024 * 1024),
-    )
+            names = ", ".join(sorted(_KNOWN.values()))
+            raise OptionError(f"unknown option {key!r}; known: {names}")
+        given[_SYNONYMS.get(name, name)] = value
+    return given
+
+
+def _topics(given: Mapping[str, str]) -> Topics:
+    named = [n for n in ("topic", "subscribe", "subscribePattern", "assign") if given.get(n)]
+    if len(named) != 1:
+        found = "the option 'topic' is missing" if not named else f"{' and '.join(named)} are given"
+        raise OptionError(
+            f"{found}: name what to read by one of topic, subscribe, subscribePattern, assign"
+        )
+    value = given[named[0]]
+    match named[0]:
+        case "topic":
+            return Topics((value,))
+        case "subscribe":
+            return Topics(tuple(dict.fromkeys(n.strip() for n in value.split(",") if n.strip())))
+        case "subscribePattern":
+            try:
+                re.compile(value)
+            except re.error as error:
+                raise OptionError(f"subscribePattern is {value!r}: {error}") from error
+            return Topics(pattern=value)
+        case _:
+            return _assigned(value)
+
+
+def _assigned(value: str) -> Topics:
+    try:
+        assigned = tuple(
+            (str(topic), tuple(sorted({int(number) for number in numbers})))
+            for topic, numbers in json.loads(value).items()
+        )
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise OptionError(f'assign is {value!r}; write {{"t": [0, 1]}}') from error
+    if not assigned or not all(numbers and numbers[0] >= 0 for _, numbers in assigned):
+        raise OptionError(f"assign is {value!r}; name partitions of each topic")
+    return Topics(tuple(topic for topic, _ in assigned), assigned=assigned)
+
+
+def _check_topics(options: Options) -> None:
+    """Positions are of topics that are read."""
+    named = options.starting.topics | (options.ending.topics if options.ending else frozenset())
+    strangers = sorted(named - set(options.topics.names))
+    if options.topics.names and strangers:
+        raise OptionError(f"offsets name {', '.join(strangers)}, which is not read")
 
 
 def _storage(given: Mapping[str, str]) -> RemoteStorage:
@@ -84,27 +258,61 @@ def _storage(given: Mapping[str, str]) -> RemoteStorage:
         raise OptionError(str(error)) from error
 
 
-def _offsets(given: Mapping[str, str], name: str, word: str) -> dict[int, int]:
-    value = given.get(name, word)
-    if value == word:
-        return {}
-    problem = f'{name} is {value!r}; write {word} or offsets by partition, e.g. {{"0": 17}}'
+def _access(given: Mapping[str, str]) -> Access | None:
+    kafka = {n.removeprefix(_KAFKA): value for n, value in given.items() if n.startswith(_KAFKA)}
+    kafka["bootstrap.servers"] = given.get("bootstrap", "")
     try:
-        parsed = json.loads(value)
-        return {int(partition): int(offset) for partition, offset in parsed.items()}
-    except (ValueError, AttributeError, TypeError) as error:
-        raise OptionError(problem) from error
+        return parse_access(kafka, os.environ)
+    except SecurityError as error:
+        raise OptionError(str(error)) from error
 
 
-def _boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    value = given.get(name, str(default)).lower()
-    if value not in {"true", "false"}:
-        raise OptionError(f"{name} is {value!r}; write true or false")
-    return value == "true"
+def _positions(
+    given: Mapping[str, str], side: str, word: str, otherwise: positions.Position
+) -> Positions:
+    """Of the ``starting`` or the ``ending`` side: the most particular option counts."""
+    readers: dict[str, Callable[[str], Positions]] = {
+        f"{side}Timestamp": positions.parse_timestamp,
+        f"{side}OffsetsByTimestamp": lambda text: positions.parse_timestamps(text, otherwise),
+        f"{side}Offsets": lambda text: positions.parse_offsets(text, otherwise),
+    }
+    name = next((name for name in readers if given.get(name)), f"{side}Offsets")
+    value = given.get(name) or word
+    try:
+        found = readers[name](value)
+    except PositionError as error:
+        hint = f"write {word} or offsets: " if name.endswith("Offsets") else ""
+        raise OptionError(f"{name} is {value!r}; {hint}{error}") from error
+    if found.is_short and not given.get("topic"):
+        raise OptionError(f"{name} names partitions without a topic, which only 'topic' allows")
+    return found
 
 
-def _positive(given: Mapping[str, str], name: str, *, default: int) -> int:
-    value = given.get(name, str(default))
+def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
+    value = given.get("columns", "all")
+    if value.strip().lower() in {"all", "*"}:
+        return columns.NAMES
+    by_lower = {name.lower(): name for name in columns.NAMES}
+    chosen = [by_lower.get(name.strip().lower()) for name in value.split(",") if name.strip()]
+    known = tuple(name for name in columns.NAMES if name in chosen)
+    if not chosen or None in chosen:
+        raise OptionError(f"columns is {value!r}; choose of {', '.join(columns.NAMES)}")
+    return known
+
+
+def _word(given: Mapping[str, str], name: str, yes: str, no: str) -> bool:
+    """Which of two words it is; the first is the default."""
+    value = given.get(name, yes).lower()
+    if value not in {yes, no}:
+        raise OptionError(f"{name} is {value!r}; write {yes} or {no}")
+    return value == yes
+
+
+def _number(given: Mapping[str, str], name: str, default: int | None = None) -> int | None:
+    value = given.get(name)
+    if value is None:
+        return default
     if not value.isdecimal() or int(value) < 1:
-        raise OptionError(f"{name} is {value!r}; write a whole number of bytes above zero")
+        what = "bytes " if "bytes" in name.lower() else ""
+        raise OptionError(f"{name} is {value!r}; write a whole number of {what}above zero")
     return int(value)

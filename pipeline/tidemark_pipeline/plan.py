@@ -1,84 +1,172 @@
 """What a read will see, pinned once by the driver.
 
-The start is the highest of what was asked, the head's log start and the brokers' (a DeleteRecords
-that was acknowledged may not have reached the head yet: invariant 27). The end is what was asked,
-else the brokers' last stable offset, else the end of the tier.
+A plan begins at the highest of what was asked, the head's log start and the brokers' (a
+DeleteRecords that was acknowledged may not have reached the head yet: invariant 27). It ends where
+was asked, else at the brokers' last stable offset; where no brokers are read, at the end of the
+tier, and the plan says so.
 """
 
-import uuid
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from tidemark.tier.manifest import HeadNotFound
-from tidemark.tier.queries import SegmentRange
-from tidemark.tier.reader import Snapshot, TierReader
-from tidemark_pipeline import tail
+from tidemark_pipeline.filters import EVERYTHING, Narrowing
 from tidemark_pipeline.options import OptionError, Options
-from tidemark_pipeline.tasks import TailTask, Task, remote_end, split_remote
+from tidemark_pipeline.positions import At, Extent, NoSuchTime, end_of, start_of
+from tidemark_pipeline.remote import DataLoss
+from tidemark_pipeline.survey import Part, Survey
+from tidemark_pipeline.tasks import RemoteTask, TailTask, Task, bytes_of, cut
 
-#: No offset is as high: "to the end of the tier".
-_NO_END = 2**63 - 1
+logger = logging.getLogger(__name__)
 
 
-class Planner:
-    """Plans one read of one topic."""
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A task with the partition that it is of."""
 
-    def __init__(self, reader: TierReader, options: Options) -> None:
-        self._reader = reader
-        self._options = options
+    part: Part
+    task: Task
 
-    def plan(self) -> tuple[uuid.UUID, list[Task]]:
-        """The topic's id and the tasks of all its partitions.
 
-        Raises TopicNotFound, StoreUnavailable, BrokersUnavailable, OptionError, HoleInPlan.
-        """
-        topic = self._reader.find_topic(self._options.topic)
-        numbers = list(range(topic.partitions))
-        starts, ends = self._bounds(numbers)
-        tasks = [
-            task
-            for number in numbers
-            for task in self._plan_one(
-                topic.topic_id, number, starts.get(number, 0), ends.get(number)
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The offsets of a partition that are read: from ``start`` up to, not including, ``end``."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """``ends_with_tier``: no brokers are read, so what is not in the tier yet is not seen."""
+
+    reaches: Mapping[Part, Reach]
+    tasks: Sequence[Planned]
+    ends_with_tier: bool
+
+    def lines(self) -> Iterator[str]:
+        """What is read, for people: a line for each partition."""
+        for part, reach in self.reaches.items():
+            tasks = [each.task for each in self.tasks if each.part == part]
+            remote = [task for task in tasks if isinstance(task, RemoteTask)]
+            size = sum(bytes_of(each) for task in remote for each in task.ranges)
+            tail = sum(t.end_offset - t.start_offset for t in tasks if isinstance(t, TailTask))
+            end = ", where the tier ends" if self.ends_with_tier else ""
+            yield (
+                f"{part.topic}-{part.partition}: offsets {reach.start} to {reach.end} (exclusive"
+                f"{end}): about {size} bytes of the tier in {len(remote)} tasks, {tail} offsets of "
+                "brokers"
             )
-        ]
-        return topic.topic_id, tasks
 
-    def _bounds(self, partitions: list[int]) -> tuple[dict[int, int], dict[int, int]]:
-        """Log starts as brokers know them, and exclusive ends, by partition."""
-        ending = self._options.ending_offsets
-        if not self._options.bootstrap:
-            return {}, dict(ending)
-        source = (self._options.bootstrap, self._options.topic)
-        ends = tail.list_offsets(*source, [p for p in partitions if p not in ending], tail.LATEST)
-        return tail.list_offsets(*source, partitions, tail.EARLIEST), {**ends, **ending}
 
-    def _plan_one(
-        self, topic_id: uuid.UUID, partition: int, broker_start: int, end: int | None
-    ) -> Iterator[Task]:
-        snapshot = self._snapshot(topic_id, partition)
-        head_start = snapshot.head.log_start_offset if snapshot else 0
-        start = self._start(partition, max(head_start, broker_start))
-        until = _NO_END if end is None else end
-        ranges: tuple[SegmentRange, ...] = ()
-        if snapshot is not None and start < until:
-            snapshot, ranges = self._reader.plan(topic_id, partition, start, until)
-            version = snapshot.head.version
-            yield from split_remote(partition, version, ranges, self._options.task_bytes)
-        behind = remote_end(ranges, start)
-        if self._options.bootstrap and end is not None and behind < end:
-            yield TailTask(partition, behind, end)
+def explain(options: Options) -> str:
+    """The plan of a batch read as it would be now. Raises what :func:`plan_batch` does."""
+    with Survey(options) as survey:
+        return "\n".join(plan_batch(survey, options).lines())
 
-    def _start(self, partition: int, log_start: int) -> int:
-        starting = self._options.starting_offsets.get(partition, log_start)
-        if starting < log_start and self._options.fail_on_data_loss:
-            raise OptionError(
-                f"startingOffsets begins partition {partition} at {starting}, but its log starts "
-                f"at {log_start}: start there, or set failOnDataLoss=false"
-            )
-        return max(starting, log_start)
 
-    def _snapshot(self, topic_id: uuid.UUID, partition: int) -> Snapshot | None:
-        try:
-            return self._reader.snapshot(topic_id, partition)
-        except HeadNotFound:
-            return None
+def plan_batch(survey: Survey, options: Options, narrowing: Narrowing = EVERYTHING) -> ReadPlan:
+    """Everything between the starting and the ending positions.
+
+    Raises TopicNotFound, StoreUnavailable, BrokersUnavailable, Refused, OptionError, HoleInPlan."""
+    parts = [p for p in survey.parts() if narrowing.has(p.topic, p.partition)]
+    extents = survey.extents(parts)
+    reaches = {
+        part: _narrowed(asked(survey, options, part, extent), narrowing)
+        for part, extent in extents.items()
+    }
+    return plan_reaches(survey, options, reaches, narrowing)
+
+
+def plan_reaches(
+    survey: Survey,
+    options: Options,
+    reaches: Mapping[Part, Reach],
+    narrowing: Narrowing = EVERYTHING,
+) -> ReadPlan:
+    """Tasks for known offsets, none of which is below the log start."""
+    tasks = [
+        Planned(part, task)
+        for part, reach in reaches.items()
+        if reach.start < reach.end
+        for task in _tasks(survey, options, part, reach, narrowing)
+    ]
+    plan = ReadPlan(reaches, tasks, ends_with_tier=not survey.reads_brokers)
+    for line in plan.lines():
+        logger.info("%s", line)
+    return plan
+
+
+def asked(survey: Survey, options: Options, part: Part, extent: Extent) -> Reach:
+    """What the options ask of one partition, held against what it has."""
+    start = starting(survey, options, part, extent)
+    position = None if options.ending is None else options.ending.of(part.topic, part.partition)
+
+    def find(timestamp_ms: int) -> int | None:
+        return survey.find(part, timestamp_ms)
+
+    end = extent.end if position is None else end_of(position, extent, find)
+    if isinstance(position, At) and options.fail_on_data_loss and end > extent.end:
+        where = "log" if survey.reads_brokers else "tier, and no brokers are read,"
+        raise OptionError(
+            f"endingOffsets ends {part.topic}-{part.partition} at {end}, but its {where} ends at "
+            f"{extent.end}: end there, or set failOnDataLoss=false"
+        )
+    end = min(end, extent.end)
+    return Reach(min(start, end), end)
+
+
+def starting(survey: Survey, options: Options, part: Part, extent: Extent) -> int:
+    """Where the options begin a partition, held against what it has."""
+
+    def find(timestamp_ms: int) -> int | None:
+        return survey.find(part, timestamp_ms)
+
+    position = options.starting.of(part.topic, part.partition)
+    try:
+        start = start_of(position, extent, find, strict=options.strict_times)
+    except NoSuchTime as error:
+        raise OptionError(
+            f"{part.topic}-{part.partition}: {error}; set startingOffsetsByTimestampStrategy=latest"
+            " to begin at the end"
+        ) from error
+    if start < extent.log_start and options.fail_on_data_loss:
+        raise OptionError(
+            f"startingOffsets begins partition {part.partition} of {part.topic} at {start}, but "
+            f"its log starts at {extent.log_start}: start there, or set failOnDataLoss=false"
+        )
+    if start > extent.end and options.fail_on_data_loss:
+        raise OptionError(
+            f"startingOffsets begins partition {part.partition} of {part.topic} at {start}, but "
+            f"its log ends at {extent.end}: start there, or set failOnDataLoss=false"
+        )
+    return min(max(start, extent.log_start), extent.end)
+
+
+def _narrowed(reach: Reach, narrowing: Narrowing) -> Reach:
+    start = max(reach.start, narrowing.first_offset)
+    end = min(reach.end, narrowing.last_offset + 1)
+    return Reach(min(start, reach.end), max(end, min(start, reach.end)))
+
+
+def _tasks(
+    survey: Survey, options: Options, part: Part, reach: Reach, narrowing: Narrowing
+) -> Iterator[Task]:
+    version, start, ranges = survey.ranges(part, reach.start, reach.end)
+    if start > reach.start and options.fail_on_data_loss:
+        raise DataLoss(
+            f"{part.topic}-{part.partition}: the offsets from {reach.start} to {start - 1} expired "
+            "while the read was planned"
+        )
+    if start >= reach.end:
+        return
+    yield from cut(
+        part.partition,
+        start,
+        reach.end,
+        ranges,
+        head_version=version,
+        brokers=survey.reads_brokers,
+        task_bytes=options.task_bytes,
+        since_ms=narrowing.since_ms,
+    )

@@ -116,6 +116,29 @@ def scan_records(data: Bytes, position: int, count: int, table: Longs) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
+def scan_batches(data: Bytes, starts: Longs, ends: Longs, counts: Longs, table: Longs) -> int:
+    """The records of many batches, ``data[starts[i]:ends[i]]`` each, one behind the other into
+    ``table``, with positions in ``data``. Where one is not as it should be: twice its number, and
+    one more if there are only bytes behind its last record; else -1."""
+    first = 0
+    for batch in range(len(starts)):
+        start = starts[batch]
+        size = ends[batch] - start
+        rows = table[first : first + counts[batch]]
+        behind = scan_records(data[start : ends[batch]], 0, counts[batch], rows)
+        if behind == BROKEN:
+            return 2 * batch
+        if behind != size:
+            return 2 * batch + 1
+        for row in range(counts[batch]):
+            rows[row, KEY_START] += start
+            rows[row, VALUE_START] += start
+            rows[row, HEADERS_START] += start
+        first += counts[batch]
+    return -1
+
+
+@numba.njit(cache=True, nogil=True)
 def gather(data: Bytes, starts: Longs, lengths: Longs, offsets: Longs, out: Bytes) -> None:
     """Copy the pieces ``data[starts[i]:starts[i]+lengths[i]]`` to ``out`` at ``offsets[i]``."""
     for row in range(len(starts)):

@@ -17,7 +17,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from tidemark_pipeline.java import find_java
-from tidemark_pipeline.source import TidemarkDataSource
+from tidemark_pipeline.source import register
 
 LOOPBACK = "127.0.0.1"
 #: Half of the processor time of a short job is the JVM's optimising compiler and collector threads.
@@ -52,7 +52,7 @@ def local_session(
             )
         context = SparkContext(conf=settings, gateway=gateway)
         session = SparkSession(context)
-        session.dataSource.register(TidemarkDataSource)
+        register(session)
         try:
             yield session
         finally:

@@ -1,29 +1,33 @@
-"""The Spark data source ``tidemark`` (batch): a tiered topic as a table.
+"""The Spark data source ``tidemark``: tiered topics as a table, or as a stream.
 
 The driver pins what a read will see (the head's version, the log start, the end) and cuts it into
 tasks; executors read the object store themselves and ask brokers for the local tail only.
 Everything an executor needs travels in its task, so it imports no more than the readers.
 """
 
-import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from tidemark.tier.open import open_tier
-from tidemark_pipeline import remote, tail
-from tidemark_pipeline.decode import Source, decode
+from tidemark_pipeline import columns
+from tidemark_pipeline.filters import EVERYTHING, narrow
 from tidemark_pipeline.options import Options, parse
-from tidemark_pipeline.plan import Planner
-from tidemark_pipeline.tasks import TailTask, Task
+from tidemark_pipeline.plan import plan_batch
+from tidemark_pipeline.reading import read_planned
+from tidemark_pipeline.streaming import TidemarkPartition, TidemarkStreamReader
+from tidemark_pipeline.survey import Survey
 
-COLUMNS = (
-    "key binary, value binary, headers array<struct<key:string,value:binary>>, topic string, "
-    "partition int, offset long, timestamp timestamp, timestampType int, tier string"
-)
+#: Without it Spark refuses a Python source that takes filters.
+_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+def register(session: SparkSession) -> None:
+    """Make ``format("tidemark")`` known to a session, for ``read`` and ``readStream``."""
+    session.conf.set(_PUSHDOWN, "true")
+    session.dataSource.register(TidemarkDataSource)
 
 
 class TidemarkDataSource(DataSource):
@@ -34,18 +38,13 @@ class TidemarkDataSource(DataSource):
         return "tidemark"
 
     def schema(self) -> str:
-        return COLUMNS
+        return columns.ddl(parse(self.options).columns)
 
     def reader(self, schema: StructType) -> "TidemarkReader":
         return TidemarkReader(parse(self.options))
 
-
-@dataclass(frozen=True)
-class TidemarkPartition(InputPartition):
-    """One task with the identity of its topic."""
-
-    topic_id: uuid.UUID
-    task: Task
+    def streamReader(self, schema: StructType) -> TidemarkStreamReader:
+        return TidemarkStreamReader(parse(self.options, streaming=True))
 
 
 class TidemarkReader(DataSourceReader):
@@ -53,39 +52,23 @@ class TidemarkReader(DataSourceReader):
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._narrowing = EVERYTHING
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """All of them are given back: see :mod:`tidemark_pipeline.filters`."""
+        self._narrowing = narrow(filters)
+        return filters
 
     def partitions(self) -> list[InputPartition]:
         """The tasks of one read; every offset between start and end is in exactly one."""
-        tier = open_tier(self._options.storage)
-        topic_id, tasks = Planner(tier.reader, self._options).plan()
-        return [TidemarkPartition(topic_id, task) for task in tasks]
+        with Survey(self._options) as survey:
+            plan = plan_batch(survey, self._options, self._narrowing)
+        return [TidemarkPartition(each, self._narrowing.since_ms) for each in plan.tasks]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Arrow batches of one task."""
+        if partition is None:  # Spark's stand-in where there is no task
+            return
         if not isinstance(partition, TidemarkPartition):
             raise TypeError(f"{partition!r} was not planned by this source")
-        task = partition.task
-        if isinstance(task, TailTask):
-            yield from self._read_tail(task)
-            return
-        yield from remote.read_task(
-            open_tier(self._options.storage),
-            self._options.topic,
-            partition.topic_id,
-            task,
-            fail_on_data_loss=self._options.fail_on_data_loss,
-        )
-
-    def _read_tail(self, task: TailTask) -> Iterator[pa.RecordBatch]:
-        options = self._options
-        source = Source(
-            options.topic, task.partition, "local", task.start_offset, task.end_offset - 1
-        )
-        try:
-            for data, aborted in tail.read(
-                options.bootstrap, options.topic, task.partition, task.start_offset, task.end_offset
-            ):
-                yield from decode(data, source, aborted)
-        except tail.OutOfRange as error:
-            if options.fail_on_data_loss:
-                raise remote.DataLoss(str(error)) from error
+        yield from read_planned(self._options, partition.planned, partition.since_ms)

@@ -35,6 +35,40 @@ class HoleInPlan(ValueError):
     """The tier does not answer for every offset between start and end; nothing was read."""
 
 
+def cut(
+    partition: int,
+    start: int,
+    end: int,
+    ranges: Sequence[SegmentRange],
+    *,
+    head_version: int,
+    brokers: bool,
+    task_bytes: int,
+    since_ms: int | None = None,
+) -> Iterator[Task]:
+    """Tasks for the offsets from ``start`` to ``end`` (exclusive), each in exactly one of them.
+
+    ``ranges`` are what the tier answers for between the two, in order; what lies before and behind
+    them is read from ``brokers``, where there are any. Segments without a record of ``since_ms`` or
+    later are left out. Raises :class:`HoleInPlan`."""
+    first = ranges[0].from_offset if ranges else end
+    behind = _end_of(ranges, first)
+    if not brokers and (first > start or behind < end):
+        missing = start if first > start else behind
+        raise HoleInPlan(
+            f"partition {partition}: the tier does not have offset {missing}, and no brokers are "
+            "named: give 'bootstrap'"
+        )
+    if start < first:
+        yield TailTask(partition, start, first)
+    wanted = [
+        part for part in ranges if since_ms is None or part.entry.max_timestamp_ms >= since_ms
+    ]
+    yield from split_remote(partition, head_version, wanted, task_bytes)
+    if behind < end:
+        yield TailTask(partition, behind, end)
+
+
 def split_remote(
     partition: int, head_version: int, ranges: Sequence[SegmentRange], task_bytes: int
 ) -> Iterator[RemoteTask]:
@@ -43,7 +77,7 @@ def split_remote(
     size = 0
     for part in ranges:
         group.append(part)
-        size += part.entry.size_bytes
+        size += bytes_of(part)
         if size >= task_bytes:
             yield RemoteTask(partition, head_version, tuple(group))
             group, size = [], 0
@@ -51,12 +85,17 @@ def split_remote(
         yield RemoteTask(partition, head_version, tuple(group))
 
 
-def remote_end(ranges: Sequence[SegmentRange], start: int) -> int:
-    """The offset behind the last range; ``start`` where there is none.
+def bytes_of(part: SegmentRange) -> int:
+    """About how much of its segment is read."""
+    entry = part.entry
+    offsets = part.to_offset_inclusive + 1 - part.from_offset
+    return entry.size_bytes * offsets // (entry.end_offset_inclusive + 1 - entry.start_offset)
 
-    Raises :class:`HoleInPlan` unless the ranges follow each other without gap or overlap.
-    """
-    expected = start
+
+def _end_of(ranges: Sequence[SegmentRange], first: int) -> int:
+    """The offset behind the last range. Raises :class:`HoleInPlan` unless the ranges follow each
+    other without gap or overlap."""
+    expected = first
     for part in ranges:
         if part.from_offset != expected:
             raise HoleInPlan(

@@ -7,7 +7,7 @@ for and walks batches from there; with no such entry it walks from position 0.
 
 import sys
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 
 ENTRY_BYTES = 8
 RELATIVE_OFFSET_MAX = 2**31 - 1
@@ -89,6 +89,11 @@ class OffsetIndex:
         if not found:
             return self.base_offset, 0
         return self.base_offset + self._offsets[found - 1], self._positions[found - 1]
+
+    def position_behind(self, offset: int) -> int | None:
+        """Where all batches that hold ``offset`` or less have ended; None: at the log's end."""
+        found = bisect_left(self._offsets, offset - self.base_offset) + 1
+        return self._positions[found] if found < len(self._positions) else None
 
     def floor_position(self, position: int, before_offset: int) -> int:
         """Greatest indexed position <= ``position`` whose batch ends below ``before_offset``; or

@@ -97,24 +97,34 @@ def wrong_piece(data: bytes, position: int, pieces: Sequence[bytes]) -> int | No
 
 
 class CheckedStream:
-    """A log that is read whole, from its beginning: gives back only what is right already. Where
-    the entry has no digests, nothing is known but its length, and bytes pass as they come.
+    """A log that is read in order: gives back only what is right already. Where the entry has no
+    digests, nothing is known but its length, and bytes pass as they come.
 
-    ``pieces``: digests from the auxiliary object. Raises ObjectDamaged where they are not those of
-    this log."""
+    ``pieces``: digests from the auxiliary object. It is read whole, or from byte ``begin`` to
+    ``end``, which lie between two pieces (``end`` may be the log's). Raises ObjectDamaged where the
+    digests are not those of this log."""
 
-    def __init__(self, entry: SegmentEntry, pieces: Sequence[bytes], store: str) -> None:
+    def __init__(
+        self,
+        entry: SegmentEntry,
+        pieces: Sequence[bytes],
+        store: str,
+        *,
+        begin: int = 0,
+        end: int | None = None,
+    ) -> None:
         self._entry, self._pieces, self._store = entry, pieces, store
         if entry.digests is not None and log_digest(pieces) != entry.digests.log:
             what = "the digests that it has of the log are not the manifest's"
             raise damaged(entry, entry.aux_key, store, what)
         self._held = b""
-        self._released = 0
+        self._released = begin
+        self._end = entry.size_bytes if end is None else end
 
     def feed(self, part: bytes) -> bytes:
         """Take the next bytes; those that are checked now. Raises ObjectDamaged."""
         data = self._held + part
-        ends = self._released + len(data) >= self._entry.size_bytes
+        ends = self._released + len(data) >= self._end
         size, known = len(data), self._entry.digests is not None
         if known and not ends:
             size -= size % PIECE_BYTES
@@ -129,7 +139,7 @@ class CheckedStream:
     def finish(self) -> None:
         """All of it was fed. Raises ObjectDamaged."""
         size = self._released + len(self._held)
-        if size != self._entry.size_bytes:
+        if size != self._end:
             raise self._damaged(f"it has {size} bytes, the manifest says {self._entry.size_bytes}")
 
     def _damaged(self, what: str) -> ObjectDamaged:

@@ -3,40 +3,23 @@
 import json
 import sys
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tidemark.tier.filesystem_config import FilesystemConfig
-from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.jobs.aggregate import Aggregate, aggregate, read_topic
 from tidemark_pipeline.jobs.audit import audit
 from tidemark_pipeline.jobs.progress import told
-from tidemark_pipeline.session import local_session
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
 
 from small_tier import SmallTier
 
-pytestmark = [
-    pytest.mark.java,
-    pytest.mark.slow,
-    # py4j leaves sockets to the garbage collector when a session stops.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+from tests.integration.pipeline.marks import MARKS
 
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[SparkSession]:
-    try:
-        find_java()
-    except JavaMissing as error:
-        pytest.skip(str(error))
-    with local_session("tidemark tests") as running:
-        yield running
+pytestmark = MARKS
 
 
 @pytest.fixture

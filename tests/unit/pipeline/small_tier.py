@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidemark.logfiles.offset_index import OffsetIndex
+from tidemark.logfiles.time_index import TimeIndex
 from tidemark.logfiles.transaction_index import AbortedTransaction
-from tidemark.records.batch import CRC_COVERS_FROM, compute_crc
+from tidemark.records.batch import CRC_COVERS_FROM, compute_crc, iter_headers
 from tidemark.records.builder import Record, build_batch
 from tidemark.tier import transitions
 from tidemark.tier.auxiliary import AbortedRanges, Aux
@@ -38,12 +40,13 @@ def _batch(base_offset: int, values: list[bytes], gap_at: int | None, leader_epo
 @dataclass(slots=True)
 class SmallTier:
     """One topic ``t`` of one partition. Without ``with_digests`` entries are recorded as the
-    manifest's first format had them."""
+    manifest's first format had them; ``with_indexes``: every batch has its entry in them."""
 
     path: Path
     topic_id: uuid.UUID = field(default_factory=uuid.uuid4)
     entries: list[SegmentEntry] = field(default_factory=list)
     with_digests: bool = True
+    with_indexes: bool = False
     tier: Tier = field(init=False)
     loaded: LoadedHead = field(init=False)
 
@@ -107,9 +110,13 @@ class SmallTier:
         )
         commit = self.tier.manifests.commit
         self.loaded = commit(self.loaded, lambda h: transitions.start_copy(h, BY, entry))
+        offsets, times = OffsetIndex(start), TimeIndex(start)
+        for position, header in iter_headers(data) if self.with_indexes else ():
+            offsets.append(header.last_offset, position)
+            times.maybe_append(header.max_timestamp, header.last_offset)
         aux = Aux(
-            offset_index=b"",
-            time_index=b"",
+            offset_index=offsets.to_bytes(),
+            time_index=times.to_bytes(),
             leader_epochs=b"",
             producer_snapshot=b"",
             aborted=AbortedRanges(aborted),
@@ -128,4 +135,10 @@ class SmallTier:
         self.loaded = self.tier.manifests.commit(
             self.loaded,
             lambda h: transitions.expire_to(h, BY, offset, now_ms=0, delete_delay_ms=0),
+        )
+
+    def delete(self) -> None:
+        """The tombstone of a deleted topic."""
+        self.loaded = self.tier.manifests.commit(
+            self.loaded, lambda h: transitions.bury(h, now_ms=0)
         )

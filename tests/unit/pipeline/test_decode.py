@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.decode import decode_records
-from tidemark_pipeline.decode import Source, decode
+from tidemark_pipeline import decode as decoder
+from tidemark_pipeline.decode import Source, Threads, decode
 from tidemark_pipeline.errors import CorruptData
 
 EVERYTHING = Source("t", 3, "remote", 0, 2**62)
@@ -64,3 +65,38 @@ def test_a_partial_batch_at_the_end_is_left_alone() -> None:
     one = build_batch([Record(b"k", b"v", (), 5)], base_offset=0)
     data = one + build_batch([Record(b"k", b"v", (), 5)], base_offset=1)[:-1]
     assert len(rows(data)) == 1
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_many_batches_become_one_arrow_batch(codec: int) -> None:
+    """As records come from a producer: one, or a few, in a batch; those in between may not be
+    packed, others are of transactions that were aborted."""
+    records = [Record(None, b"%06d" % n, (), n) for n in range(9)]
+    data = b"".join(
+        build_batch(
+            records[: 1 + n % 9],
+            base_offset=10 * n,
+            leader_epoch=n % 4,
+            codec=codec if n % 3 else 0,
+        )
+        for n in range(300)
+    )
+    with Threads(3) as threads:
+        side_by_side = list(decode(data, EVERYTHING, threads=threads))
+    (one_by_one,) = decode(data, EVERYTHING)
+    assert side_by_side == [one_by_one]
+    assert one_by_one.num_rows == sum(1 + n % 9 for n in range(300))
+    last = one_by_one.slice(one_by_one.num_rows - 3).to_pylist()
+    assert [(row["offset"], row["value"], row["leaderEpoch"]) for row in last] == [
+        (2990, b"000000", 3), (2991, b"000001", 3), (2992, b"000002", 3)
+    ]  # fmt: skip
+
+
+def test_an_arrow_batch_ends_where_what_is_unpacked_is_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decoder, "UNPACKED_BYTES_MAX", 1000)
+    data = b"".join(
+        build_batch([Record(None, bytes(300), (), 0)], base_offset=n, codec=4) for n in range(7)
+    )
+    assert [batch.num_rows for batch in decode(data, EVERYTHING)] == [3, 3, 1]

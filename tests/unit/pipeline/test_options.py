@@ -7,7 +7,8 @@ import pytest
 
 from tidemark.tier.s3_config import S3Config
 from tidemark_pipeline.java import JavaMissing, find_java, major_version
-from tidemark_pipeline.options import OptionError, parse
+from tidemark_pipeline.options import OPTIONS, STORAGE_OPTIONS, OptionError, parse, table
+from tidemark_pipeline.positions import At
 
 S3_OPTIONS = {"endpoint": "http://s3", "buckets": "abc", "accessKeyId": "k", "secretAccessKey": "s"}
 BASE = {"topic": "t", "path": "/tier"}
@@ -16,13 +17,27 @@ BASE = {"topic": "t", "path": "/tier"}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"topic": ""}, "the option 'topic' is missing"),
+        (
+            {"topic": ""},
+            "the option 'topic' is missing: name what to read by one of topic, subscribe",
+        ),
         ({"tpoic": "x"}, "unknown option 'tpoic'; known: "),
         ({"endpoint": "http://s3"}, "either 'path' .* or 'endpoint'"),
         ({"startingOffsets": "soon"}, "startingOffsets is 'soon'; write earliest or"),
         ({"endingOffsets": "[1]"}, "endingOffsets is .* write latest or"),
         ({"failOnDataLoss": "maybe"}, "write true or false"),
         ({"bytesPerTask": "0"}, "whole number of bytes above zero"),
+        ({"endingOffsets": '{"u": {"0": 1}}'}, "offsets name u, which is not read"),
+        ({"maxOffsetsPerTrigger": "x"}, "maxOffsetsPerTrigger is 'x'; write a whole number"),
+        ({"subscribe": "u"}, "topic and subscribe are given: name what to read by one of"),
+        ({"topic": "", "subscribePattern": "("}, "subscribePattern is '\\('"),
+        ({"topic": "", "assign": '{"t": []}'}, "name partitions of each topic"),
+        ({"topic": "", "assign": "t"}, "assign is 't'; write"),
+        ({"tier": "both"}, "write auto, remote or local"),
+        ({"tier": "local"}, "tier is local, which needs 'bootstrap'"),
+        ({"columns": "key,vlaue"}, "columns is 'key,vlaue'; choose of key, value"),
+        ({"startingOffsetsByTimestampStrategy": "never"}, "write error or latest"),
+        ({"endingTimestamp": "soon"}, "endingTimestamp is 'soon'; write milliseconds"),
     ],
 )
 def test_bad_options_say_what_to_do(changes: dict[str, str], message: str) -> None:
@@ -51,7 +66,35 @@ def test_options_go_to_executors() -> None:
 
 def test_names_come_in_any_case_as_spark_hands_them_over() -> None:
     parsed = parse({"TOPIC": "t", "path": "/tier", "startingoffsets": '{"0": 3}'})
-    assert parsed.starting_offsets == {0: 3}
+    assert parsed.starting.of("t", 0) == At(3)
+
+
+@pytest.mark.parametrize(
+    ("given", "partitions"),
+    [
+        ({"subscribe": "a, b,a"}, [0, 1, 2]),
+        ({"assign": '{"a": [2, 0], "b": [1]}'}, [0, 2]),
+        ({"subscribePattern": "a|b"}, [0, 1, 2]),
+    ],
+    ids=["list", "assign", "pattern"],
+)
+def test_topics_are_named_in_three_ways(given: dict[str, str], partitions: list[int]) -> None:
+    topics = parse({**given, "path": "/tier"}).topics
+    assert (topics.names, topics.pattern) == ((), "a|b") or topics.names == ("a", "b")
+    assert list(topics.partitions_of("a", 3)) == partitions
+
+
+def test_a_partition_that_is_not_there_is_refused() -> None:
+    topics = parse({"assign": '{"a": [3]}', "path": "/tier"}).topics
+    with pytest.raises(OptionError, match="assign names a-3, a has 3"):
+        topics.partitions_of("a", 3)
+
+
+def test_the_page_has_all_options() -> None:
+    """Made by ``options.table()``: put what it gives into docs/spark.md."""
+    page = Path(__file__).parents[3] / "docs" / "spark.md"
+    assert table() in page.read_text(encoding="utf-8")
+    assert {option.lower() for option in STORAGE_OPTIONS} <= {each.name.lower() for each in OPTIONS}
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,22 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_tier import SmallTier
 
 from tidemark.records.batch import restamp
-from tidemark_pipeline import remote
+from tidemark.tier import integrity
+from tidemark_pipeline import remote, times, windows
 from tidemark_pipeline.errors import CorruptData
 from tidemark_pipeline.options import OptionError, parse
-from tidemark_pipeline.plan import Planner
+from tidemark_pipeline.plan import explain, plan_batch
+from tidemark_pipeline.remote import Wanted
+from tidemark_pipeline.survey import Survey
 from tidemark_pipeline.tasks import RemoteTask
+
+Rows = list[tuple[int, bytes]]
 
 
 def values(first: int, count: int) -> list[bytes]:
@@ -35,10 +41,12 @@ def read(tier: SmallTier, **options: str) -> list[tuple[int, bytes]]:
 
 def plan(tier: SmallTier, options: Mapping[str, str]) -> list[RemoteTask]:
     parsed = parse({"topic": "t", "path": str(tier.path), **options})
-    topic_id, tasks = Planner(tier.tier.reader, parsed).plan()
-    assert topic_id == tier.topic_id
-    remote_tasks = [task for task in tasks if isinstance(task, RemoteTask)]
-    assert len(remote_tasks) == len(tasks)
+    with Survey(parsed) as survey:
+        made = plan_batch(survey, parsed)
+    assert made.ends_with_tier
+    assert {each.part.topic_id for each in made.tasks} <= {tier.topic_id}
+    remote_tasks = [each.task for each in made.tasks if isinstance(each.task, RemoteTask)]
+    assert len(remote_tasks) == len(made.tasks)
     return remote_tasks
 
 
@@ -107,6 +115,115 @@ def test_what_was_compacted_before_it_was_tiered_is_read(
     small_tier.copy(values(10, 10), gap_at=15)
     got = read(small_tier, startingOffsets=f'{{"0": {start}}}', endingOffsets=f'{{"0": {end}}}')
     assert got == [row for row in expected(start, end) if row[0] != 15]
+
+
+class TestPartsOfSegments:
+    """Only the bytes are fetched that can hold what is wanted; and the rows are the same."""
+
+    @pytest.fixture
+    def indexed(self, small_tier: SmallTier, monkeypatch: pytest.MonkeyPatch) -> SmallTier:
+        for module in (integrity, windows):
+            monkeypatch.setattr(module, "PIECE_BYTES", 128)
+        small_tier.with_indexes = True
+        for number in range(2):
+            small_tier.copy(values(number * 60, 60))
+        return small_tier
+
+    def read_counted(self, tier: SmallTier, wanted: Wanted, **options: str) -> tuple[Rows, int]:
+        """Rows, and the bytes of logs that were fetched for them."""
+        fetched = 0
+        rows: Rows = []
+        with pytest.MonkeyPatch.context() as patch:
+            fetch = tier.tier.segments.fetch
+
+            def counted(*place: Any) -> bytes:
+                nonlocal fetched
+                data = fetch(*place)
+                fetched += len(data)
+                return data
+
+            patch.setattr(tier.tier.segments, "fetch", counted)
+            for task in plan(tier, options):
+                for batch in remote.read_task(
+                    tier.tier, "t", tier.topic_id, task, fail_on_data_loss=True, wanted=wanted
+                ):
+                    columns = (batch.column(name).to_pylist() for name in ("offset", "value"))
+                    rows += zip(*columns, strict=True)
+        return rows, fetched
+
+    @pytest.mark.parametrize(
+        ("start", "end"), [(0, 120), (0, 1), (59, 61), (30, 33), (31, 32), (57, 60), (119, 120)]
+    )
+    def test_by_offsets(self, indexed: SmallTier, start: int, end: int) -> None:
+        offsets = {
+            "startingOffsets": f'{{"0": {start}}}',
+            "endingOffsets": f'{{"0": {end}}}',
+        }
+        rows, fetched = self.read_counted(indexed, remote.ALL, **offsets)
+        assert rows == expected(start, end)
+        segments = indexed.entries[start // 60 : (end - 1) // 60 + 1]
+        size = sum(entry.size_bytes for entry in segments)
+        assert fetched == size if end - start > 60 else fetched < size / 2
+
+    @pytest.mark.parametrize("since_ms", [0, 1, 45, 60, 100, 119])
+    def test_by_times(self, indexed: SmallTier, since_ms: int) -> None:
+        """Records have their offset as their timestamp."""
+        rows, fetched = self.read_counted(indexed, Wanted(since_ms=since_ms))
+        assert expected(since_ms, 120) == [row for row in rows if row[0] >= since_ms]
+        assert len(rows) <= 120 - since_ms + 3
+        assert fetched <= sum(entry.size_bytes for entry in indexed.entries)
+        assert since_ms < 100 or fetched < indexed.entries[0].size_bytes / 2
+
+    def test_a_damaged_part_is_refused_and_another_is_not_looked_at(
+        self, indexed: SmallTier
+    ) -> None:
+        log = indexed.path / indexed.entries[0].log_key
+        data = bytearray(log.read_bytes())
+        data[-30] ^= 1
+        log.write_bytes(data)
+        assert self.read_counted(indexed, remote.ALL, endingOffsets='{"0": 3}')[0] == expected(0, 3)
+        with pytest.raises(CorruptData, match="its digest differs at byte"):
+            self.read_counted(indexed, remote.ALL, startingOffsets='{"0": 50}')
+
+    @pytest.mark.parametrize("timestamp_ms", [0, 1, 59, 60, 61, 119, 120])
+    def test_a_time_leads_to_its_first_offset(self, indexed: SmallTier, timestamp_ms: int) -> None:
+        snapshot = indexed.tier.reader.snapshot(indexed.topic_id, 0)
+        found = times.find(indexed.tier, snapshot, timestamp_ms)
+        assert found == (timestamp_ms if timestamp_ms < 120 else None)
+
+
+def test_a_plan_without_brokers_ends_with_the_tier_and_says_so(small_tier: SmallTier) -> None:
+    small_tier.copy(values(0, 10))
+    text = explain(parse({"topic": "t", "path": str(small_tier.path)}))
+    assert text.startswith("t-0: offsets 0 to 10 (exclusive, where the tier ends): about ")
+    with pytest.raises(OptionError, match="ends t-0 at 11, but its tier, and no brokers are read,"):
+        plan(small_tier, {"endingOffsets": '{"0": 11}'})
+    assert read(small_tier, endingOffsets='{"0": 11}', failOnDataLoss="false") == expected(0, 10)
+
+
+def test_columns_that_are_not_wanted_are_not_made(small_tier: SmallTier) -> None:
+    small_tier.copy(values(0, 10))
+    (task,) = plan(small_tier, {})
+    wanted = Wanted(columns=("offset", "tier", "tieredEpoch", "leaderEpoch"))
+    (batch,) = remote.read_task(
+        small_tier.tier, "t", small_tier.topic_id, task, fail_on_data_loss=True, wanted=wanted
+    )
+    assert batch.to_pylist()[7] == {
+        "offset": 7, "tier": "remote", "tieredEpoch": 0, "leaderEpoch": 1
+    }  # fmt: skip
+
+
+def test_a_deleted_topic_is_data_loss(small_tier: SmallTier) -> None:
+    entry = small_tier.copy(values(0, 10))
+    (task,) = plan(small_tier, {})
+    small_tier.delete()
+    small_tier.tier.segments.delete([entry])
+    with pytest.raises(remote.DataLoss, match="the topic was deleted during the read"):
+        list(
+            remote.read_task(
+                small_tier.tier, "t", small_tier.topic_id, task, fail_on_data_loss=True
+            )
+        )
 
 
 def test_deleted_records_are_not_read(small_tier: SmallTier) -> None:
@@ -244,7 +361,9 @@ class TestTamperedObjects:
         tier.copy(values(10, 10))
         decode = remote.decode_batches
         monkeypatch.setattr(
-            remote, "decode_batches", lambda data, read, of: decode(data, read[1:], of)
+            remote,
+            "decode_batches",
+            lambda data, read, of, with_: decode(data, read[1:], of, with_),
         )
         with pytest.raises(CorruptData, match="gave 7 rows of the offsets 0 to 9, planned were 10"):
             read(tier)

@@ -8,8 +8,9 @@ from kio.schema.fetch.v12.response import FetchableTopicResponse, FetchResponse
 
 from tidemark.records.builder import Record, build_batch
 from tidemark.wire.framing import decode
+from tidemark_pipeline.brokers import BrokersUnavailable, only_partition
 from tidemark_pipeline.errors import CorruptData
-from tidemark_pipeline.tail import BrokersUnavailable, only_partition, position_behind
+from tidemark_pipeline.tail import position_behind
 
 
 def _batches(*base_offsets: int) -> bytes:

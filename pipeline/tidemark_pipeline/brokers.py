@@ -1,0 +1,352 @@
+"""A small blocking Kafka client for drivers and executors, which have no event loop.
+
+There is one connection to each leader, kept from request to request; a read of many fetches opens
+no more. Metadata is looked up when a request fails for a reason that a look can mend. Tried again,
+a bounded number of times, is what can heal: connections that end, and the errors that Kafka calls
+retriable. A refused user, a certificate of somebody else or a missing ACL are told at once.
+"""
+
+import contextlib
+import datetime
+import ssl
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
+
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v12 import request as fetch_request
+from kio.schema.fetch.v12.response import FetchResponse
+from kio.schema.list_offsets.v9 import request as offsets_request
+from kio.schema.list_offsets.v9.response import ListOffsetsResponse
+from kio.schema.metadata.v12 import request as metadata_request
+from kio.schema.metadata.v12.response import MetadataResponse, MetadataResponseTopic
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i32, i32Timedelta, i64
+
+from tidemark.backoff import Backoff
+from tidemark.wire.blocking import BlockingConnection
+from tidemark.wire.framing import FrameError
+from tidemark_pipeline.sasl import LoginFailed, log_in
+from tidemark_pipeline.security import Access
+
+R = TypeVar("R")
+P_co = TypeVar("P_co", covariant=True)
+CLIENT_ID = "tidemark-pipeline"
+#: Timestamps with a meaning of their own (KIP-405, KIP-1005); the last two need ListOffsets v8, v9.
+LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -4, -5
+_TRIES_MAX = 20
+_RETRY = Backoff(first_s=0.25, most_s=2.0)
+_TIMEOUT_S = 30.0
+_FETCH_BYTES_MAX = 8 * 1024 * 1024
+_FRAME_BYTES_MAX = 256 * 1024 * 1024
+_READ_COMMITTED = i8(1)
+
+
+class BrokersUnavailable(RuntimeError):
+    """No broker gave what was asked; the message says what was tried last."""
+
+
+class Refused(RuntimeError):
+    """Brokers will not do it, however often they are asked."""
+
+
+class OutOfRange(ValueError):
+    """The offset is no longer (or not yet) in the log."""
+
+
+class _Topic(Protocol[P_co]):
+    """A topic of an answer."""
+
+    @property
+    def partitions(self) -> Sequence[P_co]: ...
+
+
+class Address(NamedTuple):
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLeader:
+    """Who leads a partition, and under which epoch."""
+
+    address: Address
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersTopic:
+    """A topic as brokers know it. ``topic_id`` is None with brokers that have no ids."""
+
+    name: str
+    topic_id: uuid.UUID | None
+    partitions: int
+    internal: bool
+
+
+class Fetched(NamedTuple):
+    """Raw batches, and the aborted transactions with records in them: producer id, first offset."""
+
+    data: bytes
+    aborted: tuple[tuple[int, int], ...]
+
+
+class Brokers:
+    """Asks whichever broker leads. Not for several threads at once; close it."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._open: dict[Address, BlockingConnection] = {}
+        self._leaders: dict[tuple[str, int], PartitionLeader] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all connections."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._open)
+
+    def topics(self, names: Sequence[str] | None = None) -> dict[str, BrokersTopic]:
+        """Those of the topics that there are; of all where none is named.
+
+        Raises :class:`BrokersUnavailable`, :class:`Refused`."""
+        answer = self._retry(lambda: self._metadata(names))
+        return {
+            str(topic.name): BrokersTopic(
+                str(topic.name), topic.topic_id, len(topic.partitions), topic.is_internal
+            )
+            for topic in answer.topics
+            if topic.name is not None and not topic.error_code
+        }
+
+    def list_offsets(
+        self, topic: str, timestamps: Mapping[int, int], *, committed: bool = True
+    ) -> dict[int, int]:
+        """ListOffsets for a timestamp (ms, or a special one above) of each partition; -1: none.
+        The latest offset is the last stable one.
+
+        Raises :class:`BrokersUnavailable`, :class:`Refused`."""
+        found: dict[int, int] = {}
+
+        def ask_rest() -> None:
+            rest = [partition for partition in timestamps if partition not in found]
+            for address, partitions in self._by_leader(topic, rest).items():
+                wanted = {partition: timestamps[partition] for partition in partitions}
+                found.update(self._list_offsets(address, topic, wanted, committed=committed))
+
+        self._retry(ask_rest)
+        return found
+
+    def fetch(self, topic: str, partition: int, offset: int) -> Fetched:
+        """Committed batches from the one that holds ``offset`` on; nothing where nobody has
+        written there in two seconds.
+
+        Raises :class:`OutOfRange`, :class:`BrokersUnavailable`, :class:`Refused`."""
+        return self._retry(lambda: self._fetch(topic, partition, offset))
+
+    def _retry(self, call: Callable[[], R]) -> R:
+        reason = ""
+        for failures in range(1, _TRIES_MAX + 1):
+            try:
+                return call()
+            except ssl.SSLCertVerificationError as error:
+                raise Refused(f"a broker's certificate is not trusted: {error}") from error
+            except LoginFailed as error:
+                raise Refused(str(error)) from error
+            except FrameError as error:
+                raise Refused(f"what answers does not speak Kafka as we do: {error}") from error
+            except (OSError, BrokersUnavailable) as error:
+                reason = str(error)
+                self.close()
+                self._leaders.clear()
+                if failures < _TRIES_MAX:
+                    time.sleep(_RETRY.pause_s(failures))
+        raise BrokersUnavailable(f"gave up after {_TRIES_MAX} tries: {reason}")
+
+    def _metadata(self, names: Sequence[str] | None) -> MetadataResponse:
+        request = metadata_request.MetadataRequest(
+            topics=None
+            if names is None
+            else tuple(
+                metadata_request.MetadataRequestTopic(topic_id=None, name=TopicName(name))
+                for name in names
+            ),
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=False,
+        )
+        answer = self._ask_any(request, MetadataResponse)
+        addresses = {int(b.node_id): Address(b.host, int(b.port)) for b in answer.brokers}
+        for topic in answer.topics:
+            if topic.error_code != ErrorCode.unknown_topic_or_partition:
+                _check(topic.error_code, str(topic.name))
+            self._leaders.update(_leaders_of(topic, addresses))
+        return answer
+
+    def _ask_any(self, request: object, answer: type[R]) -> R:
+        """Of a broker that there is a connection to, or of the first that takes one."""
+        for address in tuple(self._open):
+            with self._dropped_on_error(address):
+                return self._open[address].request(request, answer, _TIMEOUT_S)
+        reason = "no bootstrap address was given"
+        for text in self._access.bootstrap:
+            host, _, port = text.rpartition(":")
+            try:
+                return self._ask(Address(host, int(port)), request, answer)
+            except ssl.SSLCertVerificationError:
+                raise
+            except OSError as error:
+                reason = f"{text}: {error}"
+        raise BrokersUnavailable(f"no broker answered; the last one said: {reason}")
+
+    def _ask(self, address: Address, request: Any, answer: type[R]) -> R:
+        with self._dropped_on_error(address):
+            connection = self._open.get(address)
+            if connection is None:
+                connection = self._open[address] = self._connect(address)
+            return connection.request(request, answer, _TIMEOUT_S)
+
+    def _connect(self, address: Address) -> BlockingConnection:
+        connection = BlockingConnection(
+            *address,
+            client_id=CLIENT_ID,
+            timeout_s=_TIMEOUT_S,
+            frame_bytes_max=_FRAME_BYTES_MAX,
+            dialer=self._access.tls,
+        )
+        try:
+            if self._access.login is not None:
+                log_in(connection, self._access.login, _TIMEOUT_S)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @contextlib.contextmanager
+    def _dropped_on_error(self, address: Address) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            connection = self._open.pop(address, None)
+            if connection is not None:
+                connection.close()
+            raise
+
+    def _leader(self, topic: str, partition: int) -> PartitionLeader:
+        if (topic, partition) not in self._leaders:
+            self._metadata([topic])
+        leader = self._leaders.get((topic, partition))
+        if leader is None:
+            raise BrokersUnavailable(f"{topic}-{partition} has no leader")
+        return leader
+
+    def _by_leader(self, topic: str, partitions: Sequence[int]) -> dict[Address, list[int]]:
+        found: dict[Address, list[int]] = {}
+        for partition in partitions:
+            found.setdefault(self._leader(topic, partition).address, []).append(partition)
+        return found
+
+    def _list_offsets(
+        self, address: Address, topic: str, timestamps: Mapping[int, int], *, committed: bool
+    ) -> dict[int, int]:
+        request = offsets_request.ListOffsetsRequest(
+            replica_id=BrokerId(-1),
+            isolation_level=_READ_COMMITTED if committed else i8(0),
+            topics=(
+                offsets_request.ListOffsetsTopic(
+                    name=TopicName(topic),
+                    partitions=tuple(
+                        offsets_request.ListOffsetsPartition(
+                            partition_index=i32(partition),
+                            current_leader_epoch=i32(self._leader(topic, partition).leader_epoch),
+                            timestamp=i64(timestamp),
+                        )
+                        for partition, timestamp in timestamps.items()
+                    ),
+                ),
+            ),
+        )
+        answer = self._ask(address, request, ListOffsetsResponse)
+        found: dict[int, int] = {}
+        for each in answer.topics:
+            for result in each.partitions:
+                _check(result.error_code, f"{topic}-{result.partition_index}")
+                found[int(result.partition_index)] = int(result.offset)
+        if found.keys() != timestamps.keys():
+            raise BrokersUnavailable(f"{topic}: the leader's answer is not of what was asked")
+        return found
+
+    def _fetch(self, topic: str, partition: int, offset: int) -> Fetched:
+        leader = self._leader(topic, partition)
+        request = fetch_request.FetchRequest(
+            max_wait=i32Timedelta.parse(datetime.timedelta(seconds=2)),
+            min_bytes=i32(1),
+            max_bytes=i32(_FETCH_BYTES_MAX),
+            isolation_level=_READ_COMMITTED,
+            topics=(
+                fetch_request.FetchTopic(
+                    topic=TopicName(topic),
+                    partitions=(
+                        fetch_request.FetchPartition(
+                            partition=i32(partition),
+                            current_leader_epoch=i32(leader.leader_epoch),
+                            fetch_offset=i64(offset),
+                            partition_max_bytes=i32(_FETCH_BYTES_MAX),
+                        ),
+                    ),
+                ),
+            ),
+            forgotten_topics_data=(),
+        )
+        answer = self._ask(leader.address, request, FetchResponse)
+        name = f"{topic}-{partition}"
+        _check(answer.error_code, name)
+        result = only_partition(answer.responses, name)
+        if result.error_code == ErrorCode.offset_out_of_range:
+            raise OutOfRange(f"{name}: offset {offset} is no longer in the log")
+        _check(result.error_code, name)
+        aborted = tuple(
+            (int(each.producer_id), int(each.first_offset))
+            for each in result.aborted_transactions or ()
+        )
+        return Fetched(bytes(result.records or b""), aborted)
+
+
+def only_partition(topics: Sequence[_Topic[R]], name: str) -> R:
+    """The partition that was asked for: an answer without it is the broker's mistake."""
+    for topic in topics:
+        for partition in topic.partitions:
+            return partition
+    raise BrokersUnavailable(f"{name}: the leader's answer is empty")
+
+
+def _leaders_of(
+    topic: MetadataResponseTopic, addresses: Mapping[int, Address]
+) -> dict[tuple[str, int], PartitionLeader]:
+    return {
+        (str(topic.name), int(p.partition_index)): PartitionLeader(
+            addresses[int(p.leader_id)], int(p.leader_epoch)
+        )
+        for p in topic.partitions
+        if int(p.leader_id) in addresses
+    }
+
+
+def _check(error: ErrorCode, name: str) -> None:
+    if error == ErrorCode.none:
+        return
+    if error.retriable:
+        raise BrokersUnavailable(f"{name}: the leader answered {error.name}")
+    raise Refused(f"{name}: the broker answered {error.name}")

@@ -1,0 +1,122 @@
+"""What a query's WHERE says of partitions, offsets and times, so that less has to be read.
+
+Pure. A filter here only narrows what is planned: Spark is given every filter back and applies it to
+the rows again, so none has to be understood wholly, and one that is not understood costs only time.
+An upper bound of the timestamp narrows nothing: a segment's manifest entry has its largest time and
+not its smallest.
+"""
+
+import datetime
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MS = datetime.timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """What rows that pass must be; None: anything. ``first_offset`` and ``last_offset`` are
+    inclusive; ``since_ms``: of this time or later."""
+
+    topics: frozenset[object] | None = None
+    partitions: frozenset[object] | None = None
+    first_offset: int = 0
+    last_offset: int = 2**63 - 2
+    since_ms: int | None = None
+
+    def has(self, topic: str, partition: int) -> bool:
+        """Can a row of this partition pass?"""
+        return (self.topics is None or topic in self.topics) and (
+            self.partitions is None or partition in self.partitions
+        )
+
+
+EVERYTHING = Narrowing()
+
+
+def narrow(filters: Iterable[object]) -> Narrowing:
+    """From Spark's filters, all of which a row must pass. Those that compare a column have
+    ``attribute`` (its path) and ``value``, of ``In`` a list."""
+    found = EVERYTHING
+    for each in filters:
+        column: tuple[str, ...] = getattr(each, "attribute", ())
+        if len(column) == 1 and hasattr(each, "value"):
+            found = _narrow(found, column[0].lower(), type(each).__name__, each.value)
+    return found
+
+
+def _narrow(found: Narrowing, column: str, kind: str, value: object) -> Narrowing:
+    match column:
+        case "topic":
+            return replace(found, topics=_among(found.topics, kind, value))
+        case "partition":
+            return replace(found, partitions=_among(found.partitions, kind, value))
+        case "offset":
+            least, most = _bounds(kind, value)
+            return replace(
+                found,
+                first_offset=max(found.first_offset, least or 0),
+                last_offset=found.last_offset if most is None else min(found.last_offset, most),
+            )
+        case "timestamp":
+            return replace(found, since_ms=_later(found.since_ms, _since(kind, value)))
+    return found
+
+
+def _among(found: frozenset[object] | None, kind: str, value: object) -> frozenset[object] | None:
+    values: frozenset[object]
+    if kind in {"EqualTo", "EqualNullSafe"}:
+        values = frozenset((value,))
+    elif kind == "In" and isinstance(value, (list, tuple)):
+        values = frozenset(value)
+    else:
+        return found
+    return values if found is None else found & values
+
+
+def _bounds(kind: str, value: object) -> tuple[int | None, int | None]:
+    """The least and the greatest that pass."""
+    if kind == "In" and isinstance(value, (list, tuple)):
+        numbers = [each for each in value if isinstance(each, int)]
+        return (min(numbers), max(numbers)) if numbers else (None, None)
+    if not isinstance(value, int):
+        return None, None
+    match kind:
+        case "EqualTo" | "EqualNullSafe":
+            return value, value
+        case "GreaterThan":
+            return value + 1, None
+        case "GreaterThanOrEqual":
+            return value, None
+        case "LessThan":
+            return None, value - 1
+        case "LessThanOrEqual":
+            return None, value
+    return None, None
+
+
+def _since(kind: str, value: object) -> int | None:
+    if kind == "In" and isinstance(value, (list, tuple)):
+        times = [each for each in value if isinstance(each, datetime.datetime)]
+        value = min(times, key=_ms) if times else None
+    elif kind not in {"EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual"}:
+        return None
+    return _ms(value) if isinstance(value, datetime.datetime) else None
+
+
+def _ms(value: datetime.datetime) -> int:
+    """Rounded down: records have whole milliseconds."""
+    if value.tzinfo is None:
+        value = value.replace(tzinfo=datetime.UTC)
+    return (value - _EPOCH) // _MS
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    return (
+        max(one, other)
+        if one is not None and other is not None
+        else one
+        if other is None
+        else other
+    )

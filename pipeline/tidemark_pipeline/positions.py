@@ -1,0 +1,177 @@
+"""From where to where a read goes: what the options say, and what that comes to for a partition.
+
+The JSON is that of Spark's Kafka source: ``{"topic": {"0": 23, "1": -2}}``, where -2 is the
+earliest offset and -1 the latest; by timestamp the numbers are milliseconds. A partition that is
+not named is read from its beginning, or to its end.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Kafka's numbers in JSON.
+_LATEST, _EARLIEST = -1, -2
+#: Stands for the topic in the short form ``{"0": 23}``, which is for a read of one topic.
+ANY_TOPIC = ""
+
+
+class PositionError(ValueError):
+    """What was written is no position; the message says what to write."""
+
+
+class NoSuchTime(PositionError):
+    """No record of a partition is as late as the time that a read is to start at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest:
+    """The log start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The end at the moment of planning."""
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """An offset."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """The first offset of this time or later."""
+
+    timestamp_ms: int
+
+
+Position = Earliest | Latest | At | Since
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """A position for every partition: ``each`` by topic and number, ``otherwise`` for the rest."""
+
+    otherwise: Position
+    each: Mapping[tuple[str, int], Position] = field(default_factory=dict)
+
+    def of(self, topic: str, partition: int) -> Position:
+        """Where it is for one partition."""
+        short = self.each.get((ANY_TOPIC, partition), self.otherwise)
+        return self.each.get((topic, partition), short)
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics that are named."""
+        return frozenset(topic for topic, _ in self.each if topic != ANY_TOPIC)
+
+    @property
+    def is_short(self) -> bool:
+        """Are partitions named without their topic?"""
+        return any(topic == ANY_TOPIC for topic, _ in self.each)
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What of a partition can be read: from ``log_start`` up to, not including, ``end``."""
+
+    log_start: int
+    end: int
+
+
+def parse_offsets(text: str, otherwise: Position) -> Positions:
+    """``earliest``, ``latest`` or JSON by partition. Raises :class:`PositionError`."""
+    words: dict[str, Position] = {"earliest": Earliest(), "latest": Latest()}
+    word = words.get(text.strip().lower())
+    if word is not None:
+        return Positions(word)
+    return Positions(otherwise, _each(text, _offset))
+
+
+def parse_timestamps(text: str, otherwise: Position) -> Positions:
+    """JSON of milliseconds by partition. Raises :class:`PositionError`."""
+    return Positions(otherwise, _each(text, _since))
+
+
+def parse_timestamp(text: str) -> Positions:
+    """One time (milliseconds) for every partition. Raises :class:`PositionError`."""
+    if not text.strip().isdecimal():
+        raise PositionError("write milliseconds since 1970, a whole number")
+    return Positions(Since(int(text)))
+
+
+def start_of(
+    position: Position, extent: Extent, find: Callable[[int], int | None], *, strict: bool
+) -> int:
+    """The first offset to read. ``find`` tells the first offset of a time or later, None where
+    there is none: then it raises :class:`NoSuchTime` if ``strict``, and is the end otherwise.
+
+    May be below the log start: whoever reads says what that means."""
+    match position:
+        case Earliest():
+            return extent.log_start
+        case Latest():
+            return extent.end
+        case At(offset):
+            return offset
+        case Since(timestamp_ms):
+            found = find(timestamp_ms)
+            if found is None and strict:
+                raise NoSuchTime(f"no record is of {timestamp_ms} ms or later")
+            return extent.end if found is None else max(found, extent.log_start)
+
+
+def end_of(position: Position, extent: Extent, find: Callable[[int], int | None]) -> int:
+    """The first offset not to read any more; the end where no record is as late as asked. May be
+    beyond the end: whoever reads says what that means."""
+    match position:
+        case Earliest():
+            return extent.log_start
+        case Latest():
+            return extent.end
+        case At(offset):
+            return offset
+        case Since(timestamp_ms):
+            found = find(timestamp_ms)
+            return extent.end if found is None else min(found, extent.end)
+
+
+def _each(text: str, read: Callable[[int], Position]) -> dict[tuple[str, int], Position]:
+    try:
+        return {
+            (topic, _whole(int(partition))): read(_whole(number))
+            for topic, rows in _by_topic(json.loads(text))
+            for partition, number in rows.items()
+        }
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise PositionError('write JSON by topic and partition, e.g. {"t": {"0": 17}}') from error
+
+
+def _by_topic(parsed: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for name, value in parsed.items():
+        yield (name, value) if isinstance(value, dict) else (ANY_TOPIC, {name: value})
+
+
+def _whole(number: object) -> int:
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise TypeError(f"{number!r} is no whole number")
+    return number
+
+
+def _offset(number: int) -> Position:
+    if number == _LATEST:
+        return Latest()
+    if number == _EARLIEST:
+        return Earliest()
+    if number < 0:
+        raise ValueError(f"{number} is no offset")
+    return At(number)
+
+
+def _since(number: int) -> Position:
+    if number < 0:
+        raise ValueError(f"{number} is no time")
+    return Since(number)

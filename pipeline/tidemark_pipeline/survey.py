@@ -1,0 +1,216 @@
+"""What there is to read: topics, their partitions, and from where to where each of them goes.
+
+The tier tells it alone, or brokers do and the tier is asked for what it answers for. All of it is
+read once; heads are kept, so that a plan is made from what was looked at.
+"""
+
+import re
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from tidemark.tier.head import TopicDeleted
+from tidemark.tier.manifest import HeadNotFound, PageNotFound
+from tidemark.tier.open import Tier, open_tier
+from tidemark.tier.queries import SegmentRange
+from tidemark.tier.reader import Snapshot
+from tidemark.tier.topics import TopicNotFound
+from tidemark_pipeline import options as names
+from tidemark_pipeline import times
+from tidemark_pipeline.brokers import EARLIEST, EARLIEST_LOCAL, LATEST, Brokers, BrokersTopic
+from tidemark_pipeline.options import Options
+from tidemark_pipeline.positions import Extent
+
+_HEADS_AT_ONCE = 8
+_ATTEMPTS = 5
+
+
+class Part(NamedTuple):
+    """A partition of one topic. ``topic_id`` is None where no tier is read."""
+
+    topic: str
+    partition: int
+    topic_id: uuid.UUID | None = None
+
+
+class Survey:
+    """Looks at the tier and asks brokers, for one plan, or for one after the other. Close it."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._tier: Tier | None = None if options.storage is None else open_tier(options.storage)
+        self._brokers = None if options.access is None else Brokers(options.access)
+        self._snapshots: dict[Part, Snapshot | None] = {}
+
+    def __enter__(self) -> "Survey":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connections to brokers."""
+        if self._brokers is not None:
+            self._brokers.close()
+
+    def forget(self) -> None:
+        """What comes next is looked at anew."""
+        self._snapshots.clear()
+
+    @property
+    def reads_brokers(self) -> bool:
+        """Are rows read from brokers?"""
+        return self._brokers is not None and self._options.tier != names.ONLY_REMOTE
+
+    def parts(self) -> list[Part]:
+        """All partitions that are to be read, in order.
+
+        Raises TopicNotFound, TopicAmbiguous, StoreUnavailable, BrokersUnavailable, Refused,
+        OptionError."""
+        topics = self._options.topics
+        found = self._named() if topics.names else self._matching()
+        return [
+            Part(name, partition, topic_id)
+            for name, (partitions, topic_id) in sorted(found.items())
+            for partition in topics.partitions_of(name, partitions)
+        ]
+
+    def extents(self, parts: Sequence[Part]) -> dict[Part, Extent]:
+        """From where to where each can be read now."""
+        latest = self.ends(parts)
+        brokers_starts = self._brokers_offsets(
+            parts, EARLIEST_LOCAL if self._options.tier == names.ONLY_LOCAL else EARLIEST
+        )
+        found: dict[Part, Extent] = {}
+        for part in parts:
+            snapshot = self._snapshot(part)
+            start = max(brokers_starts.get(part, 0), 0)
+            if snapshot is not None:
+                start = max(start, snapshot.head.log_start_offset)
+                if not self.reads_brokers:
+                    start = max(start, snapshot.head.remote_log_start_offset or 0)
+            found[part] = Extent(start, max(start, latest[part]))
+        return found
+
+    def ends(self, parts: Sequence[Part]) -> dict[Part, int]:
+        """The end of each alone: the last stable offset, or without brokers the tier's end."""
+        if self.reads_brokers:
+            ends = self._brokers_offsets(parts, LATEST)
+            if self._options.tier == names.AUTO:
+                self._load(parts)  # after the ends: what expired until then is in the heads
+            return ends
+        self._load(parts)
+        return {part: _tier_end(self._snapshot(part)) for part in parts}
+
+    def ends_of(self, parts: Sequence[Part]) -> dict[Part, int]:
+        """:meth:`ends`, without more than that needs."""
+        if self.reads_brokers:
+            return self._brokers_offsets(parts, LATEST)
+        return self.ends(parts)
+
+    def find(self, part: Part, timestamp_ms: int) -> int | None:
+        """The first offset of this time or later; None where no record is as late."""
+        if self.reads_brokers:
+            assert self._brokers is not None
+            asked = {part.partition: timestamp_ms}
+            offset = self._brokers.list_offsets(part.topic, asked)[part.partition]
+            return None if offset < 0 else offset
+        snapshot = self._snapshot(part)
+        if snapshot is None or self._tier is None:
+            return None
+        return times.find(self._tier, snapshot, timestamp_ms)
+
+    def ranges(
+        self, part: Part, start: int, until: int
+    ) -> tuple[int, int, tuple[SegmentRange, ...]]:
+        """The head's version, the start (later than asked where that has expired meanwhile), and
+        what the tier answers for between it and ``until``."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            snapshot = self._snapshot(part)
+            if snapshot is None:
+                return 0, start, ()
+            head = snapshot.head
+            start = max(start, head.log_start_offset)
+            first = head.remote_log_start_offset
+            if first is None or max(start, first) >= until:
+                return head.version, start, ()
+            try:
+                return head.version, start, snapshot.plan(max(start, first), until)
+            except PageNotFound:
+                if attempt == _ATTEMPTS:
+                    raise
+                del self._snapshots[part]  # the head has dropped it since
+        raise AssertionError("not reached")
+
+    def _named(self) -> dict[str, tuple[int, uuid.UUID | None]]:
+        wanted = self._options.topics.names
+        if self._brokers is None:
+            assert self._tier is not None
+            found = [self._tier.reader.find_topic(name) for name in wanted]
+            return {topic.name: (topic.partitions, topic.topic_id) for topic in found}
+        known = self._brokers.topics(wanted)
+        missing = [name for name in wanted if name not in known]
+        if missing:
+            raise TopicNotFound(f"brokers know no topic {', '.join(map(repr, missing))}")
+        return {name: (topic.partitions, topic.topic_id) for name, topic in known.items()}
+
+    def _matching(self) -> dict[str, tuple[int, uuid.UUID | None]]:
+        """Internal topics match no pattern."""
+        pattern = re.compile(self._options.topics.pattern)
+        if self._brokers is not None:
+            known: Iterable[BrokersTopic] = self._brokers.topics().values()
+            return {
+                topic.name: (topic.partitions, topic.topic_id)
+                for topic in known
+                if not topic.internal and pattern.fullmatch(topic.name)
+            }
+        assert self._tier is not None
+        there = {topic.name for topic in self._tier.topics.all() if pattern.fullmatch(topic.name)}
+        found = [self._tier.reader.find_topic(name) for name in there if not name.startswith("__")]
+        return {topic.name: (topic.partitions, topic.topic_id) for topic in found}
+
+    def _brokers_offsets(self, parts: Sequence[Part], timestamp: int) -> dict[Part, int]:
+        if self._brokers is None:
+            return {}
+        found: dict[Part, int] = {}
+        for topic, members in _by_topic(parts).items():
+            asked = dict.fromkeys((part.partition for part in members), timestamp)
+            offsets = self._brokers.list_offsets(topic, asked)
+            found.update({part: offsets[part.partition] for part in members})
+        return found
+
+    def _load(self, parts: Sequence[Part]) -> None:
+        missing = [part for part in parts if part not in self._snapshots]
+        if self._tier is None or len(missing) < 2:
+            return
+        with ThreadPoolExecutor(_HEADS_AT_ONCE, "heads") as threads:
+            self._snapshots.update(zip(missing, threads.map(self._read, missing), strict=True))
+
+    def _snapshot(self, part: Part) -> Snapshot | None:
+        if part not in self._snapshots:
+            self._snapshots[part] = self._read(part)
+        return self._snapshots[part]
+
+    def _read(self, part: Part) -> Snapshot | None:
+        """None where nothing of it was tiered yet. Raises TopicDeleted."""
+        if self._tier is None or part.topic_id is None:
+            return None
+        try:
+            snapshot = self._tier.reader.snapshot(part.topic_id, part.partition)
+        except HeadNotFound:
+            return None
+        if snapshot.head.deleted_at_ms is not None:
+            raise TopicDeleted(f"{part.topic} was deleted")
+        return snapshot
+
+
+def _tier_end(snapshot: Snapshot | None) -> int:
+    return 0 if snapshot is None else snapshot.head.next_copy_offset
+
+
+def _by_topic(parts: Iterable[Part]) -> Mapping[str, list[Part]]:
+    found: dict[str, list[Part]] = {}
+    for part in parts:
+        found.setdefault(part.topic, []).append(part)
+    return found

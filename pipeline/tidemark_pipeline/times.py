@@ -1,0 +1,71 @@
+"""The first offset of a time or later, from the tier alone.
+
+As ListOffsets answers it: the manifest names the segment, its time index a stretch of it, and the
+batches there the record.
+"""
+
+from collections.abc import Iterator
+
+from tidemark.records.batch import BatchHeader, iter_headers
+from tidemark.records.decode import decode_records
+from tidemark.tier.integrity import CheckedStream
+from tidemark.tier.open import Tier
+from tidemark.tier.reader import Snapshot
+from tidemark.tier.segment import SegmentEntry
+from tidemark_pipeline.windows import first_offset_since, whole, window_of
+
+_READ_BYTES = 1024 * 1024
+
+
+def find(tier: Tier, snapshot: Snapshot, timestamp_ms: int) -> int | None:
+    """The offset, not below what the tier answers for; None where no record there is as late.
+
+    Raises ``ObjectDamaged``, ``ObjectNotFound`` and ``CorruptBatch``."""
+    first = snapshot.head.remote_log_start_offset
+    if first is None:
+        return None
+    entry = snapshot.find_by_timestamp(timestamp_ms)
+    end = snapshot.head.highest_remote_offset
+    while entry is not None:
+        found = _find_in(tier, entry, max(first, entry.from_offset), timestamp_ms)
+        if found is not None:
+            return found
+        first = entry.end_offset_inclusive + 1
+        entry = snapshot.find(first) if first <= end else None
+    return None
+
+
+def _find_in(tier: Tier, entry: SegmentEntry, first: int, timestamp_ms: int) -> int | None:
+    if entry.max_timestamp_ms < timestamp_ms:
+        return None
+    for data, position, header in _batches_from(tier, entry, first, timestamp_ms):
+        if header.last_offset < first or header.max_timestamp < timestamp_ms or header.is_control:
+            continue
+        for record in decode_records(data[position : position + header.size_bytes]):
+            if record.offset >= first and record.timestamp_ms >= timestamp_ms:
+                return record.offset
+    return None
+
+
+def _batches_from(
+    tier: Tier, entry: SegmentEntry, first: int, timestamp_ms: int
+) -> Iterator[tuple[bytes, int, BatchHeader]]:
+    window = whole(entry)
+    pieces: tuple[bytes, ...] = ()
+    if entry.digests is not None:
+        aux = tier.segments.fetch_aux(entry)
+        begin = max(first, first_offset_since(entry, aux, timestamp_ms))
+        window, pieces = window_of(entry, aux, begin, entry.end_offset_inclusive), aux.pieces
+    store = tier.segments.describe(entry)
+    stream = CheckedStream(entry, pieces, store, begin=window.begin, end=window.end)
+    held, skip = b"", window.position - window.begin
+    for begin in range(window.begin, window.end, _READ_BYTES):
+        held += stream.feed(tier.segments.fetch(entry, begin, begin + _READ_BYTES))
+        if skip:
+            held, skip = held[skip:], max(0, skip - len(held))
+        behind = 0
+        for position, header in iter_headers(held):
+            yield held, position, header
+            behind = position + header.size_bytes
+        held = held[behind:]
+    stream.finish()

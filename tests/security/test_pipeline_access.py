@@ -1,0 +1,110 @@
+"""Spark's reader of the local tail at every kind of listener, and what it does not try again."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.security.secured_broker import PASSWORD, READER, WRITER, Secured, secured
+from tests.security.stock_clients import Login, kafka_python
+from tidemark.records.decode import decode_records
+from tidemark_pipeline import brokers, tail
+from tidemark_pipeline.brokers import LATEST, Brokers, Refused
+from tidemark_pipeline.options import parse
+from tidemark_pipeline.security import MECHANISMS, Access
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Secured]:
+    async with secured(tmp_path, WRITER, READER) as made:
+        writer = Login(
+            bootstrap=made.address("OPEN"),
+            protocol="SASL_PLAINTEXT",
+            mechanism="PLAIN",
+            name="writer",
+            password=PASSWORD,
+            token=None,
+            trusted=made.server.trusted,
+        )
+        await asyncio.to_thread(kafka_python, writer, "orders", b"one")
+        yield made
+
+
+def access(cluster: Secured, listener: str, protocol: str, **options: str) -> Access:
+    """As a job's options have it."""
+    given = {
+        "bootstrap": cluster.address(listener),
+        "security.protocol": protocol,
+        "ssl.ca.location": str(cluster.server.trusted),
+        "sasl.username": "reader",
+        "sasl.password": PASSWORD,
+    } | {name.replace("_", "."): value for name, value in options.items()}
+    found = parse(
+        {"topic": "orders", "tier": "local", "bootstrap": given.pop("bootstrap")}
+        | {f"kafka.{name}": value for name, value in given.items()}
+    ).access
+    assert found is not None
+    return found
+
+
+def read(how: Access) -> list[bytes | None]:
+    """All of the topic, through one connection."""
+    with Brokers(how) as client:
+        end = client.list_offsets("orders", {0: LATEST})[0]
+        fetched = list(tail.read(client, "orders", 0, 0, end))
+        assert client.connections == 1
+    return [record.value for each in fetched for record in decode_records(each.data)]
+
+
+async def test_a_user_reads(cluster: Secured) -> None:
+    """By every mechanism, in TLS and without."""
+    for listener, protocol in (("SECURE", "SASL_SSL"), ("OPEN", "SASL_PLAINTEXT")):
+        for mechanism in MECHANISMS:
+            how = access(cluster, listener, protocol, sasl_mechanism=mechanism)
+            assert await asyncio.to_thread(read, how) == [b"one"]
+            assert PASSWORD not in repr(how)
+
+
+async def test_what_cannot_heal_is_told_at_once(
+    cluster: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong password, a missing ACL, a user that is none, a broker that nobody vouches for."""
+    monkeypatch.setattr(brokers, "_RETRY", None)  # whose pause would be asked for
+    for changes, message in (
+        ({"sasl_password": "wrong"}, "refuses user 'reader'"),
+        ({"sasl_username": "writer"}, "topic_authorization_failed"),
+        ({"sasl_mechanism": "PLAIN", "sasl_username": "nobody"}, "refuses user 'nobody'"),
+        ({"ssl_ca_location": ""}, "certificate is not trusted"),
+    ):
+        how = access(cluster, "SECURE", "SASL_SSL", **changes)
+        with pytest.raises(Refused, match=message):
+            await asyncio.to_thread(read, how)
+
+
+async def test_a_leader_that_comes_back_is_asked_again(
+    cluster: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection has ended in between, and another is opened."""
+    opened = 0
+    connect = Brokers._connect
+
+    def counted(self: Brokers, address: Any) -> Any:
+        nonlocal opened
+        opened += 1
+        return connect(self, address)
+
+    monkeypatch.setattr(Brokers, "_connect", counted)
+
+    def read_twice() -> None:
+        with Brokers(access(cluster, "OPEN", "SASL_PLAINTEXT")) as client:
+            assert client.list_offsets("orders", {0: LATEST}) == {0: 1}
+            assert client.list_offsets("orders", {0: LATEST}) == {0: 1}
+            assert opened == 1
+            for connection in client._open.values():
+                connection._socket.shutdown(2)
+            assert client.list_offsets("orders", {0: LATEST}) == {0: 1}
+            assert opened == 2
+
+    await asyncio.to_thread(read_twice)

@@ -1,0 +1,68 @@
+"""A query's WHERE narrows what is read, and never by a row that passes."""
+
+import datetime
+from dataclasses import dataclass
+
+import pytest
+
+from tidemark_pipeline.filters import EVERYTHING, Narrowing, narrow
+
+
+@dataclass
+class Filter:
+    attribute: tuple[str, ...]
+    value: object = None
+
+
+def made(kind: str, column: str, value: object) -> object:
+    return type(kind, (Filter,), {})((column,), value)
+
+
+T0 = datetime.datetime(2024, 1, 1, microsecond=1500, tzinfo=datetime.UTC)
+T0_MS = 1_704_067_200_001
+
+
+def among(*values: object) -> frozenset[object]:
+    return frozenset(values)
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ([("EqualTo", "partition", 3)], Narrowing(partitions=among(3))),
+        (
+            [("In", "partition", [1, 2]), ("In", "partition", [2, 3])],
+            Narrowing(partitions=among(2)),
+        ),
+        ([("EqualTo", "topic", "a")], Narrowing(topics=among("a"))),
+        (
+            [("GreaterThan", "offset", 4), ("LessThanOrEqual", "offset", 9)],
+            Narrowing(first_offset=5, last_offset=9),
+        ),
+        (
+            [("GreaterThanOrEqual", "offset", 4), ("LessThan", "offset", 9)],
+            Narrowing(first_offset=4, last_offset=8),
+        ),
+        ([("In", "offset", [7, 4])], Narrowing(first_offset=4, last_offset=7)),
+        ([("GreaterThanOrEqual", "timestamp", T0)], Narrowing(since_ms=T0_MS)),
+        (
+            [("EqualTo", "timestamp", T0), ("GreaterThan", "Timestamp", T0.replace(year=2023))],
+            Narrowing(since_ms=T0_MS),
+        ),
+        ([("LessThan", "timestamp", T0)], EVERYTHING),
+        ([("StringContains", "topic", "a"), ("EqualTo", "value", b"x")], EVERYTHING),
+        ([("EqualTo", "offset", None), ("GreaterThan", "partition", 3)], EVERYTHING),
+    ],
+    ids=[
+        *("partition", "partitions", "topic", "open-offsets", "offsets", "some-offsets"),
+        *("since", "later", "until", "others", "unknown"),
+    ],
+)
+def test_what_is_understood(filters: list[tuple[str, str, object]], expected: Narrowing) -> None:
+    assert narrow(made(*each) for each in filters) == expected
+
+
+def test_what_is_no_comparison_is_passed_over() -> None:
+    negated = type("Not", (), {"child": made("EqualTo", "partition", 3)})()
+    is_null = type("IsNotNull", (), {"attribute": ("partition",)})()
+    assert narrow([negated, is_null, made("EqualTo", "a", 1)]) == EVERYTHING

@@ -1,0 +1,150 @@
+"""Plans are cut from what was pinned: every offset in one task, and micro-batches within limits."""
+
+import uuid
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.tier.queries import SegmentRange
+from tidemark.tier.segment import new_segment
+from tidemark_pipeline.limits import Waiting, Weight, limited
+from tidemark_pipeline.options import Limits
+from tidemark_pipeline.tasks import HoleInPlan, RemoteTask, TailTask, Task, cut
+
+
+def segment(start: int, end_inclusive: int, size_bytes: int = 100) -> SegmentRange:
+    entry = new_segment(
+        topic="t",
+        topic_id=uuid.UUID(int=1),
+        partition=0,
+        segment_id=uuid.UUID(int=start),
+        start_offset=start,
+        end_offset_inclusive=end_inclusive,
+        max_timestamp_ms=end_inclusive,
+        size_bytes=size_bytes,
+        broker_id=1,
+        event_time_ms=0,
+        leader_epochs=[(0, 0)],
+        leader_epoch=0,
+        tiered_epoch=0,
+    )
+    return SegmentRange(entry, start, end_inclusive)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> tuple[int, int, list[SegmentRange]]:
+    """(start, end, what the tier has between them)."""
+    before = draw(st.integers(0, 5))
+    sizes = draw(st.lists(st.integers(1, 9), max_size=6))
+    start = draw(st.integers(0, 100))
+    position = start + before
+    ranges = []
+    for size in sizes:
+        ranges.append(segment(position, position + size - 1, draw(st.integers(1, 500))))
+        position += size
+    return start, position + draw(st.integers(0, 5)), ranges
+
+
+def tasks_of(
+    log: tuple[int, int, list[SegmentRange]], task_bytes: int = 1, *, brokers: bool = True
+) -> list[Task]:
+    start, end, ranges = log
+    made = cut(0, start, end, ranges, head_version=1, brokers=brokers, task_bytes=task_bytes)
+    return list(made)
+
+
+def offsets_of(task: Task) -> list[int]:
+    if isinstance(task, TailTask):
+        return list(range(task.start_offset, task.end_offset))
+    return [o for r in task.ranges for o in range(r.from_offset, r.to_offset_inclusive + 1)]
+
+
+@given(log=logs(), task_bytes=st.integers(1, 1000))
+def test_every_offset_is_in_exactly_one_task(
+    log: tuple[int, int, list[SegmentRange]], task_bytes: int
+) -> None:
+    """Invariants 5 and 26."""
+    made = tasks_of(log, task_bytes)
+    assert [o for task in made for o in offsets_of(task)] == list(range(log[0], log[1]))
+    assert all(offsets_of(task) for task in made)
+
+
+@given(log=logs())
+def test_without_brokers_the_tier_has_all_of_it_or_nothing_is_read(
+    log: tuple[int, int, list[SegmentRange]],
+) -> None:
+    if any(isinstance(task, TailTask) for task in tasks_of(log)):
+        with pytest.raises(HoleInPlan, match="give 'bootstrap'"):
+            tasks_of(log, brokers=False)
+    else:
+        assert tasks_of(log, brokers=False) == tasks_of(log)
+
+
+@given(log=logs(), data=st.data())
+def test_a_hole_within_the_tier_is_read_from_nobody(
+    log: tuple[int, int, list[SegmentRange]], data: st.DataObject
+) -> None:
+    start, end, ranges = log
+    if len(ranges) < 3:
+        return
+    del ranges[data.draw(st.integers(1, len(ranges) - 2))]
+    with pytest.raises(HoleInPlan, match="was expected"):
+        tasks_of((start, end, ranges))
+
+
+def test_segments_that_are_too_old_are_left_out() -> None:
+    ranges = [segment(0, 9), segment(10, 19), segment(20, 29)]
+    made = list(cut(0, 0, 35, ranges, head_version=1, brokers=True, task_bytes=10**6, since_ms=15))
+    assert made == [RemoteTask(0, 1, (ranges[1], ranges[2])), TailTask(0, 30, 35)]
+
+
+def test_a_part_of_a_segment_counts_by_its_share_of_the_bytes() -> None:
+    whole = segment(0, 9, 1000)
+    part = replace(whole, from_offset=5)
+    made = tasks_of((5, 20, [part, segment(10, 19, 1000)]), 600)
+    assert [len(task.ranges) for task in made if isinstance(task, RemoteTask)] == [2]
+
+
+waits = st.builds(
+    lambda start, length, steps: Waiting(
+        start, start + length, [Weight(start + end, each) for end, each in sorted(steps)]
+    ),
+    st.integers(0, 50),
+    st.integers(-3, 40),
+    st.lists(st.tuples(st.integers(1, 60), st.floats(0.5, 500)), max_size=4),
+)
+
+
+@given(
+    waiting=st.dictionaries(st.integers(0, 5), waits, max_size=5),
+    limits=st.builds(Limits, st.none() | st.integers(1, 80), st.none() | st.integers(1, 5000)),
+)
+def test_micro_batches_get_everywhere_within_their_limits(
+    waiting: dict[int, Waiting], limits: Limits
+) -> None:
+    """Never back, never beyond, always some way on; and no further than the limits, but for the one
+    offset that each partition gets."""
+    rounds = 0
+    goal = {part: max(each.start, each.end) for part, each in waiting.items()}
+    while any(each.offsets for each in waiting.values()):
+        ends = limited(waiting, limits)
+        for part, each in waiting.items():
+            least = each.start + 1 if each.offsets else each.start
+            assert least <= ends[part] <= goal[part]
+        moved = {part: ends[part] - each.start for part, each in waiting.items()}
+        if limits.offsets is not None:
+            assert sum(moved.values()) <= limits.offsets + len(waiting)
+        waiting = {part: replace(each, start=ends[part]) for part, each in waiting.items()}
+        rounds += 1
+        assert rounds <= 200
+    assert {part: max(each.start, each.end) for part, each in waiting.items()} == goal
+
+
+def test_bytes_are_those_of_segments_and_then_as_the_last_ones() -> None:
+    waiting = Waiting(0, 40, [Weight(10, 100.0), Weight(20, 1.0)])
+    assert waiting.bytes == 1000 + 10 + 20
+    assert waiting.end_of_bytes(500) == 5
+    assert waiting.end_of_bytes(1005) == 15
+    assert Waiting(3, 5).bytes == 2 * 1024

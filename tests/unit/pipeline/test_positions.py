@@ -1,0 +1,86 @@
+"""Positions are written as Spark's Kafka source has them, and come to offsets within the log."""
+
+import pytest
+
+from tidemark_pipeline.options import OptionError, parse
+from tidemark_pipeline.positions import (
+    At,
+    Earliest,
+    Extent,
+    Latest,
+    NoSuchTime,
+    Since,
+    end_of,
+    start_of,
+)
+
+BASE = {"subscribe": "a,b", "path": "/tier"}
+EXTENT = Extent(10, 20)
+
+
+def found_at(timestamp_ms: int) -> int | None:
+    """A record of every hundredth millisecond, from offset 8 on."""
+    return timestamp_ms // 100 if timestamp_ms < 2000 else None
+
+
+def test_json_names_topics_and_partitions() -> None:
+    options = parse({**BASE, "startingOffsets": '{"a": {"0": 23, "1": -2}, "b": {"0": -1}}'})
+    positions = [options.starting.of(*each) for each in (("a", 0), ("a", 1), ("a", 2), ("b", 0))]
+    assert positions == [At(23), Earliest(), Earliest(), Latest()]
+    assert options.starting.topics == {"a", "b"}
+
+
+def test_the_most_particular_option_counts() -> None:
+    options = parse(
+        {
+            **BASE,
+            "startingTimestamp": "5",
+            "startingOffsetsByTimestamp": '{"a": {"0": 7}}',
+            "startingOffsets": "latest",
+            "endingOffsetsByTimestamp": '{"a": {"0": 9}}',
+        }
+    )
+    assert options.starting.of("b", 3) == Since(5)
+    assert options.ending is not None
+    assert options.ending.of("a", 0) == Since(9)
+    assert options.ending.of("a", 1) == Latest()
+
+
+def test_a_stream_begins_at_the_end_and_has_none_unless_told() -> None:
+    stream = parse(BASE, streaming=True)
+    assert (stream.starting.of("a", 0), stream.ending) == (Latest(), None)
+    assert parse({**BASE, "endingOffsets": "latest"}, streaming=True).ending is not None
+    assert parse(BASE).starting.of("a", 0) == Earliest()
+
+
+@pytest.mark.parametrize(
+    ("position", "start", "end"),
+    [
+        (Earliest(), 10, 10),
+        (Latest(), 20, 20),
+        (At(3), 3, 3),
+        (At(30), 30, 30),
+        (Since(1500), 15, 15),
+        (Since(800), 10, 8),
+        (Since(2000), 20, 20),
+    ],
+    ids=str,
+)
+def test_what_a_position_comes_to(position: At, start: int, end: int) -> None:
+    """What is outside of the log is the planner's to judge."""
+    assert start_of(position, EXTENT, found_at, strict=False) == start
+    assert end_of(position, EXTENT, found_at) == end
+
+
+def test_a_time_that_is_still_to_come_is_an_error_where_asked() -> None:
+    with pytest.raises(NoSuchTime, match="2000 ms or later"):
+        start_of(Since(2000), EXTENT, found_at, strict=True)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ['{"0": 17}', '{"a": 3}', '{"a": {"0": "x"}}', '{"a": {"0": true}}', '{"a": {"0": -3}}', "[]"],
+)
+def test_what_is_no_position_says_what_to_write(value: str) -> None:
+    with pytest.raises(OptionError, match=r"startingOffsets"):
+        parse({**BASE, "startingOffsets": value})
