@@ -115,8 +115,9 @@ class MadeBrokers:
         if written is None:
             return
         services.objects.put(written)
+        # What is known already is no news when the watch brings it.
+        services.queue.add(BROKER.key(f"{key.namespace}/{placed.name}"))
         if body is None:
-            services.queue.add(BROKER.key(f"{key.namespace}/{placed.name}"))
             self._tell(key, "BrokerMade", f"Broker {placed.name}, node id {placed.node_id}")
 
     async def _delete(self, body: Json) -> None:

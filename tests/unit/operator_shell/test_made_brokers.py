@@ -115,3 +115,26 @@ async def test_a_broker_that_a_newer_version_has_written_is_set_back_and_stops_n
     del api.refuses["broker-1"]
     await keeper.keep(MAIN, body)
     assert "broker-1" in api.applied
+
+
+async def queued(world: ShellWorld) -> set[str]:
+    """What is to be looked at now, by name; it counts as done."""
+    found, queue = set(), world.services.queue
+    while queue.depth:
+        key = await queue.get()
+        queue.done(key)
+        found.add(key.name)
+    return found
+
+
+async def test_a_broker_that_is_to_leave_is_looked_at_at_once(world: ShellWorld) -> None:
+    """The answer to the write is known before the watch brings it, which is no news then: its
+    status told nothing of the drain, and its pod was not changed, for up to a minute."""
+    api = AppliesApi()
+    keeper = brokers_of(world, api)
+    await keeper.keep(MAIN, world.known(CLUSTER, "main"))
+    assert {"broker-1", "broker-2", "broker-3"} <= await queued(world)
+    world.edit(CLUSTER, "main", brokers={"replicas": 2, "template": POD})
+    await queued(world)
+    await keeper.keep(MAIN, world.known(CLUSTER, "main"))
+    assert "broker-3" in await queued(world)
