@@ -10,7 +10,7 @@ SPARK  := $(VENV)/.spark
 ALL    := $(VENV)/.all
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo up spark test retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-scale bench-install bench-spark \
+.PHONY: demo up spark test retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-scale bench-install \
   simulate fuzz histories release sbom pins crds argocd pages docs conformance compatibility
 .DEFAULT_GOAL := demo
 
@@ -138,10 +138,6 @@ bench-lives: $(ALL)
 
 bench-scale: $(ALL)
 	@$(BIN)/python -W ignore -m tests.benchmarks.scale
-
-# What reading a topic from its tier costs an executor, beside librdkafka's consumer at a broker. ROUNDS (3), MEGABYTES of each kind (200).
-bench-spark: $(ALL)
-	@$(BIN)/python -W ignore -m tests.benchmarks.spark $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(MEGABYTES),--megabytes $(MEGABYTES))
 
 # sdist and wheel in dist/, and each tried in an environment of its own.
 release: $(ALL)
