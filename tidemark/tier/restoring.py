@@ -35,7 +35,7 @@ _FURTHER = (
 )
 #: An annotation must not use up what only ever grows: far from any that came about by itself, and
 #: far from the end.
-_EPOCH_MAX, _PRODUCER_ID_MAX, _PARTITIONS_MAX = 2**30, 2**48, 10_000
+_EPOCH_MAX, _PRODUCER_ID_MAX, _PARTITIONS_MAX = 2**30, 2**60, 10_000
 #: Of the id of a head's last writer, for heads that nobody has made yet.
 _NO_BROKER = -1
 

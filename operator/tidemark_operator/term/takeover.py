@@ -173,15 +173,19 @@ def whose(body: Json, found: Mapping[str, Json]) -> SliceClaim:
 
 
 def _beginning(claimed: SliceClaim) -> dict[str, object]:
-    """What stands in the status from the first epoch on. Which producer ids an adopted cluster has
-    handed out is not known any more; they never outran the clock."""
-    first: dict[str, object] = {"clusterId": claimed.cluster_id}
+    """What stands in the status from the first epoch on. Producer ids begin at the clock, which
+    those of no cluster outrun: an adopted one has handed out ids that are not known any more, and
+    a log that is restored from another's tier takes a producer with an id that it knows for that
+    one, whose records it has already."""
+    now_ms = wall_ms()
+    first: dict[str, object] = {
+        "clusterId": claimed.cluster_id,
+        "nextProducerId": now_ms * PRODUCER_IDS_PER_MS,
+    }
     if claimed.adopted is None:
         return first
-    now_ms = wall_ms()
     return first | {
         "slices": claimed.slices,
-        "nextProducerId": now_ms * PRODUCER_IDS_PER_MS,
         "accepted": recorded({}, [claimed.adopted], now_ms=now_ms),
     }
 

@@ -18,7 +18,7 @@ from tidemark_cli.ports import free_ports
 from tidemark_operator.controller.rows import decode_row
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC
 
-LEASE_S = 5.0
+LEASE_S = 8.0
 SESSION_S = 8.0
 #: Of a machine that has other work.
 SOON_S = LEASE_S + 2 * SESSION_S

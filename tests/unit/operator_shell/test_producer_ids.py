@@ -37,49 +37,56 @@ def next_id(world: ShellWorld) -> int:
 
 async def test_a_block_is_persisted_before_it_is_given(world: ShellWorld) -> None:
     blocks = ProducerIdBlocks(world.services)
+    began = next_id(world)
     first = await blocks.allocate(1)
-    assert (first.error_code, first.producer_id_start, first.producer_id_len) == (0, 0, BLOCK_IDS)
-    assert next_id(world) == BLOCK_IDS
+    assert (first.error_code, first.producer_id_len) == (0, BLOCK_IDS)
+    assert first.producer_id_start == began
+    assert next_id(world) == began + BLOCK_IDS
     assert stored(world)["status"]["clusterId"]
 
 
 async def test_brokers_that_ask_at_once_are_given_different_blocks(world: ShellWorld) -> None:
-    blocks = ProducerIdBlocks(world.services)
+    began, blocks = next_id(world), ProducerIdBlocks(world.services)
     answers = await asyncio.gather(*(blocks.allocate(node) for node in range(5)))
     assert sorted(each.producer_id_start for each in answers) == [
-        number * BLOCK_IDS for number in range(5)
+        began + number * BLOCK_IDS for number in range(5)
     ]
 
 
 async def test_what_another_controller_gave_is_not_given_again(world: ShellWorld) -> None:
     body = stored(world)
-    status = {**body["status"], "nextProducerId": 7 * BLOCK_IDS}
+    theirs = next_id(world) + 7 * BLOCK_IDS
+    status = {**body["status"], "nextProducerId": theirs}
     await world.api.replace_status(CLUSTER, {**body, "status": status})
     answer = await ProducerIdBlocks(world.services).allocate(1)
-    assert answer.producer_id_start == 7 * BLOCK_IDS
-    assert next_id(world) == 8 * BLOCK_IDS
+    assert answer.producer_id_start == theirs
+    assert next_id(world) == theirs + BLOCK_IDS
 
 
 async def test_ids_that_a_restored_topic_has_seen_are_not_given(world: ShellWorld) -> None:
     """Their sequence numbers are in the log: a new producer's first records would count as sent
-    before."""
+    before. They are above the clock where that of the lost cluster was ahead."""
+    ahead = next_id(world) + 10**15
     origin = TierOrigin(
         topic_id=uuid.UUID(int=5),
         partitions=1,
         leader_epoch=1,
         tiering=Tiering(TieringState.ENABLED, 0),
-        first_producer_id=12_345,
+        first_producer_id=ahead,
     )
     info = topic(1, asked={RESTORE_FROM_TIER: origin.text()})
     world.services.state.put_topic(info)
-    assert (await ProducerIdBlocks(world.services).allocate(1)).producer_id_start == 12_345
-    assert (await ProducerIdBlocks(world.services).allocate(1)).producer_id_start == 13_345
+    assert (await ProducerIdBlocks(world.services).allocate(1)).producer_id_start == ahead
+    assert (
+        await ProducerIdBlocks(world.services).allocate(1)
+    ).producer_id_start == ahead + BLOCK_IDS
 
 
 async def test_a_block_of_which_nobody_knows_whether_it_was_written_is_lost(
     world: ShellWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blocks, replace_status = ProducerIdBlocks(world.services), world.api.replace_status
+    began, blocks = next_id(world), ProducerIdBlocks(world.services)
+    replace_status = world.api.replace_status
 
     async def times_out(*given: object) -> Json:
         await replace_status(*given)  # type: ignore[arg-type]
@@ -88,7 +95,7 @@ async def test_a_block_of_which_nobody_knows_whether_it_was_written_is_lost(
     with monkeypatch.context() as patch:
         patch.setattr(world.api, "replace_status", times_out)
         assert (await blocks.allocate(1)).error_code != 0
-    assert (await blocks.allocate(1)).producer_id_start == BLOCK_IDS
+    assert (await blocks.allocate(1)).producer_id_start == began + BLOCK_IDS
 
 
 async def test_the_last_ids_are_not_exceeded(world: ShellWorld) -> None:

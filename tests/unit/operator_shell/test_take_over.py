@@ -113,6 +113,19 @@ async def test_a_lost_slice_is_made_again_once_its_loss_stands_in_the_status() -
     assert world.status(CLUSTER, "main")["nextProducerId"] > 1_000_000_000_000_000
 
 
+async def test_producer_ids_begin_at_the_clock_and_go_on_from_there() -> None:
+    """A log restored from another cluster's tier knows ids below: their holders' records would pass
+    for that cluster's, and be dropped as duplicates."""
+    world = made()
+    async with world.term():
+        began = world.status(CLUSTER, "main")["nextProducerId"]
+        block = await ProducerIdBlocks(world.services).allocate(1)
+    assert began > 1_000_000_000_000_000
+    assert block.producer_id_start == began
+    async with world.term():
+        assert world.status(CLUSTER, "main")["nextProducerId"] == began + block.producer_id_len
+
+
 async def test_a_later_take_over_does_not_begin_it_anew() -> None:
     world = made()
     async with world.term():
