@@ -54,6 +54,8 @@ class ExternalServices:
         self._services = services
         self._clock = clock
         self._looked: dict[Key, _Looked] = {}
+        #: Those that were given some in this term, or may have been.
+        self._given: set[Key] = set()
         self._nodes_at_s = -math.inf
         self._owners_then: frozenset[str] | None = None
         self._turn = asyncio.Lock()
@@ -87,6 +89,7 @@ class ExternalServices:
     def forget(self, key: Key) -> None:
         """The object is gone, and its Services with it."""
         self._looked.pop(key, None)
+        self._given.discard(key)
 
     # ------------------------------------------------------------ of the Cluster
 
@@ -110,7 +113,9 @@ class ExternalServices:
         """Where they lead from, and when to look again; without a call where that is known."""
         key, uid, now_s = key_of(body), str(body["metadata"]["uid"]), self._clock()
         looked = self._looked.get(key)
-        if looked is None and not wanted and uid not in await self._owners(key.namespace):
+        if wanted:
+            self._given.add(key)
+        elif looked is None and not await self._may_have(key, uid):
             return {}, None  # there never were any
         if looked is not None and before is not None and looked.wanted == wanted:
             if not wanted:
@@ -125,6 +130,10 @@ class ExternalServices:
         pause_s = LOOK_AGAIN_S if problems else CHECK_S
         self._looked[key] = _Looked(wanted, now_s + pause_s)
         return found, pause_s if wanted else None
+
+    async def _may_have(self, key: Key, uid: str) -> bool:
+        """Whether there may be some: of this term's making, or of a former one's."""
+        return key in self._given or uid in await self._owners(key.namespace)
 
     async def _owners(self, namespace: str) -> frozenset[str]:
         """The uids of those that had such Services when the term began, by one list for all: a

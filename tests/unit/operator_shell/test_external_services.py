@@ -1,5 +1,6 @@
 """Services that lead to brokers from outside: made, learned from, set back, and deleted."""
 
+import contextlib
 import copy
 import dataclasses
 import types
@@ -12,7 +13,7 @@ from tests.unit.operator_shell.shell_world import ShellWorld
 from tests.unit.pods.pod_values import POD
 from tidemark_operator.controller.external_listeners import endpoints
 from tidemark_operator.controller.status import broker_status, cluster_status
-from tidemark_operator.kube.errors import Forbidden, Invalid, KubeError, NotFound
+from tidemark_operator.kube.errors import Forbidden, Invalid, KubeError, NotFound, Unavailable
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, NODE, SERVICE, Json, Kind, Listed
 from tidemark_operator.pods.identity import MANAGER
 from tidemark_operator.reconcile.external_listeners import (
@@ -165,6 +166,16 @@ async def test_what_somebody_has_changed_is_set_back(keeper: Keeper) -> None:
     assert keeper.api.services[NAME]["spec"]["selector"]["tidemark.dev/broker"] == "broker-1"
 
 
+async def test_a_label_that_somebody_has_added_to_whom_it_leads_to_is_taken_away(
+    keeper: Keeper,
+) -> None:
+    """It led nowhere from then on, and was as wanted."""
+    await keeper.keep()
+    keeper.api.services[NAME]["spec"]["selector"]["version"] = "blue"
+    await keeper.keep()
+    assert "version" not in keeper.api.services[NAME]["spec"]["selector"]
+
+
 async def test_an_address_that_comes_later_is_told_at_once(keeper: Keeper) -> None:
     world = keeper.world
     world.edit(BROKER, "broker-1", pod=pod("LoadBalancer"))
@@ -201,6 +212,29 @@ async def test_a_service_that_nobody_needs_is_deleted_and_no_other(keeper: Keepe
     assert keeper.condition() is None
     await keeper.keep()
     assert keeper.api.calls == [], "whoever has none is not looked for again"
+
+
+@pytest.mark.parametrize(
+    "error", [Invalid(422, "taken"), Unavailable(0, "no answer")], ids=["refused", "unknown"]
+)
+async def test_what_was_made_before_another_was_refused_is_deleted_with_the_listener(
+    keeper: Keeper, error: KubeError
+) -> None:
+    """It was forgotten that there is one, as there was none when the term began: it led in for as
+    long as this operator led."""
+    keeper.world.edit(BROKER, "broker-1", pod=pod(""))
+    await keeper.keep()
+    two = pod()["listeners"]
+    another = {"name": "SECOND", "port": 9096, "protocol": "PLAINTEXT"}
+    two.append(another | {"external": {"type": "NodePort"}})
+    keeper.world.edit(BROKER, "broker-1", pod=POD | {"listeners": two})
+    keeper.api.refuses["broker-1-second"] = error
+    with contextlib.suppress(Unavailable):
+        await keeper.keep()
+    assert list(keeper.api.services) == [NAME]
+    keeper.world.edit(BROKER, "broker-1", pod=pod(""))
+    await keeper.keep()
+    assert not keeper.api.services
 
 
 async def test_a_new_controller_deletes_what_the_former_one_had_to(keeper: Keeper) -> None:
