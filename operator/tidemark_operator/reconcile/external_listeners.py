@@ -19,7 +19,7 @@ from tidemark_operator.kube.kinds import NODE, SERVICE, Json, Key, key_of
 from tidemark_operator.pods import external_services
 from tidemark_operator.pods.external_services import Wanted
 from tidemark_operator.pods.identity import MANAGER, identity_of
-from tidemark_operator.pods.rollout import other_managers
+from tidemark_operator.pods.rollout import is_ours, whose
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.broker import parse_broker
 
@@ -169,26 +169,19 @@ class ExternalServices:
         if live is not None and ours and external_services.is_as_wanted(live, wanted.manifest):
             return external_services.way_in(wanted, live)
         if not ours:
-            seen = await self._apply(wanted.manifest, force=False, dry_run=True)
-            others = other_managers(seen)
-            if others:
+            found = await self._services.named(SERVICE, wanted.name)
+            if found is not None and not is_ours(found, wanted.manifest):
                 text = (
-                    f"Service {wanted.name} belongs to {', '.join(others)}: remove it, or name "
-                    "Broker or listener otherwise"
+                    f"Service {wanted.name} belongs to {whose(found)}: remove it, or name Broker "
+                    "or listener otherwise"
                 )
                 return WayIn(problem=text, refused=True)
-        return external_services.way_in(wanted, await self._apply(wanted.manifest, force=ours))
+        return external_services.way_in(wanted, await self._apply(wanted.manifest))
 
-    async def _apply(self, manifest: Json, *, force: bool, dry_run: bool = False) -> Json:
+    async def _apply(self, manifest: Json) -> Json:
         meta = manifest["metadata"]
         return await self._services.client.api.apply(
-            SERVICE,
-            meta["namespace"],
-            meta["name"],
-            manifest,
-            manager=MANAGER,
-            force=force,
-            dry_run=dry_run,
+            SERVICE, meta["namespace"], meta["name"], manifest, manager=MANAGER, force=True
         )
 
     async def _delete(self, namespace: str, live: Json) -> None:
