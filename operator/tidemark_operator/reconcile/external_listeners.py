@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller import external_listeners
 from tidemark_operator.controller.ways_in import WayIn
-from tidemark_operator.kube.errors import REFUSALS, Conflict, NotFound
+from tidemark_operator.kube.errors import REFUSALS, Conflict, KubeError, NotFound
 from tidemark_operator.kube.kinds import NODE, SERVICE, Json, Key, key_of
 from tidemark_operator.pods import external_services
 from tidemark_operator.pods.external_services import Wanted
@@ -31,6 +31,9 @@ CHECK_S = 60.0
 REFUSED_S = 15.0
 #: Nodes are many, and their addresses stay.
 NODES_CHECK_S = 600.0
+
+#: How the API server refuses another loadBalancerClass.
+_NEVER_CHANGES = "may not change once set"
 
 _NODES_FORBIDDEN = (
     "nodeAddress is ExternalIP, and the operator may not list Nodes: let it (in the chart, "
@@ -158,7 +161,7 @@ class ExternalServices:
             try:
                 found[listener] = await self._applied(each, live.get(each.name), uid)
             except REFUSALS as error:
-                found[listener] = WayIn(problem=f"Service {each.name}: {error.said}", refused=True)
+                found[listener] = _refused(each, live.get(each.name), uid, error)
         for name in live.keys() - {each.name for each in wanted.values()}:
             if external_services.is_of(live[name], uid):
                 await self._delete(key.namespace, live[name])
@@ -223,3 +226,14 @@ class ExternalServices:
         broker = state.brokers.get(node_id)
         unknown = broker is not None and external_listeners.needs_node(state, broker)
         return REFUSED_S if unknown or state.ways_in.nodes_problem else NODES_CHECK_S
+
+
+def _refused(wanted: Wanted, live: Json | None, uid: str, error: KubeError) -> WayIn:
+    """A change that is refused takes nobody's way away: ours leads where it led."""
+    text = f"Service {wanted.name}: {error.said}"
+    if _NEVER_CHANGES in error.said:
+        text += f"; kubectl delete service {wanted.name}: it is made again"
+    if live is None or not external_services.is_of(live, uid):
+        return WayIn(problem=text, refused=True)
+    way = external_services.way_in(wanted, live)
+    return dataclasses.replace(way, problem=text, refused=True)

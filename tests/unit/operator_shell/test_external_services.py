@@ -269,6 +269,27 @@ async def test_a_port_that_is_taken_is_told_until_another_is_asked_for(keeper: K
     assert keeper.condition() != (reason, message)
 
 
+async def test_a_change_that_is_refused_takes_no_clients_way_away(keeper: Keeper) -> None:
+    """Of an annotation that no API server takes all clients outside were cut off."""
+    world, state = keeper.world, keeper.world.services.state
+    world.edit(BROKER, "broker-1", pod=pod("LoadBalancer"))
+    await world.start_broker(1)
+    listener = dataclasses.replace(state.brokers[1].listeners[0], name="EXTERNAL", host="b")
+    state.put_broker(dataclasses.replace(state.brokers[1], listeners=(listener,)))
+    await keeper.keep()
+    keeper.api.services[NAME]["status"]["loadBalancer"]["ingress"] = [{"ip": "192.0.2.7"}]
+    await keeper.keep()
+    told = [{"name": "EXTERNAL", "host": "192.0.2.7", "port": 9095}]
+    keeper.api.refuses[NAME] = Invalid(422, "PATCH x: HTTP 422: class: may not change once set")
+    world.edit(BROKER, "broker-1", pod=pod("LoadBalancer", loadBalancerClass="a/b"))
+    assert await keeper.keep(0) == REFUSED_S
+    reason, message = keeper.condition() or ("", "")
+    assert reason == "AddressRefused"
+    assert f"kubectl delete service {NAME}" in message
+    assert world.status(BROKER, "broker-1")["externalEndpoints"] == told
+    assert [each.host for each in endpoints(state, state.brokers[1])] == ["192.0.2.7"]
+
+
 async def test_a_service_of_somebody_elses_is_not_taken_over(keeper: Keeper) -> None:
     entry = {"manager": "somebody", "fieldsV1": {"f:spec": {}}}
     theirs = {"metadata": {"name": NAME, "labels": {}, "managedFields": [entry]}, "spec": {}}
