@@ -422,6 +422,18 @@ def test_a_listener_that_leads_outside_is_open_to_others_than_the_namespace(
     assert "from" not in rule
 
 
+def test_brokers_in_pods_reach_the_operators_whoever_else_is_named(tmp_path: Path) -> None:
+    """Whoever named the network of brokers elsewhere cut off those in pods."""
+    objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
+    rules = named(objects, "NetworkPolicy", "tidemark-operator")["spec"]["ingress"]
+    (peers,) = [rule["from"] for rule in rules if rule["ports"][0]["port"] == "control"]
+    selectors = [each["podSelector"]["matchLabels"] for each in peers if "podSelector" in each]
+    stateful_set = objects_of(objects, "broker-1").stateful_set
+    labels = stateful_set["spec"]["template"]["metadata"]["labels"]
+    assert any(each.items() <= labels.items() for each in selectors)
+    assert {"ipBlock": {"cidr": "10.0.0.0/8"}} in peers
+
+
 def test_the_pod_of_helm_test_is_let_to_no_port_where_all_listeners_lead_outside(
     tmp_path: Path,
 ) -> None:
