@@ -459,6 +459,36 @@ def test_a_release_may_have_any_name_that_helm_takes(release: str, tmp_path: Pat
         assert re.fullmatch("[a-z][-a-z0-9]{0,61}[a-z0-9]", service["metadata"]["name"])
 
 
+def test_a_name_that_yaml_takes_for_something_else_is_a_name(tmp_path: Path) -> None:
+    """A Broker `no` was false, and a listener ON true."""
+    listener = {"port": 9093, "protocol": "SSL", "tlsSecret": "123"}
+    values = {
+        "cluster": {"name": "on"},
+        "brokers": {"no": {"nodeId": 1}},
+        "brokerPods": {
+            "enabled": True,
+            "replicas": 1,
+            "listeners": {"ON": listener},
+            "storage": {"className": "1e3"},
+            "priorityClassName": "null",
+        },
+    }
+    helm = Helm(tmp_path)
+    objects = helm.template(CHART, values, namespace="123")
+    (cluster,), (broker,) = (of_kind(objects, kind) for kind in ("Cluster", "Broker"))
+    assert (cluster["metadata"]["name"], broker["metadata"]["name"]) == ("on", "no")
+    assert broker["spec"]["clusterRef"] == {"name": "on"}
+    for pod in (broker["spec"]["pod"], cluster["spec"]["brokers"]["template"]):
+        (found,) = [each for each in pod["listeners"] if each["port"] == 9093]
+        assert (found["name"], found["tlsSecretRef"]) == ("ON", {"name": "123"})
+        assert pod["storage"]["storageClassName"] == "1e3"
+        assert pod["priorityClassName"] == "null"
+    for body in [*objects, *helm.template_of_test(CHART, values, namespace="123")]:
+        meta = body["metadata"]
+        assert meta.get("namespace", "123") == "123", body["kind"]
+        assert all(isinstance(each, str) for each in meta["labels"].values())
+
+
 def test_null_takes_a_listener_away_of_whatever_values_it_is(tmp_path: Path) -> None:
     """Helm takes away what the chart has of that name, and leaves null where it has nothing."""
     values = IN_PODS | {
