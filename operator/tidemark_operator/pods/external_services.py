@@ -88,14 +88,10 @@ def bootstrap_services(
     return found
 
 
-def selector_of_broker(broker: str) -> str:
-    """By which the Services of a broker's listeners are found."""
-    return f"{LISTENER_LABEL},{BROKER_LABEL}={broker}"
-
-
-def selector_of_bootstraps(cluster: str) -> str:
-    """By which those that lead to any broker are found."""
-    return f"{LISTENER_LABEL},{CLUSTER_LABEL}={cluster},!{BROKER_LABEL}"
+def selector_of(cluster: str, broker: str) -> str:
+    """By which the Services of a broker's listeners are found; "": those that lead to any."""
+    whose_ = f"{BROKER_LABEL}={broker}" if broker else f"!{BROKER_LABEL}"
+    return f"{selector_of_cluster(cluster)},{whose_}"
 
 
 def selector_of_cluster(cluster: str) -> str:

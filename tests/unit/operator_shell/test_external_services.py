@@ -190,6 +190,24 @@ async def test_an_address_that_comes_later_is_told_at_once(keeper: Keeper) -> No
     assert keeper.way().host == "192.0.2.8"
 
 
+async def test_one_list_is_for_all_that_wait_for_load_balancers(keeper: Keeper) -> None:
+    """Where none ever comes, a hundred brokers asked for their own every few seconds, for ever."""
+    world, api = keeper.world, keeper.api
+    spec: Json = {"clusterRef": {"name": "main"}, "workload": "Pod", "pod": pod("LoadBalancer")}
+    world.edit(BROKER, "broker-1", pod=spec["pod"])
+    for node in (2, 3):
+        world.make(BROKER, f"broker-{node}", spec | {"nodeId": node})
+    names = [f"broker-{node}" for node in (1, 2, 3)]
+    for name in names:
+        await keeper.kept.keep_broker(world.known(BROKER, name))
+    for _ in range(2):
+        api.now_s += LOOK_AGAIN_S
+        api.calls.clear()
+        for name in names:
+            assert await keeper.kept.keep_broker(world.known(BROKER, name)) == LOOK_AGAIN_S
+        assert api.calls == ["list services"]
+
+
 async def test_brokers_are_told_only_of_what_has_changed_for_them(keeper: Keeper) -> None:
     world, state = keeper.world, keeper.world.services.state
     await world.start_broker(1)
