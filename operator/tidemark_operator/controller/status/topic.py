@@ -29,6 +29,7 @@ from tidemark_operator.controller.model import (
 from tidemark_operator.controller.placement_records import partitions_in_rows
 from tidemark_operator.controller.resizing import Resizing
 from tidemark_operator.controller.status.accepted import recorded
+from tidemark_operator.controller.status.audited import remote_integrity
 from tidemark_operator.controller.status.conditions import (
     TRUE,
     Condition,
@@ -237,7 +238,9 @@ def _conditions(
     if decision.deletion is not None or not counted.rows:
         return main
     settled = _settled(state, topic, decision, disablements)
-    return [*main, _replicated(counted, decision.resizing), *settled, *_integrity(state, topic)]
+    audited = remote_integrity(state, topic, decision.tiering_status, now_ms=now_ms)
+    damaged = _integrity(state, topic)
+    return [*main, _replicated(counted, decision.resizing), *settled, *damaged, *audited]
 
 
 def _main(
@@ -415,6 +418,8 @@ def _being_disabled(
 
 
 def _disabled_text(state: ControllerState, topic: TopicInfo, tiering: Tiering) -> str:
+    if tiering.deletes and any(each.remaining_segments for each in _reports(state, topic)):
+        return "tiering is off, what was tiered is being deleted: remainingSegments counts it"
     if tiering.deletes:
         return "tiering is off, what was tiered is deleted"
     left = sum(report.remote_bytes for report in _reports(state, topic))
