@@ -165,6 +165,10 @@ def print_usage(usage: Usage) -> None:
         ("would be freed", *names),
         ((each.name, *(_figure(each.freed[name]) for name in names)) for each in usage.topics),
     )
+    figures = [of for topic in usage.topics for of in topic.buckets.values()]
+    if unmeasured := sum(of.unmeasured for of in figures):
+        text = f"of {unmeasured:,} segments nobody says what was stored: counted as their logs"
+        console.print(text, highlight=False)
     if usage.rows_left_out:
         console.print("there are more rows than are told apart: name topics, or fewer of --by")
 
