@@ -5,8 +5,8 @@ each segment has its bucket and the bytes that were stored, indexes included (KI
 which the log's size does not tell. LIST says what lies there, also what nothing names.
 
 Only manifests are read, no segment. A million segments are some 4,000 pages, read one after the
-other in plain Python; Spark would take longer to start than to share that. Memory is a page, a page
-of LIST, and the rows that were asked for, which have a limit.
+other: a few minutes of plain Python, which are not worth a Spark session. Memory is the cache of
+pages, a page of LIST, and the rows that were asked for, which have a limit.
 """
 
 import datetime as dt
