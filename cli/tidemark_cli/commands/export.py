@@ -1,5 +1,6 @@
 """``tidemark spark export``: a topic's records in an Apache Iceberg table, each of them once."""
 
+import re
 import signal
 import threading
 from collections.abc import Sequence
@@ -114,30 +115,38 @@ def export(
         "bootstrap": bootstrap,
     }
     extra = _pairs(option, "--option")
-    properties = _catalog(warehouse, _pairs(catalog, "--catalog"))
+    properties = catalog_of(warehouse, _pairs(catalog, "--catalog"))
     conf_given = _pairs(conf, "--conf")
+    _check_jars(jar)
     shape = _Shape(table, schema, dead_letters or f"{table}_dead_letters", partition.value)
     try:
         options = _source({name: value for name, value in source.items() if value}, directory)
         find_java()
         ensure_spark(console.print)
+        from pyspark.errors import PySparkException
+
         from tidemark_pipeline.export.iceberg import PACKAGE, catalog_settings
         from tidemark_pipeline.jobs.export import export as run
         from tidemark_pipeline.session import local_session
 
         settings = {**_jars(jar, PACKAGE), **conf_given, **catalog_settings(_CATALOG, properties)}
-        with local_session("tidemark export", cores=cores, log=log, settings=settings) as session:
-            stop = threading.Event()
-            if not once:
-                _stop_on_signals(stop)
-            done = run(
-                session,
-                {**options, "topic": topic, **extra},
-                shape.tables(session),
-                every_s=None if once else interval,
-                stop=stop,
-                say=_say,
-            )
+        try:
+            with local_session(
+                "tidemark export", cores=cores, log=log, settings=settings
+            ) as session:
+                stop = threading.Event()
+                if not once:
+                    _stop_on_signals(stop)
+                done = run(
+                    session,
+                    {**options, "topic": topic, **extra},
+                    shape.tables(session),
+                    every_s=None if once else interval,
+                    stop=stop,
+                    say=_say,
+                )
+        except PySparkException as error:
+            fail(f"{reason(str(error))}; Spark's own log: {log}")
     except _SAID as error:
         fail(str(error))
     console.print(f"{table}: {_text(done)}", highlight=False, markup=False)
@@ -177,7 +186,8 @@ def _source(given: dict[str, str], directory: Path) -> dict[str, str]:
     return {**read_options(open_cluster(directory), "-"), **given}
 
 
-def _catalog(warehouse: str, given: dict[str, str]) -> dict[str, str]:
+def catalog_of(warehouse: str, given: dict[str, str]) -> dict[str, str]:
+    """Properties of Iceberg's catalog; ends where they say of no warehouse."""
     properties = {} if "catalog-impl" in given else {"type": "hadoop"}
     if warehouse:
         properties["warehouse"] = _place(warehouse)
@@ -187,12 +197,22 @@ def _catalog(warehouse: str, given: dict[str, str]) -> dict[str, str]:
     return properties
 
 
+def reason(text: str) -> str:
+    """What our own code said of an error that Spark tells with all of its traces, else the first
+    line."""
+    own = re.findall(r"^tidemark[\w.]*: (.+)$", text, re.MULTILINE)
+    return str(own[-1]) if own else text.strip().partition("\n")[0]
+
+
+def _check_jars(jars: Sequence[Path] | None) -> None:
+    for each in jars or ():
+        if not each.is_file():
+            fail(f"--jar {each}: there is no such file")
+
+
 def _jars(jars: Sequence[Path] | None, package: str) -> dict[str, str]:
     if not jars:
         return {"spark.jars.packages": package}
-    for each in jars:
-        if not each.is_file():
-            fail(f"--jar {each}: there is no such file")
     return {"spark.jars": ",".join(str(each.resolve()) for each in jars)}
 
 

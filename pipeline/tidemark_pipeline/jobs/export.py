@@ -105,6 +105,8 @@ class _Batches:
             before = self.progress
             topic = before.exported.topic
             reached = before.exported.reaching(planned_end(self.checkpoint, number, topic))
+            if reached == before.exported:  # the first of a query, which is made of nothing, too
+                return
             written = self._table.append(frame, reached)
             self.progress = self._told(before.commits + 1, before.written + written, reached)
             self._say(self.progress)

@@ -113,13 +113,12 @@ class KilledBeforeItsCheckpoint(NeverClosed):
 
 
 def test_each_record_is_there_once_wherever_the_job_was_killed(lake: Lake) -> None:
-    kinds = (KilledBeforeWriting, KilledBeforePublishing, KilledBeforeItsCheckpoint)
-    for kind in (*kinds, *kinds[::-1]):
+    for kind in (KilledBeforeWriting, KilledBeforePublishing, KilledBeforeItsCheckpoint):
         with pytest.raises(Killed):
             lake.run(lake.table(kind))
         more(lake.tier, 5)
     progress = lake.run()
-    assert progress.exported.offsets == {0: 70}
+    assert progress.exported.offsets == {0: 55}
     assert progress.lag == 0
     lake.check()
     # What the killed jobs left is gone, but for the tag that the next job begins at.

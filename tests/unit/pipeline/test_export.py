@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tidemark_pipeline.export.dead_letters import ahead, at_least, behind
 from tidemark_pipeline.export.exported import Exported, ExportError, Superseded, begin, check_ours
 from tidemark_pipeline.export.iceberg import catalog_settings
 from tidemark_pipeline.jobs.export import planned_end, stream_options
@@ -76,3 +77,13 @@ def test_a_catalog_keeps_no_tables_in_its_cache() -> None:
         "spark.sql.catalog.lake.type": "hadoop",
         "spark.sql.catalog.lake.warehouse": "/w",
     }
+
+
+def test_two_tables_go_on_where_the_one_behind_is() -> None:
+    rows, letters = {0: 17, 1: 4}, {0: 20, 2: 9}
+    assert behind(rows, letters) == {0: 17}
+    assert ahead(letters, behind(rows, letters)) == {0: 20, 2: 9}
+    assert ahead(rows, rows) == {}
+    # A batch that ends below what a table has takes nothing back from it.
+    own = Exported("t", "id", letters, 3, "a")
+    assert at_least(own, Exported("t", "id", {0: 18, 1: 5})).offsets == {0: 20, 1: 5, 2: 9}
