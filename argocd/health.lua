@@ -44,7 +44,7 @@ if outcome == nil or outcome.status ~= "True" then
   return health("Progressing", outcome or {reason = "Pending"})
 end
 -- Served all the same: what is amiss beside that is told, and fails no sync.
-for _, name in ipairs({"FullyReplicated", "TieringSettled", "TierSwept"}) do
+for _, name in ipairs({"FullyReplicated", "TieringSettled", "TierSwept", "RemoteIntegrity"}) do
   if is(name, "False") then
     return health("Healthy", found[name])
   end

@@ -7,9 +7,11 @@ knows Spark (``jobs.audit`` does): a share is read by whoever is given it.
 
 import itertools
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tidemark.tier.audit_record import WORST_MAX, TopicAudit, Worst
 from tidemark.tier.config import RemoteStorage
 from tidemark.tier.findings import Finding, FindingKind, of_entry, of_line
 from tidemark.tier.head import Head, ManifestError
@@ -39,6 +41,16 @@ class AuditTask:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditPlan:
+    """The tasks of a topic, what its manifests tell against themselves, and which versions the
+    heads have that could be read."""
+
+    tasks: tuple[AuditTask, ...]
+    findings: tuple[Finding, ...]
+    versions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Checked:
     """What was read of a task, and found."""
 
@@ -49,46 +61,62 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """Of one topic. ``segments`` and ``size_bytes`` were read; ``findings`` are ordered by
-    partition and offset."""
+    """Of one topic. ``versions``: as the plan's. ``segments`` and ``size_bytes`` were read;
+    ``findings`` are ordered by partition and offset."""
 
     topic: TopicObject
+    versions: tuple[int, ...]
     segments: int
     size_bytes: int
     findings: tuple[Finding, ...]
 
     @classmethod
-    def of(
-        cls, topic: TopicObject, findings: Iterable[Finding], done: Sequence[Checked]
-    ) -> "AuditReport":
+    def of(cls, topic: TopicObject, planned: AuditPlan, done: Sequence[Checked]) -> "AuditReport":
         """What manifests told against themselves, and what was read."""
-        found = [*findings, *(each for checked in done for each in checked.findings)]
+        found = [*planned.findings, *(each for checked in done for each in checked.findings)]
         return cls(
             topic,
+            planned.versions,
             sum(checked.segments for checked in done),
             sum(checked.size_bytes for checked in done),
             tuple(sorted(found, key=lambda each: (each.partition, each.start_offset, each.kind))),
         )
 
+    def outcome(self, *, at_ms: int, by: str) -> TopicAudit:
+        """What stands in the store of it. ``at_ms``: when it began; ``by``: which program."""
+        kinds = list(FindingKind)
+        counts = Counter(each.kind for each in self.findings)
+        worst = sorted(self.findings, key=lambda each: kinds.index(each.kind))[:WORST_MAX]
+        return TopicAudit(
+            topic_id=self.topic.topic_id,
+            name=self.topic.name,
+            at_ms=at_ms,
+            by=by,
+            manifests=len(self.versions),
+            versions=(min(self.versions, default=0), max(self.versions, default=0)),
+            segments=self.segments,
+            size_bytes=self.size_bytes,
+            counts={kind: counts[kind] for kind in kinds if counts[kind]},
+            worst=tuple(_worst(each) for each in worst),
+        )
 
-def plan(
-    tier: Tier, topic: TopicObject, task_bytes: int = TASK_BYTES
-) -> tuple[list[AuditTask], list[Finding]]:
-    """The tasks of a topic, and what its manifests tell against themselves.
 
-    Raises StoreUnavailable."""
+def plan(tier: Tier, topic: TopicObject, task_bytes: int = TASK_BYTES) -> AuditPlan:
+    """Raises StoreUnavailable."""
     sizes = _listed(tier, topic)
     tasks: list[AuditTask] = []
     findings: list[Finding] = []
+    versions: list[int] = []
     for partition in tier.reader.partitions(topic.topic_id):
         try:
             head, live = _live(tier, topic.topic_id, partition)
         except ManifestError as error:
             findings.append(_of_manifest(topic, partition, str(error)))
             continue
+        versions.append(head.version)
         findings += itertools.islice(of_line(head, live), FINDINGS_MAX)
         tasks += _split(topic.topic_id, partition, live, sizes, task_bytes)
-    return tasks, findings
+    return AuditPlan(tuple(tasks), tuple(findings), tuple(versions))
 
 
 def run_task(storage: RemoteStorage, task: AuditTask) -> Checked:
@@ -157,6 +185,16 @@ def _split(
             group, size_bytes = [], 0
     if group:
         yield AuditTask(topic_id, partition, tuple(group))
+
+
+def _worst(finding: Finding) -> Worst:
+    return Worst(
+        finding.kind,
+        finding.partition,
+        finding.object,
+        finding.start_offset,
+        finding.end_offset_inclusive,
+    )
 
 
 def _of_manifest(topic: TopicObject, partition: int, detail: str) -> Finding:

@@ -14,14 +14,15 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from tidemark.records.batch import BatchHeader, CorruptBatch, iter_headers
+from tidemark.records.batch import BatchHeader, CorruptBatch
 from tidemark.records.committed import AbortedProducers, committed
 from tidemark.tier.auxiliary import Aux
-from tidemark.tier.integrity import BatchLine, CheckedStream, ObjectDamaged, damaged
+from tidemark.tier.integrity import BatchLine, ObjectDamaged, damaged
 from tidemark.tier.objects import ObjectNotFound
 from tidemark.tier.open import Tier
 from tidemark.tier.queries import SegmentRange
 from tidemark.tier.segment import SegmentEntry
+from tidemark.tier.whole_batches import Batches, whole_batches
 from tidemark_pipeline import columns
 from tidemark_pipeline.decode import ALONE, Source, Threads, decode_batches, is_wanted
 from tidemark_pipeline.errors import CorruptData
@@ -96,7 +97,7 @@ def _read_range(
     aborted = _aborted(aux, None)
     line: BatchLine | None = None
     least = most = rows = reached = 0
-    for position, data, headers in _whole_batches(tier, entry, aux, window):
+    for position, data, headers in _batches(tier, entry, aux, window):
         if line is None and headers:
             base = headers[0][1].base_offset
             line = _line(tier, entry, source, window, base)
@@ -167,28 +168,16 @@ def _rows_planned(header: BatchHeader, source: Source) -> tuple[int, int]:
     return max(0, header.count - unwanted), min(wanted, header.count)
 
 
-def _whole_batches(
-    tier: Tier, entry: SegmentEntry, aux: Aux | None, window: Window
-) -> Iterator[tuple[int, bytes, list[tuple[int, BatchHeader]]]]:
-    """(position, bytes, headers in them) of whole batches, checked as far as digests go. Of the
-    last piece what belongs to a batch that it cuts is left out."""
-    stream = CheckedStream(
+def _batches(tier: Tier, entry: SegmentEntry, aux: Aux | None, window: Window) -> Iterator[Batches]:
+    return whole_batches(
         entry,
+        _pieces(tier, entry, window),
         () if aux is None else aux.pieces,
         tier.segments.describe(entry),
         begin=window.begin,
+        position=window.position,
         end=window.end,
     )
-    position, held, skip = window.position, b"", window.position - window.begin
-    for piece in _pieces(tier, entry, window):
-        held += stream.feed(piece)
-        if skip:
-            held, skip = held[skip:], max(0, skip - len(held))
-        headers = list(iter_headers(held))
-        whole_bytes = headers[-1][0] + headers[-1][1].size_bytes if headers else 0
-        yield position, held, headers
-        position, held = position + whole_bytes, held[whole_bytes:]
-    stream.finish()
 
 
 def _pieces(tier: Tier, entry: SegmentEntry, window: Window) -> Iterator[bytes]:

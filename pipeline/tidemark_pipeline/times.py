@@ -6,12 +6,12 @@ batches there the record.
 
 from collections.abc import Iterator
 
-from tidemark.records.batch import BatchHeader, iter_headers
+from tidemark.records.batch import BatchHeader
 from tidemark.records.decode import decode_records
-from tidemark.tier.integrity import CheckedStream
 from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.segment import SegmentEntry
+from tidemark.tier.whole_batches import whole_batches
 from tidemark_pipeline.windows import first_offset_since, whole, window_of
 
 _READ_BYTES = 1024 * 1024
@@ -56,16 +56,19 @@ def _batches_from(
         aux = tier.segments.fetch_aux(entry)
         begin = max(first, first_offset_since(entry, aux, timestamp_ms))
         window, pieces = window_of(entry, aux, begin, entry.end_offset_inclusive), aux.pieces
-    store = tier.segments.describe(entry)
-    stream = CheckedStream(entry, pieces, store, begin=window.begin, end=window.end)
-    held, skip = b"", window.position - window.begin
-    for begin in range(window.begin, window.end, _READ_BYTES):
-        held += stream.feed(tier.segments.fetch(entry, begin, begin + _READ_BYTES))
-        if skip:
-            held, skip = held[skip:], max(0, skip - len(held))
-        behind = 0
-        for position, header in iter_headers(held):
-            yield held, position, header
-            behind = position + header.size_bytes
-        held = held[behind:]
-    stream.finish()
+    parts = (
+        tier.segments.fetch(entry, begin, begin + _READ_BYTES)
+        for begin in range(window.begin, window.end, _READ_BYTES)
+    )
+    batches = whole_batches(
+        entry,
+        parts,
+        pieces,
+        tier.segments.describe(entry),
+        begin=window.begin,
+        position=window.position,
+        end=window.end,
+    )
+    for _, data, headers in batches:
+        for position, header in headers:
+            yield data, position, header

@@ -182,6 +182,11 @@ CASES = {
         fires=12,
         over=80,
     ),
+    "TidemarkAuditFoundDamage": _bad_for_an_hour(
+        f'{_UNSETTLED}{{kind="Topic", condition="RemoteIntegrity", reason="DamageFound"}}',
+        after=0,
+        reason="DamageFound",
+    ),
     "TidemarkTierCopiesFail": AlertCase(
         series={
             'kafka_server_brokertopicmetrics_remotecopyerrors_total{pod="broker-1-0"}': (

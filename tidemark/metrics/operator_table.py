@@ -95,6 +95,7 @@ UNSETTLED = gauge(
             "ExternalAddress",
             "FullyReplicated",
             "PodUpToDate",
+            "RemoteIntegrity",
             "RemoteStorageReady",
             "TierIntegrity",
             "TierSwept",

@@ -2,6 +2,7 @@
 
     tidemark.json                                               identity of the store
     sweep.json                                                  who sweeps it, and until when
+    audit.json                                                  what audits found, by topic
     heads/<topicId>/<partition>.json                            head of a partition's manifest
     pages/<topicId>/<partition>/<seq>-<uuid>.json               sealed page of older entries
     topics/<topicId>.json                                       name, configuration, partitions
@@ -19,6 +20,7 @@ from tidemark.ids import id_text, parse_id
 
 IDENTITY_KEY = "tidemark.json"
 SWEEP_KEY = "sweep.json"
+AUDIT_KEY = "audit.json"
 TOPICS_PREFIX = "topics/"
 HEADS_PREFIX = "heads/"
 DATA_PREFIX = "data/"

@@ -8,11 +8,10 @@ MiB.
 
 from collections.abc import Iterator
 
-from tidemark.records.batch import BatchHeader, CorruptBatch, iter_headers
-from tidemark.tier.auxiliary import Aux
-from tidemark.tier.integrity import BatchLine, CheckedStream, ObjectDamaged, damaged
+from tidemark.tier.integrity import BatchLine, ObjectDamaged, damaged
 from tidemark.tier.remote_storage_manager import RemoteStorageManager, decode_custom_metadata
 from tidemark.tier.segment import SegmentEntry
+from tidemark.tier.whole_batches import whole_batches
 
 PIECE_BYTES = 8 * 1024 * 1024
 
@@ -29,7 +28,8 @@ def verify_segment(
     aux = segments.fetch_aux(entry)
     store = segments.describe(entry)
     line = BatchLine(entry, store)
-    for position, data, headers in whole_batches(segments, entry, aux):
+    parts = _parts(segments, entry)
+    for position, data, headers in whole_batches(entry, parts, aux.pieces, store):
         for at, header in headers:
             line.follow(header.base_offset, header.last_offset, position + at, header.size_bytes)
             # Before the part that the segment answers for, its leader epochs may be forgotten.
@@ -38,26 +38,9 @@ def verify_segment(
     line.finish()
 
 
-def whole_batches(
-    segments: RemoteStorageManager, entry: SegmentEntry, aux: Aux | None
-) -> Iterator[tuple[int, bytes, list[tuple[int, BatchHeader]]]]:
-    """(position, bytes, headers in them) of whole batches, checked as far as digests go; a batch
-    that a piece cuts is finished by the next. ``aux``: None where the entry has no digests.
-
-    Raises ObjectDamaged, ObjectNotFound, StoreUnavailable."""
-    store = segments.describe(entry)
-    stream = CheckedStream(entry, () if aux is None else aux.pieces, store)
-    position, held = 0, b""
+def _parts(segments: RemoteStorageManager, entry: SegmentEntry) -> Iterator[bytes]:
     for begin in range(0, entry.size_bytes, PIECE_BYTES):
-        held += stream.feed(segments.fetch(entry, begin, begin + PIECE_BYTES))
-        try:
-            headers = list(iter_headers(held))
-        except CorruptBatch as error:
-            raise damaged(entry, entry.log_key, store, str(error)) from error
-        whole = headers[-1][0] + headers[-1][1].size_bytes if headers else 0
-        yield position, held, headers
-        position, held = position + whole, held[whole:]
-    stream.finish()
+        yield segments.fetch(entry, begin, begin + PIECE_BYTES)
 
 
 def _check_sizes(

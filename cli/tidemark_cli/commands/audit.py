@@ -1,13 +1,15 @@
 """``tidemark spark audit``: each segment in the tier read and checked, and what is wrong told."""
 
+import importlib.metadata
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
+from tidemark.tier.audit_record import TopicAudit, write_record
 from tidemark.tier.findings import FindingKind
 from tidemark.tier.objects import StoreError
 from tidemark.tier.sweeper import Sweeper, SweepReport
@@ -41,6 +43,9 @@ def audit(
         Path | None, typer.Option(help="A file (.prom) for the node exporter's collector.")
     ] = None,
     cores: Annotated[int, typer.Option(min=1, help="How many cores read at once.")] = 2,
+    record: Annotated[
+        bool, typer.Option(help="Leave the outcome in the store, for the Topics' RemoteIntegrity.")
+    ] = True,
     log: Annotated[Path, typer.Option(help="Where Spark's own log goes.")] = Path("spark.log"),
     directory: DirOption = DEFAULT_DIR,
     path: PathOption = "",
@@ -58,13 +63,22 @@ def audit(
     given = {"path": path, "endpoint": endpoint, "buckets": buckets}
     found = open_named({**given, "prefix": prefix, "region": region}, directory)
     console.print(f"tier: {found.tier.store.describe()}", highlight=False, markup=False)
+    reports: list[AuditReport] = []
+    outcomes: list[TopicAudit] = []
+    leftovers, problem = None, ""
     try:
         find_java()
         ensure_spark(console.print)
-        reports = _audited(found, _chosen(found, topics or []), cores, log)
+        for report, outcome in _audited(found, _chosen(found, topics or []), cores, log):
+            reports.append(report)
+            outcomes.append(outcome)
         leftovers = None if topics else _leftovers(found)
     except (JavaMissing, ToolchainError, StoreError, TopicNotFound, TopicAmbiguous) as error:
-        fail(str(error))
+        problem = str(error)
+    if record and (outcomes or not problem):
+        _record(found, outcomes, whole=not topics and not problem)
+    if problem:
+        fail(problem)
     print_reports(reports, leftovers)
     if prometheus is not None:
         _write(prometheus, reports, leftovers)
@@ -79,21 +93,37 @@ def _chosen(found: OpenTier, names: Sequence[str]) -> list[TopicObject]:
 
 def _audited(
     found: OpenTier, topics: Sequence[TopicObject], cores: int, log: Path
-) -> "list[AuditReport]":
+) -> "Iterator[tuple[AuditReport, TopicAudit]]":
     from tidemark_pipeline.jobs.audit import audit as run
     from tidemark_pipeline.jobs.progress import told
     from tidemark_pipeline.session import local_session
 
-    reports = []
+    program = f"tidemark-{importlib.metadata.version('tidemark')}"
     with local_session("tidemark audit", cores=cores, log=log) as session:
         for topic in topics:
 
             def say(done: int, tasks: int, name: str = topic.name) -> None:
                 errors.print(f"{name}: {done:,} of {tasks:,} shares read", highlight=False)
 
+            at_ms = _now_ms()
             with told(session.sparkContext, say):
-                reports.append(run(session, found.config, topic))
-    return reports
+                report = run(session, found.config, topic)
+            yield report, report.outcome(at_ms=at_ms, by=program)
+
+
+def _record(found: OpenTier, outcomes: Sequence[TopicAudit], *, whole: bool) -> None:
+    """What was found counts, whether or not it can be noted."""
+    try:
+        left_out = write_record(found.tier.store, outcomes, whole=whole)
+    except StoreError as error:
+        _warn(f"the outcome is not noted in the store: {error}")
+        return
+    if left_out:
+        _warn(f"the store's note has no room for {left_out:,} topics: audit those by name")
+
+
+def _warn(text: str) -> None:
+    errors.print(text, highlight=False, markup=False)
 
 
 def _leftovers(found: OpenTier) -> dict[FindingKind, int]:

@@ -50,12 +50,8 @@ _SAID = (
 )
 
 
-class Partition(StrEnum):
-    """The keys of ``tidemark_pipeline.export.shapes.PARTITIONING``."""
-
-    NONE = "none"
-    HOUR = "hour"
-    DAY = "day"
+#: The keys of ``tidemark_pipeline.export.shapes.PARTITIONING``.
+Partition = StrEnum("Partition", ["NONE", "HOUR", "DAY"])
 
 
 def export(
@@ -242,7 +238,8 @@ def _say(progress: "Progress") -> None:
 
 def _text(progress: "Progress") -> str:
     written = progress.written
+    letters = f" and {written.letters:,} dead letters" if written.letters else ""
     return (
-        f"{written.rows:,} rows, {written.bytes:,} bytes in {written.files:,} files, "
+        f"{written.rows:,} rows{letters}, {written.bytes:,} bytes in {written.files:,} files, "
         f"{progress.commits:,} commits; {progress.lag:,} offsets behind"
     )

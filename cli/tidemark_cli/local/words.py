@@ -10,6 +10,7 @@ from tidemark_cli.local.topic_rows import TopicRows, condition
 _NOT_WELL = {
     "Stalled": "True",
     "TierIntegrity": "False",
+    "RemoteIntegrity": "False",
     "TieringSettled": "False",
     "FullyReplicated": "False",
 }

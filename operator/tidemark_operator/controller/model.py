@@ -18,6 +18,7 @@ from tidemark.configuration.broker_keys import (
 )
 from tidemark.configuration.table import CLUSTER
 from tidemark.logfiles.names import COORDINATORS_TOPICS
+from tidemark.tier.audit_record import TopicAudit
 from tidemark.tiering import NEVER_TIERED, DisablePolicy, Tiering
 from tidemark.wire.control import Endpoint, LeaderRecoveryState
 from tidemark.wire.users import ClientQuota
@@ -297,14 +298,23 @@ class ClusterRebuilding:
     behind: bool
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Audits:
+    """The last audit of each topic, by its id; ``problem``: why nobody can say ("" otherwise)."""
+
+    topics: Mapping[uuid.UUID, TopicAudit] = dataclasses.field(default_factory=dict)
+    problem: str = ""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInfo:
     """A ``Cluster`` object. ``config`` and ``groups`` as in spec; ``remote_storage`` is the JSON of
     the accepted storage configuration with credentials resolved ("" for none);
     ``storage_problem`` says why remote storage cannot be used at present ("" when it can, or none
     is configured), ``swept`` what the last sweep of the tier has left ("" for nothing, None while
-    nobody knows), ``certificates_problem`` why an authority cannot ("" when both can); ``store_id``
-    is the accepted identity ("" while there is none). ``authorize``: ACLs decide what users may do,
+    nobody knows), ``audits`` what audits of the tier have found (None while nobody knows),
+    ``certificates_problem`` why an authority cannot ("" when both can); ``store_id`` is the
+    accepted identity ("" while there is none). ``authorize``: ACLs decide what users may do,
     but for ``super_users`` (principals without ``User:``); ``quotas``: of whoever has none of
     their own; ``asked``: as a Topic's."""
 
@@ -316,6 +326,7 @@ class ClusterInfo:
     store_id: str = ""
     storage_problem: str = ""
     swept: str | None = None
+    audits: Audits | None = None
     certificates_problem: str = ""
     authorize: bool = False
     super_users: tuple[str, ...] = ()

@@ -18,6 +18,7 @@ from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, Json, Key
 from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.objects.conversions import cluster_info, cluster_of, is_leaving
 from tidemark_operator.reconcile import remote_storage
+from tidemark_operator.reconcile.audits import AuditReader
 from tidemark_operator.reconcile.elsewhere import write_conditions
 from tidemark_operator.reconcile.made_brokers import MadeBrokers
 from tidemark_operator.reconcile.services import Services
@@ -52,6 +53,7 @@ class ClusterReconciler:
         self._made_brokers = MadeBrokers(services)
         self._failing = False
         self._sweep_due_s = 0.0
+        self._audits = AuditReader(services)
 
     @property
     def _known(self) -> RemoteStorageState:
@@ -88,6 +90,7 @@ class ClusterReconciler:
         await self._storage(key, body)
         if not self._known.problem:
             await self._look_at_sweep()
+            await self._audits.look()
         brokers_s = await self._made_brokers.keep(key, body)
         later_s = await self._write(key, generation)
         configured = bool(body["spec"].get("remoteStorage"))

@@ -154,6 +154,7 @@ class Reflector:
             ),
             certificates_problem=former.certificates_problem,
             swept=former.swept,
+            audits=former.audits,
         )
         present = services.state.cluster
         if former.told_with_users != present.told_with_users:

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidemark.tier.audit_record import AuditRecord, AuditUnreadable, read_record
 from tidemark.tier.config import credential_names, ensure_place, from_json, location_of
 from tidemark.tier.config_fields import InvalidConfig
 from tidemark.tier.endpoint import Endpoint, hands_out_credentials
@@ -27,6 +28,7 @@ from tidemark.tier.sweep_lease import SweepLease
 from tidemark.tier.topics import TopicCatalog
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.events import count
+from tidemark_operator.controller.model import Audits
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError, NotFound
 from tidemark_operator.kube.kinds import SECRET, Json
@@ -145,6 +147,24 @@ def _last_sweep(text: str) -> str | None:
         found.append(f"{count(left.passed_over, 'time')} something could not be read")
     more = "; brokers remove what is old enough, tidemark sweep lists all of it"
     return "; ".join(found) + more if found else ""
+
+
+async def last_audits(text: str) -> Audits | None:
+    """What audits have found in the tier of an accepted storage; None where the store does not
+    answer."""
+    try:
+        async with asyncio.timeout(CHECK_TIMEOUT_S):
+            record = await asyncio.to_thread(_last_audits, text)
+    except AuditUnreadable as error:
+        return Audits(problem=str(error))
+    except (TimeoutError, StoreError, InvalidConfig) as error:
+        logger.info("what audits have found is not known: %s", error)
+        return None
+    return Audits(record.topics)
+
+
+def _last_audits(text: str) -> AuditRecord:
+    return read_record(open_store(from_json(text)))
 
 
 async def is_deleted(text: str, topic_id: uuid.UUID) -> bool:

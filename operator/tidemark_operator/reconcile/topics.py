@@ -21,7 +21,7 @@ from tidemark_operator.controller.model import OrphanedTopic, TopicInfo
 from tidemark_operator.controller.snapshot import topic_state
 from tidemark_operator.controller.status import topic_status
 from tidemark_operator.controller.status.left_behind import rendered
-from tidemark_operator.controller.status.news import Outages
+from tidemark_operator.controller.status.news import Outages, damage_news
 from tidemark_operator.controller.status.pacing import figures_interval_ms, quiet_deletion_ms
 from tidemark_operator.controller.topic_deletion import DeletionStep
 from tidemark_operator.controller.topics import TopicDecision, decide
@@ -180,7 +180,8 @@ class TopicReconciler:
             TOPIC, key, topic.status, result.status, now_ms=now_ms
         ):
             logger.info("%s", result.sentence)
-            for event in (*decision.events, *self._outages.news(topic, result.status)):
+            news = (*self._outages.news(topic, result.status), *damage_news(topic, result.status))
+            for event in (*decision.events, *news):
                 services.events.emit(event)
             if decision.adopted is not None:
                 services.queue.add(services.cluster_key)  # its leftBehind names it no more

@@ -25,8 +25,6 @@ class JsonTables:
         self._json, self._rows, self._letters = json, rows, letters
         self._rows_at = self._letters_at = Exported("")
         self._before: Exported = Exported("")
-        #: How many were none, of this job.
-        self.lettered = Written()
 
     def claim(self, topic: str, topic_id: str) -> Exported:
         """Both; as far as the one that is behind."""
@@ -48,13 +46,13 @@ class JsonTables:
             if passed:
                 rows = rows.where(_behind_column(passed))
             self._letters_at = at_least(self._letters_at, exported)
-            self.lettered += self._letters.append(letters, self._letters_at)
+            lettered = self._letters.append(letters, self._letters_at)
             self._rows_at = at_least(self._rows_at, exported)
             written = self._rows.append(rows, self._rows_at)
         finally:
             parsed.unpersist()
         self._before = exported
-        return written
+        return replace(written + replace(lettered, rows=0), letters=lettered.rows)
 
     def close(self) -> None:
         """Both."""

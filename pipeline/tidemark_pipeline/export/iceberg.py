@@ -49,14 +49,20 @@ def catalog_settings(catalog: str, properties: Mapping[str, str]) -> dict[str, s
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Of one commit, or of several."""
+    """Of one commit, or of several. ``letters``: records that did not parse."""
 
     rows: int = 0
     bytes: int = 0
     files: int = 0
+    letters: int = 0
 
     def __add__(self, other: "Written") -> "Written":
-        return Written(self.rows + other.rows, self.bytes + other.bytes, self.files + other.files)
+        return Written(
+            self.rows + other.rows,
+            self.bytes + other.bytes,
+            self.files + other.files,
+            self.letters + other.letters,
+        )
 
 
 class IcebergTable:

@@ -19,9 +19,9 @@ def audit(
 
     Raises StoreUnavailable where the store fails, wrapped in Spark's error where it fails for an
     executor: then nothing is known."""
-    tasks, findings = plan(open_tier(storage), topic, task_bytes)
+    planned = plan(open_tier(storage), topic, task_bytes)
     done: list[Checked] = []
-    if tasks:
-        shares = session.sparkContext.parallelize(tasks, len(tasks))
+    if planned.tasks:
+        shares = session.sparkContext.parallelize(planned.tasks, len(planned.tasks))
         done = shares.map(lambda task: run_task(storage, task)).collect()
-    return AuditReport.of(topic, findings, done)
+    return AuditReport.of(topic, planned, done)

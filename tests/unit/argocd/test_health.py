@@ -36,7 +36,8 @@ ROOT = Path(__file__).parents[3]
 VERDICTS = {
     "Topic": {
         "Healthy": "Serving Settled Progressing Stalled AllInSync Enabled Disabled "
-        "ReplicationFactorChanging Placeholders ReplicasBehind",
+        "ReplicationFactorChanging Placeholders ReplicasBehind AuditPassed DamageFound "
+        "ManifestContradicts NotAudited AuditOutdated",
         "Progressing": "Pending BrokersMissing Placing LeadersStarting PartitionsOffline "
         "ElectionWaits StorageFailed Deleting Adopting Rebuilding Disabling",
         "Suspended": "Paused",

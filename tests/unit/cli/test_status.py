@@ -125,11 +125,18 @@ def test_a_damaged_object_is_told_beside_a_topic_that_is_ready() -> None:
             "reason": "ObjectDamaged",
             "message": "k is bad",
         },
+        {
+            "type": "RemoteIntegrity",
+            "status": "False",
+            "reason": "DamageFound",
+            "message": "k is gone",
+        },
     ]
     view = TopicRows("orders", {"spec": {}, "status": {"conditions": conditions}}, ())
     cells = printed([], [view])
     assert ["orders", "True", "never", "-", "0", "served"] in cells
     assert ["", "", "", "", "", "TierIntegrity: k is bad"] in cells
+    assert ["", "", "", "", "", "RemoteIntegrity: k is gone"] in cells
 
 
 def many(count: int) -> list[TopicRows]:

@@ -52,6 +52,8 @@ OTHERWISE = {
     ("Topic", "Stalled"): "TidemarkObjectStalled",
     ("Topic", "Paused"): "",
     ("Topic", "Disabled"): "",
+    ("Topic", "NotAudited"): "",
+    ("Topic", "AuditOutdated"): "",
     ("Broker", "ReplicasFailed"): "TidemarkStorageFails",
     ("Broker", "RemoteStorageUnavailable"): "TidemarkTierUnavailable",
     ("Broker", "Drained"): "",
@@ -80,6 +82,7 @@ BY_CONDITION = {
     "FullyReplicated": ("TidemarkPartitionsUnderReplicated", "TidemarkPlaceholders"),
     "PodUpToDate": ("TidemarkPodNotUpToDate",),
     "RemoteStorageReady": ("TidemarkTierUnavailable",),
+    "RemoteIntegrity": ("TidemarkAuditFoundDamage",),
     "TierIntegrity": ("TidemarkTierDamaged",),
     "TierSwept": ("TidemarkTierOrphans",),
     "TieringSettled": ("TidemarkTierPartitionInError", "TidemarkTierCopiesFail"),
@@ -154,6 +157,7 @@ def test_commands_of_a_runbook_are_there(name: str) -> None:
             str(each.name or getattr(each.callback, "__name__", ""))
             for each in of.registered_commands
         }
+        | {str(each.name) for each in of.registered_groups}
         for program, of in (("tidemark", app), ("kubectl tidemark", plugin))
     }
     for command in commands:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from small_tier import SmallTier
 
+from tidemark.tier.audit_record import read_record, write_record
 from tidemark.tier.filesystem_config import FilesystemConfig
 from tidemark.tier.findings import Finding, FindingKind, of_line
 from tidemark.tier.queries import live_segments
@@ -21,9 +22,9 @@ VALUES = [b"value-%d" % number for number in range(9)]
 
 def audited(small: SmallTier, task_bytes: int = 1) -> AuditReport:
     topic = small.tier.reader.find_topic("t")
-    tasks, findings = plan(small.tier, topic, task_bytes)
+    planned = plan(small.tier, topic, task_bytes)
     storage = FilesystemConfig(small.path)
-    return AuditReport.of(topic, findings, [run_task(storage, task) for task in tasks])
+    return AuditReport.of(topic, planned, [run_task(storage, task) for task in planned.tasks])
 
 
 def kinds(findings: tuple[Finding, ...]) -> list[str]:
@@ -89,7 +90,7 @@ def _folder(tmp_path: Path) -> Path:
 
 def test_what_expires_while_it_is_read_is_no_finding(small_tier: SmallTier) -> None:
     expired, kept = small_tier.copy(VALUES), small_tier.copy(VALUES)
-    (task,), _ = plan(small_tier.tier, small_tier.tier.reader.find_topic("t"), 1 << 30)
+    (task,) = plan(small_tier.tier, small_tier.tier.reader.find_topic("t"), 1 << 30).tasks
     small_tier.expire_to(9)
     for entry in (expired, kept):
         data(small_tier, entry.log_key).unlink()
@@ -188,7 +189,27 @@ def test_prometheus_reads_every_kind_also_where_there_is_none(small_tier: SmallT
 
 def test_a_task_may_travel(small_tier: SmallTier) -> None:
     small_tier.copy(VALUES)
-    (task,), _ = plan(small_tier.tier, small_tier.tier.reader.find_topic("t"))
+    (task,) = plan(small_tier.tier, small_tier.tier.reader.find_topic("t")).tasks
     again = pickle.loads(pickle.dumps(task))
     assert isinstance(again, AuditTask)
     assert again == task
+
+
+def test_what_is_left_in_the_store_counts_all_and_names_the_worst(small_tier: SmallTier) -> None:
+    for _ in range(5):
+        small_tier.copy(VALUES)
+    first, second, third, fourth, _ = small_tier.entries
+    for entry in (first, third, fourth):
+        data(small_tier, entry.log_key).unlink()
+    flip(data(small_tier, second.log_key), 70)
+    outcome = audited(small_tier).outcome(at_ms=77, by="tidemark-1.2.3")
+    assert (outcome.at_ms, outcome.by, outcome.name) == (77, "tidemark-1.2.3", "t")
+    assert (outcome.manifests, outcome.segments) == (1, 5)
+    version = small_tier.loaded.head.version
+    assert outcome.versions == (version, version)
+    assert outcome.counts == {FindingKind.MISSING: 3, FindingKind.DAMAGED: 1}
+    assert [each.object for each in outcome.worst] == [
+        each.log_key for each in (first, third, fourth)
+    ]
+    write_record(small_tier.tier.store, [outcome], whole=True)
+    assert read_record(small_tier.tier.store).topics == {small_tier.topic_id: outcome}

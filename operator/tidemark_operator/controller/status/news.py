@@ -1,4 +1,5 @@
-"""What a person is told of a Topic beside its conditions: that it is offline, that it is back.
+"""What a person is told of a Topic beside its conditions: that it is offline, that it is back, that
+an audit of the tier has found damage.
 
 A condition says how things are; an Event, that they have changed, and when. It is told from one
 status that was written to the next, so that nothing is told twice, and nothing of a moment that no
@@ -7,6 +8,7 @@ status shows. A topic that is being made, or grows, was never away.
 
 from tidemark_operator.controller.events import Event, normal, warning
 from tidemark_operator.controller.model import Json, TopicInfo
+from tidemark_operator.controller.status.audited import REMOTE_INTEGRITY
 from tidemark_operator.controller.status.conditions import FALSE, READY, TRUE, find
 from tidemark_operator.controller.status.reasons import TIER
 
@@ -16,6 +18,14 @@ _OUTAGES = frozenset(
     {"PartitionsOffline", "ElectionWaits", "LastCopyMissing", "StorageFailed"}
     | {reason.name for reason in TIER}
 )
+
+
+def damage_news(topic: TopicInfo, status: Json) -> tuple[Event, ...]:
+    """What an audit found wrong, told when ``status`` says so first."""
+    old, new = find(topic.status, REMOTE_INTEGRITY) or {}, find(status, REMOTE_INTEGRITY) or {}
+    if new.get("status") != FALSE or old.get("status") == FALSE:
+        return ()
+    return (warning("Topic", topic.key, str(new["reason"]), str(new["message"])),)
 
 
 class Outages:

@@ -210,6 +210,40 @@ TOPIC = (
         "An object of the tier is not what was copied; its range is refused.",
         "Bring the object back (the message has its key), or give the records up.",
     ),
+    Reason(
+        "AuditPassed",
+        "RemoteIntegrity=True",
+        "The last audit of the tier has found nothing wrong with the topic.",
+        _NOTHING,
+    ),
+    Reason(
+        "DamageFound",
+        "RemoteIntegrity=False",
+        "The last audit of the tier has found objects of the topic that are gone, or are not what "
+        "was copied. It stays until another audit has looked.",
+        "Bring the objects back (the message has the worst; the audit lists all), or give their "
+        "records up; then run tidemark spark audit again.",
+    ),
+    Reason(
+        "ManifestContradicts",
+        "RemoteIntegrity=False",
+        "The last audit of the tier has found manifests that contradict themselves, or cannot be "
+        "read: offsets that no segment answers for, or two; epochs that go back.",
+        "Bring the partition's head and pages back from the bucket's versions, or report it; then "
+        "run tidemark spark audit again.",
+    ),
+    Reason(
+        "NotAudited",
+        "RemoteIntegrity=Unknown",
+        "No audit has looked at this topic in the tier, or its record cannot be read.",
+        "Run tidemark spark audit now and then, if that is wanted.",
+    ),
+    Reason(
+        "AuditOutdated",
+        "RemoteIntegrity=Unknown",
+        "The last audit found nothing, more than 45 days ago.",
+        "Run tidemark spark audit again.",
+    ),
 )
 
 #: What a leader reports of its tier: the reason of TieringSettled, and of Ready where it was

@@ -29,6 +29,7 @@ from tidemark_operator.controller.model import (
 from tidemark_operator.controller.placement_records import partitions_in_rows
 from tidemark_operator.controller.resizing import Resizing
 from tidemark_operator.controller.status.accepted import recorded
+from tidemark_operator.controller.status.audited import remote_integrity
 from tidemark_operator.controller.status.conditions import (
     TRUE,
     Condition,
@@ -237,7 +238,9 @@ def _conditions(
     if decision.deletion is not None or not counted.rows:
         return main
     settled = _settled(state, topic, decision, disablements)
-    return [*main, _replicated(counted, decision.resizing), *settled, *_integrity(state, topic)]
+    audited = remote_integrity(state, topic, decision.tiering_status, now_ms=now_ms)
+    damaged = _integrity(state, topic)
+    return [*main, _replicated(counted, decision.resizing), *settled, *damaged, *audited]
 
 
 def _main(

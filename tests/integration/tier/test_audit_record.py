@@ -1,0 +1,45 @@
+"""The record of audits in a real MinIO: conditional writes, and a read that is bounded."""
+
+import uuid
+
+import pytest
+
+from tests.integration.tier.test_s3 import config as config  # noqa: PLC0414 - a fixture
+from tidemark.tier.audit_record import (
+    BYTES_MAX,
+    AuditUnreadable,
+    TopicAudit,
+    read_record,
+    write_record,
+)
+from tidemark.tier.layout import AUDIT_KEY
+from tidemark.tier.open import open_store
+from tidemark.tier.s3_config import S3Config
+
+
+def audit(number: int) -> TopicAudit:
+    return TopicAudit(
+        topic_id=uuid.UUID(int=number),
+        name="flights",
+        at_ms=number,
+        by="tidemark-1.2.3",
+        manifests=1,
+        versions=(1, 1),
+        segments=1,
+        size_bytes=1,
+    )
+
+
+def test_audits_are_noted_one_beside_the_other_and_what_is_too_large_is_written_anew(
+    config: S3Config,
+) -> None:
+    store = open_store(config)
+    assert read_record(store).topics == {}
+    for number in (1, 2):
+        write_record(store, [audit(number)], whole=False)
+    assert {each.int for each in read_record(store).topics} == {1, 2}
+    store.put(AUDIT_KEY, bytes(BYTES_MAX + 1))
+    with pytest.raises(AuditUnreadable, match="more than"):
+        read_record(store)
+    write_record(store, [audit(3)], whole=False)
+    assert {each.int for each in read_record(store).topics} == {3}

@@ -1,0 +1,38 @@
+"""The command's part of an audit: what was found counts, whether or not it can be noted."""
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tidemark.tier.audit_record import TopicAudit, read_record
+from tidemark.tier.filesystem_config import FilesystemConfig
+from tidemark.tier.layout import AUDIT_KEY
+from tidemark.tier.open import open_tier
+from tidemark_cli.commands.audit import _record
+from tidemark_cli.commands.stores import OpenTier
+
+OUTCOME = TopicAudit(
+    topic_id=uuid.UUID(int=7),
+    name="flights",
+    at_ms=1,
+    by="tidemark-1.2.3",
+    manifests=1,
+    versions=(1, 1),
+    segments=1,
+    size_bytes=1,
+)
+
+
+def test_what_was_found_is_noted_where_the_store_lets_it_and_else_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = FilesystemConfig(tmp_path)
+    found = OpenTier(open_tier(config), config, "store", "cluster")
+    _record(found, [OUTCOME], whole=True)
+    assert read_record(found.tier.store).topics == {OUTCOME.topic_id: OUTCOME}
+    assert capsys.readouterr().err == ""
+    (tmp_path / AUDIT_KEY).unlink()
+    (tmp_path / AUDIT_KEY).mkdir()
+    _record(found, [OUTCOME], whole=True)
+    assert "the outcome is not noted in the store: " in capsys.readouterr().err

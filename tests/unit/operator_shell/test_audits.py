@@ -1,0 +1,164 @@
+"""What an audit found reaches the Topics that it concerns, by way of the store."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.operator_shell.shell_world import ShellWorld
+from tests.unit.operator_shell.test_exits import TIERING_SYSTEM, served
+from tidemark.tier.audit_record import TopicAudit, Worst, write_record
+from tidemark.tier.directory import DirectoryStore
+from tidemark.tier.findings import FindingKind
+from tidemark.tier.layout import AUDIT_KEY, segment_key
+from tidemark_operator.clock import wall_ms
+from tidemark_operator.controller.status.audited import VALID_MS
+from tidemark_operator.kube.kinds import TOPIC
+from tidemark_operator.reconcile.audits import AuditReader
+from tidemark_operator.reconcile.clusters import ClusterReconciler
+from tidemark_operator.reconcile.topics import TopicReconciler
+
+T = ShellWorld.key(TOPIC, "t")
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[ShellWorld]:
+    """A tiered topic that is served, and one that never was tiered."""
+    made = ShellWorld()
+    made.make_cluster(
+        {TIERING_SYSTEM: "true"}, remoteStorage={"filesystem": {"path": str(tmp_path)}}
+    )
+    made.make_broker(1)
+    async with made.term():
+        await made.start_broker(1)
+        await ClusterReconciler(made.services).reconcile(made.services.cluster_key)
+        made.make_topic(tiering={"enabled": True})
+        made.make_topic("plain")
+        assert await served(made)
+        assert await served(made, "plain")
+        yield made
+
+
+def audited(world: ShellWorld, kind: FindingKind | None = None, *, age_ms: int = 0) -> TopicAudit:
+    topic_id = world.services.state.topics["ns/t"].id
+    key = segment_key("t", topic_id, 0, 10, topic_id) + ".log"
+    return TopicAudit(
+        topic_id=topic_id,
+        name="t",
+        at_ms=wall_ms() - age_ms,
+        by="tidemark-1.2.3",
+        manifests=1,
+        versions=(4, 4),
+        segments=2,
+        size_bytes=5,
+        counts={} if kind is None else {kind: 3},
+        worst=() if kind is None else (Worst(kind, 0, key, 10, 19),),
+    )
+
+
+async def looked(world: ShellWorld) -> tuple[str, str, str]:
+    """The condition once the operator has looked, and has done what it was woken for."""
+    await AuditReader(world.services).look()
+    queue = world.services.queue
+    while queue.depth:
+        key = await queue.get()
+        assert key == T, "a Topic that it does not concern is left alone"
+        await TopicReconciler(world.services).reconcile(key)
+        queue.done(key)
+    return world.condition(TOPIC, "t", "RemoteIntegrity")
+
+
+async def drained(world: ShellWorld) -> None:
+    while world.services.queue.depth:
+        world.services.queue.done(await world.services.queue.get())
+
+
+async def test_a_topic_says_what_the_last_audit_found_until_another_has_looked(
+    world: ShellWorld, tmp_path: Path
+) -> None:
+    store = DirectoryStore(tmp_path)
+
+    async def after(audit: TopicAudit) -> tuple[str, str, str]:
+        write_record(store, [audit], whole=True)
+        return await looked(world)
+
+    await drained(world)
+    status, reason, message = await looked(world)
+    assert (status, reason) == ("Unknown", "NotAudited")
+    assert message.endswith("tidemark spark audit t")
+
+    status, reason, message = await after(audited(world, FindingKind.MISSING))
+    assert (status, reason) == ("False", "DamageFound")
+    for told in ("3 Missing", "partition 0, offsets 10 to 19, data/t-", "before offset 20"):
+        assert told in message
+    (event,) = [each for each in world.events.emitted if each.reason == "DamageFound"]
+    assert (event.key, event.message) == ("ns/t", message)
+
+    old = audited(world, FindingKind.DAMAGED, age_ms=2 * VALID_MS)
+    assert (await after(old))[:2] == ("False", "DamageFound"), "it does not heal with time"
+    assert (await after(audited(world, FindingKind.GAP)))[1] == "ManifestContradicts"
+    assert world.events.reasons.count("DamageFound") == 1, "told when it became False"
+
+    status, reason, message = await after(audited(world))
+    assert (status, reason) == ("True", "AuditPassed")
+    assert "2 segments (5 bytes) of 1 partition are what was copied" in message
+    assert (await after(audited(world, age_ms=VALID_MS + 1)))[:2] == ("Unknown", "AuditOutdated")
+    assert (await after(audited(world, FindingKind.LINEAGE)))[0] == "False"
+    assert world.condition(TOPIC, "t", "Ready")[:2] == ("True", "Serving")
+    assert not [
+        each
+        for each in world.status(TOPIC, "plain")["conditions"]
+        if each["type"] == "RemoteIntegrity"
+    ]
+
+
+async def test_the_same_is_written_once_and_the_store_is_asked_once_a_minute(
+    world: ShellWorld, tmp_path: Path
+) -> None:
+    await drained(world)
+    write_record(DirectoryStore(tmp_path), [audited(world)], whole=True)
+    await looked(world)
+    world.journal.clear()
+    reader = AuditReader(world.services)
+    await reader.look()
+    assert (world.services.queue.depth, world.journal) == (0, [])
+    (tmp_path / AUDIT_KEY).write_bytes(b"torn")
+    await reader.look()
+    assert world.services.state.cluster.audits is not None
+    assert world.services.state.cluster.audits.problem == ""
+
+
+async def test_a_record_that_is_torn_takes_no_finding_back_and_vouches_for_nothing(
+    world: ShellWorld, tmp_path: Path
+) -> None:
+    await drained(world)
+    store = DirectoryStore(tmp_path)
+    for kind, expected in (
+        (FindingKind.MISSING, ("False", "DamageFound")),
+        (None, ("Unknown", "NotAudited")),
+    ):
+        write_record(store, [audited(world, kind)], whole=True)
+        await looked(world)
+        (tmp_path / AUDIT_KEY).write_bytes(b'{"formatVersion":1,"topics":')
+        assert (await looked(world))[:2] == expected
+    assert "cannot be read (it is no record of an audit)" in (await looked(world))[2]
+
+
+async def test_a_store_that_does_not_answer_and_another_controller_leave_it_as_it_was(
+    world: ShellWorld, tmp_path: Path
+) -> None:
+    await drained(world)
+    write_record(DirectoryStore(tmp_path), [audited(world, FindingKind.DAMAGED)], whole=True)
+    before = await looked(world)
+    (tmp_path / AUDIT_KEY).unlink()
+    (tmp_path / AUDIT_KEY).mkdir()
+    assert await looked(world) == before
+    for store_is_there in (True, False):
+        if not store_is_there:
+            tmp_path.rename(tmp_path.with_name("elsewhere"))
+        async with world.term():
+            await ClusterReconciler(world.services).check_first()
+            assert world.services.state.cluster.audits is None
+            await TopicReconciler(world.services).reconcile(T)
+            assert world.condition(TOPIC, "t", "RemoteIntegrity") == before
+    assert world.events.reasons.count("DamageFound") == 1

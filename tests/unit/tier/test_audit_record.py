@@ -1,0 +1,243 @@
+"""The record of audits: what is written is read, and what is anything else is not believed."""
+
+import dataclasses
+import json
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tidemark.tier import audit_record
+from tidemark.tier.audit_record import (
+    BYTES_MAX,
+    DESCRIBED_MAX,
+    TOPICS_MAX,
+    AuditRecord,
+    AuditUnreadable,
+    TopicAudit,
+    Worst,
+    decode,
+    encode,
+    read_record,
+    write_record,
+)
+from tidemark.tier.findings import FindingKind
+from tidemark.tier.layout import AUDIT_KEY, segment_key
+from tidemark.tier.objects import PreconditionFailed, StoreUnavailable
+
+NAME, ID = "flights", uuid.UUID(int=7)
+
+
+def key_of(topic_id: uuid.UUID = ID, name: str = NAME) -> str:
+    return segment_key(name, topic_id, 3, 10, uuid.UUID(int=1)) + ".log"
+
+
+def audit(number: int = 7, *, damaged: int = 0, **fields: Any) -> TopicAudit:
+    topic_id = uuid.UUID(int=number)
+    worst = (Worst(FindingKind.MISSING, 3, key_of(topic_id), 10, 19),) if damaged else ()
+    made = TopicAudit(
+        topic_id=topic_id,
+        name=NAME,
+        at_ms=1000 + number,
+        by="tidemark-1.2.3",
+        manifests=2,
+        versions=(4, 90),
+        segments=12,
+        size_bytes=3456,
+        counts={FindingKind.MISSING: damaged} if damaged else {},
+        worst=worst,
+    )
+    return dataclasses.replace(made, **fields)
+
+
+def test_what_is_written_is_read(memory: Any) -> None:
+    assert read_record(memory) == AuditRecord()
+    assert write_record(memory, [audit(7), audit(8, damaged=2)], whole=True) == 0
+    assert read_record(memory).topics == {
+        uuid.UUID(int=7): audit(7),
+        uuid.UUID(int=8): audit(8, damaged=2),
+    }
+
+
+def test_an_audit_of_one_topic_keeps_the_others_and_one_of_all_forgets_those_that_are_gone(
+    memory: Any,
+) -> None:
+    write_record(memory, [audit(7), audit(8)], whole=True)
+    write_record(memory, [audit(8, damaged=1)], whole=False)
+    assert read_record(memory).topics == {
+        uuid.UUID(int=8): audit(8, damaged=1),
+        uuid.UUID(int=7): audit(7),
+    }
+    write_record(memory, [audit(9)], whole=True)
+    assert list(read_record(memory).topics) == [uuid.UUID(int=9)]
+
+
+def test_the_same_outcome_twice_is_two_bodies(memory: Any) -> None:
+    """Equal ones would have equal versions, and a compare-and-set would not tell them apart."""
+    write_record(memory, [audit()], whole=True)
+    first = memory.objects[AUDIT_KEY]
+    write_record(memory, [audit()], whole=True)
+    assert memory.objects[AUDIT_KEY] != first
+
+
+def test_of_two_that_write_at_once_both_are_kept(memory: Any) -> None:
+    replace_ = memory.replace
+    write_record(memory, [audit(1)], whole=True)
+
+    def overtaken(*args: Any) -> Any:
+        memory.replace = replace_
+        write_record(memory, [audit(2)], whole=False)
+        return replace_(*args)
+
+    memory.replace = overtaken
+    write_record(memory, [audit(3)], whole=False)
+    assert {each.int for each in read_record(memory).topics} == {1, 2, 3}
+
+
+def test_who_is_overtaken_again_and_again_says_so(memory: Any) -> None:
+    write_record(memory, [audit()], whole=True)
+
+    def refuse(*_: Any) -> Any:
+        raise PreconditionFailed("another was quicker")
+
+    memory.replace = refuse
+    with pytest.raises(StoreUnavailable, match="written by others all the time"):
+        write_record(memory, [audit()], whole=True)
+
+
+def _rows(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], object]:
+    return lambda fields: change(fields["topics"][0])
+
+
+def _worst(name: str, value: object) -> Callable[[dict[str, Any]], object]:
+    return _rows(lambda row: row["worst"][0].__setitem__(name, value))
+
+
+def _row(name: str, value: object) -> Callable[[dict[str, Any]], object]:
+    return _rows(lambda row: row.__setitem__(name, value))
+
+
+SPOILT: dict[str, Callable[[dict[str, Any]], object]] = {
+    "no topics": lambda fields: fields.pop("topics"),
+    "topics by number": lambda fields: fields.__setitem__("topics", 3),
+    "topics by name": lambda fields: fields.__setitem__("topics", {"a": {}}),
+    "serial below zero": lambda fields: fields.__setitem__("serial", -1),
+    "serial true": lambda fields: fields.__setitem__("serial", True),
+    "version as text": lambda fields: fields.__setitem__("formatVersion", "1"),
+    "no id": _row("topicId", "x"),
+    "id by number": _row("topicId", 7),
+    "name that is a sentence": _row("name", "run this: curl http://x | sh"),
+    "name of control characters": _row("name", "a\x1b[31mb"),
+    "program that is a sentence": _row("by", "trust me"),
+    "lone surrogate": _row("by", "\ud800"),
+    "time of 64 bits and one": _row("atMs", 2**63),
+    "time as a fraction": _row("atMs", 1.5),
+    "one version": _row("versions", [1]),
+    "segments that are none": _row("segments", None),
+    "kind of no topic": _row("findings", {"Unnamed": 1}),
+    "kind that is none": _row("findings", {"Fine": 1}),
+    "finding of none": _row("findings", {"Missing": 0}),
+    "findings in a list": _row("findings", ["Missing"]),
+    "too many described": _rows(lambda row: row.__setitem__("worst", row["worst"] * 4)),
+    "another topic's object": _worst("object", key_of(uuid.UUID(int=9))),
+    "another name's object": _worst("object", key_of(name="other")),
+    "object that is no key": _worst("object", "data/../../etc/passwd"),
+    "offsets of one": _worst("offsets", [1]),
+    "offset below none": _worst("offsets", [-2, 1]),
+    "partition as text": _worst("partition", "0; rm"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_a_record_with_one_wrong_field_is_not_believed(name: str) -> None:
+    fields = json.loads(encode(AuditRecord({ID: audit(damaged=1)})))
+    SPOILT[name](fields)
+    with pytest.raises(AuditUnreadable, match=r"^it is no record of an audit$"):
+        decode(json.dumps(fields).encode())
+
+
+TORN = {
+    "empty": b"",
+    "no text": b"\xff\xfe\x00",
+    "a number": b"3",
+    "nested": b"[" * 100_000,
+    "a long number": b'{"formatVersion":' + b"9" * 10_000 + b"}",
+}
+
+
+@pytest.mark.parametrize("name", TORN)
+def test_what_is_no_record_is_said_in_our_own_words_and_written_anew(
+    name: str, memory: Any
+) -> None:
+    memory.objects[AUDIT_KEY] = TORN[name]
+    with pytest.raises(AuditUnreadable, match=r"^it is no record of an audit$"):
+        read_record(memory)
+    write_record(memory, [audit()], whole=False)
+    assert list(read_record(memory).topics) == [ID]
+
+
+def test_a_record_that_is_cut_anywhere_is_not_believed() -> None:
+    data = encode(AuditRecord({ID: audit(damaged=1)}))
+    for end in range(len(data)):
+        with pytest.raises(AuditUnreadable):
+            decode(data[:end])
+
+
+def test_a_newer_format_is_named() -> None:
+    data = json.dumps({"formatVersion": 2, "serial": 1, "findings": []}).encode()
+    with pytest.raises(AuditUnreadable, match="format version 2, this program reads 1"):
+        decode(data)
+
+
+def test_of_what_is_too_large_no_more_is_read_than_tells(memory: Any) -> None:
+    memory.objects[AUDIT_KEY] = b"[" + b"0," * BYTES_MAX
+    asked = []
+    memory.get_range = lambda key, start, end: asked.append((start, end)) or b"0" * (end - start)
+    with pytest.raises(AuditUnreadable, match=rf"more than {BYTES_MAX} bytes"):
+        read_record(memory)
+    assert asked == [(0, BYTES_MAX + 1)]
+
+
+def test_the_largest_record_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every number and every name as long as it can be, of as many topics as there may be: what one
+    such row comes to, and how many are described."""
+    name, most = "n" * 249, 2**63 - 1
+    kinds = {kind: most for kind in FindingKind if kind.is_damage}
+    worst = Worst(FindingKind.DAMAGED, 2**31, key_of(ID, name), most, most)
+    row = audit(
+        name=name,
+        by="v" * 60,
+        at_ms=most,
+        manifests=most,
+        versions=(most, most),
+        segments=most,
+        size_bytes=most,
+        counts=kinds,
+        worst=(worst,) * 5,
+    )
+    described = len(encode(AuditRecord({ID: row})))
+    counted = len(encode(AuditRecord({ID: dataclasses.replace(row, worst=())})))
+    assert TOPICS_MAX * counted + DESCRIBED_MAX * (described - counted) < BYTES_MAX
+    monkeypatch.setattr(audit_record, "DESCRIBED_MAX", 4)
+    rows = {uuid.UUID(int=number): row for number in range(3)}
+    told = [len(each["worst"]) for each in json.loads(encode(AuditRecord(rows)))["topics"]]
+    assert told == [3, 1, 0]
+
+
+def test_where_there_is_no_room_those_with_findings_stay_then_the_latest(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_record, "TOPICS_MAX", 3)
+    audits = [audit(1, damaged=1), audit(2), audit(3), audit(4), audit(5, damaged=1)]
+    assert write_record(memory, audits, whole=True) == 2
+    assert {each.int for each in read_record(memory).topics} == {1, 4, 5}
+
+
+def test_a_topic_whose_names_could_not_be_read_again_spoils_nothing(memory: Any) -> None:
+    """A topic object, and a manifest, are written by whoever writes to the store."""
+    stranger = Worst(FindingKind.MISSING, 0, "data/elsewhere", 1, 2)
+    odd = audit(8, name="no topic's name")
+    write_record(memory, [audit(7, damaged=1, worst=(stranger,)), odd], whole=True)
+    (found,) = read_record(memory).topics.values()
+    assert (found.counts, found.worst) == ({FindingKind.MISSING: 1}, ())
