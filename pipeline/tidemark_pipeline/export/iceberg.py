@@ -32,6 +32,8 @@ _BRANCH = "tidemark_job_"
 #: Others (a compaction) may commit meanwhile; then the batch is written again.
 _ATTEMPTS = 5
 _JAVA_ERRORS = (Py4JJavaError, PySparkException)
+#: Iceberg's exception where a table was changed between reading and writing it.
+_CONFLICT = "CommitFailedException"
 #: Each commit leaves a file of metadata; so many are kept.
 _METADATA_FILES = 100
 
@@ -88,6 +90,8 @@ class IcebergTable:
             self._table.refresh()
             mine = begin(self._found(), topic, topic_id, self._job)
             base = self._begin_branch()
+            if base is None:
+                continue
             append = self._table.newFastAppend().toBranch(self._branch)
             for key, value in mine.to_properties().items():
                 append = append.set(key, value)
@@ -105,7 +109,14 @@ class IcebergTable:
             self._table.refresh()
             check_ours(self._mine, self._found())
             base = self._begin_branch()
-            self.write(frame, exported)
+            if base is None:
+                continue
+            try:
+                self.write(frame, exported)
+            except _JAVA_ERRORS:
+                self._table.refresh()
+                check_ours(self._mine, self._found())  # whoever took over has removed the branch
+                raise
             if self.publish(base, exported):
                 return self._written()
         raise self._contended()
@@ -170,42 +181,59 @@ class IcebergTable:
             )
         return None
 
-    def _begin_branch(self) -> int:
-        """The branch is where ``main`` is; the id of that snapshot."""
+    def _begin_branch(self) -> int | None:
+        """The branch is where ``main`` is; the id of that snapshot, None where the table was
+        changed meanwhile."""
         base: int = self._table.currentSnapshot().snapshotId()
         head = self._table.snapshot(self._branch)
-        if head is None:
-            self._table.manageSnapshots().createBranch(self._branch, base).commit()
-        elif head.snapshotId() != base:
-            self._table.manageSnapshots().replaceBranch(self._branch, base).commit()
-        self._table.refresh()
+        if head is not None and head.snapshotId() == base:
+            return base
+        changes = self._table.manageSnapshots()
+        try:
+            if head is None:
+                changes.createBranch(self._branch, base).commit()
+            else:
+                changes.replaceBranch(self._branch, base).commit()
+        except _JAVA_ERRORS as error:
+            if _CONFLICT not in str(error):
+                raise
+            return None
         return base
 
     def _publish(self, base: int, exported: Exported, left: tuple[str, ...]) -> bool:
-        self._table.refresh()
-        head = self._table.snapshot(self._branch)
-        # A branch that another job has removed is made again by an append, where main is then.
-        if head is None or head.parentId() != base:
-            return False
-        try:
-            changes = self._table.manageSnapshots().fastForwardBranch(_MAIN, self._branch)
-            if self._table.snapshot(TAG) is None:
-                changes = changes.createTag(TAG, head.snapshotId())
-            else:
-                changes = changes.replaceTag(TAG, head.snapshotId())
-            for name in left:
-                changes = changes.removeBranch(name)
-            changes.commit()
-        except _JAVA_ERRORS:
-            # Refused, or nobody knows: the table does.
+        failed: Exception | None = None
+        for _ in range(_ATTEMPTS):
             self._table.refresh()
-            if self._found() != exported:
-                if self._table.currentSnapshot().snapshotId() == base:
-                    raise
+            head = self._table.snapshot(self._branch)
+            # A branch that another job has removed is made again by an append, where main is then.
+            if head is None or head.parentId() != base:
                 return False
+            if self._table.currentSnapshot().snapshotId() != base:
+                # By others; or by a commit of ours of which nobody knew whether it was one.
+                if self._found() != exported:
+                    return False
+                break
+            try:
+                self._fast_forward(head.snapshotId(), left)
+            except _JAVA_ERRORS as error:
+                failed = error
+            else:
+                break
+        else:
+            raise self._contended() from failed
         self._mine = exported
         self._table.refresh()
         return True
+
+    def _fast_forward(self, head: int, left: tuple[str, ...]) -> None:
+        changes = self._table.manageSnapshots().fastForwardBranch(_MAIN, self._branch)
+        if self._table.snapshot(TAG) is None:
+            changes = changes.createTag(TAG, head)
+        else:
+            changes = changes.replaceTag(TAG, head)
+        for name in left:
+            changes = changes.removeBranch(name)
+        changes.commit()
 
     def _left_branches(self) -> tuple[str, ...]:
         names = [str(name) for name in self._table.refs()]
