@@ -10,7 +10,7 @@ SPARK  := $(VENV)/.spark
 ALL    := $(VENV)/.all
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo up spark test retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-scale bench-install \
+.PHONY: demo up spark test retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install \
   simulate fuzz histories export-kills release sbom pins crds argocd pages docs conformance compatibility
 .DEFAULT_GOAL := demo
 
@@ -139,6 +139,10 @@ bench-operator: $(ALL)
 # LIVES: how many Topics are made and deleted (10000), while the operator's memory is watched.
 bench-lives: $(ALL)
 	@$(BIN)/python -W ignore -m tests.benchmarks.lives $(if $(LIVES),--lives $(LIVES))
+
+# Rows of a CPU-second on Spark, beside its own Kafka source. ONLY='100 bytes, lz4': some of the loads; MEGABYTES: of each (200).
+bench-pipeline: $(ALL) $(SPARK)
+	@$(BIN)/python -m tests.benchmarks.pipeline $(if $(ONLY),--only '$(ONLY)') $(if $(MEGABYTES),--megabytes $(MEGABYTES))
 
 bench-scale: $(ALL)
 	@$(BIN)/python -W ignore -m tests.benchmarks.scale

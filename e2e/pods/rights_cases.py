@@ -220,6 +220,11 @@ CASES = (
         healed=_and(_says(BROKER, "Stalled", "Progressing"), _pods_up_to_date, _ready(CLUSTER)),
     ),
     Case(
+        *("", "persistentvolumeclaims", "list", _new_term),
+        noticed=_says(BROKER, "PodUpToDate", "VolumeRefused"),
+        healed=_pods_up_to_date,
+    ),
+    Case(
         *("policy", "poddisruptionbudgets", "patch", _new_term),
         noticed=_says(CLUSTER, "Stalled", "BrokersRefused"),
         healed=_says(CLUSTER, "Stalled", "Progressing"),

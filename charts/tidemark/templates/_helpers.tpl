@@ -1,5 +1,7 @@
+{{- /* At most 52 characters: one label of the pods is the name of their StatefulSet with a hash behind it.
+       A Service's name has no dots. */}}
 {{- define "tidemark.operator" -}}
-{{ .Release.Name | trunc 50 | trimSuffix "-" }}-operator
+{{ .Release.Name | replace "." "-" | trunc 43 | trimSuffix "-" }}-operator
 {{- end }}
 
 {{- define "tidemark.account" -}}

@@ -8,6 +8,7 @@ import typer
 from tidemark_cli.commands.audit import audit
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
 from tidemark_cli.commands.export import export
+from tidemark_cli.commands.report import report
 from tidemark_cli.local.tier import read_options
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
@@ -16,6 +17,7 @@ from tidemark_pipeline.java import JavaMissing, find_java
 app = typer.Typer(help="Run a job of the pipeline on Spark (needs Java 17 or newer).")
 app.command()(audit)
 app.command()(export)
+app.command()(report)
 
 
 @app.command()

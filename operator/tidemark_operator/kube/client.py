@@ -60,14 +60,20 @@ class KubeApi:
         return await self._call("GET", kind.path(namespace, name))
 
     async def list_all(
-        self, kind: Kind, namespace: str, *, label_selector: str = "", name: str = ""
+        self,
+        kind: Kind,
+        namespace: str,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        name: str = "",
     ) -> Listed:
         """Every object of the kind in the namespace as of one moment; with ``name`` the one that
         has it, for whoever may list and not get."""
         whole = Listed(resource_version=0)
         selectors = {
             "labelSelector": label_selector,
-            "fieldSelector": name and f"metadata.name={name}",
+            "fieldSelector": f"metadata.name={name}" if name else field_selector,
         }
         async for page in self.pages(kind, namespace, selectors=selectors):
             whole.extend(page)

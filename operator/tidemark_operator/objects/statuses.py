@@ -2,6 +2,7 @@
 minute."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from tidemark_operator.controller.status import Pacer
 from tidemark_operator.kube.kinds import Json, Key, Kind
@@ -14,6 +15,7 @@ class StatusWriter:
     def __init__(self, client: ObjectClient) -> None:
         self._client = client
         self._pacer = Pacer()
+        self._said: dict[Key, object] = {}
 
     async def write(self, kind: Kind, key: Key, status: Mapping[str, object]) -> Json:
         """Write it now; the object as it then is."""
@@ -34,6 +36,26 @@ class StatusWriter:
         await self.write(kind, key, status)
         return True
 
+    async def write_once(
+        self,
+        kind: Kind,
+        key: Key,
+        former: Mapping[str, object],
+        status: Mapping[str, object],
+        *,
+        uid: str,
+        now_ms: int,
+    ) -> None:
+        """The same of what another operator may look after, whose word is the last one: two that
+        contradict each other would write without end. What is said is said again only when it is
+        something else."""
+        conditions: Any = status["conditions"]
+        said = [uid, *({**each, "lastTransitionTime": None} for each in conditions)]
+        if self._said.get(key) != said:
+            await self.write_if_due(kind, key, former, status, now_ms=now_ms)
+            self._said[key] = said
+
     def forget(self, key: Key) -> None:
         """The object is gone."""
+        self._said.pop(key, None)
         self._pacer.forget(str(key))

@@ -125,7 +125,7 @@ def _spec(
     spec: Json = {"type": str(external.type), "selector": dict(selector), "ports": [port]}
     if external.load_balancer_class is not None:
         spec["loadBalancerClass"] = external.load_balancer_class
-    if external.load_balancer_source_ranges is not None:
+    if external.load_balancer_source_ranges:
         spec["loadBalancerSourceRanges"] = list(external.load_balancer_source_ranges)
     return spec
 
@@ -184,10 +184,10 @@ def owners(services: Iterable[Json]) -> frozenset[str]:
 
 def is_as_wanted(live: Json, manifest: Json) -> bool:
     """Whether a Service need not be written: it was applied like this, and nobody has changed it
-    since."""
-    return _covers(live["metadata"], manifest["metadata"]) and _covers(
-        live["spec"], manifest["spec"]
-    )
+    since. One more label in a selector has it lead to nobody."""
+    meta, spec = manifest["metadata"], manifest["spec"]
+    is_aimed = live["spec"].get("selector") == spec["selector"]
+    return is_aimed and _covers(live["metadata"], meta) and _covers(live["spec"], spec)
 
 
 def _covers(live: object, wanted: object) -> bool:

@@ -2,6 +2,7 @@
 ready."""
 
 from tidemark_operator.pods.identity import MANAGER, Json
+from tidemark_operator.resources.names import BROKER_LABEL
 
 _OF_THE_POD = ("template", "updateStrategy")
 _CONTENT = frozenset({"f:spec", "f:data", "f:binaryData"})
@@ -25,7 +26,7 @@ def replaces_pod(live: Json, wanted: Json) -> bool:
 
 
 def is_ours(live: Json, wanted: Json) -> bool:
-    """Whether a StatefulSet was made for this Broker: by its owner, or, where the Broker was made
+    """Whether an object was made for this Broker: by its owner, or, where the Broker was made
     again, by its labels. Either may have been taken off by hand."""
     owners, labels = (live["metadata"].get(part) or () for part in ("ownerReferences", "labels"))
     meta = wanted["metadata"]
@@ -33,6 +34,19 @@ def is_ours(live: Json, wanted: Json) -> bool:
     return not uids.isdisjoint(each["uid"] for each in owners) or all(
         name in labels and labels[name] == value for name, value in meta["labels"].items()
     )
+
+
+def is_ours_of_cluster(live: Json, wanted: Json) -> bool:
+    """The same of what all brokers of a Cluster have in common, and none has for itself."""
+    labels = live["metadata"].get("labels") or {}
+    return is_ours(live, wanted) and BROKER_LABEL not in labels
+
+
+def whose(live: Json) -> str:
+    """To whom an object belongs that is not ours, as far as it says."""
+    owners = live["metadata"].get("ownerReferences") or ()
+    named = [f"{each.get('kind')} {each.get('name')}" for each in owners]
+    return ", ".join(named or other_managers(live)) or "somebody else"
 
 
 def other_managers(live: Json) -> list[str]:

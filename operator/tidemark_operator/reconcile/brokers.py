@@ -80,7 +80,7 @@ class BrokerReconciler:
             return 0.0
         text = f"nodeId {other.node_id} belongs to Broker {other.key}: delete one of the two"
         conditions = summary(ready=False, reason="NodeIdTaken", message=text, stalled=True)
-        await write_conditions(self._services, BROKER, key, body, conditions)
+        await write_conditions(self._services, BROKER, key, body, conditions, once=False)
         return LOOK_AGAIN_S
 
     async def _remove(self, key: Key, body: Json, broker: BrokerInfo) -> float | None:

@@ -26,9 +26,16 @@ async def elsewhere(services: Services, kind: Kind, key: Key, body: Json) -> flo
 
 
 async def write_conditions(
-    services: Services, kind: Kind, key: Key, body: Json, conditions: list[Condition]
+    services: Services,
+    kind: Kind,
+    key: Key,
+    body: Json,
+    conditions: list[Condition],
+    *,
+    once: bool = True,
 ) -> None:
-    """Write a status that consists of conditions, if it differs from the present one."""
+    """Write a status that consists of conditions, if it differs from the present one; ``once``:
+    another operator may say something else."""
     now_ms = wall_ms()
     former: Json = body.get("status") or {}
     generation = int(body["metadata"]["generation"])
@@ -37,4 +44,8 @@ async def write_conditions(
         "observedGeneration": generation,
         "conditions": render(conditions, former, generation=generation, now_ms=now_ms),
     }
-    await services.statuses.write_if_due(kind, key, former, status, now_ms=now_ms)
+    if once:
+        uid = str(body["metadata"]["uid"])
+        await services.statuses.write_once(kind, key, former, status, uid=uid, now_ms=now_ms)
+    else:
+        await services.statuses.write_if_due(kind, key, former, status, now_ms=now_ms)

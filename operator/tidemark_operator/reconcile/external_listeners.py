@@ -19,7 +19,7 @@ from tidemark_operator.kube.kinds import NODE, SERVICE, Json, Key, key_of
 from tidemark_operator.pods import external_services
 from tidemark_operator.pods.external_services import Wanted
 from tidemark_operator.pods.identity import MANAGER, identity_of
-from tidemark_operator.pods.rollout import other_managers
+from tidemark_operator.pods.rollout import is_ours, whose
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.broker import parse_broker
 
@@ -54,6 +54,8 @@ class ExternalServices:
         self._services = services
         self._clock = clock
         self._looked: dict[Key, _Looked] = {}
+        #: Those that were given some in this term, or may have been.
+        self._given: set[Key] = set()
         self._nodes_at_s = -math.inf
         self._owners_then: frozenset[str] | None = None
         self._turn = asyncio.Lock()
@@ -87,6 +89,7 @@ class ExternalServices:
     def forget(self, key: Key) -> None:
         """The object is gone, and its Services with it."""
         self._looked.pop(key, None)
+        self._given.discard(key)
 
     # ------------------------------------------------------------ of the Cluster
 
@@ -110,7 +113,9 @@ class ExternalServices:
         """Where they lead from, and when to look again; without a call where that is known."""
         key, uid, now_s = key_of(body), str(body["metadata"]["uid"]), self._clock()
         looked = self._looked.get(key)
-        if looked is None and not wanted and uid not in await self._owners(key.namespace):
+        if wanted:
+            self._given.add(key)
+        elif looked is None and not await self._may_have(key, uid):
             return {}, None  # there never were any
         if looked is not None and before is not None and looked.wanted == wanted:
             if not wanted:
@@ -125,6 +130,10 @@ class ExternalServices:
         pause_s = LOOK_AGAIN_S if problems else CHECK_S
         self._looked[key] = _Looked(wanted, now_s + pause_s)
         return found, pause_s if wanted else None
+
+    async def _may_have(self, key: Key, uid: str) -> bool:
+        """Whether there may be some: of this term's making, or of a former one's."""
+        return key in self._given or uid in await self._owners(key.namespace)
 
     async def _owners(self, namespace: str) -> frozenset[str]:
         """The uids of those that had such Services when the term began, by one list for all: a
@@ -160,26 +169,19 @@ class ExternalServices:
         if live is not None and ours and external_services.is_as_wanted(live, wanted.manifest):
             return external_services.way_in(wanted, live)
         if not ours:
-            seen = await self._apply(wanted.manifest, force=False, dry_run=True)
-            others = other_managers(seen)
-            if others:
+            found = await self._services.named(SERVICE, wanted.name)
+            if found is not None and not is_ours(found, wanted.manifest):
                 text = (
-                    f"Service {wanted.name} belongs to {', '.join(others)}: remove it, or name "
-                    "Broker or listener otherwise"
+                    f"Service {wanted.name} belongs to {whose(found)}: remove it, or name Broker "
+                    "or listener otherwise"
                 )
                 return WayIn(problem=text, refused=True)
-        return external_services.way_in(wanted, await self._apply(wanted.manifest, force=ours))
+        return external_services.way_in(wanted, await self._apply(wanted.manifest))
 
-    async def _apply(self, manifest: Json, *, force: bool, dry_run: bool = False) -> Json:
+    async def _apply(self, manifest: Json) -> Json:
         meta = manifest["metadata"]
         return await self._services.client.api.apply(
-            SERVICE,
-            meta["namespace"],
-            meta["name"],
-            manifest,
-            manager=MANAGER,
-            force=force,
-            dry_run=dry_run,
+            SERVICE, meta["namespace"], meta["name"], manifest, manager=MANAGER, force=True
         )
 
     async def _delete(self, namespace: str, live: Json) -> None:

@@ -23,6 +23,7 @@ from tidemark_operator.pods.external_services import bootstrap_services
 from tidemark_operator.pods.identity import MANAGER
 from tidemark_operator.pods.made_brokers import broker_manifest, is_as_wanted, is_made
 from tidemark_operator.pods.manifests import ClusterObjects, cluster_objects
+from tidemark_operator.pods.rollout import is_ours_of_cluster, whose
 from tidemark_operator.reconcile.external_listeners import ExternalServices
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.broker import Broker, parse_broker
@@ -141,10 +142,24 @@ class MadeBrokers:
         if wanted == self._common and now_s < self._common_until_s:
             return True
         self._common = None
-        service = await self._apply(SERVICE, wanted.bootstrap)
+        service = await self._bootstrap(wanted.bootstrap)
         if await self._apply(DISRUPTION_BUDGET, wanted.budget) is not None and service is not None:
             self._common, self._common_until_s = wanted, now_s + CHECK_S
         return True
+
+    async def _bootstrap(self, wanted: Json) -> Json | None:
+        """The Service to begin with; what somebody has changed in ours is set back. None: it is
+        somebody else's, or refused, and is told."""
+        name = wanted["metadata"]["name"]
+        try:
+            live = await self._services.named(SERVICE, name)
+        except REFUSALS as error:
+            self._refused.append(f"Service {name}: {error.said}")
+            return None
+        if live is not None and not is_ours_of_cluster(live, wanted):
+            self._refused.append(f"Service {name} belongs to {whose(live)}: remove it")
+            return None
+        return await self._apply(SERVICE, wanted, force=live is not None)
 
     async def _keep_external(self, body: Json) -> float | None:
         """The Services by which clients from outside begin; when to look again."""

@@ -23,7 +23,6 @@ from tidemark_operator.kube.kinds import (
     CONFIG_MAP,
     SERVICE,
     STATEFUL_SET,
-    VOLUME_CLAIM,
     Json,
     Kind,
     key_of,
@@ -31,8 +30,15 @@ from tidemark_operator.kube.kinds import (
 from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.pods.identity import MANAGER, identity_of
 from tidemark_operator.pods.manifests import BrokerObjects, broker_objects
-from tidemark_operator.pods.rollout import is_complete, is_ours, other_managers, replaces_pod
+from tidemark_operator.pods.rollout import (
+    is_complete,
+    is_ours,
+    other_managers,
+    replaces_pod,
+    whose,
+)
 from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.volumes import VolumeKeeper
 from tidemark_operator.resources.broker import Broker, parse_broker
 
 #: While a pod is being made, or waits for its turn.
@@ -64,6 +70,7 @@ class PodKeeper:
     def __init__(self, services: Services, clock: Callable[[], float] = time.monotonic) -> None:
         self._services = services
         self._clock = clock
+        self._volumes = VolumeKeeper(services)
         self._turn = asyncio.Lock()
         self._looked: dict[str, _Looked] = {}
         #: Of brokers whose pods were replaced, the broker epoch until then: one that has it still
@@ -134,30 +141,29 @@ class PodKeeper:
                 return dataclasses.replace(last, restarting=not is_complete(live))
         self._looked.pop(name, None)
         found = await self._applied(broker, wanted)
-        pause_s = REFUSED_S if found.volume else CHECK_S
+        pause_s = REFUSED_S if found.volume or found.no_volume else CHECK_S
         self._looked[name] = _Looked(wanted, self._clock() + pause_s)
         return found
 
     async def _applied(self, broker: Broker, wanted: BrokerObjects) -> PodState:
-        name, volume = f"{broker.metadata.name}-0", ""
+        seen = PodState(name=f"{broker.metadata.name}-0")
         try:
-            await self._apply(VOLUME_CLAIM, wanted.claim, force=True)
-        except REFUSALS as error:  # the pod goes on with the volume that it has
-            volume = f"claim {wanted.claim['metadata']['name']}: {error.said}"
-        try:
-            return await self._pod(broker, wanted, PodState(name=name, volume=volume))
+            live = await self._services.named(STATEFUL_SET, broker.metadata.name)
+            # What was there under these names, and is not ours, is not taken over.
+            theirs = await self._theirs(live, wanted)
+            if theirs:
+                return dataclasses.replace(seen, refused=theirs)
+            seen = await self._volumes.keep(wanted.claim, seen)
+            return await self._pod(broker, wanted, live, seen)
         except REFUSALS as error:
-            return PodState(name=name, volume=volume, refused=error.said)
+            return dataclasses.replace(seen, refused=error.said)
 
-    async def _pod(self, broker: Broker, wanted: BrokerObjects, seen: PodState) -> PodState:
+    async def _pod(
+        self, broker: Broker, wanted: BrokerObjects, live: Json | None, seen: PodState
+    ) -> PodState:
         services, name, node_id = self._services, broker.metadata.name, broker.spec.node_id
-        live = await self._stateful_set(name)
-        # What was there under these names, and is not ours, is not taken over.
-        theirs = await self._theirs(live, wanted)
-        if theirs:
-            return dataclasses.replace(seen, refused=theirs)
         ours = live is not None
-        await self._apply(SERVICE, wanted.service, force=ours)
+        await self._apply(SERVICE, wanted.service, force=True)
         changes = False
         if live is not None:
             new = await self._apply(STATEFUL_SET, wanted.stateful_set, force=True, dry_run=True)
@@ -194,12 +200,17 @@ class PodKeeper:
             if is_ours(live, wanted.stateful_set):
                 return ""
             return f"StatefulSet {live['metadata']['name']} was not made for it: {_RENAME}"
-        for kind, body in ((SERVICE, wanted.service), (CONFIG_MAP, wanted.config_map)):
-            others = other_managers(await self._apply(kind, body, force=False, dry_run=True))
-            if others:
-                name = body["metadata"]["name"]
-                return f"{kind.kind} {name} belongs to {', '.join(others)}: {_RENAME}"
-        return ""
+        foreign = await self._volumes.foreign(wanted.claim)
+        if foreign:
+            return foreign
+        name = wanted.service["metadata"]["name"]
+        service = await self._services.named(SERVICE, name)
+        if service is not None and not is_ours(service, wanted.service):
+            return f"Service {name} belongs to {whose(service)}: {_RENAME}"
+        others = other_managers(
+            await self._apply(CONFIG_MAP, wanted.config_map, force=False, dry_run=True)
+        )
+        return f"ConfigMap {name} belongs to {', '.join(others)}: {_RENAME}" if others else ""
 
     def _hold(self, node_id: int, starting: Iterable[int]) -> Hold | None:
         """``starting``: other brokers whose pods are on their way. A new operator has yet to hear
@@ -245,13 +256,6 @@ class PodKeeper:
             for body in services.objects.of_kind(BROKER)
             if body["spec"].get("pod") and cluster_of(body) == name
         }
-
-    async def _stateful_set(self, name: str) -> Json | None:
-        services = self._services
-        found = await services.client.api.list_all(
-            STATEFUL_SET, services.cluster_key.namespace, name=name
-        )
-        return found[0] if found else None
 
     async def _list(self) -> None:
         services = self._services

@@ -29,7 +29,10 @@ async def write_broker(services: Services, drafted: BrokerInfo) -> bool:
         held = services.objects.get(key)
         if held is None:
             return False
-        fresh = _with_status(drafted, _known(held))
+        stored = _known(held)
+        if stored.broker_epoch > drafted.broker_epoch:
+            return False  # a later one stands there
+        fresh = _with_status(drafted, stored)
         told = dataclasses.replace(fresh, generation=_observed(fresh))
         status = broker_status(services.state, told, now_ms=wall_ms()).status
         try:

@@ -12,7 +12,7 @@ from tidemark_operator.controller.disablement import DisablementProgress
 from tidemark_operator.controller.topic_deletion import Deletions
 from tidemark_operator.engines.base import Engine
 from tidemark_operator.events import EventWriter
-from tidemark_operator.kube.kinds import TOPIC, Key
+from tidemark_operator.kube.kinds import TOPIC, Json, Key, Kind
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient
 from tidemark_operator.objects.statuses import StatusWriter
@@ -48,6 +48,11 @@ class Services:
     disablements: DisablementProgress = dataclasses.field(default_factory=DisablementProgress)
     deletions: Deletions = dataclasses.field(default_factory=Deletions)
     first_reports: FirstReports = dataclasses.field(default_factory=FirstReports)
+
+    async def named(self, kind: Kind, name: str) -> Json | None:
+        """The object of that name, of a kind that may be listed and not got."""
+        found = await self.client.api.list_all(kind, self.cluster_key.namespace, name=name)
+        return found[0] if found else None
 
     def wake_topic(self, topic_id: uuid.UUID, *, ahead: bool = False) -> None:
         """Reconcile the Topic of an id soon, if there is one; ``ahead``: see the queue."""

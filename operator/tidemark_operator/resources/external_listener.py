@@ -17,9 +17,15 @@ NODE_ID = "{nodeId}"
 EXTERNAL_BROKERS_MAX = 256
 
 Port = Annotated[int, Field(ge=1, le=65535), Kube(format="int32")]
+_NO_PORT = Kube(
+    Rule(
+        rule="!self.matches('^[^:]*:[^:]*$')",
+        message="a host is written without a port, which has a field of its own",
+    )
+)
 #: A name, or an address (IPv6 without brackets). Whatever a client would take for more is kept out:
 #: it becomes part of what all clients are told.
-Host = Annotated[str, Field(min_length=1, max_length=253, pattern="^[A-Za-z0-9.:_-]+$")]
+Host = Annotated[str, Field(min_length=1, max_length=253, pattern="^[A-Za-z0-9.:_-]+$"), _NO_PORT]
 HostTemplate = Annotated[
     str,
     Field(
@@ -29,6 +35,7 @@ HostTemplate = Annotated[
         description="What clients are told instead of an address that is found; {nodeId} becomes "
         "the broker's node id.",
     ),
+    _NO_PORT,
 ]
 ServiceAnnotations = Annotated[
     dict[str, Annotated[str, Field(max_length=4096)]],

@@ -341,6 +341,10 @@ REFUSED: dict[str, tuple[Object, str]] = {
         broker_in_a_pod(listeners=[external_listener(host="b,PLAINTEXT://evil")]),
         "external.host",
     ),
+    "host with a port behind it": (
+        broker_in_a_pod(listeners=[external_listener(host="b{nodeId}.example.com:443")]),
+        "a host is written without a port",
+    ),
     "a broker's settings twice": (
         broker_in_a_pod(listeners=[external_listener(brokers=[{"nodeId": 1}, {"nodeId": 1}])]),
         "Duplicate value",

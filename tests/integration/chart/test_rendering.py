@@ -2,6 +2,7 @@
 cannot work is refused before, in words that name the value."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tidemark.configuration.table import unread_in_broker_file
 from tidemark.metrics.dashboards import render_all
 from tidemark_broker.config import parse
 from tidemark_operator import check
-from tidemark_operator.resources.broker import parse_broker
+from tidemark_operator.resources.broker import POD_NAME_MAX, parse_broker
 from tidemark_operator.resources.cluster import parse_cluster
 from tidemark_operator.resources.external_listener import ExternalListener
 from tidemark_operator.settings import Address
@@ -272,6 +273,21 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         },
         r"listeners/Y",
     ),
+    (
+        {
+            "brokerPods": {
+                "listeners": {
+                    "Z": {
+                        "port": 1,
+                        "protocol": "PLAINTEXT",
+                        "external": {"type": "NodePort", "host": "broker-{nodeId}.example.com:443"},
+                    }
+                }
+            }
+        },
+        r"listeners/Z/external/host",
+    ),
+    ({"cluster": {"name": "c" * 49}}, r"/cluster/name.*maxLength"),
 ]
 
 
@@ -404,6 +420,31 @@ def test_a_listener_that_leads_outside_is_open_to_others_than_the_namespace(
     rules = named(anybody, "NetworkPolicy", "tidemark-brokers")["spec"]["ingress"]
     (rule,) = [each for each in rules if each["ports"][0]["port"] == 9095]
     assert "from" not in rule
+
+
+def test_the_pod_of_helm_test_is_let_to_no_port_where_all_listeners_lead_outside(
+    tmp_path: Path,
+) -> None:
+    """A rule without ports let it to all of them."""
+    listener = {"port": 9092, "protocol": "PLAINTEXT", "external": {"type": "NodePort"}}
+    values = IN_PODS | {"brokerPods": {"enabled": True, "listeners": {"PLAINTEXT": listener}}}
+    hooks = Helm(tmp_path).template_of_test(CHART, values, namespace="home")
+    for policy in of_kind(hooks, "NetworkPolicy"):
+        for rule in policy["spec"]["ingress"]:
+            assert rule["ports"], policy["metadata"]["name"]
+
+
+@pytest.mark.parametrize("release", ["t" * 53, "my.tidemark"], ids=["long", "dots"])
+def test_a_release_may_have_any_name_that_helm_takes(release: str, tmp_path: Path) -> None:
+    """A StatefulSet whose name has more than 52 characters makes no pod: the label with its
+    revision would be longer than a label may be."""
+    helm = Helm(tmp_path)
+    text = helm.run("template", release, str(CHART), "--kube-version", "1.36.0", values=EVERYTHING)
+    objects = [body for body in yaml.safe_load_all(text) if body is not None]
+    (stateful_set,) = of_kind(objects, "StatefulSet")
+    assert len(stateful_set["metadata"]["name"]) <= POD_NAME_MAX
+    for service in of_kind(objects, "Service"):
+        assert re.fullmatch("[a-z][-a-z0-9]{0,61}[a-z0-9]", service["metadata"]["name"])
 
 
 def test_null_takes_a_listener_away_of_whatever_values_it_is(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from tidemark_operator.kube.kinds import (
     STATEFUL_SET,
     TOPIC,
     VOLUME_CLAIM,
+    Json,
+    reference,
 )
 from tidemark_operator.reconcile.pods import LOOK_AGAIN_S
 
@@ -81,6 +83,90 @@ async def test_what_has_the_name_already_is_not_taken_over_until_it_is_gone(
     await world.delete(SERVICE, "broker-1")
     await world.annotate(BROKER, "broker-1", touched="1")
     await pods.stateful_set(world, 1)
+
+
+def claim(world: ClusterWorld, **labels: str) -> Json:
+    """The claim of broker 1 as somebody else has made it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": "data-broker-1-0",
+            "namespace": world.namespace,
+            "labels": {f"tidemark.dev/{name}": value for name, value in labels.items()},
+        },
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "nowhere",
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }
+
+
+async def test_a_claim_that_was_there_is_a_brokers_once_its_labels_say_so(
+    world: ClusterWorld,
+) -> None:
+    """It was adopted without a word, whoever had made it."""
+    await world.create_cluster()
+    await world.api.create(VOLUME_CLAIM, world.namespace, claim(world))
+    await pods.start_operator(world)
+    size = {"size": "1Gi", "storageClassName": "nowhere"}
+    await pods.create_broker(world, 1, storage=size)
+    told = await world.condition(BROKER, "broker-1", "Stalled", "True", "PodRefused")
+    command = told["message"].partition("kubectl label --overwrite pvc data-broker-1-0 ")[2]
+    assert await world.gone(STATEFUL_SET, "broker-1")
+    labels = dict(each.split("=") for each in command.split())
+    await world.api.merge_patch(
+        VOLUME_CLAIM, world.namespace, "data-broker-1-0", {"metadata": {"labels": labels}}
+    )
+    await world.annotate(BROKER, "broker-1", touched="1")
+    await pods.stateful_set(world, 1)
+
+
+async def test_a_storage_class_that_is_not_there_is_told(world: ClusterWorld) -> None:
+    """As whoever binds volumes says it, in an Event of the claim."""
+    await world.create_cluster()
+    made = await world.api.create(
+        VOLUME_CLAIM, world.namespace, claim(world, cluster="demo", broker="broker-1")
+    )
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "data-broker-1-0.1", "namespace": world.namespace},
+        "involvedObject": reference(made),
+        "type": "Warning",
+        "reason": "ProvisioningFailed",
+        "message": 'storageclass.storage.k8s.io "nowhere" not found',
+        "source": {"component": "persistentvolume-controller"},
+        "lastTimestamp": "2026-01-01T00:00:00Z",
+    }
+    path = f"/api/v1/namespaces/{world.namespace}/events"
+    await world.api._call("POST", path, body=event)
+    await pods.start_operator(world)
+    size = {"size": "1Gi", "storageClassName": "nowhere"}
+    await pods.create_broker(world, 1, storage=size)
+    told = await world.condition(BROKER, "broker-1", "PodUpToDate", "False", "PodStarting")
+    assert "StorageClass nowhere does not exist" in told["message"]
+
+
+async def test_what_somebody_has_changed_in_the_service_to_begin_with_is_set_back(
+    world: ClusterWorld,
+) -> None:
+    await world.create_cluster()
+    operator = await pods.start_operator(world)
+    await pods.create_broker(world, 1)
+    await world.until(lambda: world.there(SERVICE, "demo-bootstrap"), "the Service")
+    wanted = (await world.get(SERVICE, "demo-bootstrap"))["spec"]
+    await operator.stop()
+    edited = {"spec": {"selector": {"app": "theirs"}, "publishNotReadyAddresses": True}}
+    await world.api.merge_patch(SERVICE, world.namespace, "demo-bootstrap", edited)
+    await pods.start_operator(world)
+
+    async def is_back() -> bool:
+        found = (await world.get(SERVICE, "demo-bootstrap"))["spec"]
+        return bool(found["selector"] == wanted["selector"])
+
+    await world.until(is_back, "it leads to the brokers again")
 
 
 async def test_a_volume_grows_where_its_class_lets_it_and_says_so_where_not(

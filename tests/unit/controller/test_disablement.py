@@ -15,6 +15,7 @@ from tests.unit.controller.controller_world import (
     broker,
     cluster,
     fence,
+    local_bytes,
     messages,
     numbered_uuid,
     ready,
@@ -146,6 +147,22 @@ def test_without_progress_the_topic_says_who_is_waited_for_and_goes_on_with_that
     result = world.reconcile(now_ms=late)
     assert ready(result)["Stalled"][0] == "False"
     assert ready(result)["TieringSettled"] == ("True", "Disabled")
+
+
+def test_what_is_still_to_be_deleted_once_all_have_acknowledged_is_not_called_deleted() -> None:
+    world = _disabling_world()
+    for node_id in (1, 2):
+        _ack(world, node_id)
+    world.state.put_broker(broker(3))
+    _ack(world, 3)
+    report = local_bytes((numbered_uuid(1), 0), 0)
+    for remaining, told in ((3, "is being deleted"), (0, "what was tiered is deleted")):
+        world.state.reports[numbered_uuid(1), 0] = dataclasses.replace(
+            report, remaining_segments=remaining
+        )
+        result = world.reconcile()
+        assert ready(result)["TieringSettled"] == ("True", "Disabled")
+        assert told in messages(result)["TieringSettled"]
 
 
 def test_disabled_once_all_have_acknowledged_and_the_dead_are_named_till_then() -> None:

@@ -63,6 +63,25 @@ async def test_a_registration_stands_in_the_status_before_it_counts(world: Shell
     assert world.listener.states[1] is False
 
 
+async def test_a_watch_that_brings_a_registration_before_its_answer_takes_nothing_of_it_back(
+    world: ShellWorld,
+) -> None:
+    """The former epoch was written over it, which the API server refuses: an error for each broker
+    that a roll restarted."""
+    await world.start_broker(1, rack="a")
+    await reconciler(world).reconcile(ONE)
+    known = world.known(BROKER, "broker-1")
+    later = {"brokerEpoch": known["status"]["brokerEpoch"] + 1, "rack": "b"}
+    body = {**known, "status": {**known["status"], **later}}
+    world.services.objects.put(world.server.replace_status("op", BROKER, body))
+    world.services.state.health.pop(1, None)
+    world.services.state.unreached = True  # there is something else to tell
+    await reconciler(world).reconcile(ONE)
+    assert world.condition(BROKER, "broker-1", "Ready")[1] == "NotReached"
+    told = world.status(BROKER, "broker-1")
+    assert {name: told[name] for name in later} == later
+
+
 async def test_a_rack_that_a_broker_told_outlives_its_session_and_the_controller(
     world: ShellWorld,
 ) -> None:

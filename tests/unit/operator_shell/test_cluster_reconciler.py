@@ -10,13 +10,14 @@ import pytest
 from tests.unit.operator_shell.shell_world import NAMESPACE, ShellWorld
 from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.sweep_lease import Left, SweepLease
-from tidemark_operator.kube.kinds import CLUSTER, SECRET, TOPIC
+from tidemark_operator.kube.kinds import CLUSTER, SECRET, TOPIC, Kind
 from tidemark_operator.reconcile import remote_storage
 from tidemark_operator.reconcile.clusters import (
     STORAGE_CHECK_S,
     STORAGE_RETRY_S,
     ClusterReconciler,
 )
+from tidemark_operator.reconcile.topics import TopicReconciler
 
 MAIN = ShellWorld.key(CLUSTER, "main")
 
@@ -169,6 +170,30 @@ async def test_a_second_cluster_of_the_namespace_is_told_so(world: ShellWorld) -
     world.make(CLUSTER, "second", {})
     await ClusterReconciler(world.services).reconcile(world.key(CLUSTER, "second"))
     assert world.condition(CLUSTER, "second", "Ready")[:2] == ("False", "SecondCluster")
+
+
+@pytest.mark.parametrize("kind", [CLUSTER, TOPIC], ids=["cluster", "topic"])
+async def test_another_operators_word_on_what_it_looks_after_is_the_last_one(
+    world: ShellWorld, kind: Kind
+) -> None:
+    """Of two operators in a namespace, each with a Cluster of its own, either wrote over what the
+    other had said of everything, without end."""
+    world.make(CLUSTER, "second", {})
+    if kind is TOPIC:
+        world.make(TOPIC, "u", {"clusterRef": {"name": "second"}, "partitions": 1})
+    name = "u" if kind is TOPIC else "second"
+    ours: Any = (TopicReconciler if kind is TOPIC else ClusterReconciler)(world.services)
+    await ours.reconcile(world.key(kind, name))
+    body = world.known(kind, name)
+    told = body["status"]["conditions"]
+    theirs = {**body, "status": {"conditions": [{**told[0], "reason": "Serving"}]}}
+    world.services.objects.put(world.server.replace_status("theirs", kind, theirs))
+    await ours.reconcile(world.key(kind, name))
+    assert world.condition(kind, name, "Ready")[1] == "Serving"
+    world.edit(CLUSTER, "second", config={"num.partitions": "3"})
+    if kind is CLUSTER:
+        await ours.reconcile(world.key(kind, name))
+        assert world.condition(kind, name, "Ready")[1] == "SecondCluster", "it is another one now"
 
 
 async def test_what_is_observed_of_a_cluster_is_what_was_looked_at(

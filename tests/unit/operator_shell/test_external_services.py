@@ -1,5 +1,6 @@
 """Services that lead to brokers from outside: made, learned from, set back, and deleted."""
 
+import contextlib
 import copy
 import dataclasses
 import types
@@ -12,7 +13,7 @@ from tests.unit.operator_shell.shell_world import ShellWorld
 from tests.unit.pods.pod_values import POD
 from tidemark_operator.controller.external_listeners import endpoints
 from tidemark_operator.controller.status import broker_status, cluster_status
-from tidemark_operator.kube.errors import Forbidden, Invalid, KubeError, NotFound
+from tidemark_operator.kube.errors import Forbidden, Invalid, KubeError, NotFound, Unavailable
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, NODE, SERVICE, Json, Kind, Listed
 from tidemark_operator.pods.identity import MANAGER
 from tidemark_operator.reconcile.external_listeners import (
@@ -41,10 +42,8 @@ class ServicesApi:
     def clock(self) -> float:
         return self.now_s
 
-    async def apply(
-        self, kind: Kind, namespace: str, name: str, body: Json, *, dry_run: bool = False, **_: Any
-    ) -> Json:
-        self.calls.append(f"{'try' if dry_run else 'apply'} {name}")
+    async def apply(self, kind: Kind, namespace: str, name: str, body: Json, **_: Any) -> Json:
+        self.calls.append(f"apply {name}")
         if kind is not SERVICE:
             return body
         if name in self.refuses:
@@ -58,12 +57,15 @@ class ServicesApi:
         for port in made["spec"]["ports"]:
             port.setdefault("nodePort", 31000 + len(self.services))
         made["status"] = {"loadBalancer": {}}
-        if not dry_run:
-            self.services[name] = made
+        self.services[name] = made
         return copy.deepcopy(made)
 
-    async def list_all(self, kind: Kind, namespace: str, *, label_selector: str = "") -> Listed:
-        self.calls.append(f"list {kind.plural}")
+    async def list_all(
+        self, kind: Kind, namespace: str, *, label_selector: str = "", name: str = ""
+    ) -> Listed:
+        self.calls.append(f"list {name or kind.plural}")
+        if name:
+            return Listed([each for each in (self.services.get(name),) if each], resource_version=1)
         if kind is NODE:
             if NODE.kind in self.refuses:
                 raise self.refuses[NODE.kind]
@@ -149,7 +151,7 @@ def keeper(world: ShellWorld) -> Keeper:
 
 async def test_a_service_is_made_and_costs_no_write_after_that(keeper: Keeper) -> None:
     assert await keeper.keep() == CHECK_S
-    assert keeper.api.calls == ["list services", f"try {NAME}", f"apply {NAME}"]
+    assert keeper.api.calls == ["list services", f"list {NAME}", f"apply {NAME}"]
     assert keeper.way().port == 31000
     later_s = await keeper.keep(1.0)
     assert later_s == CHECK_S - 1.0
@@ -163,6 +165,16 @@ async def test_what_somebody_has_changed_is_set_back(keeper: Keeper) -> None:
     keeper.api.services[NAME]["spec"]["selector"] = {"app": "theirs"}
     await keeper.keep()
     assert keeper.api.services[NAME]["spec"]["selector"]["tidemark.dev/broker"] == "broker-1"
+
+
+async def test_a_label_that_somebody_has_added_to_whom_it_leads_to_is_taken_away(
+    keeper: Keeper,
+) -> None:
+    """It led nowhere from then on, and was as wanted."""
+    await keeper.keep()
+    keeper.api.services[NAME]["spec"]["selector"]["version"] = "blue"
+    await keeper.keep()
+    assert "version" not in keeper.api.services[NAME]["spec"]["selector"]
 
 
 async def test_an_address_that_comes_later_is_told_at_once(keeper: Keeper) -> None:
@@ -203,6 +215,29 @@ async def test_a_service_that_nobody_needs_is_deleted_and_no_other(keeper: Keepe
     assert keeper.api.calls == [], "whoever has none is not looked for again"
 
 
+@pytest.mark.parametrize(
+    "error", [Invalid(422, "taken"), Unavailable(0, "no answer")], ids=["refused", "unknown"]
+)
+async def test_what_was_made_before_another_was_refused_is_deleted_with_the_listener(
+    keeper: Keeper, error: KubeError
+) -> None:
+    """It was forgotten that there is one, as there was none when the term began: it led in for as
+    long as this operator led."""
+    keeper.world.edit(BROKER, "broker-1", pod=pod(""))
+    await keeper.keep()
+    two = pod()["listeners"]
+    another = {"name": "SECOND", "port": 9096, "protocol": "PLAINTEXT"}
+    two.append(another | {"external": {"type": "NodePort"}})
+    keeper.world.edit(BROKER, "broker-1", pod=POD | {"listeners": two})
+    keeper.api.refuses["broker-1-second"] = error
+    with contextlib.suppress(Unavailable):
+        await keeper.keep()
+    assert list(keeper.api.services) == [NAME]
+    keeper.world.edit(BROKER, "broker-1", pod=pod(""))
+    await keeper.keep()
+    assert not keeper.api.services
+
+
 async def test_a_new_controller_deletes_what_the_former_one_had_to(keeper: Keeper) -> None:
     await keeper.keep()
     keeper.world.edit(BROKER, "broker-1", pod=pod(""))
@@ -241,6 +276,19 @@ async def test_a_service_of_somebody_elses_is_not_taken_over(keeper: Keeper) -> 
     assert await keeper.keep() == REFUSED_S
     assert keeper.api.services[NAME] is theirs
     assert "belongs to somebody" in (keeper.condition() or ("", ""))[1]
+
+
+async def test_the_service_of_a_broker_that_is_named_like_it_is_not_taken_over(
+    keeper: Keeper,
+) -> None:
+    """By their manager alone the operator's own could not be told apart."""
+    owner = {"kind": "Broker", "name": NAME, "uid": "1"}
+    labels = {"tidemark.dev/broker": NAME}
+    theirs = {"metadata": {"name": NAME, "labels": labels, "ownerReferences": [owner]}, "spec": {}}
+    keeper.api.services[NAME] = theirs
+    assert await keeper.keep() == REFUSED_S
+    assert keeper.api.services[NAME] is theirs
+    assert f"belongs to Broker {NAME}" in (keeper.condition() or ("", ""))[1]
 
 
 async def test_nodes_are_listed_only_where_they_are_asked_for(keeper: Keeper) -> None:

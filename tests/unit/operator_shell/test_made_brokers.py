@@ -15,6 +15,7 @@ from tidemark_operator.controller.status import cluster_status
 from tidemark_operator.kube.errors import FieldConflict, Forbidden, Invalid, KubeError
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, Json, Kind
 from tidemark_operator.reconcile.made_brokers import CHECK_S, REFUSED_S, MadeBrokers
+from tidemark_operator.resources.names import BROKER_LABEL
 
 MAIN = ShellWorld.key(CLUSTER, "main")
 
@@ -25,17 +26,20 @@ class AppliesApi:
     def __init__(self) -> None:
         self.refuses: dict[str, KubeError] = {}
         self.applied: list[str] = []
+        self.live: list[Json] = []
 
-    async def apply(self, kind: Kind, namespace: str, name: str, body: Json, **_: Any) -> Json:
-        if name in self.refuses:
+    async def apply(
+        self, kind: Kind, namespace: str, name: str, body: Json, *, force: bool = False, **_: Any
+    ) -> Json:
+        if name in self.refuses and not (force and isinstance(self.refuses[name], FieldConflict)):
             raise self.refuses[name]
         self.applied.append(name)
         made = copy.deepcopy(body)
         made["metadata"] |= {"uid": str(uuid.uuid4()), "generation": 1, "resourceVersion": "1"}
         return made
 
-    async def list_all(self, *_: Any, **__: Any) -> list[Json]:
-        return []
+    async def list_all(self, *_: Any, name: str = "", **__: Any) -> list[Json]:
+        return [each for each in self.live if each["metadata"]["name"] == name]
 
 
 @pytest.fixture
@@ -83,6 +87,43 @@ async def test_what_is_refused_is_told_and_stops_nothing_else(
     api.refuses.clear()
     assert await keeper.keep(MAIN, body) == CHECK_S
     assert stalled(world)[0] == "False"
+
+
+def bootstrap(world: ShellWorld, **labels: str) -> Json:
+    """The Service to begin with, as somebody has edited it."""
+    uid = world.known(CLUSTER, "main")["metadata"]["uid"]
+    owner = {"kind": "Cluster", "name": "main", "uid": uid}
+    return {
+        "metadata": {"name": "main-bootstrap", "labels": labels, "ownerReferences": [owner]},
+        "spec": {"selector": {"app": "theirs"}},
+    }
+
+
+async def test_what_somebody_has_changed_in_the_service_to_begin_with_is_set_back(
+    world: ShellWorld,
+) -> None:
+    """It led nowhere for as long as nobody read the condition."""
+    api = AppliesApi()
+    api.refuses["main-bootstrap"] = FieldConflict(409, "held by kubectl-edit")
+    api.live = [bootstrap(world)]
+    assert await brokers_of(world, api).keep(MAIN, world.known(CLUSTER, "main")) == CHECK_S
+    assert "main-bootstrap" in api.applied
+    assert stalled(world)[0] == "False"
+
+
+async def test_a_service_to_begin_with_that_is_not_the_clusters_is_left_alone(
+    world: ShellWorld,
+) -> None:
+    """A Broker of that name has one, by the same manager: each wrote over the other's."""
+    api = AppliesApi()
+    brokers = bootstrap(world, **{BROKER_LABEL: "main-bootstrap"})
+    brokers["metadata"]["ownerReferences"] = [
+        {"kind": "Broker", "name": "main-bootstrap", "uid": "another"}
+    ]
+    api.live = [brokers]
+    assert await brokers_of(world, api).keep(MAIN, world.known(CLUSTER, "main")) == REFUSED_S
+    assert "main-bootstrap" not in api.applied
+    assert "belongs to Broker main-bootstrap" in stalled(world)[2]
 
 
 async def test_at_rest_nothing_is_written(world: ShellWorld) -> None:

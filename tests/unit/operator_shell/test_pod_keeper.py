@@ -10,17 +10,20 @@ import pytest
 
 from tests.unit.operator_shell.shell_world import NAMESPACE, ShellWorld
 from tests.unit.pods.pod_values import POD
-from tidemark_operator.kube.errors import Invalid, KubeError, Unavailable, error_of
+from tidemark_operator.controller.status import broker_status
+from tidemark_operator.kube.errors import Forbidden, Invalid, KubeError, Unavailable, error_of
 from tidemark_operator.kube.kinds import (
     BROKER,
     CONFIG_MAP,
+    EVENT,
     SERVICE,
     STATEFUL_SET,
+    VOLUME_CLAIM,
     Json,
     Kind,
     Listed,
 )
-from tidemark_operator.reconcile.pods import CHECK_S, LOOK_AGAIN_S, PodKeeper
+from tidemark_operator.reconcile.pods import CHECK_S, LOOK_AGAIN_S, REFUSED_S, PodKeeper
 
 READY = {"readyReplicas": 1, "updatedReplicas": 1}
 
@@ -58,8 +61,12 @@ class PodsApi:
             self.objects[kind.kind, name] = new
         return new
 
-    async def list_all(self, kind: Kind, namespace: str, *, name: str = "") -> Listed:
+    async def list_all(
+        self, kind: Kind, namespace: str, *, name: str = "", field_selector: str = ""
+    ) -> Listed:
         self.calls += 1
+        if field_selector and kind.kind in self.refuses:
+            raise self.refuses[kind.kind]
         found = [
             copy.deepcopy(body)
             for (of, each), body in self.objects.items()
@@ -75,7 +82,7 @@ class PodsApi:
     def addresses(self, name: str) -> str:
         """Of the operators, as the broker's configuration says them."""
         lines = self.objects[CONFIG_MAP.kind, name]["data"]["broker.properties"].splitlines()
-        return dict(line.split("=", 1) for line in lines)["controller.addresses"]
+        return str(dict(line.split("=", 1) for line in lines)["controller.addresses"])
 
     def image(self, name: str) -> str:
         template = self.objects[STATEFUL_SET.kind, name]["spec"]["template"]
@@ -264,6 +271,38 @@ async def test_an_object_of_the_name_that_contradicts_nothing_is_not_joined(
     assert (STATEFUL_SET.kind, "broker-1") not in api.objects
 
 
+async def test_a_service_that_another_broker_has_for_its_listener_is_not_taken_over(
+    world: ShellWorld,
+) -> None:
+    """Both are the operator's own: by its manager alone they could not be told apart."""
+    api = PodsApi()
+    labels = {"tidemark.dev/cluster": "main", "tidemark.dev/broker": "broker"}
+    owner = {"kind": "Broker", "name": "broker", "uid": "1", "controller": True}
+    body: Json = {
+        "metadata": {"generation": 1, "labels": labels, "ownerReferences": [owner]},
+        "status": {},
+    }
+    api.objects[SERVICE.kind, "broker-1"] = body
+    await keep(world, keeper_of(world, api), 1)
+    assert "belongs to Broker broker:" in world.services.state.pods[1].refused
+    assert api.objects[SERVICE.kind, "broker-1"] is body
+
+
+async def test_a_service_of_its_own_that_somebody_has_edited_is_no_strangers(
+    world: ShellWorld,
+) -> None:
+    """Once its StatefulSet was deleted, as the documentation says, the broker was gone until its
+    Service was removed."""
+    keeper, api = await running(world)
+    edited = {"manager": "kubectl-edit", "operation": "Update", "fieldsV1": {"f:spec": {}}}
+    api.objects[SERVICE.kind, "broker-1"]["metadata"]["managedFields"] = [edited]
+    del api.objects[STATEFUL_SET.kind, "broker-1"]
+    api.now_s += CHECK_S
+    await keep(world, keeper, 1)
+    assert not world.services.state.pods[1].refused
+    assert (STATEFUL_SET.kind, "broker-1") in api.objects
+
+
 async def test_a_stateful_set_that_is_somebody_elses_is_left_alone(world: ShellWorld) -> None:
     api = PodsApi()
     body: Json = {"metadata": {"name": "broker-1", "generation": 1}, "spec": {}, "status": {}}
@@ -271,6 +310,96 @@ async def test_a_stateful_set_that_is_somebody_elses_is_left_alone(world: ShellW
     await keep(world, keeper_of(world, api), 1)
     assert "was not made for it" in world.services.state.pods[1].refused
     assert api.objects[STATEFUL_SET.kind, "broker-1"] is body
+
+
+# ------------------------------------------------------------------ volumes
+
+CLAIM = "data-broker-1-0"
+
+
+def claim_of(**labels: str) -> Json:
+    """A claim that is there before the Broker; ``labels`` by the part after the slash."""
+    found = {f"tidemark.dev/{name}": value for name, value in labels.items()}
+    spec = {"storageClassName": "fast", "resources": {"requests": {"storage": "1Gi"}}}
+    meta = {"name": CLAIM, "generation": 1, "labels": found}
+    return {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}}
+
+
+@pytest.mark.parametrize(
+    "labels", [{}, {"cluster": "main", "broker": "broker-2"}], ids=["none", "another's"]
+)
+async def test_a_claim_of_somebody_elses_is_not_written_into(
+    world: ShellWorld, labels: dict[str, str]
+) -> None:
+    """It was adopted without a word, and what was on it was the broker's log directory."""
+    api = PodsApi()
+    theirs = claim_of(**labels)
+    api.objects[VOLUME_CLAIM.kind, CLAIM] = theirs
+    keeper = keeper_of(world, api)
+    assert await keep(world, keeper, 1) == REFUSED_S
+    refused = world.services.state.pods[1].refused
+    assert f"{CLAIM} tidemark.dev/cluster=main tidemark.dev/broker=broker-1" in refused
+    assert api.objects[VOLUME_CLAIM.kind, CLAIM] is theirs
+    assert len(api.objects) == 1
+    api.objects[VOLUME_CLAIM.kind, CLAIM] = claim_of(cluster="main", broker="broker-1")
+    await keep(world, keeper, 1)
+    assert not world.services.state.pods[1].refused
+    assert (STATEFUL_SET.kind, "broker-1") in api.objects
+
+
+async def test_labels_that_somebody_has_taken_off_its_claim_are_put_back(world: ShellWorld) -> None:
+    keeper, api = await running(world)
+    api.objects[VOLUME_CLAIM.kind, CLAIM]["metadata"].pop("labels")
+    api.now_s += CHECK_S
+    await keep(world, keeper, 1)
+    assert not world.services.state.pods[1].refused
+    assert "labels" in api.objects[VOLUME_CLAIM.kind, CLAIM]["metadata"]
+
+
+MISSING = 'storageclass.storage.k8s.io "fast" not found'
+
+
+@pytest.mark.parametrize(
+    ("class_name", "events", "told"),
+    [
+        (None, (), "none is the default one"),
+        ("fast", (MISSING,), "StorageClass fast does not exist"),
+        ("fast", (MISSING, "quota is used up"), "of StorageClass fast: quota is used up"),
+        ("fast", (), "is being made"),
+    ],
+    ids=["no default", "no class", "the last word", "nothing is known"],
+)
+async def test_a_volume_that_does_not_come_is_told(
+    world: ShellWorld, class_name: str | None, events: tuple[str, ...], told: str
+) -> None:
+    api = PodsApi()
+    keeper = keeper_of(world, api)
+    await keep(world, keeper, 1)
+    claim = api.objects[VOLUME_CLAIM.kind, CLAIM]
+    claim["status"] = {"phase": "Pending"}
+    claim["spec"]["storageClassName"] = class_name
+    for number, note in enumerate(events):
+        at = f"2026-01-01T00:00:0{number}Z"
+        api.objects[EVENT.kind, str(number)] = {
+            "metadata": {"creationTimestamp": at},
+            "type": "Warning",
+            "note": note,
+        }
+    api.now_s += CHECK_S
+    assert await keep(world, keeper, 1) == LOOK_AGAIN_S
+    state = world.services.state
+    conditions: Any = broker_status(state, state.brokers[1], now_ms=0).status["conditions"]
+    (found,) = [each for each in conditions if each["type"] == "PodUpToDate"]
+    assert found["reason"] == "PodStarting"
+    assert told in found["message"]
+
+
+async def test_whoever_may_not_read_events_is_told_less(world: ShellWorld) -> None:
+    api = PodsApi()
+    api.refuses[EVENT.kind] = Forbidden(403, "not yours")
+    api.objects[VOLUME_CLAIM.kind, CLAIM] = claim_of(cluster="main", broker="broker-1")
+    assert await keep(world, keeper_of(world, api), 1) == LOOK_AGAIN_S
+    assert (STATEFUL_SET.kind, "broker-1") in api.objects
 
 
 # ------------------------------------------------------------------ what goes wrong in the middle

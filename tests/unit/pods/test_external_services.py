@@ -1,5 +1,6 @@
 """The Services of a listener that is reached from outside, and where they lead from."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -59,6 +60,15 @@ def test_a_service_leads_to_one_broker_and_one_to_any() -> None:
     assert "tidemark.dev/broker" not in any_["EXTERNAL"].manifest["metadata"]["labels"]
     assert one["metadata"]["ownerReferences"] == [BROKER.owner]
     assert broker_services(pod(), BROKER) == bootstrap_services("main", "ns", "u", [pod()]) == {}
+
+
+def test_an_empty_list_of_ranges_is_none() -> None:
+    """An API server keeps no empty list, so the Service was never as wanted, and was written again
+    each minute."""
+    assert wanted("LoadBalancer", loadBalancerSourceRanges=[]) == dataclasses.replace(
+        wanted("LoadBalancer"),
+        external=outside("LoadBalancer", loadBalancerSourceRanges=[]).listeners[1].external,
+    )
 
 
 def test_what_the_manifest_says_of_services_stands_in_them() -> None:

@@ -27,9 +27,10 @@ def broker_status(state: ControllerState, broker: BrokerInfo, *, now_ms: int) ->
     status: dict[str, object] = dict(broker.status)
     status["observedGeneration"] = broker.generation
     status["controllerEpoch"] = state.controller_epoch
-    status.pop("rack", None)
+    if not _is_overtaken(broker):
+        status.pop("rack", None)
+        status.update(_registration(broker) if broker.registered else {})
     if broker.registered:
-        status.update(_registration(broker))
         status.update(_figures(state, broker))
     status.pop(external_listeners.ENDPOINTS, None)
     status.update(told)
@@ -43,6 +44,13 @@ def broker_status(state: ControllerState, broker: BrokerInfo, *, now_ms: int) ->
     )
     sentence = f"broker {broker.node_id}: {conditions[0].message}"
     return StatusResult(status=status, sentence=sentence)
+
+
+def _is_overtaken(broker: BrokerInfo) -> bool:
+    """Whether a later registration stands there already: a watch may be quicker than the answer to
+    the write, and that answer may be lost. An epoch never goes back."""
+    stored = broker.status.get("brokerEpoch")
+    return isinstance(stored, int) and stored > broker.broker_epoch
 
 
 def _registration(broker: BrokerInfo) -> dict[str, object]:

@@ -520,7 +520,8 @@ BROKER = (
         "PodStarting",
         "PodUpToDate=False, Reconciling=True",
         "The broker's pod is being made or replaced, or is not ready.",
-        "Wait; if it goes on, kubectl describe and kubectl logs of that pod say why.",
+        "Wait; if it goes on, and the message does not say why, kubectl describe and kubectl logs "
+        "of that pod do.",
     ),
     Reason(
         "PodMissing",
@@ -532,8 +533,8 @@ BROKER = (
         "PodRefused",
         "PodUpToDate=False, Stalled=True",
         "The API server does not take the StatefulSet, the Service or the ConfigMap of the broker: "
-        "a field of spec.pod is wrong, another object has the name, or the account may not write "
-        "it.",
+        "a field of spec.pod is wrong, another object has the name (or that of its volume's "
+        "claim), or the account may not write it.",
         "Do what the message says.",
     ),
     Reason(

@@ -418,6 +418,8 @@ def _being_disabled(
 
 
 def _disabled_text(state: ControllerState, topic: TopicInfo, tiering: Tiering) -> str:
+    if tiering.deletes and any(each.remaining_segments for each in _reports(state, topic)):
+        return "tiering is off, what was tiered is being deleted: remainingSegments counts it"
     if tiering.deletes:
         return "tiering is off, what was tiered is deleted"
     left = sum(report.remote_bytes for report in _reports(state, topic))

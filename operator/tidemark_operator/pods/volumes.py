@@ -1,0 +1,67 @@
+"""What the claim of a broker's volume says of itself: whose it is, whether it is as wanted, and why
+no volume comes.
+
+A claim has no owner, so that it stays. A Broker that is made again under its name finds it by its
+labels; one without them is somebody else's, and a broker would write into a stranger's volume.
+"""
+
+import re
+from collections.abc import Iterable
+
+from tidemark_operator.pods.identity import Json
+from tidemark_operator.resources.names import BROKER_LABEL, CLUSTER_LABEL
+
+_NO_CLASS = re.compile(r'storageclass\.storage\.k8s\.io "[^"]*" not found')
+
+
+def foreign(live: Json, wanted: Json) -> str:
+    """Why a claim that is there is not a Broker's; "": it is."""
+    labels = live["metadata"].get("labels") or {}
+    own = {name: wanted["metadata"]["labels"][name] for name in (CLUSTER_LABEL, BROKER_LABEL)}
+    if own.items() <= labels.items():
+        return ""
+    name, words = wanted["metadata"]["name"], " ".join(f"{k}={v}" for k, v in own.items())
+    return (
+        f"PersistentVolumeClaim {name} was not made for it: remove it, make this Broker under "
+        "another name, or, if it is to go on with what is there, kubectl label --overwrite pvc "
+        f"{name} {words}"
+    )
+
+
+def is_as_wanted(live: Json, wanted: Json) -> bool:
+    """Whether a claim need not be written."""
+    there, spec = live["spec"], wanted["spec"]
+    labels, class_name = live["metadata"].get("labels") or {}, spec.get("storageClassName")
+    return (
+        wanted["metadata"]["labels"].items() <= labels.items()
+        and class_name in (None, there.get("storageClassName"))
+        and there["resources"]["requests"]["storage"] == spec["resources"]["requests"]["storage"]
+    )
+
+
+def is_pending(live: Json) -> bool:
+    """Whether no volume has been found for it yet."""
+    return (live.get("status") or {}).get("phase") == "Pending"
+
+
+def why_pending(live: Json, events: Iterable[Json]) -> str:
+    """Of a claim without a volume what a person has to see to; "": that is not known, and it may
+    come by itself. ``events``: of this claim, as of ``events.k8s.io/v1``."""
+    name, class_name = live["metadata"]["name"], live["spec"].get("storageClassName")
+    if class_name is None:
+        return f"claim {name} has no StorageClass, for none is the default one: make one that"
+    warnings = [each for each in events if each.get("type") == "Warning"]
+    if not warnings:
+        return ""
+    said = str(max(warnings, key=_at).get("note", ""))
+    if _NO_CLASS.search(said):
+        return f"claim {name}: StorageClass {class_name} does not exist: make it"
+    return f"claim {name}, of StorageClass {class_name}: {said}"
+
+
+def _at(event: Json) -> str:
+    """When it was seen last, as the API server writes it."""
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), event.get("deprecatedLastTimestamp"))
+    first = (event.get("eventTime"), event["metadata"].get("creationTimestamp"))
+    return next((str(each) for each in (*times, *first) if each), "")

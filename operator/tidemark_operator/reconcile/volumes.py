@@ -1,0 +1,64 @@
+"""Keeps the claim of a broker's volume: it grows, and it is told why no volume comes.
+
+A pod goes on with the volume that it has, whatever is refused of another size. What is wrong with
+a claim nobody but its Events say: a StorageClass may not be read from within a namespace.
+"""
+
+import dataclasses
+
+from tidemark_operator.controller.pod_state import PodState
+from tidemark_operator.kube.errors import REFUSALS
+from tidemark_operator.kube.kinds import EVENT, VOLUME_CLAIM, Json
+from tidemark_operator.pods import volumes
+from tidemark_operator.pods.identity import MANAGER
+from tidemark_operator.reconcile.services import Services
+
+
+class VolumeKeeper:
+    """Of one term."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def foreign(self, wanted: Json) -> str:
+        """Why a claim of the name is not the Broker's; "": it is, or there is none."""
+        live = await self._services.named(VOLUME_CLAIM, wanted["metadata"]["name"])
+        return "" if live is None else volumes.foreign(live, wanted)
+
+    async def keep(self, wanted: Json, seen: PodState) -> PodState:
+        """The claim is as wanted, or it is told why not."""
+        name = wanted["metadata"]["name"]
+        try:
+            live = await self._services.named(VOLUME_CLAIM, name)
+            if live is None or not volumes.is_as_wanted(live, wanted):
+                live = await self._apply(wanted)
+        except REFUSALS as error:
+            return dataclasses.replace(seen, volume=f"claim {name}: {error.said}")
+        if not volumes.is_pending(live):
+            return seen
+        return dataclasses.replace(
+            seen, no_volume=volumes.why_pending(live, await self._events(name))
+        )
+
+    async def _apply(self, wanted: Json) -> Json:
+        meta = wanted["metadata"]
+        return await self._services.client.api.apply(
+            VOLUME_CLAIM,
+            meta["namespace"],
+            meta["name"],
+            wanted,
+            manager=MANAGER,
+            force=True,
+            dry_run=False,
+        )
+
+    async def _events(self, claim: str) -> list[Json]:
+        """Those of a claim; none, where they may not be read."""
+        services = self._services
+        regarding = f"regarding.kind={VOLUME_CLAIM.kind},regarding.name={claim}"
+        try:
+            return await services.client.api.list_all(
+                EVENT, services.cluster_key.namespace, field_selector=regarding
+            )
+        except REFUSALS:
+            return []
