@@ -120,8 +120,9 @@ fuzz: $(ALL)
 histories: $(ALL)
 	@$(BIN)/python -m tests.histories $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--kafka)
 
-# An export to Iceberg whose processes are killed at each step of a commit, and one that another job overtakes; ROUNDS: so many times (1).
+# The example of an export to Iceberg; one whose processes are killed at each step of a commit, and one that another job overtakes; ROUNDS: so many times (1).
 export-kills: $(ALL)
+	@EXPORT_EXAMPLE=1 $(BIN)/python -m pytest -q e2e/test_examples.py -k 10-export
 	@$(BIN)/python -m tests.export_kills $(if $(ROUNDS),--rounds $(ROUNDS))
 
 # KILLS: how often the leader is killed (100).
