@@ -2,6 +2,7 @@
 and one job at a time (invariant 26)."""
 
 import sys
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
@@ -58,13 +59,21 @@ class Lake:
     def table(self, kind: type[IcebergTable] = IcebergTable) -> IcebergTable:
         return kind(self.session, self.name, RAW_DDL)
 
-    def run(self, table: Table | None = None, **options: str) -> Progress:
-        """All there is, 20 offsets a commit. Spark gives the process that plans a stream ten
-        seconds to start, which is little where many programs run: then it is run again."""
-        given = {"topic": "t", "path": str(self.tier.path), "maxOffsetsPerTrigger": "20", **options}
+    def run(self, table: Table | None = None, *, continuous: bool = False) -> Progress:
+        """All there is, 20 offsets a commit; a ``continuous`` run is stopped then. Spark gives the
+        process that plans a stream ten seconds to start, which is little where many programs run:
+        then it is run again."""
+        given = {"topic": "t", "path": str(self.tier.path), "maxOffsetsPerTrigger": "20"}
+        stop, every_s = threading.Event(), 0.1 if continuous else None
+
+        def say(progress: Progress) -> None:
+            if progress.lag == 0:
+                stop.set()
+
         for _ in range(5):
             try:
-                return export(self.session, given, table or self.table())
+                into = table or self.table()
+                return export(self.session, given, into, every_s=every_s, stop=stop, say=say)
             except Exception as error:
                 if _NOT_STARTED not in str(error):
                     raise
@@ -194,7 +203,8 @@ def test_json_that_does_not_parse_goes_to_the_dead_letters(lake: Lake, tmp_path:
         lake.run(tables(KilledBeforePublishing, SCHEMA))
     # Begun again with a schema by which 7 is a row, too; it stays the letter that it was.
     lake.session.sql(f"DROP TABLE {lake.name}")
-    lake.run(tables(IcebergTable, "id STRING, name STRING"))
+    progress = lake.run(tables(IcebergTable, "id STRING, name STRING"), continuous=True)
+    assert (progress.written.rows, progress.lag) == (27, 0)
     letters = lake.session.table(lake.name + "_dlq").orderBy("offset").collect()
     assert [(row["offset"], bytes(row["value"])) for row in letters] == list(BAD.items())
     misfit = "JSON that does not fit the schema"
