@@ -2,9 +2,10 @@
 
 The same records are in a tiered topic of ours, of which the brokers keep everything too, and on
 Apache Kafka. In turn a Spark driver reads all of it: by ``tidemark`` (tier, and the tail from
-brokers; all columns, and those three that the query needs), by ``kafka`` from our broker, and by ``kafka`` from Apache Kafka. Counted are the
-CPU-seconds of the driver's JVM, its Python workers and the brokers together, and wall time; each
-driver has read once before. Every read's sums must be what was produced.
+brokers; all columns, and those three that the query needs), by ``kafka`` from our broker, and by
+``kafka`` from Apache Kafka. Counted are the CPU-seconds of the driver's JVM, its Python workers and
+the brokers together, and wall time; each driver has read once before. Every read's sums must be
+what was produced.
 
 Then, without Spark: how long a plan over a long manifest takes.
 """
