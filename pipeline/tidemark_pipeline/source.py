@@ -2,8 +2,8 @@
 
 The driver pins what a read will see (the head's version, the log start, the end) and cuts it into
 tasks; executors read the object store themselves and ask brokers for the local tail only.
-Everything an executor needs travels in its task, so it imports no more than the readers. Spark starts
-three processes to plan each query: those import none of them.
+Everything an executor needs travels in its task, so it imports no more than the readers. Three more
+processes are started for each query, to plan it: those import no reader.
 """
 
 from collections.abc import Iterable, Iterator
