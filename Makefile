@@ -11,7 +11,7 @@ ALL    := $(VENV)/.all
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .PHONY: demo up spark test retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install \
-  simulate fuzz histories release sbom pins crds argocd pages docs conformance compatibility
+  simulate fuzz histories export-kills release sbom pins crds argocd pages docs conformance compatibility
 .DEFAULT_GOAL := demo
 
 $(RUN): requirements/run.txt pyproject.toml
@@ -119,6 +119,11 @@ fuzz: $(ALL)
 # KAFKA=1: on Apache Kafka's brokers.
 histories: $(ALL)
 	@$(BIN)/python -m tests.histories $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--kafka)
+
+# The example of an export to Iceberg; one whose processes are killed at each step of a commit, and one that another job overtakes; ROUNDS: so many times (1).
+export-kills: $(ALL)
+	@EXPORT_EXAMPLE=1 $(BIN)/python -m pytest -q e2e/test_examples.py -k 10-export
+	@$(BIN)/python -m tests.export_kills $(if $(ROUNDS),--rounds $(ROUNDS))
 
 # KILLS: how often the leader is killed (100).
 bench-failover: $(ALL)
