@@ -129,6 +129,7 @@ async def running(
             log_level="WARNING",
             profile=profile,
         )
+        operator.executed = True
         world.operators.append(operator)
         await operator.start()
         async with watching(world.api, world.namespace) as watch:

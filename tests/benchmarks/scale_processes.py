@@ -60,6 +60,7 @@ async def running_pair(folder: Path) -> AsyncIterator[Pair]:
     brokers = []
     for node in (1, 2):
         broker = BrokerProcess(node, folder, [controller.port])
+        broker.executed = True
         broker.entries |= settings
         brokers.append(await broker.start())
     try:
