@@ -10,8 +10,8 @@ SPARK  := $(VENV)/.spark
 ALL    := $(VENV)/.all
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo up spark test retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-scale bench-install \
-  simulate fuzz histories release sbom pins crds argocd pages docs conformance compatibility
+.PHONY: demo up spark test retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install \
+  simulate fuzz histories export-kills release sbom pins crds argocd pages docs conformance compatibility
 .DEFAULT_GOAL := demo
 
 $(RUN): requirements/run.txt pyproject.toml
@@ -120,6 +120,11 @@ fuzz: $(ALL)
 histories: $(ALL)
 	@$(BIN)/python -m tests.histories $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--kafka)
 
+# The example of an export to Iceberg; one whose processes are killed at each step of a commit, and one that another job overtakes; ROUNDS: so many times (1).
+export-kills: $(ALL)
+	@EXPORT_EXAMPLE=1 $(BIN)/python -m pytest -q e2e/test_examples.py -k 10-export
+	@$(BIN)/python -m tests.export_kills $(if $(ROUNDS),--rounds $(ROUNDS))
+
 # KILLS: how often the leader is killed (100).
 bench-failover: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.failover $(if $(KILLS),--kills $(KILLS))
@@ -135,6 +140,10 @@ bench-operator: $(ALL)
 # LIVES: how many Topics are made and deleted (10000), while the operator's memory is watched.
 bench-lives: $(ALL)
 	@$(BIN)/python -W ignore -m tests.benchmarks.lives $(if $(LIVES),--lives $(LIVES))
+
+# Rows of a CPU-second on Spark, beside its own Kafka source. ONLY='100 bytes, lz4': some of the loads; MEGABYTES: of each (200).
+bench-pipeline: $(ALL) $(SPARK)
+	@$(BIN)/python -m tests.benchmarks.pipeline $(if $(ONLY),--only '$(ONLY)') $(if $(MEGABYTES),--megabytes $(MEGABYTES))
 
 bench-scale: $(ALL)
 	@$(BIN)/python -W ignore -m tests.benchmarks.scale

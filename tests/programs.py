@@ -3,8 +3,8 @@ test.
 
 Building the control plane, MinIO, Helm or Prometheus takes minutes on a machine that has not done
 it, longer than a test may take; and two tests side by side would wait for one another's build. What
-is in the cache costs nothing. Kafka's jars are left out where there is no Java or Maven, clients
-where there is no Node: their tests say so.
+is in the cache costs nothing. Kafka's jars and Iceberg's are left out where there is no Java or
+Maven, clients where there is no Node: their tests say so.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ from tests.benchmarks.kafka import KafkaMissing, ensure_jars
 from tests.conformance.default_clients import ensure_clients
 from tests.conformance.kcat import ensure_kcat
 from tests.helm import ensure_helm
+from tests.iceberg import IcebergMissing, ensure_iceberg
 from tests.monitoring.programs import ensure_prometheus, ensure_promtool
 from tests.suites.packages import Missing
 from tests.suites.short import ensure_short
@@ -29,6 +30,8 @@ def main() -> None:
     ensure_kcat()
     with contextlib.suppress(KafkaMissing):
         ensure_jars()
+    with contextlib.suppress(IcebergMissing):
+        ensure_iceberg()
     with contextlib.suppress(Missing):
         ensure_clients()
         ensure_short()

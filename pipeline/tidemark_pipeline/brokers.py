@@ -34,8 +34,6 @@ from tidemark_pipeline.security import Access
 R = TypeVar("R")
 P_co = TypeVar("P_co", covariant=True)
 CLIENT_ID = "tidemark-pipeline"
-#: Timestamps with a meaning of their own (KIP-405, KIP-1005); the last two need ListOffsets v8, v9.
-LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -4, -5
 _TRIES_MAX = 20
 _RETRY = Backoff(first_s=0.25, most_s=2.0)
 _TIMEOUT_S = 30.0

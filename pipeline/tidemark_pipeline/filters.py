@@ -2,8 +2,8 @@
 
 Pure. A filter here only narrows what is planned: Spark is given every filter back and applies it to
 the rows again, so none has to be understood wholly, and one that is not understood costs only time.
-An upper bound of the timestamp narrows nothing: a segment's manifest entry has its largest time and
-not its smallest.
+An upper bound of the timestamp narrows only where the options say how far records are out of order:
+a segment's manifest entry has its largest time and not its smallest.
 """
 
 import datetime
@@ -17,13 +17,14 @@ _MS = datetime.timedelta(milliseconds=1)
 @dataclass(frozen=True, slots=True)
 class Narrowing:
     """What rows that pass must be; None: anything. ``first_offset`` and ``last_offset`` are
-    inclusive; ``since_ms``: of this time or later."""
+    inclusive; ``since_ms``: of this time or later; ``until_ms``: of this time or earlier."""
 
     topics: frozenset[object] | None = None
     partitions: frozenset[object] | None = None
     first_offset: int = 0
     last_offset: int = 2**63 - 2
     since_ms: int | None = None
+    until_ms: int | None = None
 
     def has(self, topic: str, partition: int) -> bool:
         """Can a row of this partition pass?"""
@@ -60,7 +61,12 @@ def _narrow(found: Narrowing, column: str, kind: str, value: object) -> Narrowin
                 last_offset=found.last_offset if most is None else min(found.last_offset, most),
             )
         case "timestamp":
-            return replace(found, since_ms=_later(found.since_ms, _since(kind, value)))
+            since, until = _times(kind, value)
+            return replace(
+                found,
+                since_ms=max(_known(found.since_ms, since), default=None),
+                until_ms=min(_known(found.until_ms, until), default=None),
+            )
     return found
 
 
@@ -96,13 +102,21 @@ def _bounds(kind: str, value: object) -> tuple[int | None, int | None]:
     return None, None
 
 
-def _since(kind: str, value: object) -> int | None:
+def _times(kind: str, value: object) -> tuple[int | None, int | None]:
+    """The earliest and the latest that pass."""
     if kind == "In" and isinstance(value, (list, tuple)):
-        times = [each for each in value if isinstance(each, datetime.datetime)]
-        value = min(times, key=_ms) if times else None
-    elif kind not in {"EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual"}:
-        return None
-    return _ms(value) if isinstance(value, datetime.datetime) else None
+        times = [_ms(each) for each in value if isinstance(each, datetime.datetime)]
+        return (min(times), max(times)) if times else (None, None)
+    if not isinstance(value, datetime.datetime):
+        return None, None
+    match kind:
+        case "EqualTo" | "EqualNullSafe":
+            return _ms(value), _ms(value)
+        case "GreaterThan" | "GreaterThanOrEqual":
+            return _ms(value), None
+        case "LessThan" | "LessThanOrEqual":
+            return None, _ms(value)
+    return None, None
 
 
 def _ms(value: datetime.datetime) -> int:
@@ -112,11 +126,5 @@ def _ms(value: datetime.datetime) -> int:
     return (value - _EPOCH) // _MS
 
 
-def _later(one: int | None, other: int | None) -> int | None:
-    return (
-        max(one, other)
-        if one is not None and other is not None
-        else one
-        if other is None
-        else other
-    )
+def _known(*times: int | None) -> list[int]:
+    return [each for each in times if each is not None]

@@ -91,6 +91,12 @@ OPTIONS = (
         "true",
         "`true`: rows that were asked for and have expired end the job; `false`: they are left out",
     ),
+    Option(
+        "timestampSkewMs",
+        "",
+        "a promise: no record is older by more milliseconds than any before it in its partition. "
+        "Then `timestamp < …` ends a read as `timestamp >= …` begins it",
+    ),
     Option("columns", "all", "comma-separated; no other column is made"),
     Option("bytesPerTask", str(64 * _MIB), "one task reads at least so many bytes of the tier"),
     Option("decodeThreads", "2", "threads of a task that unpack compressed batches"),
@@ -152,6 +158,7 @@ class Options:
     task_bytes: int
     threads: int
     limits: Limits
+    timestamp_skew_ms: int | None = None
 
     @property
     def reads_tier(self) -> bool:
@@ -182,6 +189,7 @@ def parse(raw: Mapping[str, str], *, streaming: bool = False) -> Options:
         task_bytes=_number(given, "bytesPerTask", 64 * _MIB) or 1,
         threads=min(_number(given, "decodeThreads", 2) or 1, _THREADS_MAX),
         limits=Limits(_number(given, "maxOffsetsPerTrigger"), _number(given, "maxBytesPerTrigger")),
+        timestamp_skew_ms=_number(given, "timestampSkewMs"),
     )
     _check_topics(options)
     if not streaming:

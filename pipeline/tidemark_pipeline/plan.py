@@ -10,10 +10,10 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.filters import EVERYTHING, Narrowing
 from tidemark_pipeline.options import OptionError, Options
 from tidemark_pipeline.positions import At, Extent, NoSuchTime, end_of, start_of
-from tidemark_pipeline.remote import DataLoss
 from tidemark_pipeline.survey import Part, Survey
 from tidemark_pipeline.tasks import RemoteTask, TailTask, Task, bytes_of, cut
 
@@ -46,8 +46,11 @@ class ReadPlan:
 
     def lines(self) -> Iterator[str]:
         """What is read, for people: a line for each partition."""
+        by_part: dict[Part, list[Task]] = {part: [] for part in self.reaches}
+        for each in self.tasks:
+            by_part[each.part].append(each.task)
         for part, reach in self.reaches.items():
-            tasks = [each.task for each in self.tasks if each.part == part]
+            tasks = by_part[part]
             remote = [task for task in tasks if isinstance(task, RemoteTask)]
             size = sum(bytes_of(each) for task in remote for each in task.ranges)
             tail = sum(t.end_offset - t.start_offset for t in tasks if isinstance(t, TailTask))
@@ -160,6 +163,7 @@ def _tasks(
         )
     if start >= reach.end:
         return
+    until_ms, skew_ms = narrowing.until_ms, options.timestamp_skew_ms
     yield from cut(
         part.partition,
         start,
@@ -169,4 +173,5 @@ def _tasks(
         brokers=survey.reads_brokers,
         task_bytes=options.task_bytes,
         since_ms=narrowing.since_ms,
+        over_ms=None if until_ms is None or skew_ms is None else until_ms + skew_ms,
     )

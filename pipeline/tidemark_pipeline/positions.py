@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Kafka's numbers in JSON.
-_LATEST, _EARLIEST = -1, -2
+#: Timestamps of ListOffsets with a meaning of their own (KIP-405, KIP-1005; the last two need its
+#: versions 8 and 9). The first two are also Kafka's numbers in JSON.
+LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -4, -5
 #: Stands for the topic in the short form ``{"0": 23}``, which is for a read of one topic.
 ANY_TOPIC = ""
 
@@ -162,9 +163,9 @@ def _whole(number: object) -> int:
 
 
 def _offset(number: int) -> Position:
-    if number == _LATEST:
+    if number == LATEST:
         return Latest()
-    if number == _EARLIEST:
+    if number == EARLIEST:
         return Earliest()
     if number < 0:
         raise ValueError(f"{number} is no offset")

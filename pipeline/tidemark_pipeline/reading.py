@@ -8,6 +8,7 @@ from tidemark.tier.open import open_tier
 from tidemark_pipeline import columns, remote, tail
 from tidemark_pipeline.brokers import Brokers, OutOfRange
 from tidemark_pipeline.decode import Source, Threads, decode
+from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.options import Options
 from tidemark_pipeline.plan import Planned
 from tidemark_pipeline.survey import Part
@@ -19,7 +20,7 @@ def read_planned(
 ) -> Iterator[pa.RecordBatch]:
     """Arrow batches of one task, in offset order.
 
-    Raises :class:`~remote.DataLoss`, :class:`CorruptData`, StoreUnavailable, BrokersUnavailable,
+    Raises :class:`~DataLoss`, :class:`CorruptData`, StoreUnavailable, BrokersUnavailable,
     Refused."""
     part, task = planned.part, planned.task
     with Threads(options.threads) as threads:
@@ -60,4 +61,4 @@ def _read_tail(
                 yield from decode(data, source, aborted, threads)
     except OutOfRange as error:
         if options.fail_on_data_loss:
-            raise remote.DataLoss(str(error)) from error
+            raise DataLoss(str(error)) from error

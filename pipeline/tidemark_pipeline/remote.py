@@ -25,15 +25,11 @@ from tidemark.tier.segment import SegmentEntry
 from tidemark.tier.whole_batches import Batches, whole_batches
 from tidemark_pipeline import columns
 from tidemark_pipeline.decode import ALONE, Source, Threads, decode_batches, is_wanted
-from tidemark_pipeline.errors import CorruptData
+from tidemark_pipeline.errors import CorruptData, DataLoss
 from tidemark_pipeline.tasks import RemoteTask
 from tidemark_pipeline.windows import Window, first_offset_since, whole, window_of
 
 PIECE_BYTES = 16 * 1024 * 1024
-
-
-class DataLoss(RuntimeError):
-    """Rows expired while the read was under way; set failOnDataLoss=false to go on without them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ Python.
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -26,12 +26,18 @@ SHORT_JOB = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 @contextmanager
 def local_session(
-    name: str, *, cores: int = 2, log: Path | None = None, short: bool = False
+    name: str,
+    *,
+    cores: int = 2,
+    log: Path | None = None,
+    short: bool = False,
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
     """A session on ``cores`` threads of this machine; stopped at the end.
 
     ``log`` receives what the JVM and its Python workers say (default: this process's standard
     error). ``short`` is for a job of seconds: the JVM compiles little and optimises nothing.
+    ``settings``: more of Spark's configuration, such as a table format's packages and catalogs.
     Raises :class:`~tidemark_pipeline.java.JavaMissing`.
     """
     find_java()
@@ -40,17 +46,19 @@ def local_session(
     os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-spark-"))
-        settings = _settings(name, cores, scratch)
+        conf = _settings(name, cores, scratch)
+        for key, value in (settings or {}).items():
+            conf.set(key, value)
         if short:
-            settings.set("spark.driver.extraJavaOptions", SHORT_JOB)
+            conf.set("spark.driver.extraJavaOptions", SHORT_JOB)
         gateway = None
         # A JVM of this process is used again, whatever it was started with.
         if log is not None and SparkContext._gateway is None:
             errors = stack.enter_context(log.open("ab"))
             gateway = launch_gateway(  # type: ignore[no-untyped-call]
-                settings, {"stderr": errors, "stdout": errors}
+                conf, {"stderr": errors, "stdout": errors}
             )
-        context = SparkContext(conf=settings, gateway=gateway)
+        context = SparkContext(conf=conf, gateway=gateway)
         session = SparkSession(context)
         register(session)
         try:

@@ -2,7 +2,8 @@
 
 The driver pins what a read will see (the head's version, the log start, the end) and cuts it into
 tasks; executors read the object store themselves and ask brokers for the local tail only.
-Everything an executor needs travels in its task, so it imports no more than the readers.
+Everything an executor needs travels in its task, so it imports no more than the readers. Three more
+processes are started for each query, to plan it: those import no reader.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +17,6 @@ from tidemark_pipeline import columns
 from tidemark_pipeline.filters import EVERYTHING, narrow
 from tidemark_pipeline.options import Options, parse
 from tidemark_pipeline.plan import plan_batch
-from tidemark_pipeline.reading import read_planned
 from tidemark_pipeline.streaming import TidemarkPartition, TidemarkStreamReader
 from tidemark_pipeline.survey import Survey
 
@@ -71,4 +71,6 @@ class TidemarkReader(DataSourceReader):
             return
         if not isinstance(partition, TidemarkPartition):
             raise TypeError(f"{partition!r} was not planned by this source")
+        from tidemark_pipeline.reading import read_planned  # on executors alone
+
         yield from read_planned(self._options, partition.planned, partition.since_ms)

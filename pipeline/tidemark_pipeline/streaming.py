@@ -21,12 +21,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.limits import Waiting, Weight, limited
 from tidemark_pipeline.options import Options
 from tidemark_pipeline.plan import Planned, Reach, asked, plan_reaches, starting
 from tidemark_pipeline.positions import Extent
-from tidemark_pipeline.reading import read_planned
-from tidemark_pipeline.remote import DataLoss
 from tidemark_pipeline.survey import Part, Survey
 from tidemark_pipeline.tasks import bytes_of
 
@@ -98,6 +97,8 @@ class TidemarkStreamReader(DataSourceStreamReader):
         """Arrow batches of one task."""
         if not isinstance(partition, TidemarkPartition):
             raise TypeError(f"{partition!r} was not planned by this source")
+        from tidemark_pipeline.reading import read_planned  # on executors alone
+
         yield from read_planned(self._options, partition.planned)
 
     def stop(self) -> None:

@@ -8,7 +8,7 @@ import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidemark.tier.head import TopicDeleted
 from tidemark.tier.manifest import HeadNotFound, PageNotFound
@@ -18,9 +18,12 @@ from tidemark.tier.reader import Snapshot
 from tidemark.tier.topics import TopicNotFound
 from tidemark_pipeline import options as names
 from tidemark_pipeline import times
-from tidemark_pipeline.brokers import EARLIEST, EARLIEST_LOCAL, LATEST, Brokers, BrokersTopic
 from tidemark_pipeline.options import Options
-from tidemark_pipeline.positions import Extent
+from tidemark_pipeline.positions import EARLIEST, EARLIEST_LOCAL, LATEST, Extent
+from tidemark_pipeline.security import Access
+
+if TYPE_CHECKING:
+    from tidemark_pipeline.brokers import Brokers, BrokersTopic
 
 _HEADS_AT_ONCE = 8
 _ATTEMPTS = 5
@@ -40,7 +43,7 @@ class Survey:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._tier: Tier | None = None if options.storage is None else open_tier(options.storage)
-        self._brokers = None if options.access is None else Brokers(options.access)
+        self._brokers = None if options.access is None else _brokers(options.access)
         self._snapshots: dict[Part, Snapshot | None] = {}
 
     def __enter__(self) -> "Survey":
@@ -203,6 +206,13 @@ class Survey:
         if snapshot.head.deleted_at_ms is not None:
             raise TopicDeleted(f"{part.topic} was deleted")
         return snapshot
+
+
+def _brokers(access: Access) -> "Brokers":
+    """Kafka's protocol is imported by those who speak it: it takes a third of a second."""
+    from tidemark_pipeline.brokers import Brokers
+
+    return Brokers(access)
 
 
 def _tier_end(snapshot: Snapshot | None) -> int:

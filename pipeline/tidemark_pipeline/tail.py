@@ -6,19 +6,9 @@ What comes back goes through the same decoder as segments of the tier.
 from collections.abc import Iterator, Sequence
 
 from tidemark.records.batch import CorruptBatch, iter_headers
-from tidemark_pipeline.brokers import (
-    EARLIEST,
-    EARLIEST_LOCAL,
-    LATEST,
-    LATEST_TIERED,
-    Brokers,
-    BrokersUnavailable,
-    Fetched,
-)
+from tidemark_pipeline.brokers import Brokers, BrokersUnavailable, Fetched
 from tidemark_pipeline.errors import CorruptData
 from tidemark_pipeline.security import Access
-
-__all__ = ["EARLIEST", "EARLIEST_LOCAL", "LATEST", "LATEST_TIERED", "list_offsets", "read"]
 
 #: Of answers without a batch one behind the other, each after two seconds.
 _EMPTY_MAX = 10

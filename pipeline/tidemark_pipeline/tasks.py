@@ -45,12 +45,14 @@ def cut(
     brokers: bool,
     task_bytes: int,
     since_ms: int | None = None,
+    over_ms: int | None = None,
 ) -> Iterator[Task]:
     """Tasks for the offsets from ``start`` to ``end`` (exclusive), each in exactly one of them.
 
     ``ranges`` are what the tier answers for between the two, in order; what lies before and behind
     them is read from ``brokers``, where there are any. Segments without a record of ``since_ms`` or
-    later are left out. Raises :class:`HoleInPlan`."""
+    later are left out, and everything behind the first one with a record later than ``over_ms``:
+    what comes then is too late to be wanted. Raises :class:`HoleInPlan`."""
     first = ranges[0].from_offset if ranges else end
     behind = _end_of(ranges, first)
     if not brokers and (first > start or behind < end):
@@ -61,11 +63,14 @@ def cut(
         )
     if start < first:
         yield TailTask(partition, start, first)
+    over = next((n for n, part in enumerate(ranges, 1) if _is_over(part, over_ms)), None)
     wanted = [
-        part for part in ranges if since_ms is None or part.entry.max_timestamp_ms >= since_ms
+        part
+        for part in ranges[:over]
+        if since_ms is None or part.entry.max_timestamp_ms >= since_ms
     ]
     yield from split_remote(partition, head_version, wanted, task_bytes)
-    if behind < end:
+    if behind < end and over is None:
         yield TailTask(partition, behind, end)
 
 
@@ -90,6 +95,10 @@ def bytes_of(part: SegmentRange) -> int:
     entry = part.entry
     offsets = part.to_offset_inclusive + 1 - part.from_offset
     return entry.size_bytes * offsets // (entry.end_offset_inclusive + 1 - entry.start_offset)
+
+
+def _is_over(part: SegmentRange, over_ms: int | None) -> bool:
+    return over_ms is not None and part.entry.max_timestamp_ms > over_ms
 
 
 def _end_of(ranges: Sequence[SegmentRange], first: int) -> int:

@@ -1,8 +1,6 @@
 """Real Apache Kafka brokers (KRaft) from its published jars."""
 
 import base64
-import os
-import shutil
 import socket
 import subprocess
 import time
@@ -11,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.benchmarks.jars import JarsMissing, ensure
 from tests.security.client_certificates import Leaf
 from tidemark_cli.ports import HOST, free_ports
 
@@ -67,29 +66,11 @@ class ApacheKafka:
 
 
 def ensure_jars() -> Path:
-    """The folder of Kafka's jars in the user's cache; fetched by Maven when it is missing."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "tidemark" / f"apache-kafka-{VERSION}"
-    if (folder / ".complete").exists():
-        return folder
-    maven = shutil.which("mvn")
-    if maven is None or shutil.which("java") is None:
-        raise KafkaMissing("the comparison needs Java 17 or newer and Maven (mvn) on the PATH")
-    print(f"fetching the jars of Apache Kafka {VERSION} into {folder}", flush=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    subprocess.run(
-        [
-            maven,
-            "-q",
-            "-f",
-            str(_POM),
-            "dependency:copy-dependencies",
-            f"-DoutputDirectory={folder}",
-        ],
-        check=True,
-    )
-    (folder / ".complete").touch()
-    return folder
+    """The folder of Kafka's jars. Raises KafkaMissing."""
+    try:
+        return ensure(_POM, "apache-kafka", VERSION)
+    except JarsMissing as error:
+        raise KafkaMissing(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,20 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
+def group_cpu_seconds(session_id: int) -> float:
+    """User and system time of all processes of a session, and of those that have ended and whose
+    parents have waited for them."""
+    total = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text(encoding="utf-8").rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        if int(fields[3]) == session_id:
+            total += sum(map(int, fields[11:15]))
+    return total / _TICKS
+
+
 def resident_mb(pid: int) -> float:
     """Resident memory now."""
     return _status_mb(pid, "VmRSS:")

@@ -24,3 +24,14 @@ def test_the_command_line_does_not_load_the_screen() -> None:
     loaded = set(said.stdout.split())
     assert "tidemark_cli.commands.top" in loaded
     assert not {name for name in loaded if name.split(".")[0] == "textual"}
+
+
+def test_planning_on_spark_imports_no_decoder() -> None:
+    """Spark starts three processes for each query before any executor reads a row."""
+    load = "import sys, tidemark_pipeline.source; print(*sys.modules)"
+    said = subprocess.run(
+        (sys.executable, "-c", load), capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded = {name.split(".")[0] for name in said.stdout.split()}
+    assert "tidemark_pipeline" in loaded
+    assert not loaded & {"numba", "kio"}

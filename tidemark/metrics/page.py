@@ -14,6 +14,7 @@ from tidemark.metrics import (
     process_table,
     tier_table,
     topic_table,
+    usage_table,
 )
 from tidemark.metrics.metric import Label, Metric
 
@@ -39,6 +40,8 @@ no more than {topic_table.TOPICS_MAX} a broker, those with the most bytes. The c
 """
 _AUDIT = """In the file that `tidemark spark audit --prometheus` writes ([Audit](audit.md)).
 """
+_USAGE = """In the file that `tidemark spark usage --prometheus` writes ([Usage](usage.md)).
+"""
 _PARTS = (
     ("Operator", _OPERATOR, operator_table.ALL),
     ("Broker", "", broker_table.ALL),
@@ -46,6 +49,7 @@ _PARTS = (
     ("Broker: single topics", _TOPICS, topic_table.ALL),
     ("Every process", "On Linux.\n", process_table.ALL),
     ("Audit", _AUDIT, audit_table.ALL),
+    ("Usage", _USAGE, usage_table.ALL),
 )
 
 

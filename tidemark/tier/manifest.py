@@ -11,6 +11,7 @@ head again later and repeats the transition; all of them allow that. It never de
 the strength of an error.
 """
 
+import contextlib
 import logging
 import time
 import uuid
@@ -145,9 +146,15 @@ class ManifestStore:
         return LoadedHead(head, got.version)
 
     def partitions(self, topic_id: uuid.UUID) -> tuple[int, ...]:
-        """Partitions of a topic that have a head, ascending."""
-        prefix = heads_prefix(topic_id)
-        return tuple(sorted(partition_of_head(info.key) for info in self._store.list(prefix)))
+        """Partitions of a topic that have a head, ascending. What else lies in their folder is none
+        of ours, and is passed over."""
+        found = []
+        for info in self._store.list(heads_prefix(topic_id)):
+            with contextlib.suppress(ValueError):
+                partition = partition_of_head(info.key)
+                if partition >= 0 and head_key(topic_id, partition) == info.key:
+                    found.append(partition)
+        return tuple(sorted(found))
 
     def pages(self, topic_id: uuid.UUID, partition: int) -> PageCache:
         """A partition's pages; they share the limit with all others of this store."""

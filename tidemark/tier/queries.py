@@ -119,6 +119,18 @@ def plan(
     return tuple(ranges)
 
 
+def present_entries(head: Head, pages: Pages) -> Iterator[tuple[SegmentEntry, SegmentState]]:
+    """Every entry whose objects are not known to be deleted, with its state under the overlay, in
+    the order in which they were finished: live ones are a line, oldest first."""
+    for ref in head.pages:
+        if ref.left:
+            for index, entry in enumerate(pages[ref.name].entries):
+                if not ref.gone >> index & 1:
+                    yield entry, state_of(head, entry)
+    for entry in head.entries:
+        yield entry, state_of(head, entry)
+
+
 def pending_deletes(
     head: Head, pages: Pages, *, now_ms: int, delay_ms: int, limit: int = 1000
 ) -> tuple[PendingDelete, ...]:

@@ -180,7 +180,14 @@ def decode_custom_metadata(data: bytes) -> tuple[str, int]:
     try:
         fields = json.loads(data)
         return str(fields.get("b", NO_BUCKET)), int(fields["n"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise StoreUnavailable(
             f"custom metadata {data[:64]!r} was written by another storage manager: configure that "
             "one",

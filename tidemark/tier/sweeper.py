@@ -15,22 +15,12 @@ so on to the end: memory is one page of keys, however large the store.
 
 import itertools
 import logging
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from tidemark.tier import orphans
-from tidemark.tier.head import Head, ManifestError
-from tidemark.tier.layout import (
-    DATA_PREFIX,
-    PAGES_PREFIX,
-    Place,
-    place_of_data,
-    place_of_page,
-    topic_data_prefix,
-)
-from tidemark.tier.manifest import HeadNotFound, PageNotFound
+from tidemark.tier.layout import DATA_PREFIX, PAGES_PREFIX
+from tidemark.tier.naming import Judged, Naming
 from tidemark.tier.objects import (
     ObjectInfo,
     ObjectStore,
@@ -46,12 +36,8 @@ logger = logging.getLogger(__name__)
 KEYS_AT_ONCE = 1000
 #: Folders and troubles that a report names one by one.
 NAMED_MAX = 100
-_HEAD_READS = 3
 
 _DAY_MS = 24 * 3600 * 1000
-
-_Parse = Callable[[str], Place]
-_Unnamed = Callable[[Head, Sequence[Place]], frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +65,9 @@ class _Item:
         if self.upload is None:
             return self.key
         return f"{self.key or 'temporary file'} (upload {self.upload.upload_id} not finished)"
+
+
+_Judge = Callable[[Sequence[_Item]], Judged[_Item]]
 
 
 @dataclass(slots=True)
@@ -152,6 +141,7 @@ class Sweeper:
         progress: Callable[[SweepReport], None] = lambda _: None,
     ) -> None:
         self._tier = tier
+        self._naming = Naming(tier)
         self._lease = lease
         self._progress = progress
         # One moment for the whole sweep: whatever appears while it runs is too young.
@@ -168,82 +158,33 @@ class Sweeper:
             # Uploads, too, are listed before the heads are read.
             self._sweep_uploads(store)
             for objects in _chunks(map(_Item.of_object, store.list(DATA_PREFIX))):
-                self._sweep(store, objects, place_of_data, self._unnamed_segments)
+                self._sweep(store, objects, self._naming.of_data)
         for pages in _chunks(map(_Item.of_object, self._tier.store.list(PAGES_PREFIX))):
-            self._sweep(self._tier.store, pages, place_of_page, _unnamed_pages)
+            self._sweep(self._tier.store, pages, self._naming.of_pages)
         return self.report
 
     def _sweep_uploads(self, store: ObjectStore) -> None:
         try:
             for uploads in _chunks(map(_Item.of_upload, store.unfinished())):
-                self._sweep(store, uploads, place_of_data, self._unnamed_segments)
+                self._sweep(store, uploads, self._naming.of_data)
         except StoreUnavailable as error:
             if error.reason != "StoreAccessDenied":
                 raise
             self.report.trouble(str(error))
 
-    def _sweep(
-        self, store: ObjectStore, items: Sequence[_Item], parse: _Parse, unnamed: _Unnamed
-    ) -> None:
+    def _sweep(self, store: ObjectStore, items: Sequence[_Item], judge: _Judge) -> None:
         self.report.looked_at += len(items)
-        found = [item for item in items if not item.key]
-        for (topic_id, partition), placed in self._placed(items, parse).items():
-            found += self._orphans_of(topic_id, partition, placed, unnamed)
+        judged = judge([item for item in items if item.key])
+        for folder, _ in judged.unknown:
+            self.report.of_unknown(folder)
+        for trouble in judged.troubles:
+            self.report.trouble(trouble)
+        found = [*(item for item in items if not item.key), *judged.unnamed]
         due = [item for item in found if self._is_due(item)]
         if self._lease is not None:
             self._lease.keep()
             self._remove(store, due)
         self._progress(self.report)
-
-    def _placed(
-        self, items: Sequence[_Item], parse: _Parse
-    ) -> Mapping[tuple[uuid.UUID, int], list[tuple[Place, _Item]]]:
-        """By partition; what is no key of ours is unknown."""
-        placed: dict[tuple[uuid.UUID, int], list[tuple[Place, _Item]]] = {}
-        for item in items:
-            if not item.key:
-                continue
-            try:
-                place = parse(item.key)
-            except ValueError:
-                self.report.of_unknown(f"{item.key.rpartition('/')[0]}/")
-            else:
-                placed.setdefault((place.topic_id, place.partition), []).append((place, item))
-        return placed
-
-    def _orphans_of(
-        self,
-        topic_id: uuid.UUID,
-        partition: int,
-        placed: Sequence[tuple[Place, _Item]],
-        unnamed: _Unnamed,
-    ) -> list[_Item]:
-        for attempt in range(_HEAD_READS):
-            try:
-                head = self._tier.manifests.load(topic_id, partition).head
-                names = unnamed(head, [place for place, _ in placed])
-                return [item for place, item in placed if place.name in names]
-            except HeadNotFound:
-                for place, _ in placed:
-                    self.report.of_unknown(f"{place.folder}{partition}/")
-                return []
-            except PageNotFound as error:
-                # Dropped since the head was read: another head says more.
-                if attempt == _HEAD_READS - 1:
-                    self.report.trouble(str(error))
-            except ManifestError as error:
-                self.report.trouble(str(error))
-                return []
-        return []
-
-    def _unnamed_segments(self, head: Head, places: Sequence[Place]) -> frozenset[str]:
-        folder = topic_data_prefix(head.topic, head.topic_id)
-        for place in places:
-            if place.folder != folder:  # the id is a topic's, the name is not: nobody's we know
-                self.report.of_unknown(place.folder)
-        ours = [place for place in places if place.folder == folder]
-        pages = self._tier.manifests.pages(head.topic_id, head.partition)
-        return orphans.unnamed_segments(head, pages, ours)
 
     def _is_due(self, item: _Item) -> bool:
         """Count it; is it old enough to go?"""
@@ -276,10 +217,6 @@ class Sweeper:
 def _printable(text: str) -> str:
     """Whoever can write to the store names its objects, and not all names can be shown."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-
-
-def _unnamed_pages(head: Head, places: Sequence[Place]) -> frozenset[str]:
-    return orphans.unnamed_pages(head, places)
 
 
 def _chunks(items: Iterable[_Item]) -> Iterator[Sequence[_Item]]:

@@ -13,11 +13,11 @@ from tidemark.tier import queries, transitions
 from tidemark.tier.head import Head
 from tidemark.tier.objects import StoreError
 from tidemark.tier.open import Tier
+from tidemark.tier.retention import Limits, expired_up_to
 from tidemark.tier.topics import TopicObject
 from tidemark.tier.transitions import PendingDelete
 from tidemark_broker.remote_log import expiry
 from tidemark_broker.remote_log.disabling import follow_local_starts
-from tidemark_broker.remote_log.expiry import Limits
 from tidemark_broker.remote_log.head_writer import HeadWriter
 from tidemark_broker.remote_log.shared import Shared
 
@@ -96,7 +96,7 @@ class Expirer:
     ) -> int | None:
         """In a thread: may have to load a page. All figures are of one moment: a copy that is
         finished meanwhile would count twice."""
-        return expiry.expired_up_to(
+        return expired_up_to(
             queries.live_segments(head, self._writer.pages(tier)),
             limits,
             live_bytes=live_bytes,

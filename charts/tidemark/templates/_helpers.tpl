@@ -21,7 +21,7 @@
 
 {{- define "tidemark.selector" -}}
 app.kubernetes.io/name: tidemark-operator
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "tidemark.labels" -}}
@@ -44,12 +44,12 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- /* Pods of brokers, as the operator labels them. */}}
 {{- define "tidemark.brokers" -}}
 app.kubernetes.io/name: tidemark-broker
-app.kubernetes.io/instance: {{ .Values.cluster.name }}
+app.kubernetes.io/instance: {{ .Values.cluster.name | quote }}
 {{- end }}
 
 {{- define "tidemark.brokerLabels" -}}
 app.kubernetes.io/name: tidemark-broker
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/part-of: tidemark
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
@@ -71,16 +71,16 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 storage:
   size: {{ $pods.storage.size }}
   {{- with $pods.storage.className }}
-  storageClassName: {{ . }}
+  storageClassName: {{ . | quote }}
   {{- end }}
 listeners:
   {{- range $name, $listener := $pods.listeners }}
   {{- if $listener }}
-  - name: {{ $name }}
+  - name: {{ $name | quote }}
     port: {{ $listener.port }}
     protocol: {{ $listener.protocol }}
     {{- with $listener.tlsSecret }}
-    tlsSecretRef: {name: {{ . }}}
+    tlsSecretRef: {name: {{ . | quote }}}
     {{- end }}
     {{- with $listener.external }}
     external: {{- toYaml . | nindent 6 }}
@@ -97,7 +97,7 @@ resources: {{- toYaml . | nindent 2 }}
 {{- end }}
 terminationGracePeriodSeconds: {{ $pods.terminationGracePeriodSeconds }}
 {{- with $pods.rackTopologyKey }}
-rackTopologyKey: {{ . }}
+rackTopologyKey: {{ . | quote }}
 {{- end }}
 {{- with merge (dict) (.nodeSelector | default dict) $pods.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
@@ -109,7 +109,7 @@ tolerations: {{- toYaml . | nindent 2 }}
 affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with $pods.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with $pods.podLabels }}
 podLabels: {{- toYaml . | nindent 2 }}
@@ -126,7 +126,7 @@ podAnnotations: {{- toYaml . | nindent 2 }}
 
 {{- define "tidemark.testSelector" -}}
 app.kubernetes.io/name: tidemark-test
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "tidemark.testLabels" -}}

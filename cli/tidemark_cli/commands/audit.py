@@ -11,10 +11,12 @@ from rich.table import Table
 
 from tidemark.tier.audit_record import TopicAudit, write_record
 from tidemark.tier.findings import FindingKind
+from tidemark.tier.head import ManifestError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.sweeper import Sweeper, SweepReport
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound, TopicObject
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, errors, fail
+from tidemark_cli.commands.files import write_whole
 from tidemark_cli.commands.stores import (
     BucketsOption,
     EndpointOption,
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 SHOWN_MAX = 100
 _DAY_MS = 24 * 3600 * 1000
+#: What keeps from finding out.
+_UNKNOWN = (StoreError, ManifestError, TopicNotFound, TopicAmbiguous)
 
 
 def audit(
@@ -73,7 +77,7 @@ def audit(
             reports.append(report)
             outcomes.append(outcome)
         leftovers = None if topics else _leftovers(found)
-    except (JavaMissing, ToolchainError, StoreError, TopicNotFound, TopicAmbiguous) as error:
+    except (JavaMissing, ToolchainError, *_UNKNOWN) as error:
         problem = str(error)
     if record and (outcomes or not problem):
         _record(found, outcomes, whole=not topics and not problem)
@@ -81,7 +85,9 @@ def audit(
         fail(problem)
     print_reports(reports, leftovers)
     if prometheus is not None:
-        _write(prometheus, reports, leftovers)
+        from tidemark_pipeline.audit_text import prometheus_text
+
+        write_whole(prometheus, prometheus_text(reports, leftovers, now_ms=_now_ms()))
     if any(report.findings for report in reports):
         raise typer.Exit(3)
 
@@ -162,17 +168,6 @@ def print_reports(
 
 def _say(text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def _write(
-    path: Path, reports: "Sequence[AuditReport]", leftovers: Mapping[FindingKind, int] | None
-) -> None:
-    """At once or not at all: the collector may read at any moment."""
-    from tidemark_pipeline.audit_text import prometheus_text
-
-    part = path.with_name(f".{path.name}.part")
-    part.write_bytes(prometheus_text(reports, leftovers, now_ms=_now_ms()))
-    part.replace(path)
 
 
 def _now_ms() -> int:

@@ -7,13 +7,19 @@ import typer
 
 from tidemark_cli.commands.audit import audit
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
+from tidemark_cli.commands.export import export
+from tidemark_cli.commands.report import report
+from tidemark_cli.commands.usage import usage
 from tidemark_cli.local.tier import read_options
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.java import JavaMissing, find_java
 
-app = typer.Typer(help="Run a job of the pipeline on Spark (needs Java 17 or newer).")
+app = typer.Typer(help="Jobs over the tier; those on Spark (all but usage) need Java 17 or newer.")
 app.command()(audit)
+app.command()(usage)
+app.command()(export)
+app.command()(report)
 
 
 @app.command()

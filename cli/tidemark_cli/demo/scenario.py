@@ -25,7 +25,7 @@ from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.kube import Kube
 from tidemark_cli.local.tier import read_options, storage
 from tidemark_cli.toolchain import ToolchainError
-from tidemark_pipeline import tail
+from tidemark_pipeline import positions, tail
 from tidemark_pipeline.java import JavaMissing
 
 TOPIC = "flights"
@@ -166,7 +166,7 @@ class Scenario:
             lambda: str(topic_rows.condition(self._deletion(name), "Succeeded").get("message")),
             120,
         )
-        starts = self._offsets(tail.EARLIEST)
+        starts = self._offsets(positions.EARLIEST)
         report.check("the log start is exactly there", starts == expected, _pairs(starts))
         marks = self._deletion(name).get("status", {}).get("partitions", [])
         low = {int(m["partition"]): int(m.get("lowWatermark", -1)) for m in marks}
@@ -224,7 +224,7 @@ class Scenario:
         self._compare("confluent-kafka", clients.read_confluent)
         self._apply_tiering(enabled=False, policy="Delete")
         self._wait_state("Disabled")
-        starts, local = self._offsets(tail.EARLIEST), self._offsets(tail.EARLIEST_LOCAL)
+        starts, local = self._offsets(positions.EARLIEST), self._offsets(positions.EARLIEST_LOCAL)
         report.check("log start = local log start", starts == local, _pairs(starts))
         report.wait(
             "no object is left under the topic's prefix",
@@ -285,14 +285,14 @@ class Scenario:
         return tail.list_offsets(self._bootstrap().split(","), TOPIC, range(PARTITIONS), timestamp)
 
     def _share(self, offsets: Mapping[int, int]) -> float:
-        ends = self._offsets(tail.LATEST)
+        ends = self._offsets(positions.LATEST)
         return sum(max(o, 0) for o in offsets.values()) / max(sum(ends.values()), 1)
 
     def _gone_locally(self) -> float:
-        return self._share(self._offsets(tail.EARLIEST_LOCAL))
+        return self._share(self._offsets(positions.EARLIEST_LOCAL))
 
     def _in_tier(self) -> float:
-        tiered = self._offsets(tail.LATEST_TIERED)
+        tiered = self._offsets(positions.LATEST_TIERED)
         return self._share({partition: offset + 1 for partition, offset in tiered.items()})
 
     def _state(self) -> str:
@@ -357,7 +357,7 @@ class Scenario:
 
     def _check_contiguous(self) -> None:
         """The manifest answers for every offset from log start to its end exactly once."""
-        starts = self._offsets(tail.EARLIEST)
+        starts = self._offsets(positions.EARLIEST)
         gaps: list[str] = []
         for partition, ranges in self._ranges().items():
             expected = ranges[0].from_offset if ranges else starts[partition]
@@ -374,7 +374,7 @@ class Scenario:
             [str, str, Mapping[int, int], Mapping[int, int]], dict[tuple[int, int], clients.Record]
         ],
     ) -> None:
-        starts, ends = self._offsets(tail.EARLIEST), self._offsets(tail.LATEST)
+        starts, ends = self._offsets(positions.EARLIEST), self._offsets(positions.LATEST)
         expected = self.ledger.from_offsets(starts)
         began = time.monotonic()
         found = read(self._bootstrap(), TOPIC, starts, ends)

@@ -24,7 +24,7 @@ from tidemark_cli.top.login import Login
 from tidemark_cli.top.pages import shown_rows
 from tidemark_cli.top.ranges import Offsets
 from tidemark_operator.controller.model import PartitionRow
-from tidemark_pipeline.tail import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
+from tidemark_pipeline.positions import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
 
 CLIENT_ID = "tidemark-top"
 #: A consumer, and Kafka's debugging replica: who is told of the log's end, by followers as well.

@@ -11,7 +11,7 @@ connection that never comes, where a broker that is not there has them ask again
 
 import dataclasses
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller.controller_state import ControllerState
@@ -36,8 +36,13 @@ def endpoints(state: ControllerState, broker: BrokerInfo) -> tuple[Endpoint, ...
     return tuple(each for each in told if isinstance(each, Endpoint))
 
 
+def told_outside(state: ControllerState, broker: BrokerInfo) -> list[Endpoint]:
+    """What others are told of those that are reached from outside."""
+    return [each for each in endpoints(state, broker) if each.name in broker.external]
+
+
 def external(state: ControllerState, broker: BrokerInfo) -> dict[str, Endpoint | Missing]:
-    """Those that are reached from outside, by name."""
+    """Those that are reached from outside, by name, as far as each is as wanted."""
     registered = {each.name: each for each in broker.listeners}
     ways = state.ways_in.brokers.get(broker.node_id) or {}
     found: dict[str, Endpoint | Missing] = {}
@@ -65,7 +70,7 @@ def advertised(
     way = ways.get(registered.name)
     if way is None:
         return Missing("its Service has not been looked at yet")
-    if way.problem is not None:
+    if not way.port:
         return problem_of(way)
     host = way.host or _node(state, way, registered.host)
     return (
@@ -130,14 +135,20 @@ def told_before(broker: BrokerInfo) -> dict[str, Endpoint]:
 
 def bootstrap_servers(state: ControllerState) -> dict[str, str | Missing] | None:
     """Where clients from outside begin, by listener, as Kafka's ``bootstrap.servers``. None: a new
-    controller has not looked yet."""
+    controller has not looked yet. What is refused of a Service that leads in leaves it as it is."""
     if state.ways_in.bootstraps is None:
         return None
     return {name: _servers(state, name, way) for name, way in state.ways_in.bootstraps.items()}
 
 
+def refused_bootstraps(state: ControllerState) -> dict[str, Missing]:
+    """What is refused of where clients from outside begin, by listener."""
+    ways = state.ways_in.bootstraps or {}
+    return {name: problem_of(way) for name, way in ways.items() if way.problem is not None}
+
+
 def _servers(state: ControllerState, name: str, way: WayIn) -> str | Missing:
-    if way.problem is not None:
+    if not way.port:
         return problem_of(way)
     if way.host:
         return text_of(Endpoint(name=name, host=way.host, port=way.port))
@@ -163,10 +174,6 @@ def text_of(endpoint: Endpoint) -> str:
     return f"{host}:{endpoint.port}"
 
 
-def rendered(found: Mapping[str, Endpoint | Missing]) -> list[dict[str, object]]:
+def rendered(told: Iterable[Endpoint]) -> list[dict[str, object]]:
     """``status.externalEndpoints``."""
-    return [
-        {"name": each.name, "host": each.host, "port": each.port}
-        for each in found.values()
-        if isinstance(each, Endpoint)
-    ]
+    return [{"name": each.name, "host": each.host, "port": each.port} for each in told]

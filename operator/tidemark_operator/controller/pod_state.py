@@ -19,13 +19,14 @@ class Hold:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PodState:
     """A broker's pod as the operator last saw it. ``hold``: a changed pod waits; ``restarting``: it
-    is being made, or is not ready; ``refused``, ``volume``: why the pod, or its volume, is not as
-    wanted; ``no_volume``: why it has none; ``missing``: why there can be no pod."""
+    is being made, or is not ready, ``why``: for what reason, as far as that is known; ``refused``,
+    ``volume``: why the pod, or its volume, is not as wanted; ``missing``: why there can be no
+    pod."""
 
     name: str
     hold: Hold | None = None
     restarting: bool = False
     refused: str = ""
     volume: str = ""
-    no_volume: str = ""
+    why: str = ""
     missing: str = ""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WayIn:
     """How clients outside reach one listener of one broker, or of any. ``host`` "": the address of
-    the node, by ``by_external_ip`` its ExternalIP; ``problem``: why there is no way yet, and
-    ``refused`` that it takes a person."""
+    the node, by ``by_external_ip`` its ExternalIP; ``port`` 0: there is no way. ``problem``: why
+    not, or why it is not as wanted; ``refused``: it takes a person."""
 
     host: str = ""
     port: int = 0

@@ -41,7 +41,6 @@ class Wanted:
     """A Service as it is applied, and what of it clients are told otherwise."""
 
     manifest: Json
-    listener_port: int
     external: ExternalListener
     own: ExternalBroker | ExternalBootstrap
 
@@ -66,7 +65,7 @@ def broker_services(pod: BrokerPod, broker: PodBroker) -> dict[str, Wanted]:
         )
         if external.external_traffic_policy is not None:
             manifest["spec"]["externalTrafficPolicy"] = str(external.external_traffic_policy)
-        found[listener.name] = _wanted(manifest, listener, external, own)
+        found[listener.name] = _wanted(manifest, external, own)
     return found
 
 
@@ -85,18 +84,14 @@ def bootstrap_services(
             spec=_spec(listener, external, own, cluster_selector(name)),
             annotations=own.annotations,
         )
-        found[listener.name] = _wanted(manifest, listener, external, own)
+        found[listener.name] = _wanted(manifest, external, own)
     return found
 
 
-def selector_of_broker(broker: str) -> str:
-    """By which the Services of a broker's listeners are found."""
-    return f"{LISTENER_LABEL},{BROKER_LABEL}={broker}"
-
-
-def selector_of_bootstraps(cluster: str) -> str:
-    """By which those that lead to any broker are found."""
-    return f"{LISTENER_LABEL},{CLUSTER_LABEL}={cluster},!{BROKER_LABEL}"
+def selector_of(cluster: str, broker: str) -> str:
+    """By which the Services of a broker's listeners are found; "": those that lead to any."""
+    whose_ = f"{BROKER_LABEL}={broker}" if broker else f"!{BROKER_LABEL}"
+    return f"{selector_of_cluster(cluster)},{whose_}"
 
 
 def selector_of_cluster(cluster: str) -> str:
@@ -155,14 +150,13 @@ def _service(
 
 def _wanted(
     manifest: Json,
-    listener: PodListener,
     external: ExternalListener,
     own: ExternalBroker | ExternalBootstrap,
 ) -> Wanted:
     text = json.dumps(manifest, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     manifest["metadata"]["annotations"][CONFIG_DIGEST_ANNOTATION] = digest
-    return Wanted(manifest=manifest, listener_port=listener.port, external=external, own=own)
+    return Wanted(manifest=manifest, external=external, own=own)
 
 
 # ---------------------------------------------------------------- what is there
@@ -220,7 +214,11 @@ def way_in(wanted: Wanted, live: Json) -> WayIn:
             problem=f"Service {wanted.name} has been given no address by a load balancer yet: "
             f"kubectl describe service {wanted.name}"
         )
-    return WayIn(host=host, port=own.port or wanted.listener_port)
+    return WayIn(host=host, port=own.port or _port(live))
+
+
+def _port(live: Json) -> int:
+    return next((int(each["port"]) for each in live["spec"].get("ports") or ()), 0)
 
 
 def _node_port(live: Json) -> int:

@@ -18,6 +18,13 @@ def is_complete(stateful_set: Json) -> bool:
     )
 
 
+def is_unmade(stateful_set: Json) -> bool:
+    """Its controller has seen what is wanted, and there is no pod."""
+    status = stateful_set.get("status") or {}
+    seen = int(status.get("observedGeneration") or 0)
+    return seen >= int(stateful_set["metadata"]["generation"]) and not status.get("replicas")
+
+
 def replaces_pod(live: Json, wanted: Json) -> bool:
     """Whether the pod may become another one by ``wanted``; both as the API server answers,
     defaults and all, so that nothing differs but what is to be. A strategy that somebody has

@@ -6,7 +6,6 @@ labels; one without them is somebody else's, and a broker would write into a str
 """
 
 import re
-from collections.abc import Iterable
 
 from tidemark_operator.pods.identity import Json
 from tidemark_operator.resources.names import BROKER_LABEL, CLUSTER_LABEL
@@ -44,24 +43,12 @@ def is_pending(live: Json) -> bool:
     return (live.get("status") or {}).get("phase") == "Pending"
 
 
-def why_pending(live: Json, events: Iterable[Json]) -> str:
+def why_pending(live: Json, said: str) -> str:
     """Of a claim without a volume what a person has to see to; "": that is not known, and it may
-    come by itself. ``events``: of this claim, as of ``events.k8s.io/v1``."""
+    come by itself. ``said``: the last warning of its Events."""
     name, class_name = live["metadata"]["name"], live["spec"].get("storageClassName")
     if class_name is None:
         return f"claim {name} has no StorageClass, for none is the default one: make one that"
-    warnings = [each for each in events if each.get("type") == "Warning"]
-    if not warnings:
-        return ""
-    said = str(max(warnings, key=_at).get("note", ""))
     if _NO_CLASS.search(said):
         return f"claim {name}: StorageClass {class_name} does not exist: make it"
-    return f"claim {name}, of StorageClass {class_name}: {said}"
-
-
-def _at(event: Json) -> str:
-    """When it was seen last, as the API server writes it."""
-    series = event.get("series") or {}
-    times = (series.get("lastObservedTime"), event.get("deprecatedLastTimestamp"))
-    first = (event.get("eventTime"), event["metadata"].get("creationTimestamp"))
-    return next((str(each) for each in (*times, *first) if each), "")
+    return f"claim {name}, of StorageClass {class_name}: {said}" if said else ""

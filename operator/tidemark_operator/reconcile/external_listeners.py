@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller import external_listeners
 from tidemark_operator.controller.ways_in import WayIn
-from tidemark_operator.kube.errors import REFUSALS, Conflict, NotFound
+from tidemark_operator.kube.errors import REFUSALS, Conflict, KubeError, NotFound
 from tidemark_operator.kube.kinds import NODE, SERVICE, Json, Key, key_of
 from tidemark_operator.pods import external_services
 from tidemark_operator.pods.external_services import Wanted
@@ -22,6 +22,7 @@ from tidemark_operator.pods.identity import MANAGER, identity_of
 from tidemark_operator.pods.rollout import is_ours, whose
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.broker import parse_broker
+from tidemark_operator.resources.names import BROKER_LABEL
 
 #: While an address is waited for.
 LOOK_AGAIN_S = 3.0
@@ -31,6 +32,9 @@ CHECK_S = 60.0
 REFUSED_S = 15.0
 #: Nodes are many, and their addresses stay.
 NODES_CHECK_S = 600.0
+
+#: How the API server refuses another loadBalancerClass.
+_NEVER_CHANGES = "may not change once set"
 
 _NODES_FORBIDDEN = (
     "nodeAddress is ExternalIP, and the operator may not list Nodes: let it (in the chart, "
@@ -58,6 +62,8 @@ class ExternalServices:
         self._given: set[Key] = set()
         self._nodes_at_s = -math.inf
         self._owners_then: frozenset[str] | None = None
+        self._listed: list[Json] = []
+        self._listed_until_s = -math.inf
         self._turn = asyncio.Lock()
 
     # ------------------------------------------------------------ of a Broker
@@ -69,9 +75,8 @@ class ExternalServices:
         if pod is None:
             return None
         wanted = external_services.broker_services(pod, identity_of(broker, ""))
-        selector = external_services.selector_of_broker(broker.metadata.name)
         told, before = self._told(node_id), state.ways_in.brokers.get(node_id)
-        ways, later_s = await self._keep(body, wanted, selector, before)
+        ways, later_s = await self._keep(body, wanted, broker.metadata.name, before)
         state.ways_in.brokers[node_id] = ways
         nodes_s = await self._look_at_nodes(node_id)
         if self._told(node_id) != told:
@@ -95,9 +100,8 @@ class ExternalServices:
 
     async def keep_bootstraps(self, body: Json, wanted: Mapping[str, Wanted]) -> float | None:
         """See to the Services that lead to any broker; when to look again, in seconds."""
-        state, key = self._services.state, key_of(body)
-        selector = external_services.selector_of_bootstraps(key.name)
-        found, later_s = await self._keep(body, wanted, selector, state.ways_in.bootstraps)
+        state = self._services.state
+        found, later_s = await self._keep(body, wanted, "", state.ways_in.bootstraps)
         state.ways_in.bootstraps = found
         return later_s
 
@@ -107,10 +111,11 @@ class ExternalServices:
         self,
         body: Json,
         wanted: Mapping[str, Wanted],
-        selector: str,
+        broker: str,
         before: Mapping[str, WayIn] | None,
     ) -> tuple[Mapping[str, WayIn], float | None]:
-        """Where they lead from, and when to look again; without a call where that is known."""
+        """Where they lead from, and when to look again; without a call where that is known.
+        ``broker``: whose they are; "": of all."""
         key, uid, now_s = key_of(body), str(body["metadata"]["uid"]), self._clock()
         looked = self._looked.get(key)
         if wanted:
@@ -122,7 +127,9 @@ class ExternalServices:
                 return before, None
             if now_s < looked.until_s:
                 return before, looked.until_s - now_s
-        found = await self._look(key, uid, wanted, selector)
+        waits = looked is not None and looked.wanted == wanted
+        live = await self._live(key.namespace, broker, shared=waits)
+        found = await self._look(key, uid, wanted, live)
         problems = [way for way in found.values() if way.problem is not None]
         if any(way.refused for way in problems):
             self._looked.pop(key, None)  # somebody may have done something about it
@@ -140,25 +147,46 @@ class ExternalServices:
         former controller may have been gone before it deleted what nobody needs any more."""
         async with self._turn:
             if self._owners_then is None:
-                selector = external_services.selector_of_cluster(self._services.cluster_key.name)
-                listed = await self._services.client.api.list_all(
-                    SERVICE, namespace, label_selector=selector
+                self._owners_then = external_services.owners(
+                    await self._list(namespace, self._of_all)
                 )
-                self._owners_then = external_services.owners(listed)
             return self._owners_then
 
+    async def _live(self, namespace: str, broker: str, *, shared: bool) -> dict[str, Json]:
+        """Those of one broker by name, or those of all; ``shared``: of a list that is a few seconds
+        old at most. Hundreds of brokers wait for load balancers at once."""
+        if shared:
+            async with self._turn:
+                if self._clock() >= self._listed_until_s:
+                    self._listed = await self._list(namespace, self._of_all)
+                    self._listed_until_s = self._clock() + LOOK_AGAIN_S
+            listed = self._listed
+        else:
+            name = self._services.cluster_key.name
+            selector = external_services.selector_of(name, broker)
+            listed = await self._list(namespace, selector)
+        return {
+            str(each["metadata"]["name"]): each
+            for each in listed
+            if each["metadata"]["labels"].get(BROKER_LABEL, "") == broker
+        }
+
+    @property
+    def _of_all(self) -> str:
+        return external_services.selector_of_cluster(self._services.cluster_key.name)
+
+    async def _list(self, namespace: str, selector: str) -> list[Json]:
+        return await self._services.client.api.list_all(SERVICE, namespace, label_selector=selector)
+
     async def _look(
-        self, key: Key, uid: str, wanted: Mapping[str, Wanted], selector: str
+        self, key: Key, uid: str, wanted: Mapping[str, Wanted], live: Mapping[str, Json]
     ) -> dict[str, WayIn]:
-        api = self._services.client.api
-        listed = await api.list_all(SERVICE, key.namespace, label_selector=selector)
-        live = {str(each["metadata"]["name"]): each for each in listed}
         found = {}
         for listener, each in wanted.items():
             try:
                 found[listener] = await self._applied(each, live.get(each.name), uid)
             except REFUSALS as error:
-                found[listener] = WayIn(problem=f"Service {each.name}: {error.said}", refused=True)
+                found[listener] = _refused(each, live.get(each.name), uid, error)
         for name in live.keys() - {each.name for each in wanted.values()}:
             if external_services.is_of(live[name], uid):
                 await self._delete(key.namespace, live[name])
@@ -223,3 +251,14 @@ class ExternalServices:
         broker = state.brokers.get(node_id)
         unknown = broker is not None and external_listeners.needs_node(state, broker)
         return REFUSED_S if unknown or state.ways_in.nodes_problem else NODES_CHECK_S
+
+
+def _refused(wanted: Wanted, live: Json | None, uid: str, error: KubeError) -> WayIn:
+    """A change that is refused takes nobody's way away: ours leads where it led."""
+    text = f"Service {wanted.name}: {error.said}"
+    if _NEVER_CHANGES in error.said:
+        text += f"; kubectl delete service {wanted.name}: it is made again"
+    if live is None or not external_services.is_of(live, uid):
+        return WayIn(problem=text, refused=True)
+    way = external_services.way_in(wanted, live)
+    return dataclasses.replace(way, problem=text, refused=True)

@@ -33,12 +33,14 @@ from tidemark_operator.pods.manifests import BrokerObjects, broker_objects
 from tidemark_operator.pods.rollout import (
     is_complete,
     is_ours,
+    is_unmade,
     other_managers,
     replaces_pod,
     whose,
 )
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.reconcile.volumes import VolumeKeeper
+from tidemark_operator.reconcile.warnings import last_warning
 from tidemark_operator.resources.broker import Broker, parse_broker
 
 #: While a pod is being made, or waits for its turn.
@@ -137,11 +139,11 @@ class PodKeeper:
             if self._clock() >= self._listed_until_s:
                 await self._list()
             live = self._listed.get(name)
-            if live is not None:
+            if live is not None and (last.why or not is_unmade(live)):
                 return dataclasses.replace(last, restarting=not is_complete(live))
         self._looked.pop(name, None)
         found = await self._applied(broker, wanted)
-        pause_s = REFUSED_S if found.volume or found.no_volume else CHECK_S
+        pause_s = REFUSED_S if found.volume or found.why else CHECK_S
         self._looked[name] = _Looked(wanted, self._clock() + pause_s)
         return found
 
@@ -191,6 +193,9 @@ class PodKeeper:
         if changes:
             text = f"pod {seen.name} is replaced: it is to be another one"
             services.events.emit(normal(BROKER.kind, broker.metadata.key, "PodReplaced", text))
+        if is_unmade(written) and not seen.why:
+            said = await last_warning(services, STATEFUL_SET, name)
+            seen = dataclasses.replace(seen, why=said and f"is not made: {said}")
         return dataclasses.replace(seen, restarting=not is_complete(written))
 
     async def _theirs(self, live: Json | None, wanted: BrokerObjects) -> str:

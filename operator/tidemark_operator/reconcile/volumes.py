@@ -8,10 +8,11 @@ import dataclasses
 
 from tidemark_operator.controller.pod_state import PodState
 from tidemark_operator.kube.errors import REFUSALS
-from tidemark_operator.kube.kinds import EVENT, VOLUME_CLAIM, Json
+from tidemark_operator.kube.kinds import VOLUME_CLAIM, Json
 from tidemark_operator.pods import volumes
 from tidemark_operator.pods.identity import MANAGER
 from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.warnings import last_warning
 
 
 class VolumeKeeper:
@@ -36,9 +37,8 @@ class VolumeKeeper:
             return dataclasses.replace(seen, volume=f"claim {name}: {error.said}")
         if not volumes.is_pending(live):
             return seen
-        return dataclasses.replace(
-            seen, no_volume=volumes.why_pending(live, await self._events(name))
-        )
+        why = volumes.why_pending(live, await last_warning(self._services, VOLUME_CLAIM, name))
+        return dataclasses.replace(seen, why=why and f"waits for its volume: {why}")
 
     async def _apply(self, wanted: Json) -> Json:
         meta = wanted["metadata"]
@@ -51,14 +51,3 @@ class VolumeKeeper:
             force=True,
             dry_run=False,
         )
-
-    async def _events(self, claim: str) -> list[Json]:
-        """Those of a claim; none, where they may not be read."""
-        services = self._services
-        regarding = f"regarding.kind={VOLUME_CLAIM.kind},regarding.name={claim}"
-        try:
-            return await services.client.api.list_all(
-                EVENT, services.cluster_key.namespace, field_selector=regarding
-            )
-        except REFUSALS:
-            return []

@@ -432,6 +432,18 @@ def test_a_listener_that_leads_outside_is_open_to_others_than_the_namespace(
     assert "from" not in rule
 
 
+def test_brokers_in_pods_reach_the_operators_whoever_else_is_named(tmp_path: Path) -> None:
+    """Whoever named the network of brokers elsewhere cut off those in pods."""
+    objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
+    rules = named(objects, "NetworkPolicy", "tidemark-operator")["spec"]["ingress"]
+    (peers,) = [rule["from"] for rule in rules if rule["ports"][0]["port"] == "control"]
+    selectors = [each["podSelector"]["matchLabels"] for each in peers if "podSelector" in each]
+    stateful_set = objects_of(objects, "broker-1").stateful_set
+    labels = stateful_set["spec"]["template"]["metadata"]["labels"]
+    assert any(each.items() <= labels.items() for each in selectors)
+    assert {"ipBlock": {"cidr": "10.0.0.0/8"}} in peers
+
+
 def test_the_pod_of_helm_test_is_let_to_no_port_where_all_listeners_lead_outside(
     tmp_path: Path,
 ) -> None:
@@ -455,6 +467,36 @@ def test_a_release_may_have_any_name_that_helm_takes(release: str, tmp_path: Pat
     assert len(stateful_set["metadata"]["name"]) <= POD_NAME_MAX
     for service in of_kind(objects, "Service"):
         assert re.fullmatch("[a-z][-a-z0-9]{0,61}[a-z0-9]", service["metadata"]["name"])
+
+
+def test_a_name_that_yaml_takes_for_something_else_is_a_name(tmp_path: Path) -> None:
+    """A Broker `no` was false, and a listener ON true."""
+    listener = {"port": 9093, "protocol": "SSL", "tlsSecret": "123"}
+    values = {
+        "cluster": {"name": "on"},
+        "brokers": {"no": {"nodeId": 1}},
+        "brokerPods": {
+            "enabled": True,
+            "replicas": 1,
+            "listeners": {"ON": listener},
+            "storage": {"className": "1e3"},
+            "priorityClassName": "null",
+        },
+    }
+    helm = Helm(tmp_path)
+    objects = helm.template(CHART, values, namespace="123")
+    (cluster,), (broker,) = (of_kind(objects, kind) for kind in ("Cluster", "Broker"))
+    assert (cluster["metadata"]["name"], broker["metadata"]["name"]) == ("on", "no")
+    assert broker["spec"]["clusterRef"] == {"name": "on"}
+    for pod in (broker["spec"]["pod"], cluster["spec"]["brokers"]["template"]):
+        (found,) = [each for each in pod["listeners"] if each["port"] == 9093]
+        assert (found["name"], found["tlsSecretRef"]) == ("ON", {"name": "123"})
+        assert pod["storage"]["storageClassName"] == "1e3"
+        assert pod["priorityClassName"] == "null"
+    for body in [*objects, *helm.template_of_test(CHART, values, namespace="123")]:
+        meta = body["metadata"]
+        assert meta.get("namespace", "123") == "123", body["kind"]
+        assert all(isinstance(each, str) for each in meta["labels"].values())
 
 
 def test_null_takes_a_listener_away_of_whatever_values_it_is(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from tidemark.tier.filesystem_config import FilesystemConfig
 from tidemark_pipeline.jobs.aggregate import Aggregate, aggregate, read_topic
 from tidemark_pipeline.jobs.audit import audit
 from tidemark_pipeline.jobs.progress import told
+from tidemark_pipeline.jobs.report import figures
+from tidemark_pipeline.report import Held, Period
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
 
@@ -59,6 +61,29 @@ def test_the_aggregate_is_what_plain_python_computes(
         name: (30, sum(n % 2 == i for n in known), float(sum(n for n in known if n % 2 == i)))
         for i, name in enumerate("AB")
     }
+
+
+def test_a_report_counts_what_there_is(session: SparkSession, flights: SmallTier) -> None:
+    values = [
+        len(json.dumps({"carrier": "A", "delay": None if n % 5 == 0 else n})) for n in range(60)
+    ]
+    found = figures(session, {"topic": "t", "path": str(flights.path)})
+    (held,) = found.held
+    assert held == Held(
+        partition=0,
+        tier="remote",
+        rows=60,
+        first_offset=0,
+        last_offset=59,
+        first_ms=0,
+        last_ms=59,
+        bytes=sum(values) + 60,
+        without_key=0,
+        without_value=0,
+    )
+    assert found.periods == (Period(0, 60, held.bytes),)
+    assert found.sizes == ((32, 60),)
+    assert (found.keys, found.distinct_keys) == (((b"k", 60),), 1)
 
 
 def test_executors_audit_a_topic_and_say_what_is_gone(

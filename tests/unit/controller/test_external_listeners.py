@@ -188,6 +188,18 @@ def test_the_cluster_names_brokers_that_are_not_told_and_what_is_refused_first()
     assert found["Stalled"] == ("True", "AddressRefused", "broker 1, EXTERNAL: taken")
 
 
+def test_where_clients_begin_stays_while_a_change_of_it_is_refused() -> None:
+    state = World(brokers=[outside()]).state
+    state.ways_in.brokers[1] = {"EXTERNAL": WayIn(port=31000)}
+    state.ways_in.bootstraps = {
+        "EXTERNAL": WayIn(host="b", port=1, problem="no such class", refused=True)
+    }
+    status = cluster_of(state)
+    (listener,) = status.external_listeners or ()
+    assert listener.bootstrap_servers == "b:1"
+    assert conditions(status)["Stalled"] == ("True", "AddressRefused", "EXTERNAL: no such class")
+
+
 def test_a_cluster_without_such_listeners_has_no_word_of_them() -> None:
     state = World(brokers=[broker(1)]).state
     before = conditions(cluster_of(state))

@@ -190,6 +190,24 @@ async def test_an_address_that_comes_later_is_told_at_once(keeper: Keeper) -> No
     assert keeper.way().host == "192.0.2.8"
 
 
+async def test_one_list_is_for_all_that_wait_for_load_balancers(keeper: Keeper) -> None:
+    """Where none ever comes, a hundred brokers asked for their own every few seconds, for ever."""
+    world, api = keeper.world, keeper.api
+    spec: Json = {"clusterRef": {"name": "main"}, "workload": "Pod", "pod": pod("LoadBalancer")}
+    world.edit(BROKER, "broker-1", pod=spec["pod"])
+    for node in (2, 3):
+        world.make(BROKER, f"broker-{node}", spec | {"nodeId": node})
+    names = [f"broker-{node}" for node in (1, 2, 3)]
+    for name in names:
+        await keeper.kept.keep_broker(world.known(BROKER, name))
+    for _ in range(2):
+        api.now_s += LOOK_AGAIN_S
+        api.calls.clear()
+        for name in names:
+            assert await keeper.kept.keep_broker(world.known(BROKER, name)) == LOOK_AGAIN_S
+        assert api.calls == ["list services"]
+
+
 async def test_brokers_are_told_only_of_what_has_changed_for_them(keeper: Keeper) -> None:
     world, state = keeper.world, keeper.world.services.state
     await world.start_broker(1)
@@ -267,6 +285,27 @@ async def test_a_port_that_is_taken_is_told_until_another_is_asked_for(keeper: K
     keeper.world.edit(BROKER, "broker-1", pod=pod())
     assert await keeper.keep(0) == CHECK_S
     assert keeper.condition() != (reason, message)
+
+
+async def test_a_change_that_is_refused_takes_no_clients_way_away(keeper: Keeper) -> None:
+    """Of an annotation that no API server takes all clients outside were cut off."""
+    world, state = keeper.world, keeper.world.services.state
+    world.edit(BROKER, "broker-1", pod=pod("LoadBalancer"))
+    await world.start_broker(1)
+    listener = dataclasses.replace(state.brokers[1].listeners[0], name="EXTERNAL", host="b")
+    state.put_broker(dataclasses.replace(state.brokers[1], listeners=(listener,)))
+    await keeper.keep()
+    keeper.api.services[NAME]["status"]["loadBalancer"]["ingress"] = [{"ip": "192.0.2.7"}]
+    await keeper.keep()
+    told = [{"name": "EXTERNAL", "host": "192.0.2.7", "port": 9095}]
+    keeper.api.refuses[NAME] = Invalid(422, "PATCH x: HTTP 422: class: may not change once set")
+    world.edit(BROKER, "broker-1", pod=pod("LoadBalancer", loadBalancerClass="a/b"))
+    assert await keeper.keep(0) == REFUSED_S
+    reason, message = keeper.condition() or ("", "")
+    assert reason == "AddressRefused"
+    assert f"kubectl delete service {NAME}" in message
+    assert world.status(BROKER, "broker-1")["externalEndpoints"] == told
+    assert [each.host for each in endpoints(state, state.brokers[1])] == ["192.0.2.7"]
 
 
 async def test_a_service_of_somebody_elses_is_not_taken_over(keeper: Keeper) -> None:

@@ -77,7 +77,10 @@ class PodsApi:
     def run(self, name: str) -> None:
         """The wanted pod is ready."""
         body = self.objects[STATEFUL_SET.kind, name]
-        body["status"] = READY | {"observedGeneration": body["metadata"]["generation"]}
+        body["status"] = READY | {
+            "replicas": 1,
+            "observedGeneration": body["metadata"]["generation"],
+        }
 
     def addresses(self, name: str) -> str:
         """Of the operators, as the broker's configuration says them."""
@@ -147,6 +150,14 @@ async def test_what_is_as_wanted_costs_no_call_for_a_while(world: ShellWorld) ->
     assert again_s is not None
     assert 0 < again_s <= CHECK_S
     assert api.calls == before
+
+
+def pod_condition(world: ShellWorld) -> tuple[str, str]:
+    """Of broker 1: reason and message."""
+    state = world.services.state
+    conditions: Any = broker_status(state, state.brokers[1], now_ms=0).status["conditions"]
+    (found,) = [each for each in conditions if each["type"] == "PodUpToDate"]
+    return found["reason"], found["message"]
 
 
 async def test_one_pod_is_replaced_and_the_other_waits_until_that_broker_is_back(
@@ -387,11 +398,31 @@ async def test_a_volume_that_does_not_come_is_told(
         }
     api.now_s += CHECK_S
     assert await keep(world, keeper, 1) == LOOK_AGAIN_S
-    state = world.services.state
-    conditions: Any = broker_status(state, state.brokers[1], now_ms=0).status["conditions"]
-    (found,) = [each for each in conditions if each["type"] == "PodUpToDate"]
-    assert found["reason"] == "PodStarting"
-    assert told in found["message"]
+    reason, message = pod_condition(world)
+    assert reason == "PodStarting"
+    assert told in message
+
+
+async def test_a_pod_that_is_not_made_says_why(world: ShellWorld) -> None:
+    """It said to describe a pod that there was none of."""
+    api = PodsApi()
+    keeper = keeper_of(world, api)
+    await keep(world, keeper, 1)
+    body = api.objects[STATEFUL_SET.kind, "broker-1"]
+    body["status"] = {"observedGeneration": body["metadata"]["generation"], "replicas": 0}
+    api.objects[EVENT.kind, "e"] = {
+        "metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
+        "type": "Warning",
+        "note": "no PriorityClass with name high was found",
+    }
+    api.now_s += LOOK_AGAIN_S
+    await keep(world, keeper, 1)
+    text = "pod broker-1-0 is not made: no PriorityClass with name high was found"
+    assert pod_condition(world) == ("PodStarting", text)
+    api.now_s += LOOK_AGAIN_S
+    before = api.calls
+    await keep(world, keeper, 1)
+    assert api.calls == before + 1, "the one list for all"
 
 
 async def test_whoever_may_not_read_events_is_told_less(world: ShellWorld) -> None:

@@ -76,12 +76,14 @@ class SmallTier:
         start: int | None = None,
         gap_at: int | None = None,
         older_below: int = 0,
+        newest_ms: int | None = None,
         batches: Sequence[bytes] = (),
         aborted: tuple[AbortedTransaction, ...] = (),
     ) -> SegmentEntry:
         """Copy a segment of ``values`` behind the last one, or from ``start`` on, in batches of
         ``batch_records``. The record of the offset ``gap_at`` is left out of its batch; batches
         that begin below ``older_below`` are of a leader epoch that the manifest does not name.
+        ``newest_ms``: what the manifest says of their newest record, where it is not the last.
         ``batches``: the segment's bytes, where they are not of ``values``."""
         if start is None:
             start = self.loaded.head.next_copy_offset
@@ -100,7 +102,7 @@ class SmallTier:
             segment_id=uuid.uuid4(),
             start_offset=start,
             end_offset_inclusive=start + len(values) - 1,
-            max_timestamp_ms=start + len(values) - 1,
+            max_timestamp_ms=start + len(values) - 1 if newest_ms is None else newest_ms,
             size_bytes=len(data),
             broker_id=1,
             event_time_ms=0,

@@ -20,6 +20,7 @@ def made(kind: str, column: str, value: object) -> object:
 
 T0 = datetime.datetime(2024, 1, 1, microsecond=1500, tzinfo=datetime.UTC)
 T0_MS = 1_704_067_200_001
+BOTH = Narrowing(since_ms=T0_MS, until_ms=T0_MS)
 
 
 def among(*values: object) -> frozenset[object]:
@@ -47,15 +48,23 @@ def among(*values: object) -> frozenset[object]:
         ([("GreaterThanOrEqual", "timestamp", T0)], Narrowing(since_ms=T0_MS)),
         (
             [("EqualTo", "timestamp", T0), ("GreaterThan", "Timestamp", T0.replace(year=2023))],
-            Narrowing(since_ms=T0_MS),
+            BOTH,
         ),
-        ([("LessThan", "timestamp", T0)], EVERYTHING),
+        ([("LessThan", "timestamp", T0)], Narrowing(until_ms=T0_MS)),
+        (
+            [
+                ("LessThanOrEqual", "timestamp", T0),
+                ("LessThan", "timestamp", T0.replace(year=2099)),
+            ],
+            Narrowing(until_ms=T0_MS),
+        ),
+        ([("In", "timestamp", [T0, T0.replace(year=2099)]), ("LessThan", "timestamp", T0)], BOTH),
         ([("StringContains", "topic", "a"), ("EqualTo", "value", b"x")], EVERYTHING),
         ([("EqualTo", "offset", None), ("GreaterThan", "partition", 3)], EVERYTHING),
     ],
     ids=[
         *("partition", "partitions", "topic", "open-offsets", "offsets", "some-offsets"),
-        *("since", "later", "until", "others", "unknown"),
+        *("since", "later", "until", "sooner", "some-times", "others", "unknown"),
     ],
 )
 def test_what_is_understood(filters: list[tuple[str, str, object]], expected: Narrowing) -> None:

@@ -100,6 +100,50 @@ def test_segments_that_are_too_old_are_left_out() -> None:
     assert made == [RemoteTask(0, 1, (ranges[1], ranges[2])), TailTask(0, 30, 35)]
 
 
+@given(
+    times=st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=4), max_size=8),
+    skew=st.integers(0, 20),
+    until=st.integers(0, 60),
+)
+def test_no_record_in_time_is_left_out_where_the_promise_of_the_skew_is_kept(
+    times: list[list[int]], skew: int, until: int
+) -> None:
+    """``times``: of the records of each segment, moved up to what the promise allows."""
+    latest, start = 0, 0
+    ranges, wanted = [], []
+    for each in times:
+        moved = []
+        for time in each:
+            moved.append(max(time, latest - skew))
+            latest = max(latest, moved[-1])
+        part = segment(start, start + len(each) - 1)
+        ranges.append(replace(part, entry=replace(part.entry, max_timestamp_ms=max(moved))))
+        wanted += [start + n for n, time in enumerate(moved) if time <= until]
+        start += len(each)
+    made = list(
+        cut(
+            0,
+            0,
+            start + 2,
+            ranges,
+            head_version=1,
+            brokers=True,
+            task_bytes=1,
+            over_ms=until + skew,
+        )
+    )
+    planned = [o for task in made for o in offsets_of(task)]
+    assert planned == list(range(len(planned)))
+    assert set(wanted) <= set(planned)
+    assert len(planned) == start + 2 or latest > until + skew
+
+
+def test_behind_a_segment_that_is_too_late_nothing_is_read() -> None:
+    ranges = [segment(0, 9), segment(10, 19), segment(20, 29)]
+    made = list(cut(0, 0, 35, ranges, head_version=1, brokers=True, task_bytes=10**6, over_ms=15))
+    assert made == [RemoteTask(0, 1, (ranges[0], ranges[1]))]
+
+
 def test_a_part_of_a_segment_counts_by_its_share_of_the_bytes() -> None:
     whole = segment(0, 9, 1000)
     part = replace(whole, from_offset=5)

@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from small_tier import SmallTier
 
+from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.options import parse
-from tidemark_pipeline.remote import DataLoss
 from tidemark_pipeline.streaming import (
     Offsets,
     TidemarkStreamReader,

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemark.tier import retention
+from tidemark.tier.retention import Limits
 from tidemark.tier.segment import SegmentEntry, SegmentState, new_segment
 from tidemark_broker.log import SegmentInfo
 from tidemark_broker.remote_log import eligibility, expiry
 from tidemark_broker.remote_log.eligibility import Blocked
-from tidemark_broker.remote_log.expiry import Limits
 
 DAY_MS = 86_400_000
 
@@ -38,7 +39,7 @@ def entry(start: int, *, records: int = 10, size: int = 100, newest_ms: int = 0)
 
 
 def expired(live: list[SegmentEntry], now_ms: int = 0, local: int = 0, **limits: int) -> int | None:
-    return expiry.expired_up_to(
+    return retention.expired_up_to(
         live,
         Limits(**({"retention_ms": -1, "retention_bytes": -1} | limits)),
         live_bytes=sum(each.size_bytes for each in live),
@@ -74,7 +75,9 @@ def test_by_size_only_what_lies_wholly_above_the_limit_goes() -> None:
 def test_a_topic_that_does_not_delete_expires_nothing() -> None:
     limits = Limits(retention_ms=0, retention_bytes=0, deletes=False)
     assert (
-        expiry.expired_up_to([entry(0)], limits, live_bytes=100, local_bytes=0, now_ms=9 * DAY_MS)
+        retention.expired_up_to(
+            [entry(0)], limits, live_bytes=100, local_bytes=0, now_ms=9 * DAY_MS
+        )
         is None
     )
 

@@ -91,6 +91,17 @@ def test_create_gives_back_what_stands(place: Any, memory: Any) -> None:
     assert store.partitions(place.topic_id) == (place.partition,)
 
 
+def test_what_else_lies_in_the_folder_of_heads_is_passed_over(place: Any, memory: Any) -> None:
+    """Else one file of somebody's would end an audit, and every read by Spark."""
+    store = manifests(memory)
+    store.create(place.head())
+    own = head_key(place.topic_id, place.partition)
+    folder = own.rpartition("/")[0]
+    for name in ("notes.txt", "x.json", "07.json", "\u0663.json", "9", "-1.json", "1/2.json"):
+        memory.put(f"{folder}/{name}", b"{}")
+    assert store.partitions(place.topic_id) == (place.partition,)
+
+
 def test_every_commit_raises_the_version_and_nothing_else_writes(
     place: Any, memory: Any, faulty: Any
 ) -> None:

@@ -208,6 +208,6 @@ def test_custom_metadata_is_compact_and_says_where() -> None:
     assert decode_custom_metadata(custom)[1] == 2**40
     assert len(custom) <= 128
     assert decode_custom_metadata(encode_custom_metadata("", 7)) == ("", 7)
-    for foreign in (b"", b"\xff", b"[]", b"{}", b'{"n":"x"}'):
+    for foreign in (b"", b"\xff", b"[]", b"{}", b'{"n":"x"}', b'{"n":Infinity}'):
         with pytest.raises(StoreUnavailable, match="another storage manager"):
             decode_custom_metadata(foreign)

@@ -23,7 +23,7 @@ def of_broker(
     if not broker.external:
         return conditions, {}
     found = external_listeners.external(state, broker)
-    told = external_listeners.rendered(found)
+    told = external_listeners.rendered(external_listeners.told_outside(state, broker))
     texts = {
         name: each if isinstance(each, Missing) else external_listeners.text_of(each)
         for name, each in found.items()
@@ -47,8 +47,8 @@ def of_cluster(
         for name, each in sorted(found.items())
         if isinstance(each, str)
     ]
-    pending = _brokers(state)
-    present = _with(conditions, _condition({**found, **pending}))
+    missing = {**external_listeners.refused_bootstraps(state), **_brokers(state)}
+    present = _with(conditions, _condition({**found, **missing}))
     return present, {LISTENERS: servers} if servers else {}
 
 

@@ -35,8 +35,8 @@ def _condition(state: ControllerState, pod: PodState) -> Condition:
         return condition(UP_TO_DATE, False, "RestartWaits", text)
     if pod.volume:
         return condition(UP_TO_DATE, False, "VolumeRefused", pod.volume)
-    if pod.restarting and pod.no_volume:
-        text = f"pod {pod.name} waits for its volume: {pod.no_volume}"
+    if pod.restarting and pod.why:
+        text = f"pod {pod.name} {pod.why}"
         return condition(UP_TO_DATE, False, "PodStarting", text)
     if pod.restarting:
         text = f"pod {pod.name} is being made, or is not ready: kubectl describe pod {pod.name}"

@@ -1,0 +1,245 @@
+"""``tidemark spark export``: a topic's records in an Apache Iceberg table, each of them once."""
+
+import re
+import signal
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidemark.tier.objects import StoreError
+from tidemark.tier.topics import TopicAmbiguous, TopicNotFound
+from tidemark_cli.commands.common import (
+    DEFAULT_DIR,
+    DirOption,
+    console,
+    errors,
+    fail,
+    open_cluster,
+)
+from tidemark_cli.commands.stores import (
+    BucketsOption,
+    EndpointOption,
+    PathOption,
+    PrefixOption,
+    RegionOption,
+)
+from tidemark_cli.local.tier import read_options
+from tidemark_cli.toolchain import ToolchainError
+from tidemark_cli.toolchain.packages import ensure_spark
+from tidemark_pipeline.brokers import BrokersUnavailable, Refused
+from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.java import JavaMissing, find_java
+from tidemark_pipeline.options import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidemark_pipeline.jobs.export import Progress, Table
+
+_CATALOG = "lake"
+_PAIR = "as name=value; several times for several."
+#: What says itself what to do.
+_SAID = (
+    *(JavaMissing, ToolchainError, ExportError, OptionError, LookupError),
+    *(StoreError, TopicNotFound, TopicAmbiguous, BrokersUnavailable, Refused),
+)
+
+
+#: The keys of ``tidemark_pipeline.export.shapes.PARTITIONING``.
+Partition = StrEnum("Partition", ["NONE", "HOUR", "DAY"])
+
+
+def export(
+    topic: Annotated[str, typer.Argument(help="The topic to export.")],
+    table: Annotated[str, typer.Option(help="The table, with its namespace: db.orders.")],
+    warehouse: Annotated[
+        str, typer.Option(help="Where tables are kept: a folder, or a URI that Hadoop knows.")
+    ] = "",
+    once: Annotated[
+        bool, typer.Option("--once/--continuous", help="All there is now, or until it is stopped.")
+    ] = True,
+    interval: Annotated[
+        float, typer.Option(min=1, help="With --continuous: a commit every so many seconds.")
+    ] = 60,
+    catalog: Annotated[
+        list[str] | None, typer.Option(help=f"A property of Iceberg's catalog, {_PAIR}")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help=f"An option of the data source, {_PAIR}")
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(help=f"Of Spark's configuration, {_PAIR}")
+    ] = None,
+    jar: Annotated[
+        list[Path] | None, typer.Option(help="Iceberg's jar and others, instead of fetching it.")
+    ] = None,
+    schema: Annotated[
+        str, typer.Option(help="Values are JSON of these fields: 'id BIGINT, name STRING'.")
+    ] = "",
+    dead_letters: Annotated[
+        str, typer.Option(help="With --schema: the table of records that do not parse.")
+    ] = "",
+    partition: Annotated[
+        Partition, typer.Option(help="Of a new table, by the record's timestamp.")
+    ] = Partition.NONE,
+    bootstrap: Annotated[str, typer.Option(help="Brokers, for what is not in the tier yet.")] = "",
+    cores: Annotated[int, typer.Option(min=1, help="How many cores work at once.")] = 2,
+    log: Annotated[Path, typer.Option(help="Where Spark's own log goes.")] = Path("spark.log"),
+    directory: DirOption = DEFAULT_DIR,
+    path: PathOption = "",
+    endpoint: EndpointOption = "",
+    buckets: BucketsOption = "",
+    prefix: PrefixOption = "",
+    region: RegionOption = "",
+) -> None:
+    """Append the topic's records to an Iceberg table, each exactly once: offsets stand in the
+    table's own commits, and the next run goes on behind them, whatever ended this one.
+
+    Exit status: 0 where it is done or was stopped, 1 where it failed.
+    """
+    source = {
+        "path": path,
+        "endpoint": endpoint,
+        "buckets": buckets,
+        "prefix": prefix,
+        "region": region,
+        "bootstrap": bootstrap,
+    }
+    extra = _pairs(option, "--option")
+    properties = catalog_of(warehouse, _pairs(catalog, "--catalog"))
+    conf_given = _pairs(conf, "--conf")
+    _check_jars(jar)
+    shape = _Shape(table, schema, dead_letters or f"{table}_dead_letters", partition.value)
+    try:
+        options = _source({name: value for name, value in source.items() if value}, directory)
+        find_java()
+        ensure_spark(console.print)
+        from pyspark.errors import PySparkException
+
+        from tidemark_pipeline.export.iceberg import PACKAGE, catalog_settings
+        from tidemark_pipeline.jobs.export import export as run
+        from tidemark_pipeline.session import local_session
+
+        settings = {**_jars(jar, PACKAGE), **conf_given, **catalog_settings(_CATALOG, properties)}
+        try:
+            with local_session(
+                "tidemark export", cores=cores, log=log, settings=settings
+            ) as session:
+                stop = threading.Event()
+                if not once:
+                    _stop_on_signals(stop)
+                done = run(
+                    session,
+                    {**options, "topic": topic, **extra},
+                    shape.tables(session),
+                    every_s=None if once else interval,
+                    stop=stop,
+                    say=_say,
+                )
+        except PySparkException as error:
+            fail(f"{reason(str(error))}; Spark's own log: {log}")
+    except _SAID as error:
+        fail(str(error))
+    console.print(f"{table}: {_text(done)}", highlight=False, markup=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Which tables, and what rows look like in them."""
+
+    table: str
+    schema: str
+    letters: str
+    partition: str
+
+    def tables(self, session: "SparkSession") -> "Table":
+        """Raises ExportError."""
+        from tidemark_pipeline.export.dead_letters import JsonTables
+        from tidemark_pipeline.export.iceberg import IcebergTable
+        from tidemark_pipeline.export.shapes import LETTERS_DDL, RAW_DDL, Json, partitioned
+
+        rows, letters = f"{_CATALOG}.{self.table}", f"{_CATALOG}.{self.letters}"
+        by = partitioned(self.partition)
+        if not self.schema:
+            return IcebergTable(session, rows, RAW_DDL, by)
+        json = Json.of(self.schema)
+        return JsonTables(
+            json,
+            IcebergTable(session, rows, json.ddl, partitioned(self.partition, nested=True)),
+            IcebergTable(session, letters, LETTERS_DDL, by),
+        )
+
+
+def _source(given: dict[str, str], directory: Path) -> dict[str, str]:
+    """Of the tier that is named, else of the local cluster."""
+    if set(given) - {"bootstrap"}:
+        return given
+    return {**read_options(open_cluster(directory), "-"), **given}
+
+
+def catalog_of(warehouse: str, given: dict[str, str]) -> dict[str, str]:
+    """Properties of Iceberg's catalog; ends where they say of no warehouse."""
+    properties = {} if "catalog-impl" in given else {"type": "hadoop"}
+    if warehouse:
+        properties["warehouse"] = _place(warehouse)
+    properties |= given
+    if properties.get("type") == "hadoop" and "warehouse" not in properties:
+        fail("say where the tables are: --warehouse FOLDER, or a catalog by --catalog")
+    return properties
+
+
+def reason(text: str) -> str:
+    """What our own code said of an error that Spark tells with all of its traces, else the first
+    line."""
+    own = re.findall(r"^tidemark[\w.]*: (.+)$", text, re.MULTILINE)
+    return str(own[-1]) if own else text.strip().partition("\n")[0]
+
+
+def _check_jars(jars: Sequence[Path] | None) -> None:
+    for each in jars or ():
+        if not each.is_file():
+            fail(f"--jar {each}: there is no such file")
+
+
+def _jars(jars: Sequence[Path] | None, package: str) -> dict[str, str]:
+    if not jars:
+        return {"spark.jars.packages": package}
+    return {"spark.jars": ",".join(str(each.resolve()) for each in jars)}
+
+
+def _place(warehouse: str) -> str:
+    """A folder of this machine by its whole path, a URI as it is."""
+    return warehouse if ":/" in warehouse else str(Path(warehouse).resolve())
+
+
+def _pairs(texts: Sequence[str] | None, name: str) -> dict[str, str]:
+    pairs = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            fail(f"{name} {text!r}: write name=value")
+        pairs[key] = value
+    return pairs
+
+
+def _stop_on_signals(stop: threading.Event) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+
+
+def _say(progress: "Progress") -> None:
+    errors.print(_text(progress), highlight=False, markup=False)
+
+
+def _text(progress: "Progress") -> str:
+    written = progress.written
+    letters = f" and {written.letters:,} dead letters" if written.letters else ""
+    return (
+        f"{written.rows:,} rows{letters}, {written.bytes:,} bytes in {written.files:,} files, "
+        f"{progress.commits:,} commits; {progress.lag:,} offsets behind"
+    )

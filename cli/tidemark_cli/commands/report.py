@@ -1,0 +1,40 @@
+"""``tidemark spark report``: what is in a topic, as one page to be looked at."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
+from tidemark_cli.local.tier import read_options
+from tidemark_cli.toolchain import ToolchainError
+from tidemark_cli.toolchain.packages import ensure_spark
+from tidemark_pipeline.java import JavaMissing, find_java
+
+
+def report(
+    topic: Annotated[str, typer.Argument(help="The topic to look at.")],
+    output: Annotated[Path, typer.Option(help="The page, one file of HTML (overwritten).")] = Path(
+        "report.html"
+    ),
+    directory: DirOption = DEFAULT_DIR,
+) -> None:
+    """Rates, sizes, keys and tiers of a topic, read from the tier and the brokers, as one page."""
+    cluster = open_cluster(directory)
+    try:
+        find_java()
+        ensure_spark(console.print)
+        from tidemark_pipeline.jobs.report import figures
+        from tidemark_pipeline.report_html import page, utc
+        from tidemark_pipeline.session import local_session
+
+        when = utc(time.time_ns() // 1_000_000)
+        with local_session("tidemark report", log=cluster.layout.log("spark")) as session:
+            found = figures(session, read_options(cluster, topic))
+        output.write_text(page(found, when), "utf-8")
+    except (JavaMissing, ToolchainError) as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"the page cannot be written: {error}")
+    console.print(f"{found.rows:,} records: {output}", highlight=False, markup=False)

@@ -1,0 +1,202 @@
+"""``tidemark spark usage``: what topics take in the tier, and what another policy would free."""
+
+import itertools
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Column, Table
+
+from tidemark.tier.head import ManifestError
+from tidemark.tier.objects import StoreError
+from tidemark.tier.topics import TopicAmbiguous, TopicNotFound, TopicObject
+from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, errors, fail
+from tidemark_cli.commands.files import write_whole
+from tidemark_cli.commands.stores import (
+    BucketsOption,
+    EndpointOption,
+    OpenTier,
+    PathOption,
+    PrefixOption,
+    RegionOption,
+    open_named,
+)
+from tidemark_pipeline.usage import measure
+from tidemark_pipeline.usage_figures import (
+    DIMENSIONS,
+    DISABLE_DELETE,
+    DISABLE_RETAIN,
+    NOBODY,
+    Policy,
+    TopicUsage,
+    Usage,
+)
+
+SHOWN_MAX = 200
+_STDOUT = Path("-")
+
+
+def usage(
+    topics: Annotated[
+        list[str] | None, typer.Argument(help="Topics by name; without any, the whole tier.")
+    ] = None,
+    by: Annotated[
+        str, typer.Option(help="Rows by these beside the topic: partition, bucket, day.")
+    ] = "bucket",
+    retention_ms: Annotated[
+        int | None, typer.Option(min=-1, help="What would go with this retention.ms (-1: none).")
+    ] = None,
+    retention_bytes: Annotated[
+        int | None, typer.Option(min=-1, help="What would go with this retention.bytes.")
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="All rows as JSON; - for standard output, and no tables.")
+    ] = None,
+    prometheus: Annotated[
+        Path | None, typer.Option(help="A file (.prom) for the node exporter's collector.")
+    ] = None,
+    directory: DirOption = DEFAULT_DIR,
+    path: PathOption = "",
+    endpoint: EndpointOption = "",
+    buckets: BucketsOption = "",
+    prefix: PrefixOption = "",
+    region: RegionOption = "",
+) -> None:
+    """Bytes by topic, as manifests have them and as the store lists them, what nothing names, and
+    what another retention, or turning tiering off, would free. Reads manifests only, no segments.
+
+    Exit status: 0, or 3 where manifests could not be read, so that figures are too low; 1 where
+    nothing could be found out.
+    """
+    dimensions = _dimensions(by)
+    given = {"path": path, "endpoint": endpoint, "buckets": buckets}
+    found = open_named({**given, "prefix": prefix, "region": region}, directory)
+    now_ms = time.time_ns() // 1_000_000
+    try:
+        usage = measure(
+            found.tier,
+            _chosen(found, topics or []),
+            whole=not topics,
+            by=dimensions,
+            policies=_policies(retention_ms, retention_bytes),
+            now_ms=now_ms,
+        )
+    except (StoreError, ManifestError, TopicNotFound, TopicAmbiguous) as error:
+        fail(str(error))
+    _tell(usage, found, json, prometheus, now_ms=now_ms)
+    if usage.passed_over:
+        raise typer.Exit(3)
+
+
+def _tell(
+    usage: Usage, found: OpenTier, json: Path | None, prometheus: Path | None, *, now_ms: int
+) -> None:
+    from tidemark_pipeline.usage_text import json_text, prometheus_text
+
+    if json == _STDOUT:
+        sys.stdout.buffer.write(json_text(usage, now_ms=now_ms))
+    else:
+        console.print(f"tier: {found.tier.store.describe()}", highlight=False, markup=False)
+        print_usage(usage)
+        if json is not None:
+            write_whole(json, json_text(usage, now_ms=now_ms))
+    if prometheus is not None:
+        write_whole(prometheus, prometheus_text(usage, now_ms=now_ms))
+    for trouble in usage.troubles:
+        errors.print(f"not counted: {trouble}", highlight=False, markup=False)
+
+
+def _dimensions(text: str) -> tuple[str, ...]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    strange = [name for name in names if name not in DIMENSIONS]
+    if strange:
+        fail(f"--by {strange[0]}: rows are by {', '.join(DIMENSIONS)}, with commas")
+    return tuple(names)
+
+
+def _policies(retention_ms: int | None, retention_bytes: int | None) -> tuple[Policy, ...]:
+    asked = retention_ms is not None or retention_bytes is not None
+    changed = [Policy("retention", retention_ms, retention_bytes)] if asked else []
+    return (*changed, DISABLE_DELETE, DISABLE_RETAIN)
+
+
+def _chosen(found: OpenTier, names: Sequence[str]) -> list[TopicObject]:
+    catalog = found.tier.topics
+    if not names:
+        return list(catalog.all())
+    return [catalog.find(name) for name in dict.fromkeys(names)]
+
+
+# ---------------------------------------------------------------- tables
+
+
+def print_usage(usage: Usage) -> None:
+    """What manifests name, what the store lists, and what would be freed; at most 200 rows each."""
+    _print(
+        ("topic", *usage.by, "segments", "log bytes", "stored bytes", "pending bytes"),
+        (
+            (
+                topic.name,
+                *row,
+                *map(_figure, (of.segments, of.log_bytes, of.stored_bytes, of.pending_bytes)),
+            )
+            for topic in usage.topics
+            for row, of in sorted(topic.rows.items())
+        ),
+    )
+    _print(
+        ("as listed", "bucket", "objects", "bytes", "unnamed bytes", "without manifest"),
+        (
+            (
+                topic.name if topic.topic_id != NOBODY else "(no topic)",
+                bucket,
+                *map(_figure, (of.objects, of.size_bytes, of.unnamed_bytes, of.unknown_bytes)),
+            )
+            for topic in _listed(usage)
+            for bucket, of in sorted(topic.listed.items())
+        ),
+    )
+    names = [policy.name for policy in usage.policies]
+    _print(
+        ("would be freed", *names),
+        ((each.name, *(_figure(each.freed[name]) for name in names)) for each in usage.topics),
+    )
+    figures = [of for topic in usage.topics for of in topic.buckets.values()]
+    if unmeasured := sum(of.unmeasured for of in figures):
+        text = f"of {unmeasured:,} segments nobody says what was stored: counted as their logs"
+        console.print(text, highlight=False)
+    if usage.rows_left_out:
+        console.print("there are more rows than are told apart: name topics, or fewer of --by")
+
+
+def _listed(usage: Usage) -> list[TopicUsage]:
+    return [*usage.topics, *([] if usage.elsewhere is None else [usage.elsewhere])]
+
+
+def _print(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Names may be folded where a line is short, a figure never."""
+    iterator = iter(rows)
+    shown = [tuple(map(_shown, row)) for row in itertools.islice(iterator, SHOWN_MAX)]
+    left_out = sum(1 for _ in iterator)
+    table = Table(Column(titles[0], overflow="fold"))
+    for at, title in enumerate(titles[1:], start=1):
+        width = max(map(len, (*title.split(), *(row[at] for row in shown))))
+        table.add_column(title, justify="right", min_width=width)
+    for row in shown:
+        table.add_row(*row)
+    console.print(table, crop=False)
+    if left_out:
+        console.print(f"{left_out:,} more rows: --json has all", highlight=False)
+
+
+def _shown(text: str) -> str:
+    """Whoever can write to the store names topics and buckets."""
+    return escape("".join(char if char.isprintable() else "?" for char in text))
+
+
+def _figure(number: int) -> str:
+    return f"{number:,}"

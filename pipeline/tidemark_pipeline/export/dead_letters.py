@@ -1,0 +1,91 @@
+"""Two tables that an export keeps in step: rows of JSON, and the records that are none.
+
+Each table says in its own commits how far it is, and the dead letters are committed first. A job
+that ends between the two commits leaves letters that are ahead; the next reads from where the one
+behind is, and writes to each what it has not. Of letters that are ahead that is asked of the table
+itself, record by record: with another schema other records may be letters.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from tidemark_pipeline.export.exported import Exported
+from tidemark_pipeline.export.iceberg import IcebergTable, Written
+from tidemark_pipeline.export.shapes import KAFKA, Json
+
+
+class JsonTables:
+    """``rows`` of a :class:`~tidemark_pipeline.export.shapes.Json` and ``letters``, as one table
+    to the job."""
+
+    def __init__(self, json: Json, rows: IcebergTable, letters: IcebergTable) -> None:
+        self._json, self._rows, self._letters = json, rows, letters
+        self._rows_at = self._letters_at = Exported("")
+        self._before: Exported = Exported("")
+
+    def claim(self, topic: str, topic_id: str) -> Exported:
+        """Both; as far as the one that is behind."""
+        self._letters_at = self._letters.claim(topic, topic_id)
+        self._rows_at = self._rows.claim(topic, topic_id)
+        self._before = replace(
+            self._rows_at, offsets=behind(self._rows_at.offsets, self._letters_at.offsets)
+        )
+        return self._before
+
+    def append(self, frame: DataFrame, exported: Exported) -> Written:
+        """The letters of a batch, then its rows."""
+        parsed = self._json.parsed(frame).persist()
+        try:
+            letters, rows = self._json.letters(parsed), self._json.rows(parsed)
+            if ahead(self._letters_at.offsets, self._before.offsets):
+                letters = self._not_there(letters)
+            passed = ahead(self._rows_at.offsets, self._before.offsets)
+            if passed:
+                rows = rows.where(_behind_column(passed))
+            self._letters_at = at_least(self._letters_at, exported)
+            lettered = self._letters.append(letters, self._letters_at)
+            self._rows_at = at_least(self._rows_at, exported)
+            written = self._rows.append(rows, self._rows_at)
+        finally:
+            parsed.unpersist()
+        self._before = exported
+        return replace(written + replace(lettered, rows=0), letters=lettered.rows)
+
+    def close(self) -> None:
+        """Both."""
+        self._letters.close()
+        self._rows.close()
+
+    def _not_there(self, letters: DataFrame) -> DataFrame:
+        session = letters.sparkSession
+        least = min(self._before.offsets.values(), default=0)
+        there = session.table(self._letters.name).select("partition", "offset")
+        there = there.where(f.col("offset") >= least)
+        return letters.join(there, ["partition", "offset"], "left_anti").select(letters.columns)
+
+
+def behind(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
+    """By partition the one that is behind; a partition that one has nothing of is not named."""
+    return {each: min(one[each], other[each]) for each in one.keys() & other.keys()}
+
+
+def ahead(offsets: Mapping[int, int], of: Mapping[int, int]) -> dict[int, int]:
+    """Those that are further than ``of``."""
+    return {each: offset for each, offset in offsets.items() if offset > of.get(each, 0)}
+
+
+def at_least(own: Exported, exported: Exported) -> Exported:
+    """A table's own claim, as far as a batch reaches, and no less far than it was."""
+    both = {**exported.offsets}
+    for partition, offset in own.offsets.items():
+        both[partition] = max(offset, both.get(partition, offset))
+    return replace(own, offsets=both)
+
+
+def _behind_column(passed: Mapping[int, int]) -> Column:
+    pairs = [(f.lit(each), f.lit(offset).cast("long")) for each, offset in sorted(passed.items())]
+    at = f.create_map(*(column for pair in pairs for column in pair))[f.col(f"{KAFKA}.partition")]
+    return f.col(f"{KAFKA}.offset") >= f.coalesce(at, f.lit(0))

@@ -1,0 +1,117 @@
+"""How far a table has a topic, as the table's own commit says it.
+
+Rows and offsets that are committed together cannot part: whoever was killed goes on from what the
+table has, and no checkpoint is asked. The epoch and the job say who committed last. A job that
+starts commits an epoch above the one it found, so that an older job which still runs, or wakes,
+sees that it was superseded.
+
+Pure. The properties are those of a snapshot's summary in Iceberg; any table whose commits carry
+text can have them.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+_PREFIX = "tidemark."
+_TOPIC, _TOPIC_ID, _OFFSETS, _EPOCH, _JOB = (
+    _PREFIX + name for name in ("topic", "topic-id", "offsets", "epoch", "job")
+)
+
+
+class ExportError(RuntimeError):
+    """The export cannot go on; the message says what to do."""
+
+
+class Superseded(ExportError):
+    """Another job has taken the table over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """``offsets``: by partition the first that the table has not. ``topic_id``: of the tier's
+    topic, empty where only brokers are read. ``epoch``: counts the jobs; 0 is none yet."""
+
+    topic: str
+    topic_id: str = ""
+    offsets: Mapping[int, int] = field(default_factory=dict)
+    epoch: int = 0
+    job: str = ""
+
+    def taken_by(self, job: str) -> "Exported":
+        """The same, claimed by a job that starts."""
+        return replace(self, epoch=self.epoch + 1, job=job)
+
+    def reaching(self, offsets: Mapping[int, int]) -> "Exported":
+        """The same after a commit. No partition goes back, and none is forgotten."""
+        for partition, offset in self.offsets.items():
+            if offsets.get(partition, offset) < offset:
+                raise ExportError(
+                    f"{self.topic}-{partition} is exported to offset {offset}, "
+                    f"and a commit would go back to {offsets[partition]}"
+                )
+        return replace(self, offsets={**self.offsets, **offsets})
+
+    def lag(self, ends: Mapping[int, int]) -> int:
+        """Offsets that the topic has, whose partitions end at ``ends``, and the table has not."""
+        return sum(max(0, end - self.offsets.get(each, 0)) for each, end in ends.items())
+
+    def to_properties(self) -> dict[str, str]:
+        """As a commit carries it."""
+        offsets = {str(each): offset for each, offset in sorted(self.offsets.items())}
+        return {
+            _TOPIC: self.topic,
+            _TOPIC_ID: self.topic_id,
+            _OFFSETS: json.dumps(offsets, separators=(",", ":")),
+            _EPOCH: str(self.epoch),
+            _JOB: self.job,
+        }
+
+    @classmethod
+    def of_properties(cls, properties: Mapping[str, str]) -> "Exported | None":
+        """And back; None where a commit is no export's. Raises :class:`ExportError`."""
+        if _EPOCH not in properties:
+            return None
+        try:
+            offsets = json.loads(properties[_OFFSETS])
+            return cls(
+                topic=properties[_TOPIC],
+                topic_id=properties[_TOPIC_ID],
+                offsets={int(each): int(offset) for each, offset in offsets.items()},
+                epoch=int(properties[_EPOCH]),
+                job=properties[_JOB],
+            )
+        except (KeyError, ValueError, AttributeError, TypeError) as error:
+            raise ExportError(
+                f"the table's last export says what is not understood ({error!r}); "
+                "export into a new table"
+            ) from error
+
+
+def begin(found: Exported | None, topic: str, topic_id: str, job: str) -> Exported:
+    """What a job claims that finds ``found`` in the table. Raises :class:`ExportError` where the
+    table is another topic's."""
+    if found is None:
+        return Exported(topic, topic_id).taken_by(job)
+    if found.topic != topic:
+        raise ExportError(
+            f"the table is of the topic {found.topic}, not of {topic}: name another table"
+        )
+    if found.topic_id and topic_id and found.topic_id != topic_id:
+        raise ExportError(
+            f"the topic {topic} was deleted and made anew since it was exported: "
+            "export it into a new table"
+        )
+    return replace(found, topic_id=topic_id or found.topic_id).taken_by(job)
+
+
+def check_ours(mine: Exported, found: Exported | None) -> None:
+    """The table stands where this job has left it, or :class:`Superseded` is raised."""
+    if found == mine:
+        return
+    if found is None or found.epoch < mine.epoch:
+        raise Superseded("the table was rolled back or emptied while it is exported to: begin anew")
+    raise Superseded(
+        f"another job ({found.job}, epoch {found.epoch}) has taken the table over from this one "
+        f"({mine.job}, epoch {mine.epoch}); one job at a time exports into a table"
+    )

@@ -1,0 +1,120 @@
+"""What is in a topic, counted for people: when, how large, by which keys, in which tier.
+
+Three reads of it, each of which leaves a few hundred rows whatever the topic's size: the first
+tells from when to when and up to where, and the others go no further than that.
+"""
+
+import json
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
+
+from tidemark_pipeline.jobs.aggregate import read_topic
+from tidemark_pipeline.report import Figures, Held, Period, width_of
+
+KEYS_NAMED = 10
+#: How many keys are counted at once to find the most frequent of all.
+_TRACKED = 50_000
+
+
+def figures(session: SparkSession, options: Mapping[str, str]) -> Figures:
+    """Count the one topic of these options. Raises what a read of it raises."""
+    topic = options["topic"]
+    held = _held(_read(session, options, "partition,offset,timestamp,key,value,tier"))
+    times = [(each.first_ms, each.last_ms) for each in held]
+    first_ms = min((first for first, _ in times if first is not None), default=0)
+    last_ms = max((last for _, last in times if last is not None), default=0)
+    width_ms = width_of(last_ms - first_ms)
+    if not held:
+        return Figures(topic, (), width_ms, (), (), (), 0)
+    ends: dict[str, int] = {}
+    for each in held:
+        ends[str(each.partition)] = max(ends.get(str(each.partition), 0), each.last_offset + 1)
+    # What expires while this runs is left out, and what comes is for the next report.
+    pinned = {**options, "endingOffsets": json.dumps({topic: ends}), "failOnDataLoss": "false"}
+    rows = _by_time_and_size(_read(session, pinned, "timestamp,key,value"), width_ms)
+    keys, distinct = _keys(_read(session, pinned, "key"))
+    sizes: dict[int, int] = {}
+    for row in rows:
+        sizes[row.size] = sizes.get(row.size, 0) + row.rows
+    return Figures(
+        topic,
+        held,
+        width_ms,
+        _periods(rows, width_ms),
+        tuple(sorted(sizes.items())),
+        keys,
+        distinct,
+    )
+
+
+def _read(session: SparkSession, options: Mapping[str, str], columns: str) -> DataFrame:
+    return read_topic(session, {**options, "columns": columns})
+
+
+_SIZE = "coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0)"
+
+
+def _held(table: DataFrame) -> tuple[Held, ...]:
+    rows = (
+        table.groupBy("partition", "tier")
+        .agg(
+            f.count(f.lit(1)).alias("rows"),
+            f.min("offset").alias("first_offset"),
+            f.max("offset").alias("last_offset"),
+            f.min(f.unix_millis("timestamp")).alias("first_ms"),
+            f.max(f.unix_millis("timestamp")).alias("last_ms"),
+            f.sum(f.expr(_SIZE)).alias("bytes"),
+            f.count_if(f.col("key").isNull()).alias("without_key"),
+            f.count_if(f.col("value").isNull()).alias("without_value"),
+        )
+        .orderBy("partition", "first_offset")
+        .collect()
+    )
+    return tuple(Held(**row.asDict()) for row in rows)
+
+
+def _by_time_and_size(table: DataFrame, width_ms: int) -> list[Row]:
+    """(start, size, rows, bytes); ``start`` is null for records without a time."""
+    since = f.floor(f.unix_millis("timestamp") / width_ms) * width_ms
+    return (
+        table.withColumn("bytes", f.expr(_SIZE))
+        .groupBy(
+            since.alias("start"),
+            f.expr("cast(pow(2, ceil(log2(greatest(bytes, 1)))) as bigint)").alias("size"),
+        )
+        .agg(f.count(f.lit(1)).alias("rows"), f.sum("bytes").alias("bytes"))
+        .collect()
+    )
+
+
+def _periods(rows: list[Row], width_ms: int) -> tuple[Period, ...]:
+    """Without a hole: where nothing was written there is a period of zero rows."""
+    found: dict[int, tuple[int, int]] = {}
+    for row in rows:
+        if row.start is not None:
+            count, size = found.get(int(row.start), (0, 0))
+            found[int(row.start)] = count + row.rows, size + row.bytes
+    if not found:
+        return ()
+    return tuple(
+        Period(start, *found.get(start, (0, 0)))
+        for start in range(min(found), max(found) + 1, width_ms)
+    )
+
+
+def _keys(table: DataFrame) -> tuple[tuple[tuple[bytes, int], ...], int]:
+    """Spark keeps a sketch of them, so any number of keys will do; text in hexadecimal digits, as
+    the sketch takes no bytes."""
+    row = (
+        table.where("key is not null")
+        .selectExpr(
+            f"approx_top_k(hex(key), {KEYS_NAMED}, {_TRACKED}) as top",
+            "approx_count_distinct(key) as keys",
+        )
+        .first()
+    )
+    assert row is not None
+    top = tuple((bytes.fromhex(each["item"]), int(each["count"])) for each in row.top or ())
+    return top, int(row["keys"])

@@ -1,0 +1,161 @@
+"""The figures of a topic as one file of HTML: no script, no address, nothing to fetch."""
+
+import datetime
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from tidemark_pipeline.report import Figures
+
+_KEY_SHOWN = 48
+_STYLE = """
+:root{color-scheme:light dark;--bar:#3b82c4}
+body{font:14px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem}
+table{border-collapse:collapse;margin:.3rem 0}caption{text-align:left;font-weight:600}
+th,td{text-align:left;padding:.25rem .8rem .25rem 0;border-bottom:1px solid #8884}
+td.n{text-align:right;font-variant-numeric:tabular-nums}td{overflow-wrap:anywhere}
+figure{margin:1.4rem 0;overflow-x:auto}figcaption{font-weight:600}.note{opacity:.7}
+svg{width:100%;height:9rem;display:block}rect{fill:var(--bar)}
+"""
+Bars = Sequence[tuple[str, int]]
+
+
+def page(found: Figures, when: str) -> str:
+    """``when``: the time at which it was counted, as text."""
+    title = f"Topic {found.topic}"
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>\n"
+        f"<h1>{escape(title)}</h1>\n<p>{escape(_summary(found))}</p>\n"
+        f'<p class="note">As of {escape(when)}.</p>\n{_charts(found)}{_tables(found)}'
+        "</body></html>\n"
+    )
+
+
+def _summary(found: Figures) -> str:
+    if not found.rows:
+        return "No records."
+    without_key = sum(each.without_key for each in found.held)
+    without_value = sum(each.without_value for each in found.held)
+    return (
+        f"{found.rows:,} records, {size(found.bytes)} of keys and values; {without_key:,} without "
+        f"a key, {without_value:,} without a value; about {found.distinct_keys:,} different keys."
+    )
+
+
+def _charts(found: Figures) -> str:
+    if not found.periods:
+        return ""
+    width = duration(found.width_ms)
+    between = f"{utc(found.periods[0].start_ms)} to {utc(found.periods[-1].start_ms)}"
+    rows = [(f"{utc(each.start_ms)}: {each.rows:,}", each.rows) for each in found.periods]
+    sizes = [(f"{utc(each.start_ms)}: {size(each.bytes)}", each.bytes) for each in found.periods]
+    empty = sum(not each.rows for each in found.periods)
+    note = f"{between}; {empty} of {len(rows)} periods have no record"
+    return (
+        _chart(f"Records in each {width}", rows, note)
+        + _chart(f"Bytes in each {width}", sizes, between)
+        + _chart(
+            "Records by size of key and value",
+            [(f"up to {size(most)}: {rows:,}", rows) for most, rows in found.sizes],
+            ", ".join(f"up to {size(most)}: {rows:,}" for most, rows in found.sizes),
+        )
+    )
+
+
+def _chart(title: str, bars: Bars, note: str) -> str:
+    """Bars from zero to the largest, each with its figure to be read."""
+    most = max(value for _, value in bars) or 1
+    drawn = "".join(
+        f'<rect x="{number}" y="{100 - 100 * value / most:.2f}" width="0.9" '
+        f'height="{100 * value / most:.2f}"><title>{escape(label)}</title></rect>'
+        for number, (label, value) in enumerate(bars)
+    )
+    return (
+        f"<figure><figcaption>{escape(title)}, at most {most:,}</figcaption>"
+        f'<svg viewBox="0 0 {len(bars)} 100" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(title, quote=True)}">{drawn}</svg>'
+        f'<p class="note">{escape(note)}</p></figure>\n'
+    )
+
+
+def _tables(found: Figures) -> str:
+    missing = found.missing()
+    held = [
+        (
+            str(each.partition),
+            each.tier,
+            f"{each.first_offset:,} to {each.last_offset:,}",
+            f"{each.rows:,}",
+            size(each.bytes),
+            "-" if each.first_ms is None else utc(each.first_ms),
+            "-" if each.last_ms is None else utc(each.last_ms),
+        )
+        for each in found.held
+    ]
+    return (
+        _table(
+            "What each tier has",
+            ("partition", "tier", "offsets", "records", "bytes", "earliest", "latest"),
+            held,
+        )
+        + _table(
+            "Offsets without a record (compacted, aborted, or a transaction's marker)",
+            ("partition", "offsets"),
+            [(str(number), f"{count:,}") for number, count in missing.items() if count],
+        )
+        + _table(
+            "The most frequent keys, about",
+            ("key", "records"),
+            [(shown(key), f"{count:,}") for key, count in found.keys],
+        )
+    )
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows
+    )
+    if not body:
+        return ""
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
+    return (
+        f"<section><table><caption>{escape(title)}</caption><thead><tr>{head}</tr></thead>"
+        f"<tbody>\n{body}</tbody></table></section>\n"
+    )
+
+
+def shown(key: bytes) -> str:
+    """As text where it is some, else in hexadecimal digits; not all of a long one."""
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if not text.isprintable() or not text:
+        text = f"0x{key.hex()}"
+    return text if len(text) <= _KEY_SHOWN else f"{text[:_KEY_SHOWN]}… ({len(key):,} bytes)"
+
+
+def size(count: int) -> str:
+    """Bytes in the largest unit of which there is one."""
+    number, units = float(count), ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+    for unit in units[:-1]:
+        if number < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:,.1f} {units[-1]}"
+
+
+def duration(width_ms: int) -> str:
+    """Of a period."""
+    for unit, length_ms in (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000)):
+        if width_ms % length_ms == 0:
+            count = width_ms // length_ms
+            return unit if count == 1 else f"{count} {unit}s"
+    return "second" if width_ms == 1000 else f"{width_ms / 1000:g} seconds"
+
+
+def utc(time_ms: int) -> str:
+    """For people."""
+    moment = datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")

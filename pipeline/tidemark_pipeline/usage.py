@@ -1,0 +1,213 @@
+"""What a topic takes in the tier, by partition, bucket and day, and what another policy would free.
+
+Two sources are held against each other. Manifests say what was copied where: the custom metadata of
+each segment has its bucket and the bytes that were stored, indexes included (KIP-917's motive),
+which the log's size does not tell. LIST says what lies there, also what nothing names.
+
+Only manifests are read, no segment. A million segments are some 4,000 pages, read one after the
+other: a few minutes of plain Python, which are not worth a Spark session. Memory is the cache of
+pages, a page of LIST, and the rows that were asked for, which have a limit.
+"""
+
+import datetime as dt
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from tidemark.tier.head import Head, ManifestError
+from tidemark.tier.layout import DATA_PREFIX, topic_data_prefix
+from tidemark.tier.manifest import PageCache, PageNotFound
+from tidemark.tier.naming import Naming
+from tidemark.tier.objects import ObjectInfo, StoreUnavailable
+from tidemark.tier.open import Tier
+from tidemark.tier.queries import present_entries, totals
+from tidemark.tier.remote_storage_manager import decode_custom_metadata
+from tidemark.tier.retention import Expiring, newest_ms
+from tidemark.tier.segment import SegmentEntry, SegmentState
+from tidemark.tier.topics import TopicObject
+from tidemark_pipeline import usage_figures
+from tidemark_pipeline.usage_figures import (
+    DIMENSIONS,
+    DISABLE_DELETE,
+    DISABLE_RETAIN,
+    NOBODY,
+    OTHER,
+    Figures,
+    Listed,
+    Policy,
+    TopicUsage,
+    Usage,
+)
+
+KEYS_AT_ONCE = 1000
+#: The bucket of custom metadata that another storage manager wrote, and the day of no calendar.
+UNKNOWN = "unknown"
+_HEAD_READS = 3
+_DAY_MS = 86_400_000
+#: More than a store can have been given under one key.
+_BYTES_MAX = 1 << 48
+
+
+def measure(
+    tier: Tier,
+    topics: Sequence[TopicObject],
+    *,
+    whole: bool,
+    by: Collection[str] = ("bucket",),
+    policies: Sequence[Policy] = (DISABLE_DELETE, DISABLE_RETAIN),
+    now_ms: int,
+) -> Usage:
+    """Of these topics; ``whole``: they are all that there are, and what is nobody's is told, too.
+    ``by``: some of DIMENSIONS. Raises StoreUnavailable."""
+    usage = Usage(
+        [TopicUsage(topic.name, topic.topic_id) for topic in topics],
+        TopicUsage("", NOBODY) if whole else None,
+        tuple(name for name in DIMENSIONS if name in by),
+        tuple(policies),
+    )
+    for each in (*usage.topics, *filter(None, [usage.elsewhere])):
+        each.listed = {bucket: Listed() for bucket in tier.segments.stores}
+    _list(tier, usage)
+    for topic, own in zip(topics, usage.topics, strict=True):
+        own.freed = {policy.name: 0 for policy in policies}
+        for partition in tier.reader.partitions(topic.topic_id):
+            _partition(tier, usage, topic, own, partition, now_ms)
+    return usage
+
+
+# ---------------------------------------------------------------- what LIST shows
+
+
+def _list(tier: Tier, usage: Usage) -> None:
+    naming = Naming(tier)
+    owners = {_folder(topic): topic for topic in usage.topics}
+    for bucket, store in tier.segments.stores.items():
+        for folder, of in _folders(usage):
+            for infos in _chunks(store.list(folder)):
+                judged = naming.of_data(infos)
+                for trouble in judged.troubles:
+                    usage.trouble(trouble)
+                for info in infos:
+                    _listed(info, owners, of, bucket).add(info)
+                for info in judged.unnamed:
+                    _listed(info, owners, of, bucket).add_unnamed(info)
+                for _, info in judged.unknown:
+                    _listed(info, owners, of, bucket).add_unknown(info)
+
+
+def _folders(usage: Usage) -> Iterator[tuple[str, TopicUsage]]:
+    """With whose it is what nobody else's is there."""
+    if usage.elsewhere is not None:
+        yield DATA_PREFIX, usage.elsewhere
+    else:
+        yield from ((_folder(topic), topic) for topic in usage.topics)
+
+
+def _folder(topic: TopicUsage) -> str:
+    return topic_data_prefix(topic.name, topic.topic_id)
+
+
+def _listed(
+    info: ObjectInfo, owners: Mapping[str, TopicUsage], otherwise: TopicUsage, bucket: str
+) -> Listed:
+    """By the folder alone: whose it is; whether it is named has been asked."""
+    folder = info.key[: info.key.find("/", len(DATA_PREFIX)) + 1]
+    return owners.get(folder, otherwise).listed[bucket]
+
+
+def _chunks(infos: Iterable[ObjectInfo]) -> Iterator[Sequence[ObjectInfo]]:
+    iterator = iter(infos)
+    while chunk := list(itertools.islice(iterator, KEYS_AT_ONCE)):
+        yield chunk
+
+
+# ---------------------------------------------------------------- what manifests say
+
+
+def _partition(
+    tier: Tier, usage: Usage, topic: TopicObject, own: TopicUsage, partition: int, now_ms: int
+) -> None:
+    trouble = ""
+    for _ in range(_HEAD_READS):
+        try:
+            head = tier.manifests.load(topic.topic_id, partition).head
+            pages = tier.manifests.pages(topic.topic_id, partition)
+            rows, freed = _measured(head, pages, usage, topic, now_ms)
+        except PageNotFound as error:
+            trouble = str(error)  # dropped since the head was read: another head says more
+            continue
+        except ManifestError as error:
+            trouble = str(error)
+            break
+        for (bucket, day), figures in rows.items():
+            _add(usage, own, partition, bucket, day, figures)
+        for name, size_bytes in freed.items():
+            own.freed[name] += size_bytes
+        return
+    usage.trouble(trouble)
+
+
+def _measured(
+    head: Head, pages: PageCache, usage: Usage, topic: TopicObject, now_ms: int
+) -> tuple[dict[tuple[str, str], Figures], dict[str, int]]:
+    """Figures by bucket and day, and what each policy frees; of one head."""
+    rows: dict[tuple[str, str], Figures] = {}
+    freed = {policy.name: 0 for policy in usage.policies}
+    expiring = {
+        policy.name: Expiring(limits, all_bytes=totals(head, pages).live_bytes, now_ms=now_ms)
+        for policy in usage.policies
+        if (limits := policy.limits_for(topic)) is not None
+    }
+    by_day = "day" in usage.by
+    for entry, state in present_entries(head, pages):
+        bucket, stored_bytes = _stored(entry)
+        key = usage.bucket(bucket), _day(entry) if by_day else ""
+        if key not in rows and len(rows) >= usage_figures.ROWS_MAX:
+            usage.rows_left_out = True
+            key = OTHER, OTHER
+        figures = rows.setdefault(key, Figures())
+        if state is SegmentState.COPY_STARTED:
+            figures.copying += 1
+            continue
+        known_bytes = entry.size_bytes if stored_bytes is None else stored_bytes
+        if state is SegmentState.DELETE_STARTED:
+            figures.pending_segments += 1
+            figures.pending_bytes += known_bytes
+            continue
+        figures.segments += 1
+        figures.log_bytes += entry.size_bytes
+        figures.stored_bytes += known_bytes
+        figures.unmeasured += stored_bytes is None
+        for policy in usage.policies:
+            rule = expiring.get(policy.name)
+            if policy.deletes_all or (rule is not None and rule.takes(entry)):
+                freed[policy.name] += known_bytes
+    return rows, freed
+
+
+def _add(
+    usage: Usage, own: TopicUsage, partition: int, bucket: str, day: str, figures: Figures
+) -> None:
+    own.buckets.setdefault(bucket, Figures()).add(figures)
+    values = {"partition": str(partition), "bucket": bucket, "day": day}
+    row = tuple(values[name] for name in usage.by)
+    usage.row(own, row).add(figures)
+
+
+def _stored(entry: SegmentEntry) -> tuple[str, int | None]:
+    """(bucket, stored bytes); None where the custom metadata does not tell."""
+    if entry.custom_metadata is None:
+        return UNKNOWN, None
+    try:
+        bucket, stored_bytes = decode_custom_metadata(entry.custom_metadata)
+    except StoreUnavailable:
+        return UNKNOWN, None
+    return bucket, stored_bytes if 0 <= stored_bytes < _BYTES_MAX else None
+
+
+def _day(entry: SegmentEntry) -> str:
+    """Of its newest record, in UTC, as retention sees it. Producers write any time."""
+    try:
+        date = dt.date(1970, 1, 1) + dt.timedelta(days=newest_ms(entry) // _DAY_MS)
+    except OverflowError:
+        return UNKNOWN
+    return date.isoformat()

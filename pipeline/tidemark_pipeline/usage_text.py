@@ -1,0 +1,94 @@
+"""Figures of the tier for programs: JSON, and text for Prometheus' textfile collector."""
+
+import json
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from tidemark.ids import id_text
+from tidemark.metrics import usage_table
+from tidemark.metrics.families import gauge
+from tidemark.metrics.metric import Metric
+from tidemark_pipeline.usage_figures import Figures, Listed, TopicUsage, Usage
+
+_LISTED = {
+    "objects": "objects",
+    "bytes": "size_bytes",
+    "unnamed": "unnamed",
+    "unnamedBytes": "unnamed_bytes",
+    "unknown": "unknown",
+    "unknownBytes": "unknown_bytes",
+}
+_FIGURES = {
+    "segments": "segments",
+    "logBytes": "log_bytes",
+    "storedBytes": "stored_bytes",
+    "pendingSegments": "pending_segments",
+    "pendingBytes": "pending_bytes",
+    "copying": "copying",
+    "unmeasured": "unmeasured",
+}
+
+
+def json_text(usage: Usage, *, now_ms: int) -> bytes:
+    """One object: docs/usage.md."""
+    fields = {
+        "timeMs": now_ms,
+        "by": list(usage.by),
+        "topics": [_topic(topic, usage.by) for topic in usage.topics],
+        "elsewhere": None if usage.elsewhere is None else _listed_rows(usage.elsewhere),
+        "rowsLeftOut": usage.rows_left_out,
+        "passedOver": usage.passed_over,
+        "troubles": usage.troubles,
+    }
+    return json.dumps(fields, indent=1).encode("utf-8") + b"\n"
+
+
+def _topic(topic: TopicUsage, by: tuple[str, ...]) -> dict[str, object]:
+    return {
+        "name": topic.name,
+        "topicId": id_text(topic.topic_id),
+        "rows": [
+            dict(zip(by, row, strict=True)) | _named(figures, _FIGURES)
+            for row, figures in sorted(topic.rows.items())
+        ],
+        "listed": _listed_rows(topic),
+        "freed": topic.freed,
+    }
+
+
+def _listed_rows(topic: TopicUsage) -> list[dict[str, object]]:
+    found = sorted(topic.listed.items())
+    return [{"bucket": bucket, **_named(listed, _LISTED)} for bucket, listed in found]
+
+
+def _named(values: Figures | Listed, names: Mapping[str, str]) -> dict[str, object]:
+    return {name: getattr(values, attribute) for name, attribute in names.items()}
+
+
+def prometheus_text(usage: Usage, *, now_ms: int) -> bytes:
+    """Sums over topics of one name, whatever rows were asked for."""
+    registry = CollectorRegistry()
+    made: dict[str, Gauge] = {row.name: gauge(row, registry) for row in usage_table.ALL}
+    made[usage_table.TIMESTAMP.name].set(now_ms / 1000)
+    for row, labels, value in _samples(usage):
+        made[row.name].labels(*labels).inc(value)
+    return generate_latest(registry)
+
+
+def _samples(usage: Usage) -> Iterator[tuple[Metric, tuple[str, str], int]]:
+    elsewhere = [] if usage.elsewhere is None else [usage.elsewhere]
+    for topic in [*usage.topics, *elsewhere]:
+        for bucket, figures in topic.buckets.items():
+            where = topic.name, bucket
+            yield usage_table.SEGMENTS, where, figures.segments
+            yield usage_table.LOG_BYTES, where, figures.log_bytes
+            yield usage_table.STORED_BYTES, where, figures.stored_bytes
+            yield usage_table.PENDING_BYTES, where, figures.pending_bytes
+        for bucket, listed in topic.listed.items():
+            where = topic.name, bucket
+            yield usage_table.LISTED_BYTES, where, listed.size_bytes
+            lost = listed.unnamed_bytes + listed.unknown_bytes
+            yield usage_table.UNNAMED_BYTES, where, lost
+        for policy, size_bytes in topic.freed.items():
+            yield usage_table.FREEABLE_BYTES, (topic.name, policy), size_bytes

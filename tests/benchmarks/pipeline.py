@@ -1,0 +1,266 @@
+"""``make bench-pipeline``: what Spark pays for a row, by our source and by its own Kafka source.
+
+The same records are in a tiered topic of ours, of which the brokers keep everything too, and on
+Apache Kafka. In turn a Spark driver reads all of it: by ``tidemark`` (tier, and the tail from
+brokers; all columns, and those three that the query needs), by ``kafka`` from our broker, and by
+``kafka`` from Apache Kafka. Counted are the CPU-seconds of the driver's JVM, its Python workers and
+the brokers together, and wall time; each driver has read once before. Every read's sums must be
+what was produced.
+
+Then, without Spark: how long a plan over a long manifest takes.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+from confluent_kafka import Producer
+
+from tests.benchmarks import jars, kafka
+from tests.benchmarks.plans import plan_figures
+from tests.benchmarks.processes import cpu_seconds
+from tests.benchmarks.sides import start_kafka
+from tests.benchmarks.spark_process import SparkReader
+from tests.conformance.local_cluster import Cluster, run_cluster, wait
+from tidemark.ids import parse_id
+from tidemark.tier.directory import DirectoryStore
+from tidemark.tier.manifest import ManifestStore
+from tidemark_cli.local import processes
+
+_POM = Path(__file__).with_name("spark-kafka-pom.xml")
+OURS, NARROW = "tidemark", "tidemark, three columns"
+BROKER, APACHE = "kafka source, our broker", "kafka source, Apache Kafka"
+PARTITIONS = 2
+KEY_BYTES = 8
+SEGMENT_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Records of one size and codec."""
+
+    record_bytes: int
+    codec: str
+    records: int
+
+    def sums(self) -> tuple[int, ...]:
+        """What a read of all of it finds; the last is the greatest offset."""
+        values = self.records * (self.record_bytes - KEY_BYTES)
+        return self.records, self.records * KEY_BYTES, values, self.records // PARTITIONS - 1
+
+    def produce(self, bootstrap: str, topic: str) -> None:
+        """To each partition by turns, words and digits, so that packing finds something."""
+        producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "compression.type": self.codec,
+                "linger.ms": 50,
+                "batch.size": 64 * 1024,
+                "queue.buffering.max.messages": 200_000,
+            }
+        )
+        words = b"".join(
+            b"%d flight %x delayed " % (n, n * 2654435761 % 2**32) for n in range(4096)
+        )
+        size = self.record_bytes - KEY_BYTES
+        for number in range(self.records):
+            at = number * 7 % (len(words) - size)
+            for _ in range(2):
+                try:
+                    producer.produce(
+                        topic,
+                        words[at : at + size],
+                        b"%08d" % number,
+                        partition=number % PARTITIONS,
+                    )
+                    break
+                except BufferError:
+                    producer.poll(1)
+            if number % 1000 == 0:
+                producer.poll(0)
+        if producer.flush(120):
+            raise SystemExit("not every record was acknowledged")
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One: ``rows`` of a CPU-second, and wall time."""
+
+    rows: float
+    seconds: float
+    brokers_s: float
+
+
+class Side:
+    """A driver and the brokers that it may use."""
+
+    def __init__(self, reader: SparkReader, brokers: Callable[[], Sequence[int]]) -> None:
+        self._reader = reader
+        self._brokers = brokers
+        self.reads: list[Read] = []
+
+    def read(self, load: Load) -> None:
+        """Once, counted."""
+        drivers, brokers = self._reader.cpu_seconds(), self._brokers_s()
+        sums, seconds = self._reader.read()
+        if sums != load.sums():
+            raise SystemExit(f"read {sums}, produced {load.sums()}")
+        brokers_s = self._brokers_s() - brokers
+        cpu_s = self._reader.cpu_seconds() - drivers + brokers_s
+        self.reads.append(Read(load.records / cpu_s, seconds, brokers_s))
+
+    def warm_up(self) -> None:
+        """Not counted."""
+        self._reader.read()
+
+    def close(self) -> None:
+        """End the driver."""
+        self._reader.close()
+
+    def median(self) -> Read:
+        """Of each figure."""
+        return Read(
+            *(
+                statistics.median(getattr(each, name) for each in self.reads)
+                for name in ("rows", "seconds", "brokers_s")
+            )
+        )
+
+    def _brokers_s(self) -> float:
+        return sum(map(cpu_seconds, self._brokers()))
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="make bench-pipeline", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--megabytes", type=int, default=200)
+    parser.add_argument("--only", default="", help="loads whose name has this, as '100 bytes'")
+    given = parser.parse_args()
+    try:
+        kafka_jars = jars.ensure(
+            _POM, "spark-sql-kafka", pyspark.__version__, f"spark.version={pyspark.__version__}"
+        )
+        kafka.ensure_jars()
+    except (jars.JarsMissing, kafka.KafkaMissing) as error:
+        raise SystemExit(str(error)) from None
+    figures = []
+    for size in (100, 1024):
+        for codec in ("none", "lz4", "zstd"):
+            load = Load(size, codec, given.megabytes * 1_000_000 // size // PARTITIONS * PARTITIONS)
+            name = f"{size} bytes, {codec}"
+            if given.only in name:
+                figures.append(f"{name}: {compare(name, load, given.rounds, kafka_jars)}")
+    figures.append(plan_figures())
+    print(f"bench-pipeline: {'; '.join(figures)}")
+
+
+def compare(name: str, load: Load, rounds: int, kafka_jars: Path) -> str:
+    """The ratios."""
+    print(f"{name}: {load.records:,} records", flush=True)
+    with started(load, kafka_jars) as sides:
+        for side in sides.values():
+            side.warm_up()
+        for number in range(1, rounds + 1):
+            for label, side in sides.items():
+                side.read(load)
+                last = side.reads[-1]
+                print(
+                    f"  round {number}: {label:28} {last.rows / 1e6:5.2f} million rows a "
+                    f"CPU-second (brokers {last.brokers_s:.1f} CPU-s), {last.seconds:.1f} s",
+                    flush=True,
+                )
+        found = {label: side.median() for label, side in sides.items()}
+    return ", ".join(
+        f"{label} {found[label].rows / 1e6:.2f} million rows a CPU-second, "
+        + " and ".join(
+            f"{found[label].rows / found[other].rows:.2f} times {other}"
+            f" ({found[other].seconds / found[label].seconds:.2f} in wall time)"
+            for other in (BROKER, APACHE)
+        )
+        for label in (OURS, NARROW)
+    )
+
+
+@contextmanager
+def started(load: Load, kafka_jars: Path) -> Iterator[Mapping[str, Side]]:
+    """The three, with all records where they are read."""
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-pipeline-")))
+
+        def folder(name: str) -> Path:
+            (scratch / name).mkdir()
+            return scratch / name
+
+        cluster = stack.enter_context(run_cluster(folder("cluster"), brokers=1))
+        topic = tiered(cluster, load)
+        theirs = start_kafka(folder("apache"), 1)
+        stack.callback(theirs.stop)
+        their_topic = theirs.topic(PARTITIONS)
+        load.produce(theirs.bootstrap, their_topic)
+        sides = {}
+        for label, columns in ((OURS, "all"), (NARROW, "key,value,offset")):
+            options = {
+                "topic": topic,
+                "path": str(cluster.tier_folder),
+                "bootstrap": cluster.bootstrap,
+                "columns": columns,
+            }
+            reader = SparkReader("tidemark", options, folder(str(len(sides))))
+            sides[label] = Side(reader, lambda: our_brokers(cluster))
+        for label, bootstrap, name, pids in (
+            (BROKER, cluster.bootstrap, topic, lambda: our_brokers(cluster)),
+            (APACHE, theirs.bootstrap, their_topic, theirs.pids),
+        ):
+            options = {
+                "kafka.bootstrap.servers": bootstrap,
+                "subscribe": name,
+                "startingOffsets": "earliest",
+            }
+            reader = SparkReader("kafka", options, folder(str(len(sides))), kafka_jars)
+            sides[label] = Side(reader, pids)
+        for side in sides.values():
+            stack.callback(side.close)
+        yield sides
+
+
+def our_brokers(cluster: Cluster) -> list[int]:
+    """Their processes."""
+    record = processes.find(cluster.local.layout, "broker-1")
+    return [] if record is None else [record.pid]
+
+
+def tiered(cluster: Cluster, load: Load) -> str:
+    """A topic with all records, whose closed segments are in the tier; brokers have them too."""
+    topic = cluster.new_topic(
+        partitions=PARTITIONS,
+        replicationFactor=1,
+        config={"segment.bytes": str(SEGMENT_BYTES), "retention.ms": "-1"},
+        tiering={"enabled": True},
+    )
+    load.produce(cluster.bootstrap, topic)
+    topic_id = parse_id(cluster.view(topic).status["topicId"])
+    manifests = ManifestStore(DirectoryStore(cluster.tier_folder))
+    folders = [cluster.log_folder(1, topic, partition) for partition in range(PARTITIONS)]
+
+    def copied() -> bool:
+        """All but the segment that is written to."""
+        for partition, folder in enumerate(folders):
+            active = max(int(path.stem) for path in folder.glob("*.log"))
+            if manifests.load(topic_id, partition).head.next_copy_offset != active:
+                return False
+        return True
+
+    wait(copied, "every closed segment to be in the tier", 300.0)
+    return topic
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONDONTWRITEBYTECODE", "")
+    main()

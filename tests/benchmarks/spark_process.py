@@ -1,0 +1,90 @@
+"""One Spark driver of the comparison: reads a topic whenever it is told to.
+
+Each line on standard input is one read; the answer is a JSON line with what was read and the
+seconds that it took. The sums force every key and value out of the source, and are compared with
+what was produced. A process group of its own, so that its cost is that of all processes in it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tests.benchmarks.processes import group_cpu_seconds
+from tidemark_pipeline.session import local_session
+
+_SUMS = ("count(1)", "sum(octet_length(key))", "sum(octet_length(value))", "max(offset)")
+
+
+class SparkReader:
+    """The process, seen by who starts it. ``source``: the name of a Spark format; ``jars``: with
+    the jars of this folder; ``folder``: for its log."""
+
+    def __init__(
+        self, source: str, options: Mapping[str, str], folder: Path, jars: Path | None = None
+    ) -> None:
+        wanted = {"source": source, "options": dict(options), "log": str(folder / "spark.log")}
+        environment = dict(os.environ)
+        if jars is not None:
+            paths = ",".join(map(str, sorted(jars.glob("*.jar"))))
+            environment["PYSPARK_SUBMIT_ARGS"] = f"--jars {paths} pyspark-shell"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.benchmarks.spark_process", json.dumps(wanted)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+        self._log = folder / "spark.log"
+
+    def read(self) -> tuple[tuple[int, ...], float]:
+        """The sums, and seconds. Raises RuntimeError where Spark failed."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"Spark failed: see {self._log}\n{self._log.read_text()[-2000:]}")
+        answer = json.loads(line)
+        return tuple(answer["sums"]), float(answer["seconds"])
+
+    def cpu_seconds(self) -> float:
+        """Of driver, JVM and Python workers so far, those that have ended too."""
+        return group_cpu_seconds(self._process.pid)
+
+    def close(self) -> None:
+        """End it, and wait."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def _sums(session: SparkSession, wanted: Mapping[str, object]) -> list[int]:
+    options = wanted["options"]
+    assert isinstance(options, dict)
+    table = session.read.format(str(wanted["source"])).options(**options).load()
+    row = table.selectExpr(*_SUMS).first()
+    assert row is not None
+    return [int(each) for each in row]
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    wanted = json.loads(sys.argv[1])
+    with local_session("benchmark", log=Path(wanted["log"])) as session:
+        for _ in sys.stdin:
+            began_s = time.monotonic()
+            sums = _sums(session, wanted)
+            answer = {"sums": sums, "seconds": time.monotonic() - began_s}
+            print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

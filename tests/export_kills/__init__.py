@@ -1,0 +1,1 @@
+"""``make export-kills``: an export whose processes are killed at every step of a commit."""

@@ -1,0 +1,134 @@
+"""The loop: a tier of known records that grows, and runs of an export, each of which is killed with
+SIGKILL, process group and all, at a step of a commit or at any time; the next goes on with the same
+table. Then one that stands still while another job takes over. What the table has in the end is
+held against the records, by count and digest.
+
+The last line has the figures.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+
+from tests.export_kills.job import SUPERSEDED, digest
+from tests.export_kills.steps import NO_STEP, STANDING_STILL, Step
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "pipeline"))
+
+from small_tier import SmallTier
+
+#: Enough for three commits of a run.
+_GROWTH = 60
+_RUN_S = 600.0
+_ROOT = Path(__file__).parents[2]
+
+
+class Loop:
+    """The tier, the table, and what happened so far."""
+
+    def __init__(self, folder: Path, chance: random.Random) -> None:
+        self.tier = SmallTier(folder / "tier", uuid.uuid4())
+        self.warehouse = folder / "warehouse"
+        self.chance = chance
+        self.ended: Counter[str] = Counter()
+        self.slowest_s = 0.0
+
+    def grow(self) -> None:
+        start = self.tier.loaded.head.next_copy_offset
+        self.tier.copy([b"value %d" % offset for offset in range(start, start + _GROWTH)])
+
+    def start(self, step: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-m", "tests.export_kills.job"),
+                *(str(self.tier.path), str(self.warehouse), step),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=_ROOT,
+            start_new_session=True,
+        )
+
+    def kill_at(self, step: Step) -> None:
+        self.grow()
+        begun = time.monotonic()
+        run = self.start(NO_STEP if step is Step.ANY_TIME else step.value)
+        try:
+            if step is Step.ANY_TIME:
+                run.wait(self.chance.uniform(0.3, 1.0) * self.slowest_s)
+            else:
+                run.wait(_RUN_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(run.pid, signal.SIGKILL)
+        run.communicate()
+        self.slowest_s = max(self.slowest_s, time.monotonic() - begun)
+        killed = run.returncode == -signal.SIGKILL
+        self.ended[f"killed {step.value}" if killed else "done before it was killed"] += 1
+        if not killed and step is not Step.ANY_TIME:
+            raise SystemExit(f"the run was to be killed {step.value}, and ended: {run.returncode}")
+
+    def overtake(self) -> None:
+        self.grow()
+        first = self.start(Step.OVERTAKEN.value)
+        try:
+            assert first.stdout is not None
+            if first.stdout.readline().strip() != STANDING_STILL:
+                raise SystemExit("the run that was to stand still has ended")
+            self.finish()
+            os.kill(first.pid, signal.SIGCONT)
+            if first.wait(_RUN_S) != SUPERSEDED:
+                raise SystemExit(f"the older job was not told: {first.returncode}")
+            self.ended[Step.OVERTAKEN.value] += 1
+        finally:
+            if first.poll() is None:
+                os.killpg(first.pid, signal.SIGKILL)
+            first.communicate()
+
+    def finish(self) -> int:
+        """A run to the end; the rows."""
+        run = self.start(NO_STEP)
+        output, _ = run.communicate(timeout=_RUN_S)
+        if run.returncode:
+            raise SystemExit(f"a run that nobody killed has failed: {run.returncode}")
+        found = json.loads(output.splitlines()[-1])
+        end = self.tier.loaded.head.next_copy_offset
+        known = [(0, offset, b"k", b"value %d" % offset) for offset in range(end)]
+        if found != {"rows": len(known), "digest": digest(known)}:
+            raise SystemExit(f"the table is not the topic: {found}, and {len(known)} records")
+        return len(known)
+
+
+def main() -> None:
+    """Raises SystemExit where the table is not what was written."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=1, help="how often each step")
+    rounds: int = parser.parse_args().rounds
+    steps = [s for s in Step if s not in {Step.NONE, Step.OVERTAKEN}]
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="export-kills-") as name:
+        folder = Path(name)
+        (folder / "tier").mkdir()
+        loop = Loop(folder, random.Random(0))
+        for number in range(rounds):
+            for step in steps:
+                loop.kill_at(step)
+                print(f"round {number + 1} of {rounds}: killed {step.value}", flush=True)
+            print(f"round {number + 1} of {rounds}: {loop.finish()} rows, each once", flush=True)
+        loop.overtake()
+        rows = loop.finish()
+    ended = "; ".join(f"{count} {what}" for what, count in sorted(loop.ended.items()))
+    print(f"{rows} rows, each once ({ended}) in {time.monotonic() - begun:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""How far a table has a topic: what a commit says of it, and what a job makes of that."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tidemark_pipeline.export.dead_letters import ahead, at_least, behind
+from tidemark_pipeline.export.exported import Exported, ExportError, Superseded, begin, check_ours
+from tidemark_pipeline.export.iceberg import catalog_settings
+from tidemark_pipeline.jobs.export import planned_end, stream_options
+
+FOUND = Exported("t", "id", {0: 17, 1: 4}, 3, "a")
+
+
+def test_what_a_commit_says_is_read_back() -> None:
+    assert Exported.of_properties(FOUND.to_properties()) == FOUND
+    assert FOUND.to_properties()["tidemark.offsets"] == '{"0":17,"1":4}'
+    assert Exported.of_properties({"operation": "replace"}) is None
+    with pytest.raises(ExportError, match="not understood"):
+        Exported.of_properties(FOUND.to_properties() | {"tidemark.offsets": "[]"})
+
+
+def test_a_job_that_starts_goes_on_where_the_table_is_with_the_next_epoch() -> None:
+    assert begin(None, "t", "id", "b") == Exported("t", "id", {}, 1, "b")
+    assert begin(FOUND, "t", "", "b") == Exported("t", "id", {0: 17, 1: 4}, 4, "b")
+
+
+@pytest.mark.parametrize(("topic", "topic_id"), [("u", "id"), ("t", "another")])
+def test_a_table_of_another_topic_is_refused(topic: str, topic_id: str) -> None:
+    with pytest.raises(ExportError, match=r"another table|a new table"):
+        begin(FOUND, topic, topic_id, "b")
+
+
+def test_offsets_never_go_back() -> None:
+    assert FOUND.reaching({0: 20, 2: 1}).offsets == {0: 20, 1: 4, 2: 1}
+    with pytest.raises(ExportError, match="go back to 16"):
+        FOUND.reaching({0: 16})
+
+
+def test_lag_counts_what_the_table_has_not() -> None:
+    assert FOUND.lag({0: 20, 1: 4, 2: 6}) == 3 + 6
+
+
+def test_whoever_was_superseded_is_told_by_whom() -> None:
+    check_ours(FOUND, Exported.of_properties(FOUND.to_properties()))
+    with pytest.raises(Superseded, match=r"another job \(b, epoch 4\)"):
+        check_ours(FOUND, FOUND.taken_by("b"))
+    with pytest.raises(Superseded, match="rolled back"):
+        check_ours(FOUND, Exported("t", "id", {0: 1}, 2, "a"))
+
+
+def test_where_a_batch_ends_is_what_spark_has_written_down(tmp_path: Path) -> None:
+    folder = tmp_path / "offsets"
+    folder.mkdir()
+    (folder / "3").write_text('v1\n{"batchWatermarkMs":0}\n{"t": {"0": 17, "1": 4}}')
+    assert planned_end(tmp_path, 3, "t") == {0: 17, 1: 4}
+
+
+def test_the_table_says_where_a_stream_begins_and_options_where_a_new_one_does() -> None:
+    given = {"topic": "t", "startingTimestamp": "5", "columns": "key"}
+    new = stream_options(given, Exported("t"), once=True)
+    assert (new["startingTimestamp"], new["endingOffsets"]) == ("5", "latest")
+    assert new["columns"].startswith("topic,partition,offset,timestamp")
+    goes_on = stream_options(given, FOUND, once=False)
+    assert json.loads(goes_on["startingOffsets"]) == {"t": {"0": 17, "1": 4}}
+    assert not {"startingTimestamp", "endingOffsets"} & set(goes_on)
+    assert (
+        stream_options({"topic": "t"}, Exported("t"), once=False)["startingOffsets"] == "earliest"
+    )
+
+
+def test_a_catalog_keeps_no_tables_in_its_cache() -> None:
+    assert catalog_settings("lake", {"type": "hadoop", "warehouse": "/w"}) == {
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.cache-enabled": "false",
+        "spark.sql.catalog.lake.type": "hadoop",
+        "spark.sql.catalog.lake.warehouse": "/w",
+    }
+
+
+def test_two_tables_go_on_where_the_one_behind_is() -> None:
+    rows, letters = {0: 17, 1: 4}, {0: 20, 2: 9}
+    assert behind(rows, letters) == {0: 17}
+    assert ahead(letters, behind(rows, letters)) == {0: 20, 2: 9}
+    assert ahead(rows, rows) == {}
+    # A batch that ends below what a table has takes nothing back from it.
+    own = Exported("t", "id", letters, 3, "a")
+    assert at_least(own, Exported("t", "id", {0: 18, 1: 5})).offsets == {0: 20, 1: 5, 2: 9}

@@ -1,0 +1,76 @@
+"""The page of a topic: what is shown is what was counted, and nothing in it is taken for HTML."""
+
+import re
+
+import pytest
+
+from tidemark_pipeline.report import PERIODS_MAX, Figures, Held, Period, width_of
+from tidemark_pipeline.report_html import duration, page, shown, size
+
+DAY_MS = 24 * 3600 * 1000
+
+
+def held(partition: int, tier: str, first: int, last: int, rows: int) -> Held:
+    return Held(
+        partition=partition,
+        tier=tier,
+        rows=rows,
+        first_offset=first,
+        last_offset=last,
+        first_ms=0,
+        last_ms=5000,
+        bytes=rows * 100,
+        without_key=1,
+        without_value=0,
+    )
+
+
+FOUND = Figures(
+    "t<b>",
+    (held(0, "remote", 10, 19, 9), held(0, "local", 20, 29, 10), held(1, "local", 0, 4, 5)),
+    1000,
+    (Period(0, 20, 2000), Period(1000, 0, 0), Period(2000, 4, 400)),
+    ((128, 24),),
+    ((b"<script>", 3), (b"\xff", 2)),
+    7,
+)
+
+
+def test_offsets_without_a_row_are_counted_by_partition() -> None:
+    assert FOUND.missing() == {0: 1, 1: 0}
+
+
+def test_the_page_shows_the_figures_and_fetches_nothing() -> None:
+    shown_page = page(FOUND, "now")
+    assert "24 records, 2.3 KiB of keys and values; 3 without a key" in shown_page
+    assert "<td>10 to 19</td>" in shown_page
+    assert "&lt;script&gt;" in shown_page
+    assert "0xff" in shown_page
+    assert "<script" not in shown_page
+    assert "<b>" not in shown_page
+    assert not re.search(r"https?:|src=|href=", shown_page)
+    heights = re.findall(r'height="([0-9.]+)"', shown_page)
+    assert heights[:3] == ["100.00", "0.00", "20.00"]
+    assert "1 of 3 periods have no record" in shown_page
+
+
+def test_a_topic_without_records_has_a_page_too() -> None:
+    assert "No records." in page(Figures("t", (), 1000, (), (), (), 0), "now")
+
+
+@pytest.mark.parametrize("span_ms", [0, 1, 119_999, 120_000, DAY_MS, 365 * DAY_MS, 10**15])
+def test_periods_are_few(span_ms: int) -> None:
+    """One more than the whole ones, as the first begins before the first record."""
+    assert span_ms // width_of(span_ms) < PERIODS_MAX + 1
+
+
+def test_texts() -> None:
+    assert [size(n) for n in (0, 1023, 1536, 2**50 * 5000)] == [
+        *("0 B", "1023 B", "1.5 KiB", "5,000.0 PiB")
+    ]
+    assert [duration(ms) for ms in (1000, 5000, 60_000, 14_400_000, DAY_MS)] == [
+        *("second", "5 seconds", "minute", "4 hours", "day")
+    ]
+    assert shown(b"") == "0x"
+    assert shown("é".encode()) == "é"
+    assert shown(b"k" * 60) == "k" * 48 + "… (60 bytes)"

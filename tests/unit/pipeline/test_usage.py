@@ -1,0 +1,304 @@
+"""What a topic takes in the tier: manifests held against what lies on the disk, where every figure
+that is expected comes from."""
+
+import json
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from small_tier import BY, SmallTier
+
+from tests.unit.tier.conftest import MemoryStore, Place
+from tests.unit.tier.conftest import memory as memory  # noqa: PLC0414 - a fixture
+from tests.unit.tier.conftest import place as place  # noqa: PLC0414 - a fixture
+from tests.unit.tier.test_manifest import ONE, manifests, start
+from tests.unit.tier.test_sweeper import tier_on
+from tidemark.tier import transitions
+from tidemark.tier.layout import head_key
+from tidemark.tier.manifest import ManifestStore
+from tidemark.tier.remote_storage_manager import encode_custom_metadata
+from tidemark.tier.segment import SegmentEntry
+from tidemark.tier.topics import TopicObject
+from tidemark_pipeline import usage_figures
+from tidemark_pipeline.usage import UNKNOWN, measure
+from tidemark_pipeline.usage_figures import (
+    DISABLE_DELETE,
+    DISABLE_RETAIN,
+    OTHER,
+    Figures,
+    Policy,
+    Usage,
+)
+from tidemark_pipeline.usage_text import json_text, prometheus_text
+
+DAY_MS = 86_400_000
+NOW_MS = 100 * DAY_MS
+VALUES = [b"value-%d" % number for number in range(9)]
+
+
+@pytest.fixture
+def paged(small_tier: SmallTier) -> SmallTier:
+    """With two entries in a page."""
+    store = ManifestStore(small_tier.tier.store, page_entries=2)
+    small_tier.tier = replace(small_tier.tier, manifests=store)
+    return small_tier
+
+
+def measured(small: SmallTier, *policies: Policy, **options: Any) -> Usage:
+    topic = replace(small.tier.reader.find_topic("t"), config=options.pop("config", {}))
+    options.setdefault("whole", True)
+    chosen = policies or (DISABLE_DELETE, DISABLE_RETAIN)
+    return measure(small.tier, [topic], policies=chosen, now_ms=NOW_MS, **options)
+
+
+def on_disk(small: SmallTier, *entries: SegmentEntry) -> int:
+    """Bytes of their objects."""
+    keys = [key for entry in entries for key in (entry.log_key, entry.aux_key)]
+    return sum((small.path / key).stat().st_size for key in keys)
+
+
+def logs(small: SmallTier, *entries: SegmentEntry) -> int:
+    return sum((small.path / entry.log_key).stat().st_size for entry in entries)
+
+
+def test_what_manifests_say_was_stored_is_what_lies_on_the_disk(paged: SmallTier) -> None:
+    entries = [paged.copy(VALUES[:count]) for count in (9, 1, 4, 7, 2)]
+    assert paged.loaded.head.pages
+    usage = measured(paged)
+    (topic,) = usage.topics
+    assert topic.buckets == {
+        "": Figures(
+            segments=5, log_bytes=logs(paged, *entries), stored_bytes=on_disk(paged, *entries)
+        )
+    }
+    assert topic.rows == {("",): topic.buckets[""]}
+    listed = topic.listed[""]
+    assert (listed.objects, listed.size_bytes) == (10, on_disk(paged, *entries))
+    assert (listed.unnamed, listed.unknown, usage.passed_over) == (0, 0, 0)
+    assert topic.freed == {"disable-delete": on_disk(paged, *entries), "disable-retain": 0}
+
+
+def test_rows_are_by_what_was_asked_for_and_days_are_those_that_retention_sees(
+    paged: SmallTier,
+) -> None:
+    first, second = (paged.copy(VALUES, newest_ms=DAY_MS + ms) for ms in (0, DAY_MS - 1))
+    third = paged.copy(VALUES[:3], newest_ms=365 * DAY_MS)
+    copied = paged.copy(VALUES, newest_ms=-1)
+    never = paged.copy(VALUES, newest_ms=2**63 - 1)
+    (topic,) = measured(paged, by=["day", "partition"]).topics
+    assert {row: (of.segments, of.stored_bytes) for row, of in topic.rows.items()} == {
+        ("0", "1970-01-02"): (2, on_disk(paged, first, second)),
+        ("0", "1971-01-01"): (1, on_disk(paged, third)),
+        ("0", "1970-01-01"): (1, on_disk(paged, copied)),
+        ("0", UNKNOWN): (1, on_disk(paged, never)),
+    }
+
+
+def test_by_time_goes_what_is_older_up_to_the_first_that_stays(paged: SmallTier) -> None:
+    ages_days = (3, 2, 10, 1)
+    entries = [paged.copy(VALUES, newest_ms=NOW_MS - age * DAY_MS) for age in ages_days]
+    for kept_days, gone in ((3, 0), (2, 1), (1, 3), (0, 4)):
+        policy = Policy("retention", retention_ms=kept_days * DAY_MS)
+        freed = measured(paged, policy).topics[0].freed
+        assert freed == {"retention": on_disk(paged, *entries[:gone])}, kept_days
+
+
+def test_by_size_goes_what_lies_wholly_above_it_by_the_bytes_of_logs(paged: SmallTier) -> None:
+    entries = [paged.copy(VALUES[:count]) for count in (9, 1, 4, 7)]
+    for gone in range(5):
+        limit = logs(paged, *entries[gone:])
+        for more, expected in ((0, gone), (logs(paged, *entries) + 1, 0)):
+            policy = Policy("retention", retention_bytes=limit + more)
+            freed = measured(paged, policy).topics[0].freed["retention"]
+            assert freed == on_disk(paged, *entries[:expected]), (gone, more)
+
+
+def test_a_limit_that_is_not_changed_stays_as_the_topic_has_it(paged: SmallTier) -> None:
+    entries = [paged.copy(VALUES, newest_ms=NOW_MS - 9 * DAY_MS) for _ in range(3)]
+    policy = Policy("retention", retention_bytes=-1)
+    for config, gone in (
+        ({}, 0),
+        ({"retention.ms": str(DAY_MS)}, 3),
+        ({"retention.ms": str(DAY_MS), "cleanup.policy": "compact"}, 0),
+        ({"retention.ms": "soon"}, 0),
+    ):
+        freed = measured(paged, policy, config=config).topics[0].freed
+        assert freed == {"retention": on_disk(paged, *entries[:gone])}, config
+
+
+def test_what_is_marked_frees_nothing_twice_and_what_is_deleted_is_gone(paged: SmallTier) -> None:
+    entries = [paged.copy(VALUES) for _ in range(5)]
+    paged.expire_to(entries[3].start_offset)
+    (topic,) = measured(paged).topics
+    figures = topic.buckets[""]
+    assert (figures.segments, figures.stored_bytes) == (2, on_disk(paged, *entries[3:]))
+    assert figures.pending_segments == 3
+    assert figures.pending_bytes == on_disk(paged, *entries[:3])
+    assert topic.freed["disable-delete"] == on_disk(paged, *entries[3:])
+    listed = topic.listed[""]
+    assert listed.unnamed_bytes == 0, "they are named until they are gone"
+    assert listed.size_bytes == figures.stored_bytes + figures.pending_bytes
+
+
+def test_a_copy_under_way_is_counted_and_has_no_bytes_yet(paged: SmallTier) -> None:
+    paged.copy(VALUES)
+    entry = Place(topic="t", topic_id=paged.topic_id, partition=0).segment(9, 17)
+    paged.tier.manifests.commit(paged.loaded, lambda head: transitions.start_copy(head, BY, entry))
+    (topic,) = measured(paged).topics
+    assert sum(each.copying for each in topic.buckets.values()) == 1
+    assert sum(each.segments for each in topic.buckets.values()) == 1
+
+
+def test_what_nothing_names_is_told_with_its_bytes_and_whose_it_is(paged: SmallTier) -> None:
+    named = paged.copy(VALUES)
+    strays = {
+        replace_id(named.log_key): b"12345",
+        named.log_key.replace("/0/", "/7/"): b"123",
+        f"data/other-{'A' * 22}/0/{0:020}-{'A' * 22}.log": b"1",
+        "data/photo.jpeg": b"12",
+    }
+    for key, body in strays.items():
+        (paged.path / key).parent.mkdir(parents=True, exist_ok=True)
+        (paged.path / key).write_bytes(body)
+    usage = measured(paged)
+    listed = usage.topics[0].listed[""]
+    assert (listed.unnamed, listed.unnamed_bytes) == (1, 5)
+    assert (listed.unknown, listed.unknown_bytes) == (1, 3)
+    assert listed.size_bytes == on_disk(paged, named) + 5 + 3
+    assert usage.elsewhere is not None
+    elsewhere = usage.elsewhere.listed[""]
+    assert (elsewhere.objects, elsewhere.size_bytes, elsewhere.unknown_bytes) == (2, 3, 3)
+    by_name = measured(paged, whole=False)
+    assert by_name.elsewhere is None
+    assert by_name.topics[0].listed[""] == listed
+
+
+def replace_id(key: str) -> str:
+    return f"{key[:-26]}{'B' * 21}A.log"
+
+
+def test_a_manifest_that_cannot_be_read_is_said_and_the_others_are_counted(
+    paged: SmallTier,
+) -> None:
+    entry = paged.copy(VALUES)
+    (paged.path / head_key(paged.topic_id, 1)).write_text("{}")
+    usage = measured(paged)
+    assert usage.passed_over == 1
+    assert head_key(paged.topic_id, 1) in usage.troubles[0]
+    assert usage.topics[0].buckets[""].stored_bytes == on_disk(paged, entry)
+
+
+def test_a_page_that_was_dropped_meanwhile_means_reading_the_head_again(
+    paged: SmallTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the pages were counted by then; nothing is counted twice."""
+    entries = [paged.copy(VALUES) for _ in range(9)]
+    load = paged.tier.manifests.load
+    before = load(paged.topic_id, 0)
+    assert len(before.head.pages) > 2
+    gone = (*before.head.pages[:2], replace(before.head.pages[2], name="00000009-gone"))
+    stale = replace(before, head=replace(before.head, pages=gone))
+    answers = iter([before, stale])  # what lists asks first
+    monkeypatch.setattr(
+        type(paged.tier.manifests), "load", lambda _, *of: next(answers, None) or load(*of)
+    )
+    (topic,) = measured(paged).topics
+    assert topic.buckets[""].stored_bytes == on_disk(paged, *entries)
+    assert topic.freed["disable-delete"] == on_disk(paged, *entries)
+
+
+METADATA = {
+    "none that tells": (b"m", (UNKNOWN, 100, 1)),
+    "below zero": (encode_custom_metadata("b", -7), ("b", 100, 1)),
+    "beyond any object": (encode_custom_metadata("b", 1 << 60), ("b", 100, 1)),
+    "infinite": (b'{"n":Infinity}', (UNKNOWN, 100, 1)),
+    "as it should be": (encode_custom_metadata("b", 130), ("b", 130, 0)),
+}
+
+
+@pytest.mark.parametrize("name", METADATA)
+def test_custom_metadata_that_does_not_tell_counts_as_the_log(
+    name: str, memory: MemoryStore, place: Place
+) -> None:
+    metadata, (bucket, stored, unmeasured) = METADATA[name]
+    usage = of_memory(memory, place, [metadata])
+    (figures,) = usage.topics[0].buckets.items()
+    assert figures[0] == bucket
+    assert (figures[1].stored_bytes, figures[1].unmeasured) == (stored, unmeasured)
+
+
+def of_memory(memory: MemoryStore, place: Place, metadata: list[bytes], **options: Any) -> Usage:
+    """Of segments of 100 bytes, with this custom metadata."""
+    store = manifests(memory)
+    loaded = store.create(place.head())
+    for at, each in enumerate(metadata):
+        entry = place.segment(at, at, max_timestamp_ms=at * DAY_MS)
+        loaded = store.commit(loaded, start(entry))
+        loaded = store.commit(
+            loaded,
+            lambda head, entry=entry, each=each: transitions.finish_copy(  # type: ignore[misc]
+                head, ONE, entry, each
+            ),
+        )
+    topic = TopicObject(topic_id=place.topic_id, name=place.topic, cluster_id="c", partitions=4)
+    return measure(tier_on(memory), [topic], whole=True, now_ms=NOW_MS, **options)
+
+
+def test_of_more_rows_and_buckets_than_are_told_apart_nothing_is_lost(
+    memory: MemoryStore, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_figures, "ROWS_MAX", 4)
+    monkeypatch.setattr(usage_figures, "BUCKETS_MAX", 2)
+    metadata = [encode_custom_metadata(f"b{at}", 10 + at) for at in range(8)]
+    usage = of_memory(memory, place, metadata, by=["bucket", "day"])
+    (topic,) = usage.topics
+    assert set(topic.buckets) == {"b0", "b1", OTHER}
+    assert (OTHER, OTHER) in topic.rows
+    assert len(topic.rows) <= 5
+    assert usage.rows_left_out
+    assert sum(of.stored_bytes for of in topic.rows.values()) == sum(range(10, 18))
+    assert sum(of.stored_bytes for of in topic.buckets.values()) == sum(range(10, 18))
+
+
+def test_programs_get_the_same_figures(paged: SmallTier) -> None:
+    entries = [paged.copy(VALUES, newest_ms=DAY_MS) for _ in range(2)]
+    usage = measured(paged, by=["day"])
+    found = json.loads(json_text(usage, now_ms=5))
+    (topic,) = found["topics"]
+    assert topic["rows"] == [
+        {
+            "day": "1970-01-02",
+            "segments": 2,
+            "logBytes": logs(paged, *entries),
+            "storedBytes": on_disk(paged, *entries),
+            "pendingSegments": 0,
+            "pendingBytes": 0,
+            "copying": 0,
+            "unmeasured": 0,
+        }
+    ]
+    assert topic["freed"] == {"disable-delete": on_disk(paged, *entries), "disable-retain": 0}
+    assert topic["listed"][0]["bytes"] == on_disk(paged, *entries)
+    text = prometheus_text(usage, now_ms=1_500_000).decode()
+    stored = float(on_disk(paged, *entries))
+    for sample in (
+        "tidemark_usage_timestamp_seconds 1500.0",
+        f'tidemark_usage_stored_bytes{{bucket="",topic="t"}} {stored}',
+        f'tidemark_usage_freeable_bytes{{policy="disable-delete",topic="t"}} {stored}',
+        'tidemark_usage_freeable_bytes{policy="disable-retain",topic="t"} 0.0',
+        'tidemark_usage_unnamed_bytes{bucket="",topic=""} 0.0',
+    ):
+        assert sample in text
+
+
+def test_two_topics_of_one_name_are_one_sample_and_two_rows(memory: MemoryStore) -> None:
+    topics = []
+    for number in (1, 2):
+        one = Place(topic_id=uuid.UUID(int=number), partition=0)
+        usage = of_memory(memory, one, [encode_custom_metadata("b", number * 10)])
+        topics += usage.topics
+    usage.topics = topics
+    assert len(json.loads(json_text(usage, now_ms=5))["topics"]) == 2
+    text = prometheus_text(usage, now_ms=5).decode()
+    assert 'tidemark_usage_stored_bytes{bucket="b",topic="flights"} 30.0' in text
