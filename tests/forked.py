@@ -15,7 +15,6 @@ the template writes the process's pid at once and its exit status in the end, a 
 import asyncio
 import atexit
 import contextlib
-import gc
 import importlib
 import json
 import os
@@ -30,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidemark.lean_start import leave_out_hypothesis
+from tidemark.lean_start import importing, leave_out_hypothesis
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Bytes of a request: the arguments and the environment.
@@ -195,11 +194,9 @@ def become(words: Sequence[str], environment: dict[str, str], folder: str) -> No
 def main(program: str, requests: int) -> None:
     """Be the template of ``program`` until nobody asks any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends after those who ask it
-    gc.disable()
     leave_out_hypothesis()
-    importlib.import_module(program)
-    gc.freeze()  # nothing of it is copied because a collection looks at it
-    gc.enable()
+    with importing():  # no fork's collection looks at it either, and so copies it
+        importlib.import_module(program)
     if len(list(Path("/proc/self/task").iterdir())) > 1:
         raise RuntimeError(f"importing {program} starts threads: it cannot be forked")
     asked = Template(requests).serve()

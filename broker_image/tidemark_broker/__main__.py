@@ -2,10 +2,11 @@
 
 import sys
 
-from tidemark.lean_start import leave_out_hypothesis
+from tidemark.lean_start import importing, leave_out_hypothesis
 
 leave_out_hypothesis()
 
-from tidemark_broker.main import main  # noqa: E402
+with importing():
+    from tidemark_broker.main import main
 
 sys.exit(main())

@@ -2,6 +2,7 @@
 
 import argparse
 import functools
+import gc
 import os
 import sys
 import time
@@ -39,7 +40,8 @@ def outcomes(seeds: range, processes: int, profile: Profile) -> Iterator[Outcome
     if processes == 1:
         yield from map(one, seeds)
         return
-    with ProcessPoolExecutor(processes) as pool:
+    # After each seed what it has left is collected: the modules need not be looked at for that.
+    with ProcessPoolExecutor(processes, initializer=gc.freeze) as pool:
         yield from pool.map(one, seeds, chunksize=8)
 
 

@@ -279,14 +279,14 @@ BUGS: tuple[Bug, ...] = (
         TIERED_POWER,
         frozenset({"1", "3"}),
         _nobody_asks_the_tier,
-        first=13,
+        first=16,
     ),
     Bug(
         "a late answer settles another proposal",
         ISR_CHANGES,
         frozenset({"1"}),
         replaced("tidemark_broker.replication.partition.isr.meaning", _any_answer),
-        first=40,
+        first=59,
     ),
     Bug(
         "the last of an ISR is believed",
@@ -333,6 +333,7 @@ BUGS: tuple[Bug, ...] = (
         KILLS,
         frozenset({"1", "3", "convergence"}),
         replaced("tidemark_broker.replication.partition.reads.diverging_end", lambda *_: None),
+        first=3,
     ),
     Bug(
         "a placeholder goes to whom has a replica",
@@ -356,6 +357,7 @@ BUGS: tuple[Bug, ...] = (
             "tidemark_broker.replication.partition.log_start.delete_records",
             _refused_below_the_start,
         ),
+        first=2,
     ),
     Bug(
         "a deletion takes the rest of its segment along",
@@ -438,6 +440,6 @@ BUGS: tuple[Bug, ...] = (
         replaced(
             "tidemark_operator.controller.rebuilding._Rebuilding._needed", lambda *_: set[int]()
         ),
-        first=40,
+        first=45,
     ),
 )

@@ -35,3 +35,19 @@ def test_planning_on_spark_imports_no_decoder() -> None:
     loaded = {name.split(".")[0] for name in said.stdout.split()}
     assert "tidemark_pipeline" in loaded
     assert not loaded & {"numba", "kio"}
+
+
+def test_what_is_imported_is_looked_at_by_no_collection() -> None:
+    script = (
+        "import gc\n"
+        "from tidemark.lean_start import importing\n"
+        "with importing():\n"
+        "    assert not gc.isenabled()\n"
+        "    import json\n"
+        "print(gc.isenabled(), gc.get_freeze_count() > 1000)\n"
+        "print(any(each is json for each in gc.get_objects()))\n"
+    )
+    said = subprocess.run(
+        (sys.executable, "-c", script), capture_output=True, text=True, timeout=60, check=True
+    )
+    assert said.stdout.split() == ["True", "True", "False"]

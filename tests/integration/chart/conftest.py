@@ -24,7 +24,9 @@ def helm(kubernetes: Kubernetes, tmp_path: Path) -> Helm:
     return Helm(tmp_path / "helm", kubernetes.kubeconfig)
 
 
-@pytest.fixture
-def base(helm: Helm) -> None:
-    """What there is once in a Kubernetes cluster is installed."""
+@pytest.fixture(scope="session")
+def base(kubernetes: Kubernetes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What there is once in a Kubernetes cluster is installed; a test that takes it away brings it
+    back."""
+    helm = Helm(tmp_path_factory.mktemp("base"), kubernetes.kubeconfig)
     helm.run("upgrade", "--install", "tidemark-base", str(BASE_CHART))

@@ -32,10 +32,11 @@ def install(helm: Helm, namespace: str) -> None:
 
 def uids(kubernetes: Kubernetes, namespace: str) -> dict[str, str]:
     """Of everything that a person would miss."""
-    names = kubernetes.names(
-        namespace, "clusters.tidemark.dev,brokers.tidemark.dev,topics.tidemark.dev"
-    )
-    return {name: kubernetes.get(namespace, name)["metadata"]["uid"] for name in names}
+    kinds = "clusters.tidemark.dev,brokers.tidemark.dev,topics.tidemark.dev"
+    return {
+        f"{body['kind']}/{body['metadata']['name']}": body["metadata"]["uid"]
+        for body in kubernetes.all(namespace, kinds)
+    }
 
 
 def test_what_a_release_leaves_is_found_by_the_next_one(helm: Helm, kubernetes: Kubernetes) -> None:
@@ -45,8 +46,8 @@ def test_what_a_release_leaves_is_found_by_the_next_one(helm: Helm, kubernetes: 
     before = uids(kubernetes, namespace)
     assert len(before) == 5
     helm.run("uninstall", "tidemark", "--namespace", namespace)
-    for kind in ("statefulsets", "services", "roles", "rolebindings", "networkpolicies"):
-        assert not kubernetes.names(namespace, kind), kind
+    kinds = "statefulsets,services,roles,rolebindings,networkpolicies"
+    assert kubernetes.names(namespace, kinds) == []
     assert kubernetes.names(namespace, "serviceaccounts") == ["serviceaccount/default"]
     assert uids(kubernetes, namespace) == before
     install(helm, namespace)
@@ -96,7 +97,7 @@ def test_definitions_are_upgraded_and_outlive_their_release(
     assert uids(kubernetes, namespace) == before
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def may(kubernetes: Kubernetes) -> str:
     """Somebody with Tidemark's part of `edit` in a namespace; the namespace."""
     namespace = kubernetes.namespace()

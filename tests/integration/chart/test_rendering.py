@@ -151,18 +151,27 @@ def test_the_api_server_takes_it_and_its_pods_are_restricted(
         kubernetes.run("-n", namespace, "create", "serviceaccount", "given")
     helm.run("install", "tidemark", str(CHART), "--namespace", namespace, values=values)
     rendered = list(yaml.safe_load_all(helm.run("get", "manifest", "tidemark", "-n", namespace)))
-    for body in rendered:
-        kubernetes.get(namespace, f"{body['kind']}.{_group(body)}/{body['metadata']['name']}")
-    for body in of_kind(rendered, "Broker"):
-        if body["spec"]["workload"] == "Pod":
-            made = objects_of(rendered, body["metadata"]["name"])
-            kubernetes.create(made.stateful_set)
-    for workload in kubernetes.names(namespace, "statefulsets"):
-        pod = _pod(kubernetes, namespace, workload)
-        kubernetes.create(pod, "--dry-run=server")
+    names = [f"{body['kind']}.{_group(body)}/{body['metadata']['name']}" for body in rendered]
+    assert len(kubernetes.all(namespace, *names)) == len(names)
+    workloads = kubernetes.all(namespace, "statefulsets")
+    # What brokers are made of does not stay: nobody has the uid of the owner that it names.
+    made = [
+        objects_of(rendered, body["metadata"]["name"]).stateful_set
+        for body in of_kind(rendered, "Broker")
+        if body["spec"]["workload"] == "Pod"
+    ]
+    if made:
+        kubernetes.create_all(made)
+    pods = [_pod(workload) for workload in (*workloads, *made)]
+    kubernetes.create_all(pods, "--dry-run=server")
+    for pod in pods:
         del pod["spec"]["containers"][0]["securityContext"]
-        with pytest.raises(KubectlRefused, match="violates PodSecurity"):
-            kubernetes.create(pod, "--dry-run=server")
+    with pytest.raises(KubectlRefused) as refused:
+        kubernetes.create_all(pods, "--dry-run=server")
+    for pod in pods:
+        assert f'pods "{pod["metadata"]["name"]}" is forbidden: violates PodSecurity' in str(
+            refused.value
+        )
     helm.run("uninstall", "tidemark", "--namespace", namespace)
 
 
@@ -220,7 +229,7 @@ def test_the_pod_of_helm_test_is_restricted_and_may_read_its_cluster_and_nothing
 ) -> None:
     namespace = kubernetes.namespace()
     *others, pod = helm.template_of_test(CHART, EVERYTHING, namespace=namespace)
-    kubernetes.create({"apiVersion": "v1", "kind": "List", "items": others})
+    kubernetes.create_all(others)
     kubernetes.create(pod, "--dry-run=server")
     del pod["spec"]["containers"][0]["securityContext"]
     with pytest.raises(KubectlRefused, match="violates PodSecurity"):
@@ -234,11 +243,12 @@ def test_the_pod_of_helm_test_is_restricted_and_may_read_its_cluster_and_nothing
         assert told.strip() == answer, (verb, what)
 
 
-def _pod(kubernetes: Kubernetes, namespace: str, workload: str) -> dict[str, Any]:
+def _pod(workload: dict[str, Any]) -> dict[str, Any]:
     """As the StatefulSet's controller would make it; its class is nobody's here."""
-    template = kubernetes.get(namespace, workload)["spec"]["template"]
+    template, name = workload["spec"]["template"], workload["metadata"]["name"]
+    namespace = workload["metadata"]["namespace"]
     spec = {name: value for name, value in template["spec"].items() if name != "priorityClassName"}
-    metadata = {"name": "one", "namespace": namespace, "labels": template["metadata"]["labels"]}
+    metadata = {"name": name, "namespace": namespace, "labels": template["metadata"]["labels"]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
