@@ -40,7 +40,7 @@ from tidemark_operator.pods.rollout import (
 )
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.reconcile.volumes import VolumeKeeper
-from tidemark_operator.reconcile.warnings import last_warning
+from tidemark_operator.reconcile.warnings import last_warning, why_stuck
 from tidemark_operator.resources.broker import Broker, parse_broker
 
 #: While a pod is being made, or waits for its turn.
@@ -193,10 +193,19 @@ class PodKeeper:
         if changes:
             text = f"pod {seen.name} is replaced: it is to be another one"
             services.events.emit(normal(BROKER.kind, broker.metadata.key, "PodReplaced", text))
-        if is_unmade(written) and not seen.why:
-            said = await last_warning(services, STATEFUL_SET, name)
-            seen = dataclasses.replace(seen, why=said and f"is not made: {said}")
-        return dataclasses.replace(seen, restarting=not is_complete(written))
+        if is_complete(written):
+            return seen
+        why = seen.why or await self._why(seen.name, written)
+        return dataclasses.replace(seen, restarting=True, why=why)
+
+    async def _why(self, pod: str, stateful_set: Json) -> str:
+        """Why there is no pod, or none that is ready, as far as Events say."""
+        if is_unmade(stateful_set):
+            name = stateful_set["metadata"]["name"]
+            said = await last_warning(self._services, STATEFUL_SET, name)
+            return said and f"is not made: {said}"
+        said = await why_stuck(self._services, pod)
+        return said and f"is not ready: {said}"
 
     async def _theirs(self, live: Json | None, wanted: BrokerObjects) -> str:
         """Whose the objects of these names are, if not this Broker's. An apply without force would

@@ -1,25 +1,51 @@
-"""What others say of an object that is kept for a Broker: the last warning among its Events.
+"""What others say of an object that is kept for a Broker, in its Events.
 
-A pod that is not made, or a volume that does not come, stands nowhere else that may be read from
-within a namespace: quotas, classes and policies are told by whoever was refused for them.
+A pod that is not made or does not start, or a volume that does not come, stands nowhere else that
+the operator may read: quotas, classes, nodes and images are told by whoever was refused for them.
 """
 
 from tidemark_operator.kube.errors import REFUSALS
-from tidemark_operator.kube.kinds import EVENT, Json, Kind
+from tidemark_operator.kube.kinds import EVENT, POD, Json, Kind
 from tidemark_operator.reconcile.services import Services
+
+#: Of a pod, what does not pass by itself as a rule; a probe that fails is how any pod begins.
+_STUCK = frozenset(
+    {
+        "BackOff",
+        "Failed",
+        "FailedAttachVolume",
+        "FailedCreatePodSandBox",
+        "FailedMount",
+        "FailedScheduling",
+    }
+)
 
 
 async def last_warning(services: Services, kind: Kind, name: str) -> str:
-    """Its text; "": there is none, or Events may not be read."""
+    """The text of the last one; "": there is none, or Events may not be read."""
+    warnings = [
+        each for each in await _events(services, kind, name) if each.get("type") == "Warning"
+    ]
+    return str(max(warnings, key=_at).get("note", "")) if warnings else ""
+
+
+async def why_stuck(services: Services, pod: str) -> str:
+    """What holds a pod up, if that is the last thing that was said of it: what came before, of
+    another pod of the name even, is over."""
+    last = max(await _events(services, POD, pod), key=_at, default=None)
+    if last is None or last.get("reason") not in _STUCK:
+        return ""
+    return str(last.get("note", ""))
+
+
+async def _events(services: Services, kind: Kind, name: str) -> list[Json]:
     regarding = f"regarding.kind={kind.kind},regarding.name={name}"
     try:
-        events = await services.client.api.list_all(
+        return await services.client.api.list_all(
             EVENT, services.cluster_key.namespace, field_selector=regarding
         )
     except REFUSALS:
-        return ""
-    warnings = [each for each in events if each.get("type") == "Warning"]
-    return str(max(warnings, key=_at).get("note", "")) if warnings else ""
+        return []
 
 
 def _at(event: Json) -> str:

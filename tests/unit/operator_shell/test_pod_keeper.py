@@ -425,6 +425,36 @@ async def test_a_pod_that_is_not_made_says_why(world: ShellWorld) -> None:
     assert api.calls == before + 1, "the one list for all"
 
 
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [
+        ((("Scheduled", "Normal"), ("BackOff", "Normal")), "is not ready: BackOff"),
+        ((("FailedScheduling", "Warning"), ("Pulling", "Normal")), "is being made"),
+        ((("Scheduled", "Normal"), ("Unhealthy", "Warning")), "is being made"),
+    ],
+    ids=["no image", "scheduled since", "it begins"],
+)
+async def test_a_pod_that_does_not_start_says_why(
+    world: ShellWorld, events: tuple[tuple[str, str], ...], told: str
+) -> None:
+    api = PodsApi()
+    keeper = keeper_of(world, api)
+    await keep(world, keeper, 1)
+    body = api.objects[STATEFUL_SET.kind, "broker-1"]
+    body["status"] = {"observedGeneration": body["metadata"]["generation"], "replicas": 1}
+    for number, (reason, type_) in enumerate(events):
+        at = f"2026-01-01T00:00:0{number}Z"
+        api.objects[EVENT.kind, str(number)] = {
+            "metadata": {"creationTimestamp": at},
+            "type": type_,
+            "reason": reason,
+            "note": reason,
+        }
+    api.now_s += CHECK_S
+    await keep(world, keeper, 1)
+    assert told in pod_condition(world)[1]
+
+
 async def test_whoever_may_not_read_events_is_told_less(world: ShellWorld) -> None:
     api = PodsApi()
     api.refuses[EVENT.kind] = Forbidden(403, "not yours")
