@@ -78,7 +78,7 @@ class IcebergTable:
         self._session = session
         self._ddl = columns, partitioning
         self._job = uuid.uuid4().hex
-        self._branch = _BRANCH + self._job
+        self.branch = _BRANCH + self._job
         self._table: Any = None
         self._mine: Exported | None = None
 
@@ -92,7 +92,7 @@ class IcebergTable:
             base = self._begin_branch()
             if base is None:
                 continue
-            append = self._table.newFastAppend().toBranch(self._branch)
+            append = self._table.newFastAppend().toBranch(self.branch)
             for key, value in mine.to_properties().items():
                 append = append.set(key, value)
             append.commit()
@@ -123,7 +123,7 @@ class IcebergTable:
 
     def write(self, frame: DataFrame, exported: Exported) -> None:
         """Data files, and a commit of the branch."""
-        writer = frame.writeTo(f"{self.name}.branch_{self._branch}")
+        writer = frame.writeTo(f"{self.name}.branch_{self.branch}")
         for key, value in exported.to_properties().items():
             writer = writer.option(f"snapshot-property.{key}", value)
         writer.append()
@@ -136,8 +136,8 @@ class IcebergTable:
         """Leave nothing but the table. Where that fails the next claim does it."""
         try:
             self._table.refresh()
-            if self._table.snapshot(self._branch) is not None:
-                self._table.manageSnapshots().removeBranch(self._branch).commit()
+            if self._table.snapshot(self.branch) is not None:
+                self._table.manageSnapshots().removeBranch(self.branch).commit()
         except _JAVA_ERRORS:
             pass
 
@@ -185,15 +185,15 @@ class IcebergTable:
         """The branch is where ``main`` is; the id of that snapshot, None where the table was
         changed meanwhile."""
         base: int = self._table.currentSnapshot().snapshotId()
-        head = self._table.snapshot(self._branch)
+        head = self._table.snapshot(self.branch)
         if head is not None and head.snapshotId() == base:
             return base
         changes = self._table.manageSnapshots()
         try:
             if head is None:
-                changes.createBranch(self._branch, base).commit()
+                changes.createBranch(self.branch, base).commit()
             else:
-                changes.replaceBranch(self._branch, base).commit()
+                changes.replaceBranch(self.branch, base).commit()
         except _JAVA_ERRORS as error:
             if _CONFLICT not in str(error):
                 raise
@@ -204,7 +204,7 @@ class IcebergTable:
         failed: Exception | None = None
         for _ in range(_ATTEMPTS):
             self._table.refresh()
-            head = self._table.snapshot(self._branch)
+            head = self._table.snapshot(self.branch)
             # A branch that another job has removed is made again by an append, where main is then.
             if head is None or head.parentId() != base:
                 return False
@@ -226,7 +226,7 @@ class IcebergTable:
         return True
 
     def _fast_forward(self, head: int, left: tuple[str, ...]) -> None:
-        changes = self._table.manageSnapshots().fastForwardBranch(_MAIN, self._branch)
+        changes = self._table.manageSnapshots().fastForwardBranch(_MAIN, self.branch)
         if self._table.snapshot(TAG) is None:
             changes = changes.createTag(TAG, head)
         else:
@@ -237,10 +237,10 @@ class IcebergTable:
 
     def _left_branches(self) -> tuple[str, ...]:
         names = [str(name) for name in self._table.refs()]
-        return tuple(n for n in names if n.startswith(_BRANCH) and n != self._branch)
+        return tuple(n for n in names if n.startswith(_BRANCH) and n != self.branch)
 
     def _written(self) -> Written:
-        summary = self._table.snapshot(self._branch).summary()
+        summary = self._table.snapshot(self.branch).summary()
         names = "added-records", "added-files-size", "added-data-files"
         return Written(*(int(summary.get(name) or 0) for name in names))
 

@@ -159,18 +159,27 @@ def test_each_record_is_there_once_wherever_the_job_was_killed(lake: Lake) -> No
     lake.check()
 
 
-def test_a_job_that_was_taken_over_from_commits_nothing_more(lake: Lake) -> None:
-    beside: list[Progress] = []
+@pytest.mark.parametrize("moment", ["before it writes", "while it writes"])
+def test_a_job_that_was_taken_over_from_commits_nothing_more(lake: Lake, moment: str) -> None:
+    """Not even where Iceberg's writer makes its branch anew, which the other job has removed: that
+    begins at what ``main`` is then, and ``main`` could be moved to it."""
 
     class Overtaken(IcebergTable):
-        def publish(self, base: int, exported: Exported) -> bool:
-            beside.append(lake.run())
-            return super().publish(base, exported)
+        def write(self, frame: Any, exported: Exported) -> None:
+            lake.table().claim(exported.topic, exported.topic_id)
+            if moment == "before it writes":
+                super().write(frame, exported)
+            append = loaded(self).newFastAppend().toBranch(self.branch)
+            for key, value in exported.to_properties().items():
+                append = append.set(key, value)
+            append.commit()
 
     with pytest.raises(Superseded, match="has taken the table over"):
         lake.run(lake.table(Overtaken))
-    assert [each.exported.offsets for each in beside] == [{0: 40}]
-    lake.check()
+    summary = loaded(lake.table()).currentSnapshot().summary()
+    found = Exported.of_properties(summary)
+    assert found is not None
+    assert (found.epoch, found.offsets, summary.get("total-records")) == (2, {}, "0")
 
 
 def test_a_table_with_rows_of_others_is_refused(lake: Lake) -> None:
