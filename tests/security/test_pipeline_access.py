@@ -11,8 +11,9 @@ from tests.security.secured_broker import PASSWORD, READER, WRITER, Secured, sec
 from tests.security.stock_clients import Login, kafka_python
 from tidemark.records.decode import decode_records
 from tidemark_pipeline import brokers, tail
-from tidemark_pipeline.brokers import LATEST, Brokers, Refused
+from tidemark_pipeline.brokers import Brokers, Refused
 from tidemark_pipeline.options import parse
+from tidemark_pipeline.positions import LATEST
 from tidemark_pipeline.security import MECHANISMS, Access
 
 
