@@ -178,7 +178,6 @@ class Template:
 
 def become(words: Sequence[str], environment: dict[str, str], folder: str) -> None:
     """Run ``words`` as the interpreter would."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
@@ -193,7 +192,8 @@ def become(words: Sequence[str], environment: dict[str, str], folder: str) -> No
 
 def main(program: str, requests: int) -> None:
     """Be the template of ``program`` until nobody asks any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends after those who ask it
+    # It ends after those who ask it; forks have what an executed process would inherit.
+    inherited = signal.signal(signal.SIGINT, signal.SIG_IGN)
     leave_out_hypothesis()
     with importing():  # no fork's collection looks at it either, and so copies it
         importlib.import_module(program)
@@ -201,6 +201,7 @@ def main(program: str, requests: int) -> None:
         raise RuntimeError(f"importing {program} starts threads: it cannot be forked")
     asked = Template(requests).serve()
     if asked is not None:
+        signal.signal(signal.SIGINT, inherited)
         become(**asked)
 
 

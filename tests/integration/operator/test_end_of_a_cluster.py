@@ -9,6 +9,9 @@ from tidemark.annotations import ADOPT_CLUSTER_ID
 from tidemark_operator.kube.errors import Conflict, NotFound
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC
 
+#: Its controller looks again later and later while something is still there.
+NAMESPACE_S = 120.0
+
 
 async def furnished(world: ClusterWorld) -> OperatorProcess:
     """A Cluster with a Topic that is served by a broker."""
@@ -60,7 +63,7 @@ async def test_a_namespace_that_is_deleted_goes_with_all_that_is_in_it(
     """The topic goes, then the Broker, though its process runs on, then the Cluster."""
     await furnished(world)
     await delete_namespace(world)
-    await world.until(lambda: namespace_gone(world), "the namespace is gone")
+    await world.until(lambda: namespace_gone(world), "the namespace is gone", NAMESPACE_S)
 
 
 async def test_operators_that_come_later_end_what_was_deleted_without_them(
@@ -74,7 +77,7 @@ async def test_operators_that_come_later_end_what_was_deleted_without_them(
     await again.kill()
     await world.peers[0].close()
     await world.start_operator()
-    await world.until(lambda: namespace_gone(world), "the namespace is gone")
+    await world.until(lambda: namespace_gone(world), "the namespace is gone", NAMESPACE_S)
 
 
 async def test_a_cluster_that_was_removed_by_force_and_made_again_goes_on(
