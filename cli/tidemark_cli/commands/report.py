@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
+from tidemark_cli.commands.spark_topic import checked
 from tidemark_cli.local.tier import read_options
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
@@ -29,9 +30,10 @@ def report(
         from tidemark_pipeline.report_html import page, utc
         from tidemark_pipeline.session import local_session
 
+        options = checked(read_options(cluster, topic))
         when = utc(time.time_ns() // 1_000_000)
         with local_session("tidemark report", log=cluster.layout.log("spark")) as session:
-            found = figures(session, read_options(cluster, topic))
+            found = figures(session, options)
         output.write_text(page(found, when), "utf-8")
     except (JavaMissing, ToolchainError) as error:
         fail(str(error))

@@ -1,0 +1,24 @@
+"""A Spark command says what it cannot read before it starts Spark."""
+
+import uuid
+from pathlib import Path
+
+import pytest
+import typer
+
+from tests.unit.pipeline.small_tier import SmallTier
+from tidemark_cli.commands.spark_topic import checked
+
+
+def test_a_topic_that_is_not_there_ends_the_command_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tier").mkdir()
+    tier = SmallTier(tmp_path / "tier", uuid.uuid4())
+    options = {"topic": "t", "path": str(tier.path)}
+    assert checked(options) == options
+    with pytest.raises(typer.Exit):
+        checked({**options, "topic": "nosuch"})
+    said = capsys.readouterr().err
+    assert "nosuch" in said
+    assert "Traceback" not in said
