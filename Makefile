@@ -8,6 +8,8 @@ BIN    := $(VENV)/bin
 RUN    := $(VENV)/.run
 SPARK  := $(VENV)/.spark
 ALL    := $(VENV)/.all
+# What is installed stands in lists that name everything, with hashes: pip is to look for nothing besides (it would take a
+# newer release than the pinned one where an extra is asked for, and refuse it for want of a hash).
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .PHONY: demo up spark test retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install \
@@ -29,7 +31,7 @@ $(SPARK): requirements/spark.txt $(RUN)
 
 $(ALL): requirements.txt $(SPARK)
 	@echo "installing what tests and lint need (about 250 MB on disk, once)"
-	@$(PIP) --require-hashes -r requirements.txt
+	@$(PIP) --no-deps --require-hashes -r requirements.txt
 	@touch $@
 
 demo: $(RUN)
@@ -175,7 +177,7 @@ pages: $(ALL)
 
 # docs/ as a site in build/site. Its packages (some 100 MB) are only installed here.
 $(VENV)/.docs: $(ALL) requirements-docs.txt
-	@$(PIP) --require-hashes -r requirements-docs.txt
+	@$(PIP) --no-deps --require-hashes -r requirements-docs.txt
 	@touch $@
 
 docs: $(VENV)/.docs
@@ -183,7 +185,7 @@ docs: $(VENV)/.docs
 
 # What is pinned, its licences and known vulnerabilities; the bill goes to build/sbom.json.
 $(VENV)/.sbom: $(ALL) requirements-sbom.txt
-	@$(PIP) --require-hashes -r requirements-sbom.txt
+	@$(PIP) --no-deps --require-hashes -r requirements-sbom.txt
 	@touch $@
 
 sbom: $(VENV)/.sbom

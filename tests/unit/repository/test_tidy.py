@@ -75,3 +75,12 @@ def test_a_page_has_one_title_and_no_trailing_space() -> None:
             titles = [line for line in prose.splitlines() if line.startswith("# ")]
             assert len(titles) == 1, path
             assert not re.search(r"(?m)[ \t]+$", text), path
+
+
+def test_pinned_packages_are_installed_without_looking_for_others() -> None:
+    """pip looks for the newest of a package that another one wants with an extra, and fails for want
+    of its hash, from the day on which there is a newer one."""
+    recipes = (ROOT / "Makefile").read_text("utf-8").splitlines()
+    pinned = [line for line in recipes if "--require-hashes" in line]
+    assert pinned
+    assert [line for line in pinned if "--no-deps" not in line] == []
