@@ -4,7 +4,6 @@ import re
 import signal
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,15 +32,13 @@ from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.brokers import BrokersUnavailable, Refused
 from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.export.wanted import Wanted, catalog_of
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.options import OptionError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from tidemark_pipeline.jobs.export import Progress
 
-    from tidemark_pipeline.jobs.export import Progress, Table
-
-_CATALOG = "lake"
 _PAIR = "as name=value; several times for several."
 #: What says itself what to do.
 _SAID = (
@@ -111,21 +108,26 @@ def export(
         "bootstrap": bootstrap,
     }
     extra = _pairs(option, "--option")
-    properties = catalog_of(warehouse, _pairs(catalog, "--catalog"))
+    properties = _pairs(catalog, "--catalog")
     conf_given = _pairs(conf, "--conf")
-    _check_jars(jar)
-    shape = _Shape(table, schema, dead_letters or f"{table}_dead_letters", partition.value)
+    jars = _jars(jar)
     try:
+        wanted = Wanted(
+            table=table,
+            catalog=catalog_of(_place(warehouse), properties),
+            schema=schema,
+            dead_letters=dead_letters,
+            partition=partition.value,
+        )
         options = _source({name: value for name, value in source.items() if value}, directory)
         find_java()
         ensure_spark(console.print)
         from pyspark.errors import PySparkException
 
-        from tidemark_pipeline.export.iceberg import PACKAGE, catalog_settings
         from tidemark_pipeline.jobs.export import export as run
         from tidemark_pipeline.session import local_session
 
-        settings = {**_jars(jar, PACKAGE), **conf_given, **catalog_settings(_CATALOG, properties)}
+        settings = wanted.settings(jars, conf_given)
         try:
             with local_session(
                 "tidemark export", cores=cores, log=log, settings=settings
@@ -136,7 +138,7 @@ def export(
                 done = run(
                     session,
                     {**options, "topic": topic, **extra},
-                    shape.tables(session),
+                    wanted.tables(session),
                     every_s=None if once else interval,
                     stop=stop,
                     say=_say,
@@ -148,49 +150,11 @@ def export(
     console.print(f"{table}: {_text(done)}", highlight=False, markup=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """Which tables, and what rows look like in them."""
-
-    table: str
-    schema: str
-    letters: str
-    partition: str
-
-    def tables(self, session: "SparkSession") -> "Table":
-        """Raises ExportError."""
-        from tidemark_pipeline.export.dead_letters import JsonTables
-        from tidemark_pipeline.export.iceberg import IcebergTable
-        from tidemark_pipeline.export.shapes import LETTERS_DDL, RAW_DDL, Json, partitioned
-
-        rows, letters = f"{_CATALOG}.{self.table}", f"{_CATALOG}.{self.letters}"
-        by = partitioned(self.partition)
-        if not self.schema:
-            return IcebergTable(session, rows, RAW_DDL, by)
-        json = Json.of(self.schema)
-        return JsonTables(
-            json,
-            IcebergTable(session, rows, json.ddl, partitioned(self.partition, nested=True)),
-            IcebergTable(session, letters, LETTERS_DDL, by),
-        )
-
-
 def _source(given: dict[str, str], directory: Path) -> dict[str, str]:
     """Of the tier that is named, else of the local cluster."""
     if set(given) - {"bootstrap"}:
         return given
     return {**read_options(open_cluster(directory), "-"), **given}
-
-
-def catalog_of(warehouse: str, given: dict[str, str]) -> dict[str, str]:
-    """Properties of Iceberg's catalog; ends where they say of no warehouse."""
-    properties = {} if "catalog-impl" in given else {"type": "hadoop"}
-    if warehouse:
-        properties["warehouse"] = _place(warehouse)
-    properties |= given
-    if properties.get("type") == "hadoop" and "warehouse" not in properties:
-        fail("say where the tables are: --warehouse FOLDER, or a catalog by --catalog")
-    return properties
 
 
 def reason(text: str) -> str:
@@ -200,21 +164,16 @@ def reason(text: str) -> str:
     return str(own[-1]) if own else text.strip().partition("\n")[0]
 
 
-def _check_jars(jars: Sequence[Path] | None) -> None:
+def _jars(jars: Sequence[Path] | None) -> list[str]:
     for each in jars or ():
         if not each.is_file():
             fail(f"--jar {each}: there is no such file")
-
-
-def _jars(jars: Sequence[Path] | None, package: str) -> dict[str, str]:
-    if not jars:
-        return {"spark.jars.packages": package}
-    return {"spark.jars": ",".join(str(each.resolve()) for each in jars)}
+    return [str(each.resolve()) for each in jars or ()]
 
 
 def _place(warehouse: str) -> str:
     """A folder of this machine by its whole path, a URI as it is."""
-    return warehouse if ":/" in warehouse else str(Path(warehouse).resolve())
+    return warehouse if not warehouse or ":/" in warehouse else str(Path(warehouse).resolve())
 
 
 def _pairs(texts: Sequence[str] | None, name: str) -> dict[str, str]:

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tidemark_cli.commands.export import Partition, catalog_of, reason
+from tidemark_cli.commands.export import Partition, reason
 from tidemark_cli.main import app
 from tidemark_pipeline.export.shapes import PARTITIONING
+from tidemark_pipeline.export.wanted import catalog_of
 
 
 @pytest.mark.parametrize(
