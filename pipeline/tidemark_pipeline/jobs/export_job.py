@@ -47,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--until-stdin-ends", action="store_true")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of each batch and each end
     stop = _stop_on_signals()
     told = Told()
     page = told.page()
