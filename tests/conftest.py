@@ -27,7 +27,16 @@ settings.load_profile("tidemark")
 
 #: Fixtures that start what many tests share, the dearest first: the first that a test asks for
 #: is the group it runs in. A fixture of that name which each test has for itself is none.
-SHARED = ("cluster", "local_cluster", "control_plane", "s3_cluster", "session", "minio", "kafka")
+SHARED = (
+    "apache_kafka",
+    "cluster",
+    "local_cluster",
+    "control_plane",
+    "s3_cluster",
+    "session",
+    "minio",
+    "kafka",
+)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -17,7 +17,9 @@ VERSION = "4.3.1"
 _POM = Path(__file__).with_name("kafka-pom.xml")
 _START_TIMEOUT_S = 60.0
 _SETTINGS = "server.properties"
-_JAVA = ("java", "-Xmx1g", "-Xms1g")
+#: Java's options for what is measured, and for what is to start soon and take little.
+MEASURED = ("-Xmx1g", "-Xms1g")
+LIGHT = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 #: The id of a controller that is no broker.
 _CONTROLLER = 100
 
@@ -37,6 +39,7 @@ class ApacheKafka:
     listeners: list[str]
     controller: "subprocess.Popen[bytes] | None" = None
     first_node: int = 1
+    java: Sequence[str] = ()
 
     @property
     def bootstrap(self) -> str:
@@ -53,7 +56,7 @@ class ApacheKafka:
         number = node - self.first_node
         if self.processes[number].poll() is None:
             return
-        process = _run(self.jars, self.folders[number])
+        process = _run(self, self.folders[number])
         self.processes[number] = process
         _await_port(process, int(self.listeners[number].rpartition(":")[2]))
 
@@ -68,7 +71,7 @@ class ApacheKafka:
 def ensure_jars() -> Path:
     """The folder of Kafka's jars. Raises KafkaMissing."""
     try:
-        return ensure(_POM, "apache-kafka", VERSION)
+        return ensure(_POM, "apache-kafka-tiered", VERSION)
     except JarsMissing as error:
         raise KafkaMissing(str(error)) from error
 
@@ -87,7 +90,7 @@ class Setting:
     """More about the brokers: ``entries`` of each one's configuration; ``ports`` for clients, of
     the first broker first (none: free ones); ``advertised`` and ``host``: the ports, and the name
     of the loopback, that clients are told instead; ``racks``: of the first broker first; none:
-    without. ``first_node``: its id."""
+    without. ``first_node``: its id. ``java``: options of each process."""
 
     entries: Mapping[str, str] = field(default_factory=dict)
     ports: Sequence[int] = ()
@@ -96,6 +99,7 @@ class Setting:
     racks: Sequence[str] = ()
     own_controller: bool = False
     first_node: int = 1
+    java: Sequence[str] = MEASURED
 
 
 def start(
@@ -112,14 +116,14 @@ def start(
     (controller,) = free_ports(1)
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
     first = wanted.first_node
-    started = ApacheKafka(jars, [], [], [], first_node=first)
+    started = ApacheKafka(jars, [], [], [], first_node=first, java=wanted.java)
     roles = _Roles(controller, _CONTROLLER if wanted.own_controller else first, brokers)
     try:
         if wanted.own_controller:
             own = folder / "kafka-controller"
             own.mkdir()
-            _format(jars, own, cluster_id, _controller_entries(own, roles))
-            started.controller = _run(jars, own)
+            _format(started, own, cluster_id, _controller_entries(own, roles))
+            started.controller = _run(started, own)
         for number, node in enumerate(range(first, first + brokers)):
             own = folder / f"kafka-{node}"
             own.mkdir()
@@ -135,10 +139,10 @@ def start(
                 entries["broker.rack"] = wanted.racks[number]
             if security is not None:
                 entries |= _tls(own, security)
-            _format(jars, own, cluster_id, {**entries, **wanted.entries})
+            _format(started, own, cluster_id, {**entries, **wanted.entries})
             started.folders.append(own)
             started.listeners.append(f"127.0.0.1:{client}")
-            started.processes.append(_run(jars, own))
+            started.processes.append(_run(started, own))
         for process, listener in zip(started.processes, started.listeners, strict=True):
             _await_port(process, int(listener.rpartition(":")[2]))
     except BaseException:
@@ -217,14 +221,18 @@ def _tls(folder: Path, security: Security) -> dict[str, str]:
     }
 
 
-def _format(jars: Path, folder: Path, cluster_id: str, entries: Mapping[str, str]) -> None:
+def _java(kafka: ApacheKafka) -> list[str]:
+    return ["java", *kafka.java, "-cp", f"{kafka.jars}/*"]
+
+
+def _format(kafka: ApacheKafka, folder: Path, cluster_id: str, entries: Mapping[str, str]) -> None:
     """Write a node's configuration and make its log folder."""
     settings = folder / _SETTINGS
     lines = (f"{key}={value}" for key, value in entries.items())
     settings.write_text("\n".join(lines), encoding="utf-8")
     subprocess.run(
         [
-            *(*_JAVA, "-cp", f"{jars}/*", "kafka.tools.StorageTool"),
+            *(*_java(kafka), "kafka.tools.StorageTool"),
             *("format", f"--cluster-id={cluster_id}", "-c", str(settings)),
         ],
         check=True,
@@ -232,8 +240,8 @@ def _format(jars: Path, folder: Path, cluster_id: str, entries: Mapping[str, str
     )
 
 
-def _run(jars: Path, folder: Path) -> "subprocess.Popen[bytes]":
-    command = [*_JAVA, "-cp", f"{jars}/*", "kafka.Kafka", str(folder / _SETTINGS)]
+def _run(kafka: ApacheKafka, folder: Path) -> "subprocess.Popen[bytes]":
+    command = [*_java(kafka), "kafka.Kafka", str(folder / _SETTINGS)]
     with (folder / "kafka.log").open("ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
