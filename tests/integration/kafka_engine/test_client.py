@@ -6,8 +6,7 @@ import uuid
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.benchmarks.kafka import ApacheKafka
-from tests.integration.kafka_engine.apache_kafka import until
+from tests.integration.kafka_engine.waiting import until
 from tidemark.kafka_client import configs, offsets
 from tidemark.kafka_client.access import Access, Login, Tls
 from tidemark.kafka_client.admin import Admin
@@ -44,7 +43,8 @@ async def test_the_life_of_a_topic(admin: Admin, name: str) -> None:
     topic_id = made[name]
     assert isinstance(topic_id, uuid.UUID)
     assert is_failure(made[other], ErrorCode.invalid_replica_assignment)
-    found = (await admin.topics([name, other]))[name]
+    look = functools.partial(admin.topics, [name, other])
+    found = (await until(look, lambda found: name in found))[name]
     assert (found.topic_id, [each.replicas for each in found.partitions]) == (
         topic_id, [(1, 2), (2, 3)]
     )  # fmt: skip
@@ -95,19 +95,18 @@ async def test_offsets_of_both_tiers(admin: Admin, name: str) -> None:
     assert is_failure(answers[name, 0][1], ErrorCode.offset_out_of_range)
 
 
-async def test_who_cannot_be_reached_or_spoken_to(apache_kafka: ApacheKafka) -> None:
-    here = tuple(apache_kafka.listeners)
-    async with KafkaClient(Access(("127.0.0.1:1", *here))) as client:  # the next one is asked
+async def test_who_cannot_be_reached_or_spoken_to(bootstrap: tuple[str, ...]) -> None:
+    async with KafkaClient(Access(("127.0.0.1:1", *bootstrap))) as client:  # the next one is asked
         await Admin(client).describe_cluster()
         with pytest.raises(Unreachable, match="broker 9 is not known"):
             await configs.topic_configs(client, ["any"], node_id=9)
     async with KafkaClient(Access(("127.0.0.1:1",))) as client:
         with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1: "):
             await Admin(client).describe_cluster()
-    async with KafkaClient(Access(here, login=Login("PLAIN", "ann", "secret"))) as client:
+    async with KafkaClient(Access(bootstrap, login=Login("PLAIN", "ann", "secret"))) as client:
         with pytest.raises((Refused, Unreachable)) as refused:
             await Admin(client).describe_cluster()
         assert "secret" not in str(refused.value)
-    async with KafkaClient(Access(here, tls=Tls())) as client:
+    async with KafkaClient(Access(bootstrap, tls=Tls())) as client:
         with pytest.raises((Refused, Unreachable), match="TLS"):
             await Admin(client).describe_cluster()
