@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable
 
-from tidemark_operator.engines.own_brokers import OwnBrokers
+from tidemark_operator.engines.own.own_brokers import OwnBrokers
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import (
     BROKER,

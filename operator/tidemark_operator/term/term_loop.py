@@ -24,7 +24,7 @@ from tidemark_operator.certificates.rotation import Authorities
 from tidemark_operator.clock import utc_now, wall_ms
 from tidemark_operator.controller.events import normal
 from tidemark_operator.controller.status.conditions import render, summary
-from tidemark_operator.engines.own_brokers import OwnBrokers
+from tidemark_operator.engines.own.own_brokers import OwnBrokers
 from tidemark_operator.events import EventWriter
 from tidemark_operator.health import Echoes, Pulse
 from tidemark_operator.kube.client import KubeApi
