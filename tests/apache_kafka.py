@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidemark_cli.local.kafka.brokers import QUICK
-from tidemark_cli.local.kafka.cluster import LIGHT, KafkaNodes
-from tidemark_cli.local.kafka.nodes import BrokerPorts
+from tidemark_cli.local.kafka_brokers import QUICK
+from tidemark_cli.local.kafka_nodes import LIGHT, KafkaNodes
+from tidemark_cli.local.kafka_properties import BrokerPorts
 from tidemark_cli.local.layout import Layout
 from tidemark_cli.ports import free_ports
 from tidemark_cli.toolchain.maven import KAFKA, MavenMissing, ensure_jars

@@ -16,7 +16,7 @@ from tidemark.configuration.broker_keys import UNDER_REPLICATED_CREATION
 from tidemark_cli.controlplane import ControlPlane, minio
 from tidemark_cli.controlplane.minio import MinioServer
 from tidemark_cli.local import processes
-from tidemark_cli.local.kafka.brokers import KafkaBrokers
+from tidemark_cli.local.kafka_brokers import KafkaBrokers
 from tidemark_cli.local.kube import Kube, KubeError
 from tidemark_cli.local.layout import Layout
 from tidemark_cli.local.listeners import ListenerAddresses, listeners_of

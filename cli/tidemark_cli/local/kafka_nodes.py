@@ -1,5 +1,5 @@
-"""Start, stop and kill the nodes of a local Apache Kafka: processes as any other of a local cluster
-(:mod:`tidemark_cli.local.processes`), whose settings stay in its folder.
+"""Start, stop and kill the nodes of a local Apache Kafka, from its published jars: processes as any
+other of a local cluster (:mod:`tidemark_cli.local.processes`), whose settings stay in its folder.
 
 A broker is ready once it answers a client with itself in the metadata: then it is registered and
 unfenced. ``broker-N`` and ``controller-N`` are the names of processes and of their logs.
@@ -23,7 +23,7 @@ from kio.schema.metadata.v12.response import MetadataResponse
 from tidemark.wire.blocking import BlockingConnection
 from tidemark.wire.framing import FrameError
 from tidemark_cli.local import processes
-from tidemark_cli.local.kafka.nodes import (
+from tidemark_cli.local.kafka_properties import (
     CLIENTS,
     FIRST_CONTROLLER,
     BrokerPorts,

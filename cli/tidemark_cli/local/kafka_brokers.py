@@ -1,7 +1,7 @@
 """Apache Kafka as the engine of a local cluster: its nodes run before there is a Cluster that names
 them, and the operator shows its brokers as Broker objects by itself."""
 
-from tidemark_cli.local.kafka.cluster import KafkaNodes
+from tidemark_cli.local.kafka_nodes import KafkaNodes
 from tidemark_cli.local.layout import Layout
 from tidemark_cli.local.processes import ProcessRecord
 
