@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.export.exported import ExportError, Mode
+from tidemark_pipeline.export.table import Layout, Partitioning, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from tidemark_pipeline.jobs.export import Table
 
 #: By which the session knows the catalog.
 CATALOG = "lake"
@@ -25,14 +24,16 @@ class Wanted:
     """``table``: with its namespace, as ``db.orders``. ``catalog``: properties of Iceberg's catalog
     (:func:`catalog_of`). ``schema``: of values that are JSON, as Spark's DDL has it; "": rows are
     records as they are. ``dead_letters``: with a schema, the table of records that do not parse;
-    "": the table's name with ``_dead_letters``. ``partition``: a key of
-    :data:`~tidemark_pipeline.export.shapes.PARTITIONING`."""
+    "": the table's name with ``_dead_letters``. ``mode``, ``partitioning``, ``properties``: as a
+    :class:`~tidemark_pipeline.export.table.Layout` has them."""
 
     table: str
     catalog: Mapping[str, str] = field(default_factory=dict)
     schema: str = ""
     dead_letters: str = ""
-    partition: str = "none"
+    mode: Mode = Mode.APPEND
+    partitioning: Partitioning = field(default_factory=Partitioning)
+    properties: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def letters(self) -> str:
@@ -53,17 +54,24 @@ class Wanted:
         """What rows are appended to. Raises :class:`ExportError`."""
         from tidemark_pipeline.export.dead_letters import JsonTables
         from tidemark_pipeline.export.iceberg import IcebergTable
-        from tidemark_pipeline.export.shapes import LETTERS_DDL, RAW_DDL, Json, partitioned
+        from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW_DDL, Json
 
-        rows, letters = f"{CATALOG}.{self.table}", f"{CATALOG}.{self.letters}"
-        by = partitioned(self.partition)
+        name, letters = f"{CATALOG}.{self.table}", f"{CATALOG}.{self.letters}"
         if not self.schema:
-            return IcebergTable(session, rows, RAW_DDL, by)
-        json = Json.of(self.schema)
-        return JsonTables(
-            json,
-            IcebergTable(session, rows, json.ddl, partitioned(self.partition, nested=True)),
-            IcebergTable(session, letters, LETTERS_DDL, by),
+            return IcebergTable(session, name, self._layout(RAW_DDL))
+        json = Json.of(self.schema, self.mode)
+        rows = IcebergTable(session, name, self._layout(json.ddl, KAFKA))
+        by = Partitioning(self.partitioning.period)
+        of_letters = Layout(columns=LETTERS_DDL, partitioning=by, properties=self.properties)
+        return JsonTables(json, rows, IcebergTable(session, letters, of_letters))
+
+    def _layout(self, columns: str, kafka: str = "") -> Layout:
+        return Layout(
+            columns=columns,
+            kafka=kafka,
+            mode=self.mode,
+            partitioning=self.partitioning,
+            properties=self.properties,
         )
 
 

@@ -12,15 +12,14 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemark_pipeline.export.exported import Exported, ExportError
-from tidemark_pipeline.export.iceberg import Written
 from tidemark_pipeline.export.shapes import RAW
+from tidemark_pipeline.export.table import Table, Written
 from tidemark_pipeline.options import parse
 from tidemark_pipeline.streaming import run_available
 from tidemark_pipeline.survey import Part, Survey
@@ -28,19 +27,6 @@ from tidemark_pipeline.survey import Part, Survey
 #: Of one commit, where the options have no limit.
 BATCH_BYTES = 1024**3
 _LOOK_S = 1
-
-
-class Table(Protocol):
-    """Where rows go: :class:`~tidemark_pipeline.export.iceberg.IcebergTable`."""
-
-    def claim(self, topic: str, topic_id: str) -> Exported:
-        """Take it over; how far it is."""
-
-    def append(self, frame: DataFrame, exported: Exported) -> Written:
-        """Rows and how far the table is with them, in one commit."""
-
-    def close(self) -> None:
-        """The job has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +93,7 @@ class _Batches:
             reached = before.exported.reaching(planned_end(self.checkpoint, number, topic))
             if reached == before.exported:  # the first of a query, which is made of nothing, too
                 return
-            written = self._table.append(frame, reached)
+            written = self._table.commit(frame, reached)
             self.progress = self._told(before.commits + 1, before.written + written, reached)
             self._say(self.progress)
         except BaseException as error:
