@@ -1,6 +1,5 @@
 """``tidemark spark export``: a topic's records in an Apache Iceberg table, each of them once."""
 
-import re
 import signal
 import threading
 from collections.abc import Sequence
@@ -30,8 +29,9 @@ from tidemark_cli.local.tier import read_options
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.brokers import BrokersUnavailable, Refused
+from tidemark_pipeline.errors import own_words
 from tidemark_pipeline.export.exported import ExportError, Mode
-from tidemark_pipeline.export.table import Partitioning, Period
+from tidemark_pipeline.export.table import Period
 from tidemark_pipeline.export.wanted import Wanted, catalog_of
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.options import OptionError
@@ -125,7 +125,8 @@ def export(
             schema=schema,
             dead_letters=dead_letters,
             mode=mode,
-            partitioning=Partitioning(partition, key_buckets),
+            partition=partition,
+            key_buckets=key_buckets,
             properties=of_table,
         )
         options = _source({name: value for name, value in source.items() if value}, directory)
@@ -153,7 +154,7 @@ def export(
                     say=_say,
                 )
         except PySparkException as error:
-            fail(f"{reason(str(error))}; Spark's own log: {log}")
+            fail(f"{own_words(str(error))[1]}; Spark's own log: {log}")
     except _SAID as error:
         fail(str(error))
     console.print(f"{table}: {_text(done)}", highlight=False, markup=False)
@@ -164,13 +165,6 @@ def _source(given: dict[str, str], directory: Path) -> dict[str, str]:
     if set(given) - {"bootstrap"}:
         return given
     return {**read_options(open_cluster(directory), "-"), **given}
-
-
-def reason(text: str) -> str:
-    """What our own code said of an error that Spark tells with all of its traces, else the first
-    line."""
-    own = re.findall(r"^tidemark[\w.]*: (.+)$", text, re.MULTILINE)
-    return str(own[-1]) if own else text.strip().partition("\n")[0]
 
 
 def _jars(jars: Sequence[Path] | None) -> list[str]:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 
 from tidemark_pipeline.export.exported import Exported
 from tidemark_pipeline.export.shapes import KAFKA, Json
-from tidemark_pipeline.export.table import NamedTable, Written
+from tidemark_pipeline.export.table import Counts, NamedTable, Written
 
 
 class JsonTables:
@@ -53,6 +53,10 @@ class JsonTables:
             parsed.unpersist()
         self._before = exported
         return replace(written + replace(lettered, rows=0), letters=lettered.rows)
+
+    def counts(self) -> Counts:
+        """Of both."""
+        return Counts(rows=self._rows.counts().rows, letters=self._letters.counts().rows)
 
     def close(self) -> None:
         """Both."""

@@ -5,10 +5,13 @@ branch of the job's own, which :mod:`tidemark_pipeline.export.iceberg_branch` ma
 where nobody else has committed meanwhile. Else the batch is written once more.
 """
 
+import os
 import uuid
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark_pipeline.export.exported import Exported, ExportError, Mode, begin, check_ours
@@ -19,8 +22,8 @@ from tidemark_pipeline.export.iceberg_branch import (
     Branch,
     contended,
 )
-from tidemark_pipeline.export.table import Layout, Period, Written
-from tidemark_pipeline.export.upsert import configured, latest, merge, view
+from tidemark_pipeline.export.table import Counts, Layout, Period, Written
+from tidemark_pipeline.export.upsert import configured, latest, merge, refused, view
 
 #: What goes with PySpark 4.1 (https://iceberg.apache.org/docs, Apache-2.0); it brings all it needs.
 PACKAGE = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
@@ -38,6 +41,13 @@ _PROPERTIES = {
 #: What ``PARTITIONED BY`` calls them.
 _PERIODS = {Period.NONE: "", Period.HOUR: "hours", Period.DAY: "days"}
 _DELETED = "spark.merge-into.num-target-rows-deleted"
+
+
+def is_among_sparks() -> bool:
+    """Whether Iceberg lies in Spark's own folder of jars."""
+    home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+    name = PACKAGE.split(":")[1]
+    return any(Path(home, "jars").glob(f"{name}-*.jar"))
 
 
 def catalog_settings(catalog: str, properties: Mapping[str, str]) -> dict[str, str]:
@@ -98,8 +108,11 @@ class IcebergTable:
                 continue
             try:
                 self.write(frame, exported)
-            except JAVA_ERRORS:
+            except JAVA_ERRORS as error:
                 self._check_ours()  # whoever took over has removed the branch
+                refusal = refused(error)
+                if refusal is not None:
+                    raise refusal from error
                 raise
             if self.publish(base, exported):
                 self._mine = exported
@@ -120,6 +133,10 @@ class IcebergTable:
     def publish(self, base: int, exported: Exported) -> bool:
         """Readers see the rows; False where ``main`` was moved meanwhile."""
         return self._branch.publish(base, exported)
+
+    def counts(self) -> Counts:
+        """See :class:`~tidemark_pipeline.export.table.Table`."""
+        return Counts(rows=self._branch.rows())
 
     def close(self) -> None:
         """See :class:`~tidemark_pipeline.export.table.Table`."""

@@ -28,6 +28,8 @@ ATTEMPTS = 5
 JAVA_ERRORS = (Py4JJavaError, PySparkException)
 #: Iceberg's exception where a table was changed between reading and writing it.
 _CONFLICT = "CommitFailedException"
+#: A row that went has one position; an equality may stand for any number.
+_TOTALS = ("records", "position-deletes", "equality-deletes")
 
 
 class Branch:
@@ -46,7 +48,6 @@ class Branch:
         """How far the table is, by the newest snapshot of ``main`` that an export has committed.
         Raises :class:`ExportError` where it has rows and nothing says which."""
         snapshot = self._table.currentSnapshot()
-        rows = int(snapshot.summary().get("total-records") or 0)
         while snapshot is not None:
             found = Exported.of_properties(snapshot.summary())
             if found is not None:
@@ -59,12 +60,20 @@ class Branch:
             tagged = self._table.snapshot(TAG)
             if tagged is not None:
                 return Exported.of_properties(tagged.summary())
-        if rows:
+        if self.rows() != 0:
             raise ExportError(
                 f"{self._table.name()} has rows, and no commit says which of the topic they are: "
                 "export into a table of its own"
             )
         return None
+
+    def rows(self) -> int | None:
+        """Of ``main``; None where its newest commit does not say."""
+        summary = self._table.currentSnapshot().summary()
+        total, gone, equal = (summary.get(f"total-{name}") for name in _TOTALS)
+        if total is None or int(equal or 0):
+            return None
+        return int(total) - int(gone or 0)
 
     def begin(self) -> int | None:
         """Be where ``main`` is; the id of that snapshot, None where the table was changed

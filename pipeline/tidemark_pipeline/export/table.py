@@ -81,6 +81,14 @@ class Written:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Rows of a table, and of that of dead letters; None: there is none, or it does not say."""
+
+    rows: int | None = None
+    letters: int | None = None
+
+
 class Table(Protocol):
     """One table, or several that are kept in step
     (:class:`~tidemark_pipeline.export.dead_letters.JsonTables`)."""
@@ -92,6 +100,9 @@ class Table(Protocol):
     def commit(self, frame: "DataFrame", exported: Exported) -> Written:
         """Rows and how far the table is with them, in one commit. Raises
         :class:`~tidemark_pipeline.export.exported.Superseded`."""
+
+    def counts(self) -> Counts:
+        """How many rows there are, as the newest commit says it."""
 
     def close(self) -> None:
         """The job has ended: leave nothing but the table. Never raises; where it fails the next

@@ -11,15 +11,19 @@ Rows are told from each other within a batch here, and from the table's by the `
 formats have.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
+from tidemark_pipeline.export.exported import ExportError
 from tidemark_pipeline.export.table import DELETED, Layout
 
-NO_KEY = "has no key, and an upsert needs one"
+_NO_KEY = "has no key, and an upsert needs one"
+_KEYLESS = re.compile(rf"the record at offset \d+ of partition \d+ {_NO_KEY}")
+_NUMBER = "_number"
 
 
 def latest(frame: DataFrame, layout: Layout) -> DataFrame:
@@ -30,12 +34,18 @@ def latest(frame: DataFrame, layout: Layout) -> DataFrame:
     names = ("key", "partition", "offset", "timestamp")
     key, partition, offset, timestamp = (f.col(layout.of_record(name)) for name in names)
     place = f.concat(f.lit("the record at offset "), offset, f.lit(" of partition "), partition)
-    by = f.coalesce(key, f.raise_error(f.concat(place, f.lit(f" {NO_KEY}"))))
+    by = f.coalesce(key, f.raise_error(f.concat(place, f.lit(f" {_NO_KEY}"))))
     of_partition = Window.partitionBy(by, partition).orderBy(offset.desc())
     of_key = Window.partitionBy(by).orderBy(timestamp.desc_nulls_last(), partition.desc())
     for window in (of_partition, of_key):
         frame = frame.withColumn(_NUMBER, f.row_number().over(window)).where(f.col(_NUMBER) == 1)
     return frame.drop(_NUMBER)
+
+
+def refused(error: Exception) -> ExportError | None:
+    """What :func:`latest` says by Spark's mouth; None where an error is another."""
+    said = _KEYLESS.search(str(error))
+    return ExportError(said[0]) if said else None
 
 
 def merge(target: str, source: str, layout: Layout) -> str:
@@ -81,6 +91,3 @@ def _newer(layout: Layout) -> str:
         f"if(s.{partition} = t.{partition}, s.{offset} > t.{offset}, "
         f"{age.format('s', timestamp, partition)} > {age.format('t', timestamp, partition)})"
     )
-
-
-_NUMBER = "_number"

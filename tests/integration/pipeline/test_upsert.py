@@ -212,5 +212,5 @@ async def test_a_record_without_a_key_is_refused_by_its_place(
     await topic.append(1, [Record(None, b"v", (), NOW_MS)])
     lake = new_lake(session, topic.source, tmp_path / "warehouse")
     offset = topic.host.at(1).next_offset - 1
-    with pytest.raises(Exception, match=f"offset {offset} of partition 1 has no key"):
+    with pytest.raises(ExportError, match=f"offset {offset} of partition 1 has no key"):
         await asyncio.to_thread(lake.run, lake.table(layout=UPSERT))
