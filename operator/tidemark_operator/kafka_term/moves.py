@@ -10,9 +10,10 @@ record; another one's is left alone, and waited for.
 """
 
 import asyncio
+import dataclasses
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tidemark.kafka_client.values import BROKER, ConfigChange
 from tidemark_operator.controller import placement, resizing
@@ -39,14 +40,23 @@ THROTTLE_DEFAULT = "50Mi"
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Asked:
+    """What was asked of one topic: the replicas of its partitions in the end, what is throttled
+    meanwhile, and until when it is believed in though nothing of it is seen."""
+
+    targets: Mapping[int, tuple[int, ...]]
+    throttles: dict[str, str]
+    until_s: float
+
+
 class Mover:
     """Of one term."""
 
     def __init__(self, services: KafkaServices, observer: Observer) -> None:
         self._services = services
         self._observer = observer
-        #: By topic: throttled replicas of moves that were asked for, and until when they count.
-        self._asked: dict[str, tuple[dict[str, str], float]] = {}
+        self._asked: dict[str, _Asked] = {}
         self._problems: dict[str, Blocker] = {}
         self._throttled: set[int] = set()
 
@@ -66,10 +76,9 @@ class Mover:
 
     def throttled(self, topic: TopicInfo) -> dict[str, str]:
         """The values of KIP-73's keys that a topic is to have now."""
-        values, until_s = self._asked.get(topic.name, ({}, 0.0))
-        if time.monotonic() < until_s:
-            return values
-        self._asked.pop(topic.name, None)
+        asked = self._asked.get(topic.name)
+        if asked is not None:
+            return asked.throttles
         return _throttles(self._moving(topic)) if is_ours(topic) else {}
 
     def foreign(self, topic: TopicInfo) -> int:
@@ -90,6 +99,7 @@ class Mover:
 
     async def _step(self) -> None:
         state = self._services.state
+        self._settle()
         draft = Draft(state)
         if state.with_placeholders and state.live_brokers():
             placement.fill_placeholders(draft, limit=FILL_LIMIT)
@@ -97,18 +107,50 @@ class Mover:
             resizing.step(draft)
         changed = [row for row in draft.rows.values() if self._may_move(row)]
         if changed:
+            changed = await self._without_others(changed)
+        if changed:
             await self._move(changed)
         elif self._throttled or state.cluster.status.get("throttledBrokers"):
             await self._release_brokers()
+
+    def _settle(self) -> None:
+        """What is done, or was never seen, is asked no more; its topic is looked at again."""
+        services, now_s = self._services, time.monotonic()
+        for name, asked in list(self._asked.items()):
+            topics = [each for each in services.state.topics_named(name) if each.topic_id]
+            rows = services.state.rows_of(topics[0].id) if topics else {}
+            moving = any(row.adding or row.removing for row in rows.values())
+            done = not moving and all(
+                part in rows and rows[part].hosts == target
+                for part, target in asked.targets.items()
+            )
+            if done or (not moving and now_s >= asked.until_s):
+                del self._asked[name]
+                for topic in topics:
+                    services.queue.add(TOPIC.key(topic.key))
 
     def _may_move(self, row: PartitionRow) -> bool:
         state = self._services.state
         old, topic = state.row(row.key), state.topic_by_id(row.topic_id)
         if old is None or topic is None or old.adding or old.removing:
             return False
-        if topic.name in self._asked and time.monotonic() < self._asked[topic.name][1]:
+        if topic.name in self._asked:
             return False
         return not self.foreign(topic) and _target(row) != old.hosts
+
+    async def _without_others(self, changed: list[PartitionRow]) -> list[PartitionRow]:
+        """The picture is some seconds old: what somebody else has begun since is left alone."""
+        moves, state = await self._services.kafka.moves(), self._services.state
+        names = {name for name, _ in moves}
+        topics = {row.topic_id: state.topic_by_id(row.topic_id) for row in changed}
+        found = [
+            row
+            for row in changed
+            if (topic := topics[row.topic_id]) is not None and topic.name not in names
+        ]
+        if len(found) < len(changed):
+            self._observer.look_soon()
+        return found
 
     async def _move(self, changed: list[PartitionRow]) -> None:
         services, state = self._services, self._services.state
@@ -148,8 +190,8 @@ class Mover:
             for row in self._moving(topic)
         ]
         values = wanted.throttles([each for each in [*moving, *present] if each[2]])
-        until_s = time.monotonic() + SEEN_S
-        self._asked[topic.name] = values, until_s
+        targets = {row.partition: _target(row) for row in rows}
+        self._asked[topic.name] = _Asked(targets, values, time.monotonic() + SEEN_S)
         if not values or any(key in topic.config for key in wanted.THROTTLED):
             return
         ours = config_keys(topic)
@@ -190,8 +232,7 @@ class Mover:
     async def _release_brokers(self) -> None:
         """Nothing of ours moves any more."""
         services = self._services
-        now_s = time.monotonic()
-        if any(until_s > now_s for _, until_s in self._asked.values()):
+        if self._asked:
             return
         for topic_id, _ in services.state.moving:
             topic = services.state.topic_by_id(topic_id)

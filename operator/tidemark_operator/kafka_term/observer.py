@@ -25,6 +25,8 @@ from tidemark_operator.objects.conversions import cluster_of
 logger = logging.getLogger(__name__)
 
 POLL_S = 5.0
+#: While replicas are moved.
+MOVING_S = 1.0
 #: Turns between looks at configurations: drift is seen within 20 seconds.
 CONFIG_TURNS = 3
 #: Turns between looks at Secrets, and at what brokers are configured for.
@@ -56,7 +58,8 @@ class Observer:
             turn += 1
             took_s = time.monotonic() - started_s
             try:
-                async with asyncio.timeout(max(POLL_S, 4 * took_s)):
+                pause_s = MOVING_S if self._services.state.moving else POLL_S
+                async with asyncio.timeout(max(pause_s, 4 * took_s)):
                     await self._soon.wait()
             except TimeoutError:
                 continue

@@ -54,24 +54,34 @@ LOOK_AGAIN_S = 5.0
 GONE_S = 10.0
 #: What a person has to mend is asked of Kafka again after so long.
 REFUSED_S = 30.0
+#: Whether what stands in a topic's way is still so.
+RECHECK_S = 10.0
 #: A topic that was just created may not be known yet to the broker that is asked.
 KNOWN_TRIES, KNOWN_S = 20, 0.1
 
 
-class Refusals:
-    """What Kafka has refused: not asked again before its time, unless it is something else."""
+class Asked:
+    """What Kafka was asked for last, by topic and kind, and why it refused (None: it did not). The
+    same is not asked again before its time: brokers tell of what was done in their own time, and
+    what was refused waits for a person."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], tuple[Hashable, Blocker, float]] = {}
+        self._known: dict[tuple[str, str], tuple[Hashable, Blocker | None, float]] = {}
 
-    def standing(self, topic: str, what: str, asked: Hashable) -> Blocker | None:
-        """Why the same was refused, a moment ago."""
-        former, blocker, until_s = self._known.get((topic, what), (None, None, 0.0))
-        return blocker if former == asked and time.monotonic() < until_s else None
+    def stands(self, topic: str, what: str, asked: Hashable) -> bool:
+        """Whether the very same was asked a moment ago."""
+        former, _, until_s = self._known.get((topic, what), (None, None, 0.0))
+        return former == asked and time.monotonic() < until_s
 
-    def put(self, topic: str, what: str, asked: Hashable, blocker: Blocker) -> None:
-        """It was refused now."""
-        pause_s = LOOK_AGAIN_S if blocker.goes_on else REFUSED_S
+    def refusal(self, topic: str, what: str) -> list[Blocker]:
+        """Why it was refused, if it was."""
+        blocker = self._known[topic, what][1]
+        return [] if blocker is None else [blocker]
+
+    def put(self, topic: str, what: str, asked: Hashable, blocker: Blocker | None) -> None:
+        """It was asked for now."""
+        is_final = blocker is not None and not blocker.goes_on
+        pause_s = REFUSED_S if is_final else LOOK_AGAIN_S
         self._known[topic, what] = asked, blocker, time.monotonic() + pause_s
 
     def forget(self, topic: str) -> None:
@@ -90,7 +100,7 @@ class TopicReconciler:
         self._observer = observer
         self._mover = mover
         self._disabler = disabler
-        self._refusals = Refusals()
+        self._asked = Asked()
         #: Topics of which this term has asked Kafka, and does not know whether they were created.
         self._in_doubt: set[uuid.UUID] = set()
 
@@ -99,7 +109,7 @@ class TopicReconciler:
         services, text = self._services, key.namespaced_name
         body = services.objects.get(key)
         if body is None:
-            self._refusals.forget(text)
+            self._asked.forget(text)
             return None
         topic = services.state.topics.get(text)
         if topic is None:
@@ -181,7 +191,8 @@ class TopicReconciler:
         )
         values = wanted.wanted(topic, tiering.tiering).values
         asked = tuple(values.items()), topic.partitions, topic.replication_factor
-        blocker = blocker or self._refusals.standing(topic.key, "create", asked)
+        if blocker is None and self._asked.stands(topic.key, "create", asked):
+            blocker = next(iter(self._asked.refusal(topic.key, "create")), None)
         if blocker is not None:
             return await self._write(key, topic, _nothing(topic, blocker=blocker))
         planned = _plan(services, topic, 0)
@@ -242,7 +253,7 @@ class TopicReconciler:
         exists = failure.code is ErrorCode.topic_already_exists
         if not blocker.goes_on:
             self._in_doubt.discard(topic.uid)
-        self._refusals.put(topic.key, "create", asked, blocker)
+        self._asked.put(topic.key, "create", asked, blocker)
         held = self._services.objects.get(key)
         withdrawn = not asked_for and not blocker.goes_on
         if held is not None and withdrawn:
@@ -319,19 +330,19 @@ class TopicReconciler:
         present = len(found.view.partitions)
         if topic.partitions <= present:
             return None
-        standing = self._refusals.standing(topic.key, "grow", topic.partitions)
-        if standing is not None:
-            blockers.append(standing)
+        if self._asked.stands(topic.key, "grow", topic.partitions):
+            blockers += self._asked.refusal(topic.key, "grow")
             return None
         planned = _plan(self._services, topic, present)
         if isinstance(planned, BrokersMissing):
             return planned
         growth = topic.partitions, planned
         failure = await self._services.kafka.growths.ask(topic.name, growth)
+        blocker = None
         if failure is not None:
             blocker = decide.refused(failure, f"topic {topic.name} is given no more partitions")
-            self._refusals.put(topic.key, "grow", topic.partitions, blocker)
             blockers.append(blocker)
+        self._asked.put(topic.key, "grow", topic.partitions, blocker)
         self._observer.look_soon()
         return None
 
@@ -346,9 +357,8 @@ class TopicReconciler:
         if not differs:
             return sorted(asked.values)
         token = tuple(differs.set.items()), differs.unset
-        standing = self._refusals.standing(topic.key, "config", token)
-        if standing is not None:
-            blockers.extend([standing] if standing.message else [])
+        if self._asked.stands(topic.key, "config", token):
+            blockers += self._asked.refusal(topic.key, "config")
             return sorted(ours | set(asked.values))
         if not ours.issuperset(asked.values):
             held = services.objects.get(key)
@@ -362,12 +372,10 @@ class TopicReconciler:
         failure = await services.kafka.alterations.ask(topic.name, altered)
         if failure is not None:
             blocker = decide.refused(failure, f"the configuration of topic {topic.name}")
-            self._refusals.put(topic.key, "config", token, blocker)
+            self._asked.put(topic.key, "config", token, blocker)
             blockers.append(blocker)
             return sorted(ours | set(asked.values))
-        # Brokers tell of it in their own time: the same is not asked again meanwhile.
-        told = Blocker(reason="Configured", message="", goes_on=True)
-        self._refusals.put(topic.key, "config", token, told)
+        self._asked.put(topic.key, "config", token, None)
         services.seen.topics[topic.name] = with_changes(found, dict(differs.set), differs.unset)
         names = ", ".join([*differs.set, *differs.unset][:5])
         services.events.emit(normal("Topic", topic.key, "Configured", f"{topic.name}: {names}"))
@@ -485,7 +493,7 @@ class TopicReconciler:
             logger.info("%s", result.sentence)
             for event in decision.events:
                 services.events.emit(event)
-        return REFUSED_S if decision.blocker is not None else None
+        return RECHECK_S if decision.blocker is not None else None
 
 
 def _nothing(
