@@ -139,9 +139,11 @@ bench-failover: $(ALL)
 bench-restarts: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.restarts $(if $(RESTARTS),--restarts $(RESTARTS))
 
-# TOPICS: how many are applied at once (1000). PROFILE=1: where the operator's main thread spends its time.
+# TOPICS: how many are applied at once (1000). PROFILE=1: where the operator's main thread spends its time. LIMITS=1: the operator in
+# a cgroup with the limits that the chart gives its pod (root); CPUS: with so many cores at most, 0 for what the pod requests.
 bench-operator: $(ALL)
-	@$(BIN)/python -W ignore -m tests.benchmarks.operator $(if $(TOPICS),--topics $(TOPICS)) $(if $(PROFILE),--profile)
+	@$(BIN)/python -W ignore -m tests.benchmarks.operator $(if $(TOPICS),--topics $(TOPICS)) $(if $(PROFILE),--profile) \
+	  $(if $(LIMITS),--limits) $(if $(CPUS),--cpus $(CPUS))
 
 # LIVES: how many Topics are made and deleted (10000), while the operator's memory is watched.
 bench-lives: $(ALL)
