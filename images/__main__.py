@@ -24,6 +24,7 @@ MEGABYTE = 1_000_000
 
 def main(package: str) -> None:
     """Make both folders. Raises NotInBase, TrialFailed."""
+    os.umask(0o022)
     names = [LIBRARY, package]
     before = Outcome.here(APP, names)
     runtime, program = Tree(IMAGE / "runtime"), Tree(IMAGE / "program")

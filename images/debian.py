@@ -28,6 +28,7 @@ def add_records(tree: Tree, source: Path = Path("/")) -> list[str]:
         for listed, files in _lists(_below(source, _DPKG / "info"))
         if any(_real(source, path) in taken for path in files)
         for name in [listed.partition(":")[0]]
+        if name in stanzas
     }
     for name, sums in sorted(records.items()):
         tree.write(_DPKG / "status.d" / name, stanzas[name])

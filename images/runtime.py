@@ -19,6 +19,8 @@ from images import elf
 from images.tree import TEMPORARY, Tree
 
 USER = 65532
+#: Where the image's settings say that programs are.
+SEARCHED = "/usr/local/bin:/usr/bin"
 #: Of the standard library, below its folder: what is for a window, a terminal or a database of its
 #: own, installs packages, translates Python 2 or builds programs in C; tests.
 LEFT_OUT = (

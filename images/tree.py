@@ -6,6 +6,7 @@ is needed to get to the file. Links stay links, so that nothing is there twice.
 
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,7 +67,9 @@ class Tree:
                         self._take(real / name, inner, left_out)
             elif here.is_file():
                 shutil.copyfile(here, self._in_tree(real))
-                self._in_tree(real).chmod(here.stat().st_mode & 0o755)
+                # Whatever the umask was where it was made: all may read it, root alone writes.
+                program = here.stat().st_mode & stat.S_IXUSR
+                self._in_tree(real).chmod(0o755 if program else 0o644)
                 self.taken.add(real)
 
     def _walk(self, path: Path) -> Path:

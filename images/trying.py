@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from images.runtime import USER
+from images.runtime import SEARCHED, USER
 
 _TRIAL = Path(__file__).with_name("trial.py")
 SHOWN = 20
@@ -35,12 +35,12 @@ class Outcome:
     @classmethod
     def here(cls, packages: Path, names: Sequence[str]) -> Self:
         """In this image. Raises TrialFailed."""
-        return cls._of(_run(names, packages, None), packages)
+        return cls._of(_run(sys.executable, names, packages), packages)
 
     @classmethod
     def inside(cls, root: Path, packages: Path, names: Sequence[str]) -> Self:
-        """In the tree at ``root``, as the image's user. Raises TrialFailed."""
-        return cls._of(_run(names, packages, root), packages)
+        """In the tree at ``root``, as the image's user and by its path. Raises TrialFailed."""
+        return cls._of(_run("python3", names, packages, root), packages)
 
     @classmethod
     def _of(cls, text: str, packages: Path) -> Self:
@@ -63,21 +63,29 @@ class Outcome:
         ]
 
 
-def _run(names: Sequence[str], packages: Path, root: Path | None) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(packages), "PYTHONDONTWRITEBYTECODE": "1"}
+def _run(python: str, names: Sequence[str], packages: Path, root: Path | None = None) -> str:
+    environment = {} if root else {**os.environ}
+    environment |= {"PYTHONPATH": str(packages), "PYTHONDONTWRITEBYTECODE": "1"}
+    if root:
+        environment["PATH"] = SEARCHED
 
     def enter() -> None:
-        if root is not None:
+        if root:
             os.chroot(root)
             os.chdir("/")
             os.setgroups([])
             os.setgid(USER)
             os.setuid(USER)
 
-    command = [sys.executable, "-c", _TRIAL.read_text("utf-8"), *names]
-    done = subprocess.run(
-        command, check=False, capture_output=True, text=True, env=environment, preexec_fn=enter
-    )
+    command = [python, "-c", _TRIAL.read_text("utf-8"), *names]
+    try:
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, env=environment, preexec_fn=enter
+        )
+    except OSError as error:
+        raise TrialFailed(f"{python} does not start in what was made: {error}") from error
+    except subprocess.SubprocessError as error:
+        raise TrialFailed(f"this build may not chroot, or not become user {USER}") from error
     if done.returncode:
-        raise TrialFailed(done.stderr or f"Python ended with {done.returncode}")
+        raise TrialFailed(done.stderr or f"{python} ended with {done.returncode}")
     return done.stdout

@@ -66,12 +66,16 @@ def test_what_is_not_there_is_an_error_and_a_link_to_it_none(source: Path, tmp_p
         tree.add(Path("/etc/gone"))
 
 
-def test_nobody_but_root_writes_and_no_time_tells(source: Path, tmp_path: Path) -> None:
+def test_all_may_read_root_alone_writes_and_no_time_tells(source: Path, tmp_path: Path) -> None:
     (source / "usr/lib/libz.so.1.2").chmod(0o6777)
+    (source / "usr/lib/python/os.py").chmod(0o600)
     tree = Tree(tmp_path / "tree", source)
     tree.add(Path("/lib/libz.so.1"))
+    tree.add(Path("/lib/python/os.py"))
     tree.folder(Path("/tmp"), 0o1777)
     assert (tree.root / "usr/lib/libz.so.1.2").stat().st_mode & 0o7777 == 0o755
+    assert (tree.root / "usr/lib/python/os.py").stat().st_mode & 0o7777 == 0o644
+    assert (tree.root / "usr/lib/python").stat().st_mode & 0o7777 == 0o755
     assert (tree.root / "tmp").stat().st_mode & 0o7777 == 0o1777
     set_times(tree.root, 17)
     assert {path.lstat().st_mtime for path in (tree.root, *tree.root.rglob("*"))} == {17}

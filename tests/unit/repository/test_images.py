@@ -99,7 +99,7 @@ def test_what_was_made_is_all_that_there_is(path: str) -> None:
     environment = dict(found[last:])["ENV"]
     assert "PYTHONPATH=/app " in environment
     # Without a base nobody says where programs are.
-    assert "PATH=/usr/local/bin:/usr/bin " in environment
+    assert f"PATH={runtime.SEARCHED} " in environment
 
 
 def test_who_runs_it_is_somebody() -> None:
