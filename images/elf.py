@@ -8,7 +8,7 @@ functions stay for profilers. The format: System V ABI, "Object Files"; elf(5).
 
 import struct
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +38,9 @@ class _Section:
     entry_size: int
 
     def packed(self) -> bytes:
-        return _SECTION.pack(*astuple(self))
+        place = self.address, self.offset, self.size
+        rest = self.link, self.info, self.alignment, self.entry_size
+        return _SECTION.pack(self.name, self.kind, self.flags, *place, *rest)
 
 
 def files(root: Path) -> Iterator[Path]:
