@@ -9,7 +9,7 @@ from tidemark_cli.commands.audit import audit
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
 from tidemark_cli.commands.export import export
 from tidemark_cli.commands.report import report
-from tidemark_cli.commands.spark_topic import checked
+from tidemark_cli.commands.spark_topic import checked, settings_of
 from tidemark_cli.commands.usage import usage
 from tidemark_cli.local.tier import read_options
 from tidemark_cli.toolchain import ToolchainError
@@ -41,7 +41,9 @@ def aggregate(
         from tidemark_pipeline.session import local_session
 
         options = checked(read_options(cluster, topic))
-        with local_session("tidemark aggregate", log=cluster.layout.log("spark")) as session:
+        with local_session(
+            "tidemark aggregate", log=cluster.layout.log("spark"), settings=settings_of(options)
+        ) as session:
             run(session, options, Aggregate(by, value, output)).show(truncate=False)
     except (JavaMissing, ToolchainError) as error:
         fail(str(error))

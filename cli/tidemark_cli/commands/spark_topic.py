@@ -1,4 +1,5 @@
-"""What a Spark command is to read is looked for before Spark starts.
+"""What a Spark command is to read is looked for before Spark starts, and what it needs for that is
+fetched.
 
 Spark takes ten seconds for that, and tells of a missing topic in forty lines.
 """
@@ -9,6 +10,8 @@ from tidemark.tier.head import ManifestError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound
 from tidemark_cli.commands.common import fail
+from tidemark_cli.toolchain.maven import ensure_jars, spark_kafka
+from tidemark_pipeline.engines import is_kafkas
 from tidemark_pipeline.options import OptionError, parse
 
 
@@ -18,6 +21,9 @@ def checked(options: Mapping[str, str]) -> Mapping[str, str]:
     from tidemark_pipeline.survey import Survey
 
     try:
+        if is_kafkas(options):
+            _check_kafkas(options)
+            return options
         with Survey(parse(options)) as survey:
             survey.extents(survey.parts())
     except (
@@ -26,3 +32,28 @@ def checked(options: Mapping[str, str]) -> Mapping[str, str]:
     ) as error:
         fail(str(error))
     return options
+
+
+def settings_of(options: Mapping[str, str]) -> dict[str, str]:
+    """Of the Spark session that reads them: jars of Spark's own Kafka source, fetched where they
+    are missing. Raises ToolchainError."""
+    if not is_kafkas(options):
+        return {}
+    import pyspark
+
+    jars = ensure_jars(spark_kafka(pyspark.__version__))
+    return {"spark.jars": ",".join(str(each) for each in sorted(jars.glob("*.jar")))}
+
+
+def _check_kafkas(options: Mapping[str, str]) -> None:
+    from tidemark_pipeline.brokers import Brokers
+    from tidemark_pipeline.spark_kafka import checked as as_kafkas
+
+    found = as_kafkas(options)
+    assert found.access is not None
+    with Brokers(found.access) as brokers:
+        there = brokers.topics(found.topics.names)
+    missing = [name for name in found.topics.names if name not in there]
+    if missing:
+        where = ",".join(found.access.bootstrap)
+        raise TopicNotFound(f"there is no topic {', '.join(missing)} in Apache Kafka at {where}")
