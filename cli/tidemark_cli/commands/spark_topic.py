@@ -1,5 +1,4 @@
-"""What a Spark command is to read is looked for before Spark starts, and what it needs for that is
-fetched.
+"""What a Spark command is to read is looked for before Spark starts.
 
 Spark takes ten seconds for that, and tells of a missing topic in forty lines.
 """
@@ -10,7 +9,6 @@ from tidemark.tier.head import ManifestError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound
 from tidemark_cli.commands.common import fail
-from tidemark_cli.toolchain.maven import ensure_jars, spark_kafka
 from tidemark_pipeline.engines import is_kafkas
 from tidemark_pipeline.options import OptionError, parse
 
@@ -32,17 +30,6 @@ def checked(options: Mapping[str, str]) -> Mapping[str, str]:
     ) as error:
         fail(str(error))
     return options
-
-
-def settings_of(options: Mapping[str, str]) -> dict[str, str]:
-    """Of the Spark session that reads them: jars of Spark's own Kafka source, fetched where they
-    are missing. Raises ToolchainError."""
-    if not is_kafkas(options):
-        return {}
-    import pyspark
-
-    jars = ensure_jars(spark_kafka(pyspark.__version__))
-    return {"spark.jars": ",".join(str(each) for each in sorted(jars.glob("*.jar")))}
 
 
 def _check_kafkas(options: Mapping[str, str]) -> None:

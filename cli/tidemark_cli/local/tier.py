@@ -1,12 +1,15 @@
 """How a job reads a topic of a local cluster: options of the ``tidemark`` source, or of Spark's own
 where Apache Kafka has the topic."""
 
+from collections.abc import Mapping
+
 from tidemark.tier.config import RemoteStorage, from_options
 from tidemark_cli.controlplane.minio import Settings
 from tidemark_cli.local import processes
 from tidemark_cli.local.cluster import BUCKET, LocalCluster
 from tidemark_cli.local.settings import KAFKA
-from tidemark_pipeline.engines import ENGINE
+from tidemark_cli.toolchain.maven import ensure_jars, spark_kafka
+from tidemark_pipeline.engines import ENGINE, is_kafkas
 
 
 class TierOfKafka(LookupError):
@@ -18,6 +21,17 @@ def read_options(cluster: LocalCluster, topic: str) -> dict[str, str]:
     if cluster.settings.engine == KAFKA:
         return {ENGINE: KAFKA, "topic": topic, "bootstrap": cluster.addresses().bootstrap}
     return tier_options(cluster, topic)
+
+
+def session_settings(options: Mapping[str, str]) -> dict[str, str]:
+    """Of the Spark session that reads them: jars of Spark's own Kafka source, fetched where they
+    are missing. Raises ToolchainError."""
+    if not is_kafkas(options):
+        return {}
+    import pyspark
+
+    jars = ensure_jars(spark_kafka(pyspark.__version__))
+    return {"spark.jars": ",".join(str(each) for each in sorted(jars.glob("*.jar")))}
 
 
 def tier_options(cluster: LocalCluster, topic: str) -> dict[str, str]:
