@@ -2,6 +2,7 @@
 LocalTieredStorage, whose files say where each begins."""
 
 import asyncio
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from tidemark_cli.demo import manifests
 from tidemark_cli.demo.stage import NO_GAPS, TOPIC, WAITS, Placed
 from tidemark_cli.local import topic_rows
 from tidemark_cli.local.cluster import LocalCluster
+from tidemark_cli.local.kube import Kube
 from tidemark_cli.local.tier import read_options, session_settings
 
 #: ``<topic>-<partition>-<topic id>/<first offset>-<segment id>.log``
@@ -53,11 +55,7 @@ class KafkaStage:
         ]
 
     def placeholders(self) -> int:
-        kube = self._cluster.kube()
-        try:
-            replicas = topic_rows.topic(kube, TOPIC).status.get("replicas") or {}
-        finally:
-            kube.close()
+        replicas = topic_rows.topic(self._kube, TOPIC).status.get("replicas") or {}
         return int(replicas.get("placeholders", -1))
 
     def objects(self) -> list[str]:
@@ -86,6 +84,10 @@ class KafkaStage:
         for match in filter(None, map(_SEGMENT.search, self.objects())):
             found[int(match[1])].append(int(match[2]))
         return {partition: sorted(firsts) for partition, firsts in found.items()}
+
+    @functools.cached_property
+    def _kube(self) -> Kube:
+        return self._cluster.kube()
 
     def _access(self) -> Access:
         return Access(tuple(self._cluster.addresses().bootstrap.split(",")))

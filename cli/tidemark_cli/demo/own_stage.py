@@ -1,5 +1,6 @@
 """The demo on Tidemark's own brokers: placement from the slices, segments from the manifests."""
 
+import functools
 from collections.abc import Callable, Mapping
 
 from tidemark.tier.layout import topic_data_prefix
@@ -9,6 +10,7 @@ from tidemark_cli.demo import manifests
 from tidemark_cli.demo.stage import PARTITIONS, TOPIC, Placed
 from tidemark_cli.local import topic_rows
 from tidemark_cli.local.cluster import LocalCluster
+from tidemark_cli.local.kube import Kube
 from tidemark_cli.local.tier import read_options, storage
 
 
@@ -69,11 +71,11 @@ class OwnStage:
         return found
 
     def _topic(self) -> topic_rows.TopicRows:
-        kube = self._cluster.kube()
-        try:
-            return topic_rows.topic(kube, TOPIC)
-        finally:
-            kube.close()
+        return topic_rows.topic(self._kube, TOPIC)
+
+    @functools.cached_property
+    def _kube(self) -> Kube:
+        return self._cluster.kube()
 
     def _tier(self) -> Tier:
         return open_tier(storage(self._cluster))
