@@ -24,15 +24,14 @@ Longs = npt.NDArray[np.int64]
 
 #: Columns of the table that :func:`scan_records` fills.
 OFFSET_DELTA, TIMESTAMP_DELTA = 0, 1
-KEY_START, KEY_LENGTH = 2, 3
-VALUE_START, VALUE_LENGTH = 4, 5
+#: The length of each stands in the column behind.
+KEY_START, VALUE_START = 2, 4
 HEADERS_START, HEADERS_COUNT = 6, 7
 COLUMNS = 8
 
 #: Columns of what :func:`spread` is told of batches; APPEND_TIME is 1 where the batch's greatest
 #: timestamp is that of all its records.
 BASE_OFFSET, BASE_TIMESTAMP, MAX_TIMESTAMP, APPEND_TIME, LEADER_EPOCH = 0, 1, 2, 3, 4
-BATCH_COLUMNS = 5
 
 #: Beyond it microseconds are more than 64 bits.
 LATEST_MS = (2**63 - 1) // 1000
@@ -50,13 +49,8 @@ def _copy(context: Any, out: Any, to: Any, data: Any, begin: Any, size: Any) -> 
     def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         into = context.make_array(signature.args[0])(context, builder, given[0]).data
         source = context.make_array(signature.args[2])(context, builder, given[2]).data
-        cgutils.raw_memcpy(
-            builder,
-            builder.gep(into, [given[1]]),
-            builder.gep(source, [given[3]]),
-            given[4],
-            1,
-        )
+        to_here, from_here = builder.gep(into, [given[1]]), builder.gep(source, [given[3]])
+        cgutils.raw_memcpy(builder, to_here, from_here, given[4], 1)  # type: ignore[no-untyped-call]
         return context.get_dummy_value()
 
     return types.void(out, to, data, begin, size), build
@@ -183,7 +177,7 @@ def spread(
     leader_epochs: Ints,
 ) -> tuple[int, int]:
     """What a record has of its batch, for each that was scanned: ``counts`` are how many are of
-    each of the ``batches`` (shape: batches by BATCH_COLUMNS), ``wanted`` the first and the last
+    each of the ``batches`` (its columns are named above), ``wanted`` the first and the last
     offset that is wanted. Fills the last four; (how many are wanted, the first wanted row whose
     timestamp is beyond LATEST_MS, or -1)."""
     row, found, beyond = 0, 0, -1
@@ -227,7 +221,8 @@ def gather(data: Bytes, table: Longs, column: int, ends: Ints, out: Bytes) -> No
     for row in range(len(table)):
         size = ends[row + 1] - ends[row]
         if size > 0:
-            _copy(out, np.int64(ends[row]), data, table[row, column], np.int64(size))
+            to = np.int64(ends[row])
+            _copy(out, to, data, table[row, column], np.int64(size))  # type: ignore[call-arg]
 
 
 @numba.njit(cache=True, nogil=True)

@@ -2,8 +2,8 @@
 
 The driver pins what a read will see (the head's version, the log start, the end) and cuts it into
 tasks; executors read the object store themselves and ask brokers for the local tail only.
-Everything an executor needs travels in its task, so it imports no more than the readers. Up to three
-more processes plan a query: those import no reader.
+Everything an executor needs travels in its task, so it imports no more than the readers. Up to
+three more processes plan a query: those import no reader.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,8 +1,9 @@
 """One Spark driver of the comparison: reads a topic whenever it is told to.
 
-Each line on standard input is one read, with options of its own as JSON; the answer is a JSON line with what was read and the
-seconds that it took. The sums force every key and value out of the source, and are compared with
-what was produced. A process group of its own, so that its cost is that of all processes in it.
+Each line on standard input is one read, with options of its own as JSON; the answer is a JSON line
+with what was read and the seconds that it took. The sums force every key and value out of the
+source, and are compared with what was produced. A process group of its own, so that its cost is
+that of all processes in it.
 """
 
 import json
