@@ -93,11 +93,6 @@ class Access:
     login: Login | None = None
 
 
-def parse_addresses(text: str) -> tuple[Address, ...]:
-    """``bootstrap.servers``. Raises :class:`BadAddress`."""
-    return tuple(parse_address(each.strip()) for each in text.split(",") if each.strip())
-
-
 def parse_address(text: str) -> Address:
     """``host:port``, the host of IPv6 in brackets. Raises :class:`BadAddress`."""
     host, _, port = text.rpartition(":")
