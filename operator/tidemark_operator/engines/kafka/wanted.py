@@ -78,12 +78,18 @@ def difference(found: Mapping[str, str], asked: Wanted, ours: Collection[str]) -
     changed = {
         key: value
         for key, value in asked.values.items()
-        if key not in found or not _same(key, found[key], value)
+        if not (_amounts_to_it(found, key) if key not in found else _same(key, found[key], value))
     }
     dropped = [
         key for key in found if key not in asked.values and (key in asked.absent or key in ours)
     ]
     return Difference(changed, tuple(sorted(dropped)))
+
+
+def _amounts_to_it(found: Mapping[str, str], key: str) -> bool:
+    """Of a topic that copies nothing any more Kafka has local retention no other than the topic's
+    own, whether it stands there or comes from the brokers."""
+    return key in LOCAL_RETENTION and found.get(COPY_DISABLE) == "true"
 
 
 def _same(key: str, one: str, other: str) -> bool:
