@@ -20,6 +20,7 @@ from tidemark.wire.control import (
 )
 from tidemark_operator.controller.acknowledgements import Acknowledgements
 from tidemark_operator.controller.eligible import awaits_logs
+from tidemark_operator.controller.exports import Exports
 from tidemark_operator.controller.held_states import HeldStates
 from tidemark_operator.controller.model import (
     NO_LEADER,
@@ -116,6 +117,7 @@ class ControllerState:
         self.brokers_problem = ""
         self.broker_epoch_max = 0
         self.users = Users()
+        self.exports = Exports()
         #: By which brokers answer names that nobody has; no part of what is compared or shown.
         self.strangers_key = b""
         self._rows: dict[uuid.UUID, dict[int, PartitionRow]] = {}

@@ -12,6 +12,7 @@ from tidemark_operator.controller.disablement import DisablementProgress
 from tidemark_operator.controller.topic_deletion import Deletions
 from tidemark_operator.engines.base import Engine
 from tidemark_operator.events import EventWriter
+from tidemark_operator.jobs.runner import JobRunner
 from tidemark_operator.kube.kinds import TOPIC, Json, Key, Kind
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient
@@ -26,7 +27,8 @@ from tidemark_operator.slices.committer import Committer
 class Services:
     """``cluster_key`` names the Cluster that this operator controls; ``state`` is changed by
     commits and by what the API server holds, ``disablements`` and ``deletions`` by what brokers
-    answer. ``allowed_endpoints``, ``controller_addresses``: see the settings;
+    answer. ``jobs``: what runs those of Exports. ``allowed_endpoints``, ``controller_addresses``,
+    ``export_image``: see the settings;
     ``leads``: whether the Lease is held still."""
 
     cluster_key: Key
@@ -42,6 +44,8 @@ class Services:
     metrics: Metrics
     certificates: Certificates
     client_certificates: ClientCertificates
+    jobs: JobRunner
+    export_image: str = ""
     allowed_endpoints: frozenset[str] = frozenset()
     controller_addresses: str = ""
     leads: Callable[[], bool] = lambda: True
