@@ -117,8 +117,7 @@ class ControllerState:
         #: Why brokers are not made, or what they have in common is not kept; "": they are.
         self.brokers_problem = ""
         self.broker_epoch_max = 0
-        self.users = Users()
-        self.exports = Exports()
+        self.users, self.exports = Users(), Exports()
         self.engine = EngineNotes()
         #: By which brokers answer names that nobody has; no part of what is compared or shown.
         self.strangers_key = b""

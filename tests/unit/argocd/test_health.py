@@ -91,6 +91,14 @@ VERDICTS = {
         "Degraded": "JobFailed TopicReplaced TableTaken TableTakenOver ScheduleInvalid "
         "SourceUnusable ImageMissing JobRefused",
     },
+    "Topic, with engine kafka": {
+        "Progressing": "KafkaUnavailable KafkaBusy Creating ReassignedElsewhere",
+        "Degraded": "KafkaRefuses ConfigRefused PolicyViolation NameRefused TopicGone "
+        "TopicReplaced PartitionsAdded TieredElsewhere",
+    },
+    "Cluster, with engine kafka": {"Progressing": "EngineUnavailable", "Degraded": "EngineRefuses"},
+    "Broker and User, with engine kafka": {"Degraded": "EngineKafka"},
+    "Export, with engine kafka": {"Degraded": "EngineKafka"},
     "Topic, Broker and Cluster": {"Degraded": "DeletionProtected"},
     "Topic, Broker and User": {
         "Progressing": "ClusterNotFound",

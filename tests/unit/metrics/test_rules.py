@@ -75,6 +75,7 @@ OTHERWISE = {
     ("RecordDeletion", "PartitionsOffline"): "TidemarkRecordDeletionStuck",
     ("User", "Pending"): "TidemarkNoOperatorLeads",
     ("Export", "Pending"): "TidemarkNoOperatorLeads",
+    ("Topic, with engine kafka", "ReassignedElsewhere"): "",
 }
 
 

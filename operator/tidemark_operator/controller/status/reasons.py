@@ -1129,8 +1129,16 @@ OF_OWN_BROKERS = (
     Reason(
         "EngineKafka",
         "Ready=False, Stalled=True",
-        "The Cluster's engine is an Apache Kafka, which looks after its brokers and users itself, "
-        "and whose tier nobody else can read.",
+        "The Cluster's engine is an Apache Kafka, which looks after its brokers and users itself.",
+        "Delete the object.",
+    ),
+)
+
+OF_OWN_TIER = (
+    Reason(
+        "EngineKafka",
+        "Ready=False, Stalled=True",
+        "The Cluster's engine is an Apache Kafka, whose tier only its brokers can read.",
         "Delete the object.",
     ),
 )
@@ -1147,6 +1155,7 @@ TABLE = {
     "Topic, Broker and User": ELSEWHERE,
     "Topic, with engine kafka": KAFKA,
     "Cluster, with engine kafka": ENGINE,
-    "Broker, User and Export, with engine kafka": OF_OWN_BROKERS,
+    "Broker and User, with engine kafka": OF_OWN_BROKERS,
+    "Export, with engine kafka": OF_OWN_TIER,
     "Every kind": FAILING,
 }
