@@ -15,9 +15,9 @@ from tidemark_pipeline.java import JavaMissing, find_java
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 PAGES = sorted(EXAMPLES.glob("[0-9][0-9]-*/README.md"))
-NEED_JAVA = {"05-spark-job", "10-export"}
+NEED_JAVA = {"05-spark-job", "10-export", "11-export-resource"}
 #: Too dear for every run: `make export-kills` runs it.
-ASKED_FOR = {"10-export": "EXPORT_EXAMPLE"}
+ASKED_FOR = dict.fromkeys(("10-export", "11-export-resource"), "EXPORT_EXAMPLE")
 _COMMANDS = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -88,6 +88,7 @@ EXPECTED = {
     "07-failure-drill": "2000 records",
     "08-stock-clients": "900 records: {",
     "10-export": "3,000 rows",
+    "11-export-resource": "db.departures",
 }
 
 

@@ -187,6 +187,18 @@ def record_deletion(name: str, topic: str, below: dict[int, int], **spec: Any) -
     }
 
 
+def export(name: str, topic: str, **spec: Any) -> dict[str, Any]:
+    """An Export, continuous unless told otherwise."""
+    when = {} if "schedule" in spec else {"continuous": {}}
+    table = {"name": f"db.{topic.replace('-', '_')}", "warehouse": "/lake"} | spec.pop("table", {})
+    return {
+        "apiVersion": "tidemark.dev/v1alpha1",
+        "kind": "Export",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"topicRef": {"name": topic}, "table": table} | when | spec,
+    }
+
+
 def bound(user: str, role: str) -> dict[str, Any]:
     """A ClusterRole for somebody, in the brokers' namespace."""
     group = "rbac.authorization.k8s.io"

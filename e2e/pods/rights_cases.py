@@ -23,6 +23,7 @@ CLUSTER = "clusters.tidemark.dev/tidemark"
 BROKER = "brokers.tidemark.dev/broker-1"
 LEASE = f"lease/{OPERATOR}"
 USER = "rights-user"
+NO_IMAGE = "e2e.tidemark.dev/nobody-has-it:1"
 Rule = dict[str, Any]
 #: What is still missing; "" once nothing is. The number: since when, by the monotonic clock.
 Look = Callable[[Stage, float], str]
@@ -72,6 +73,17 @@ def _make_deletion(stage: Stage) -> None:
     )
 
 
+def _make_export(name: str) -> Callable[[Stage], None]:
+    """Its job's pod waits for an image that nobody has."""
+
+    def disturb(stage: Stage) -> None:
+        stage.make_topic(name)
+        job = {"image": NO_IMAGE, "imagePullPolicy": "Never"}
+        stage.kubernetes.apply(objects.export(name, name, job=job))
+
+    return disturb
+
+
 def _new_term(stage: Stage) -> None:
     """Another operator looks at everything anew."""
     stage.replace(stage.leading_pod())
@@ -113,6 +125,20 @@ def _says(what: str, kind: str, *reasons: str) -> Look:
 
 def _ready(what: str) -> Look:
     return lambda stage, _: not_ready(stage.kubernetes.get(NAMESPACE, what))
+
+
+def _job_starts(name: str) -> Look:
+    """And the Export is given up: it is never Ready."""
+    what = f"exports.tidemark.dev/{name}"
+    starts = _says(what, "Ready", "JobStarting")
+
+    def missing(stage: Stage, since_s: float) -> str:
+        complaint = starts(stage, since_s)
+        if not complaint:
+            stage.delete(what)
+        return complaint
+
+    return missing
 
 
 def _gone(kind: str, name: str) -> Look:
@@ -223,6 +249,16 @@ CASES = (
         *("", "persistentvolumeclaims", "list", _new_term),
         noticed=_says(BROKER, "PodUpToDate", "VolumeRefused"),
         healed=_pods_up_to_date,
+    ),
+    Case(
+        *("batch", "jobs", "create", _make_export("rights-jobs")),
+        noticed=_says("exports.tidemark.dev/rights-jobs", "Stalled", "JobRefused", DENIED),
+        healed=_job_starts("rights-jobs"),
+    ),
+    Case(
+        *("", "pods", "list", _make_export("rights-pods")),
+        noticed=_says("exports.tidemark.dev/rights-pods", "Stalled", DENIED),
+        healed=_job_starts("rights-pods"),
     ),
     Case(
         *("policy", "poddisruptionbudgets", "patch", _new_term),

@@ -210,6 +210,7 @@ class LocalCluster:
                 *("--metrics", f"{HOST}:{self.settings.metrics_port}"),
                 *("--lease-duration-s", str(LEASE_DURATION_S)),
                 *("--certificates", str(self.layout.certificates)),
+                *("--exports", str(self.layout.exports)),
             ],
             timeout_s=READY_TIMEOUT_S,
         )

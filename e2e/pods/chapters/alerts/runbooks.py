@@ -21,7 +21,7 @@ FOLDER = ROOT / "docs" / "runbooks"
 #: Ours, by their names on the PATH.
 PROGRAMS = {"kubectl-tidemark": "tidemark_cli.kubectl_plugin", "tidemark": "tidemark_cli.main"}
 #: What stands for NAME, by the kind that it is a name of, and for what a Cluster says of its store.
-NAMES = {"tmt": "orders", "tmb": "broker-1", "tmrd": "waits"}
+NAMES = {"tmt": "orders", "tmb": "broker-1", "tmrd": "waits", "tmx": "alerts-export"}
 STANDS_FOR = {"ENDPOINT": f"http://minio.{STORE}.svc:{STORE_PORT}", "BUCKETS": "tier"}
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NAME = re.compile(r"\b(tm\w+) NAME\b")
