@@ -31,8 +31,7 @@ def _killed(stage: Stage) -> None:
     stage.wait("another container", complaint)
     stage.recovered()
     stage.progress.figure("kill -9 to in sync", f"{time.monotonic() - begun:.0f} s")
-    for topic in stage.written:
-        stage.consume(topic)
+    stage.consume_all()
 
 
 def _failover(stage: Stage) -> None:

@@ -32,8 +32,7 @@ def _operators(stage: Stage) -> str:
 def _again(stage: Stage) -> None:
     stage.install("install")
     stage.recovered()
-    for topic in stage.written:
-        stage.consume(topic)
+    stage.consume_all()
 
 
 CHAPTER = Chapter(

@@ -129,8 +129,7 @@ def _swept(stage: Stage) -> None:
     for name in names:
         stage.written.pop(name, None)
     stage.recovered()
-    for topic in stage.written:
-        stage.consume(topic)
+    stage.consume_all()
 
 
 CHAPTER = Chapter(

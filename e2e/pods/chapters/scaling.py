@@ -70,8 +70,7 @@ def _load_ends(stage: Stage) -> None:
     outcome = stage.end_load()
     stage.progress.figure("records through evictions", outcome.acknowledged)
     stage.progress.figure("longest wait meanwhile", f"{outcome.longest_s:.1f} s")
-    for topic in stage.written:
-        stage.consume(topic)
+    stage.consume_all()
 
 
 def _dead(stage: Stage) -> None:
