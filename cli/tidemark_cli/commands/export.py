@@ -1,11 +1,8 @@
 """``tidemark spark export``: a topic's records in an Apache Iceberg table, each of them once."""
 
-import re
 import signal
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,26 +29,22 @@ from tidemark_cli.local.tier import read_options
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.brokers import BrokersUnavailable, Refused
-from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.errors import own_words
+from tidemark_pipeline.export.exported import ExportError, Mode
+from tidemark_pipeline.export.table import Period
+from tidemark_pipeline.export.wanted import Wanted, catalog_of
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.options import OptionError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from tidemark_pipeline.jobs.export import Progress
 
-    from tidemark_pipeline.jobs.export import Progress, Table
-
-_CATALOG = "lake"
 _PAIR = "as name=value; several times for several."
 #: What says itself what to do.
 _SAID = (
     *(JavaMissing, ToolchainError, ExportError, OptionError, LookupError),
     *(StoreError, TopicNotFound, TopicAmbiguous, BrokersUnavailable, Refused),
 )
-
-
-#: The keys of ``tidemark_pipeline.export.shapes.PARTITIONING``.
-Partition = StrEnum("Partition", ["NONE", "HOUR", "DAY"])
 
 
 def export(
@@ -84,9 +77,19 @@ def export(
     dead_letters: Annotated[
         str, typer.Option(help="With --schema: the table of records that do not parse.")
     ] = "",
+    mode: Annotated[
+        Mode,
+        typer.Option(help="Every record is a row, or the last one of each key (upsert by key)."),
+    ] = Mode.APPEND,
     partition: Annotated[
-        Partition, typer.Option(help="Of a new table, by the record's timestamp.")
-    ] = Partition.NONE,
+        Period, typer.Option(help="Of a new table, by the record's timestamp.")
+    ] = Period.NONE,
+    key_buckets: Annotated[
+        int, typer.Option(min=0, help="Of a new table: so many buckets of the record's key, too.")
+    ] = 0,
+    table_property: Annotated[
+        list[str] | None, typer.Option(help=f"A property of a new table, {_PAIR}")
+    ] = None,
     bootstrap: Annotated[str, typer.Option(help="Brokers, for what is not in the tier yet.")] = "",
     cores: Annotated[int, typer.Option(min=1, help="How many cores work at once.")] = 2,
     log: Annotated[Path, typer.Option(help="Where Spark's own log goes.")] = Path("spark.log"),
@@ -97,7 +100,7 @@ def export(
     prefix: PrefixOption = "",
     region: RegionOption = "",
 ) -> None:
-    """Append the topic's records to an Iceberg table, each exactly once: offsets stand in the
+    """Write the topic's records to an Iceberg table, each exactly once: offsets stand in the
     table's own commits, and the next run goes on behind them, whatever ended this one.
 
     Exit status: 0 where it is done or was stopped, 1 where it failed.
@@ -111,21 +114,30 @@ def export(
         "bootstrap": bootstrap,
     }
     extra = _pairs(option, "--option")
-    properties = catalog_of(warehouse, _pairs(catalog, "--catalog"))
+    properties = _pairs(catalog, "--catalog")
     conf_given = _pairs(conf, "--conf")
-    _check_jars(jar)
-    shape = _Shape(table, schema, dead_letters or f"{table}_dead_letters", partition.value)
+    of_table = _pairs(table_property, "--table-property")
+    jars = _jars(jar)
     try:
+        wanted = Wanted(
+            table=table,
+            catalog=catalog_of(_place(warehouse), properties),
+            schema=schema,
+            dead_letters=dead_letters,
+            mode=mode,
+            partition=partition,
+            key_buckets=key_buckets,
+            properties=of_table,
+        )
         options = _source({name: value for name, value in source.items() if value}, directory)
         find_java()
         ensure_spark(console.print)
         from pyspark.errors import PySparkException
 
-        from tidemark_pipeline.export.iceberg import PACKAGE, catalog_settings
         from tidemark_pipeline.jobs.export import export as run
         from tidemark_pipeline.session import local_session
 
-        settings = {**_jars(jar, PACKAGE), **conf_given, **catalog_settings(_CATALOG, properties)}
+        settings = wanted.settings(jars, conf_given)
         try:
             with local_session(
                 "tidemark export", cores=cores, log=log, settings=settings
@@ -136,43 +148,16 @@ def export(
                 done = run(
                     session,
                     {**options, "topic": topic, **extra},
-                    shape.tables(session),
+                    wanted.tables(session),
                     every_s=None if once else interval,
                     stop=stop,
                     say=_say,
                 )
         except PySparkException as error:
-            fail(f"{reason(str(error))}; Spark's own log: {log}")
+            fail(f"{own_words(str(error))[1]}; Spark's own log: {log}")
     except _SAID as error:
         fail(str(error))
     console.print(f"{table}: {_text(done)}", highlight=False, markup=False)
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """Which tables, and what rows look like in them."""
-
-    table: str
-    schema: str
-    letters: str
-    partition: str
-
-    def tables(self, session: "SparkSession") -> "Table":
-        """Raises ExportError."""
-        from tidemark_pipeline.export.dead_letters import JsonTables
-        from tidemark_pipeline.export.iceberg import IcebergTable
-        from tidemark_pipeline.export.shapes import LETTERS_DDL, RAW_DDL, Json, partitioned
-
-        rows, letters = f"{_CATALOG}.{self.table}", f"{_CATALOG}.{self.letters}"
-        by = partitioned(self.partition)
-        if not self.schema:
-            return IcebergTable(session, rows, RAW_DDL, by)
-        json = Json.of(self.schema)
-        return JsonTables(
-            json,
-            IcebergTable(session, rows, json.ddl, partitioned(self.partition, nested=True)),
-            IcebergTable(session, letters, LETTERS_DDL, by),
-        )
 
 
 def _source(given: dict[str, str], directory: Path) -> dict[str, str]:
@@ -182,39 +167,16 @@ def _source(given: dict[str, str], directory: Path) -> dict[str, str]:
     return {**read_options(open_cluster(directory), "-"), **given}
 
 
-def catalog_of(warehouse: str, given: dict[str, str]) -> dict[str, str]:
-    """Properties of Iceberg's catalog; ends where they say of no warehouse."""
-    properties = {} if "catalog-impl" in given else {"type": "hadoop"}
-    if warehouse:
-        properties["warehouse"] = _place(warehouse)
-    properties |= given
-    if properties.get("type") == "hadoop" and "warehouse" not in properties:
-        fail("say where the tables are: --warehouse FOLDER, or a catalog by --catalog")
-    return properties
-
-
-def reason(text: str) -> str:
-    """What our own code said of an error that Spark tells with all of its traces, else the first
-    line."""
-    own = re.findall(r"^tidemark[\w.]*: (.+)$", text, re.MULTILINE)
-    return str(own[-1]) if own else text.strip().partition("\n")[0]
-
-
-def _check_jars(jars: Sequence[Path] | None) -> None:
+def _jars(jars: Sequence[Path] | None) -> list[str]:
     for each in jars or ():
         if not each.is_file():
             fail(f"--jar {each}: there is no such file")
-
-
-def _jars(jars: Sequence[Path] | None, package: str) -> dict[str, str]:
-    if not jars:
-        return {"spark.jars.packages": package}
-    return {"spark.jars": ",".join(str(each.resolve()) for each in jars)}
+    return [str(each.resolve()) for each in jars or ()]
 
 
 def _place(warehouse: str) -> str:
     """A folder of this machine by its whole path, a URI as it is."""
-    return warehouse if ":/" in warehouse else str(Path(warehouse).resolve())
+    return warehouse if not warehouse or ":/" in warehouse else str(Path(warehouse).resolve())
 
 
 def _pairs(texts: Sequence[str] | None, name: str) -> dict[str, str]:
@@ -238,8 +200,10 @@ def _say(progress: "Progress") -> None:
 
 def _text(progress: "Progress") -> str:
     written = progress.written
+    deleted = f", {written.deleted:,} deleted" if written.deleted else ""
     letters = f" and {written.letters:,} dead letters" if written.letters else ""
     return (
-        f"{written.rows:,} rows{letters}, {written.bytes:,} bytes in {written.files:,} files, "
+        f"{written.rows:,} rows{deleted}{letters}, "
+        f"{written.bytes:,} bytes in {written.files:,} files, "
         f"{progress.commits:,} commits; {progress.lag:,} offsets behind"
     )

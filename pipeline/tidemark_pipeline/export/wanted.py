@@ -1,0 +1,114 @@
+"""Which table an export is to write, as its command line and an ``Export`` of Kubernetes say it.
+
+Strings in, what the job works with out: Spark's configuration before there is a session, tables
+once there is one. Without Spark until then, so that what is wrong is said before it starts.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tidemark_pipeline.export.exported import ExportError, Mode
+from tidemark_pipeline.export.table import Layout, Partitioning, Period, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: By which the session knows the catalog.
+CATALOG = "lake"
+LETTERS_SUFFIX = "_dead_letters"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """``table``: with its namespace, as ``db.orders``. ``catalog``: properties of Iceberg's catalog
+    (:func:`catalog_of`). ``schema``: of values that are JSON, as Spark's DDL has it; "": rows are
+    records as they are. ``dead_letters``: with a schema, the table of records that do not parse;
+    "": the table's name with ``_dead_letters``. ``mode``: of a table's rows, see
+    :mod:`~tidemark_pipeline.export.table`. Of a table that is not there yet ``partition``: the
+    period of its partitions, ``key_buckets``: into how many they are divided by key, 0 is none,
+    ``properties``: in its format's words."""
+
+    table: str
+    catalog: Mapping[str, str] = field(default_factory=dict)
+    schema: str = ""
+    dead_letters: str = ""
+    mode: Mode = Mode.APPEND
+    partition: Period = Period.NONE
+    key_buckets: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> "Wanted":
+        """Of the same fields as JSON has them, with the catalog's ``warehouse`` beside it. Raises
+        :class:`ExportError`."""
+        given = dict(fields)
+        warehouse = str(given.pop("warehouse", ""))
+        unknown = sorted(set(given) - {each.name for each in dataclasses.fields(cls)})
+        if unknown or not given.get("table"):
+            raise ExportError(
+                f"this version of the job does not know {', '.join(unknown)} of a table: give it "
+                "an image of the operator's version"
+                if unknown
+                else "name the table"
+            )
+        try:
+            given["mode"] = Mode(given.get("mode", Mode.APPEND))
+            given["partition"] = Period(given.get("partition", Period.NONE))
+        except ValueError as error:
+            raise ExportError(f"{error}: give the job an image of the operator's version") from None
+        return cls(**{**given, "catalog": catalog_of(warehouse, given.get("catalog", {}))})
+
+    @property
+    def letters(self) -> str:
+        """The table of records that do not parse."""
+        return self.dead_letters or self.table + LETTERS_SUFFIX
+
+    def settings(
+        self, jars: Sequence[str] = (), conf: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
+        """Spark's configuration, with ``conf``. ``jars``: Iceberg's and others; where none is named
+        and Spark has none among its own, as in an image, Iceberg's is fetched."""
+        from tidemark_pipeline.export.iceberg import PACKAGE, catalog_settings, is_among_sparks
+
+        found = {"spark.jars.packages": PACKAGE}
+        if jars or is_among_sparks():
+            found = {"spark.jars": ",".join(jars)} if jars else {}
+        return {**found, **(conf or {}), **catalog_settings(CATALOG, self.catalog)}
+
+    def tables(self, session: "SparkSession") -> "Table":
+        """What rows are written to. Raises :class:`ExportError`."""
+        from tidemark_pipeline.export.dead_letters import JsonTables
+        from tidemark_pipeline.export.iceberg import IcebergTable
+        from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW_DDL, Json
+
+        name, letters = f"{CATALOG}.{self.table}", f"{CATALOG}.{self.letters}"
+        if not self.schema:
+            return IcebergTable(session, name, self._layout(RAW_DDL))
+        json = Json.of(self.schema, self.mode)
+        rows = IcebergTable(session, name, self._layout(json.ddl, KAFKA))
+        by = Partitioning(self.partition)
+        of_letters = Layout(columns=LETTERS_DDL, partitioning=by, properties=self.properties)
+        return JsonTables(json, rows, IcebergTable(session, letters, of_letters))
+
+    def _layout(self, columns: str, kafka: str = "") -> Layout:
+        return Layout(
+            columns=columns,
+            kafka=kafka,
+            mode=self.mode,
+            partitioning=Partitioning(self.partition, self.key_buckets),
+            properties=self.properties,
+        )
+
+
+def catalog_of(warehouse: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Properties of Iceberg's catalog. Raises :class:`ExportError` where they say of no
+    warehouse."""
+    properties = {} if "catalog-impl" in given else {"type": "hadoop"}
+    if warehouse:
+        properties["warehouse"] = warehouse
+    properties |= given
+    if properties.get("type") == "hadoop" and "warehouse" not in properties:
+        raise ExportError("say where the tables are: --warehouse FOLDER, or a catalog by --catalog")
+    return properties
