@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,7 +29,6 @@ class Plan:
     where there is one only; ``program``: the node's binary."""
 
     root: Path
-    cgroup: str
     side: str
     program: Path
     pause: Path
@@ -60,10 +60,12 @@ class Plan:
 
 def main(path: Path) -> int:
     """The exit status of this side; more of what came of it is beside the plan."""
+    # Whoever starts a run in the background ignores this, and the run is still to be stopped by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     plan = Plan.read(path)
     # Kubernetes' clients remember an address's definitions, and each side's server has the same.
     os.environ["KUBECACHEDIR"] = str(plan.root / "kubectl")
-    layout = Layout(plan.root, plan.cgroup)
+    layout = Layout(plan.root)
     kubernetes = Kubernetes(plan.kubectl, layout.admin)
     node = Node(layout, plan.program, plan.pause, plan.policies, kubernetes)
     progress = Progress(began_s=plan.began_s, side=plan.side)

@@ -1,4 +1,5 @@
-"""What outlives the namespaces of a run: its folder, and its cgroups. They go with the run.
+"""What outlives the namespaces of a run: its folder, and its containers' cgroups. They go with the
+run.
 
 The starter removes them at its end, whatever that is, but for one: who is killed by ``kill -9``
 removes nothing. So a guard stands beside each run, in a session of its own. It waits for the
@@ -18,8 +19,12 @@ from pathlib import Path
 from e2e.pods.node.layout import Layout
 
 CGROUPS = Path("/sys/fs/cgroup")
+#: Below which containerd has all of Kubernetes' containers, whosever they are.
+PARENT = "k8s.io"
+#: Where each side's containerd has a folder for each container and each pod, by its id.
+CONTAINERS = "*/data/containerd/io.containerd.grpc.v1.cri/*/*"
 PREFIX = "tidemark-e2e-"
-CGROUP_TIMEOUT_S = 10
+CGROUPS_TIMEOUT_S = 10
 #: Of a build of an image, which goes on to its end.
 OTHERS_TIMEOUT_S = 15 * 60
 POLL_S = 0.1
@@ -32,13 +37,13 @@ def folder_of(cache: Path, pid: int) -> Path:
 
 def layout_of(run_folder: Path, side: str) -> Layout:
     """Of one side of the run that has this folder."""
-    return Layout(run_folder / side, f"/{run_folder.name}-{side}")
+    return Layout(run_folder / side)
 
 
 @contextlib.contextmanager
 def folder_made(cache: Path) -> Iterator[Path]:
-    """The folder of the run that this process starts; with the block it goes, and all of the run's
-    cgroups, also where this process is killed. So does what is there of runs that have ended."""
+    """The folder of the run that this process starts; with the block it goes, and its containers'
+    cgroups, also where this process is killed. So does what is left of runs that have ended."""
     _remove_of_ended(cache)
     folder = folder_of(cache, os.getpid())
     folder.mkdir(mode=0o700, parents=True)
@@ -59,35 +64,38 @@ def folder_made(cache: Path) -> Iterator[Path]:
 
 
 def _remove_of_ended(cache: Path) -> None:
-    names = {path.name for path in [*cache.glob(f"{PREFIX}*"), *_cgroups(f"{PREFIX}*")]}
-    runs = {name.removeprefix(PREFIX).partition("-")[0] for name in names}
-    for pid in runs:
-        if pid.isdigit() and int(pid) != os.getpid() and Path("/proc", pid).exists():
-            continue
-        _remove(cache / f"{PREFIX}{pid}")
+    for folder in cache.glob(f"{PREFIX}*"):
+        pid = folder.name.removeprefix(PREFIX)
+        ended = pid.isdigit() and not Path("/proc", pid).exists()
+        if ended or folder == folder_of(cache, os.getpid()):
+            _remove(folder)
 
 
 def _remove(folder: Path) -> None:
-    for path in [*_cgroups(folder.name), *_cgroups(f"{folder.name}-*")]:
-        _remove_cgroup(path)
+    """The kernel takes a moment to let go of processes that were killed."""
+    left = [path for each in folder.glob(CONTAINERS) for path in _cgroups(each.name)]
+    parents = {path.parent for path in left}
+    deadline_s = time.monotonic() + CGROUPS_TIMEOUT_S
+    while (left := [path for path in left if not _removed(path)]) and time.monotonic() < deadline_s:
+        time.sleep(POLL_S)
+    for path in parents:
+        _removed(path)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _cgroups(pattern: str) -> list[Path]:
-    """In the one hierarchy of version 2, or in each of version 1."""
-    return [*CGROUPS.glob(pattern), *CGROUPS.glob(f"*/{pattern}")]
+def _cgroups(name: str) -> list[Path]:
+    """Of a container: in the one hierarchy of version 2, or in each of version 1."""
+    return [*CGROUPS.glob(f"{PARENT}/{name}"), *CGROUPS.glob(f"*/{PARENT}/{name}")]
 
 
-def _remove_cgroup(top: Path) -> None:
-    """From the leaves up; the kernel takes a moment to let go of processes that were killed."""
-    deadline_s = time.monotonic() + CGROUP_TIMEOUT_S
-    while top.exists() and time.monotonic() < deadline_s:
-        folders = [path for path in top.rglob("*") if path.is_dir()]
-        for path in [*sorted(folders, reverse=True), top]:
-            with contextlib.suppress(OSError):
-                path.rmdir()
-        if top.exists():
-            time.sleep(POLL_S)
+def _removed(path: Path) -> bool:
+    """Whether a cgroup is gone, as one is that nothing is in."""
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            path.rmdir()
+        except OSError:
+            return False
+    return True
 
 
 # ------------------------------------------------------------ the guard

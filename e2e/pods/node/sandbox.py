@@ -2,8 +2,8 @@
 
 Mounts, network, processes, host name: all are namespaces of one ``unshare``, and its first process
 is :func:`first_process`. When that one ends, however it ends, the kernel kills every other process
-and takes network and mounts away. What outlives it are the run's folder and its cgroups
-(:mod:`e2e.pods.node.leftovers`).
+and takes network and mounts away. What outlives it are the run's folder and its containers'
+cgroups (:mod:`e2e.pods.node.leftovers`).
 """
 
 import contextlib
@@ -19,7 +19,6 @@ from pathlib import Path
 from e2e.pods.commands import run
 from e2e.pods.node.addresses import DOMAIN, NODE, NODE_NAME, POLICY_QUEUE
 from e2e.pods.node.layout import Layout
-from e2e.pods.node.leftovers import CGROUPS
 
 #: How long the run inside may take to tell what happened, after it has been told to stop.
 STOP_TIMEOUT_S = 30
@@ -132,8 +131,6 @@ def prepare(layout: Layout) -> None:
     ):
         run(command)
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1", encoding="ascii")
-    for top in _cgroup_roots():
-        (top / layout.cgroup.lstrip("/")).mkdir(exist_ok=True)
 
 
 def _mounts(layout: Layout) -> None:
@@ -158,13 +155,6 @@ def _mounts(layout: Layout) -> None:
         shown = layout.data(name.replace("/", "."))
         shown.write_text(f"{value}\n", encoding="ascii")
         run(["mount", "--bind", shown, f"/proc/sys/{name}"])
-
-
-def _cgroup_roots() -> list[Path]:
-    """Each hierarchy of version 1 that is mounted, or the one of version 2."""
-    if (CGROUPS / "cgroup.controllers").exists():
-        return [CGROUPS]
-    return [path for path in CGROUPS.iterdir() if (path / "cgroup.procs").exists()]
 
 
 if __name__ == "__main__":

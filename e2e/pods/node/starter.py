@@ -85,7 +85,6 @@ def _plan(
     layout.root.mkdir()
     plan = Plan(
         root=layout.root,
-        cgroup=layout.cgroup,
         side="" if alone else side.name,
         program=supplies.node,
         pause=supplies.pause,

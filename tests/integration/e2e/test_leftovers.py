@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from e2e.pods.node import leftovers
 from e2e.pods.node.leftovers import folder_made, folder_of
 
 TIMEOUT_S = 20
+RUNTIME = "io.containerd.grpc.v1.cri"
 #: A run with a program that names its folder and outlives it for a while; then it waits.
 RUN = """
 import subprocess, sys, time
@@ -52,6 +54,23 @@ def test_the_folder_goes_with_the_run(tmp_path: Path, number: signal.Signals) ->
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
     assert number == signal.SIGINT or not named(folder)
+
+
+@pytest.mark.parametrize("hierarchies", [("cpu", "memory"), ("",)], ids=["version 1", "version 2"])
+def test_so_do_the_cgroups_of_its_containers_and_nobody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hierarchies: tuple[str, ...]
+) -> None:
+    cgroups = tmp_path / "cgroups"
+    monkeypatch.setattr(leftovers, "CGROUPS", cgroups)
+    tops = [cgroups / name / leftovers.PARENT for name in hierarchies]
+    with folder_made(tmp_path / "cache") as folder:
+        for kind, name in (("sandboxes", "one"), ("containers", "two")):
+            (folder / "B" / "data" / "containerd" / RUNTIME / kind / name).mkdir(parents=True)
+        for top in tops:
+            for name in ("one", "two", "another's"):
+                (top / name).mkdir(parents=True)
+    for top in tops:
+        assert [path.name for path in top.iterdir()] == ["another's"]
 
 
 def test_what_a_machine_went_down_with_goes_with_the_next_run(tmp_path: Path) -> None:
