@@ -5,9 +5,12 @@ from pathlib import Path
 
 from e2e.pods.chapters import chosen, own_images
 from e2e.pods.chapters.chapter import Chapter
+from e2e.pods.commands import CommandFailed
 from e2e.pods.images import (
     BROKER,
     CLIENT,
+    LARGEST_MB,
+    MEGABYTE,
     MINIO,
     OPERATOR,
     OWN,
@@ -20,7 +23,6 @@ from e2e.pods.progress import Progress
 from tests.monitoring.programs import ensure_prometheus
 from tidemark_cli.toolchain.programs import ensure_minio
 
-MEGABYTE = 1_000_000
 #: What every installation has.
 ALWAYS = (OPERATOR, BROKER, CLIENT, MINIO)
 
@@ -38,13 +40,17 @@ def built(
     folder: Path,
     progress: Progress,
 ) -> dict[str, Image]:
-    """Every image of a run of the chapters of these names. Raises CommandFailed."""
+    """Every image of a run of the chapters of these names. Raises CommandFailed, also for one that
+    has grown too large."""
     images = build_all(builder, own_images(names), programs, folder, progress)
     for name in [each for each in OWN if each in images]:
         image = images[name]
         short = name.rpartition("/")[2].partition(":")[0]
-        sizes = f"{image.size / MEGABYTE:.0f} MB ({image.own_size / MEGABYTE:.0f} above the base)"
+        sizes = f"{image.size / MEGABYTE:.0f} MB ({image.own_size / MEGABYTE:.0f} above Python)"
         progress.figure(f"{short} image", sizes)
+        largest = LARGEST_MB.get(name)
+        if largest and image.size > largest * MEGABYTE:
+            raise CommandFailed(f"the {short} image has {sizes}: more than {largest} MB")
     return images
 
 
