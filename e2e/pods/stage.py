@@ -13,6 +13,7 @@ from typing import Any
 
 from e2e.pods import objects
 from e2e.pods.client import Client
+from e2e.pods.commands import CommandFailed
 from e2e.pods.images import Image
 from e2e.pods.kubernetes import Kubernetes, condition, not_ready, wait_for
 from e2e.pods.load import Load, Outcome
@@ -287,9 +288,12 @@ class Stage:
         return self.kubernetes.get(namespace, "pod", name)
 
     def container(self, pod: str) -> dict[str, Any]:
-        """The status of a pod's one container."""
-        (status,) = self.pod(pod)["status"]["containerStatuses"]
-        assert isinstance(status, dict)
+        """The status of a pod's one container. Raises CommandFailed for a pod so new that it has
+        none."""
+        found: list[dict[str, Any]] = self.pod(pod)["status"].get("containerStatuses", [])
+        if not found:
+            raise CommandFailed(f"pod {pod} has no container yet")
+        (status,) = found
         return status
 
     def kill(self, pod: str) -> None:
