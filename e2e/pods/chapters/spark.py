@@ -61,5 +61,6 @@ CHAPTER = Chapter(
     "spark",
     "a job on Spark, in a pod, counts a tiered topic",
     (Step("a job in a pod counts every record of a tiered topic", _job),),
+    takes_s=60,
     images=(SPARK,),
 )
