@@ -123,9 +123,10 @@ histories: $(ALL)
 	@$(BIN)/python -m tests.histories $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--kafka)
 
 # The example of an export to Iceberg; one whose processes are killed at each step of a commit, and one that another job overtakes; ROUNDS: so many times (1).
+# TABLE: iceberg (which is what there is without it), iceberg-upsert, delta, delta-upsert, or all.
 export-kills: $(ALL)
 	@EXPORT_EXAMPLE=1 $(BIN)/python -m pytest -q e2e/test_examples.py -k 10-export
-	@$(BIN)/python -m tests.export_kills $(if $(ROUNDS),--rounds $(ROUNDS))
+	@$(BIN)/python -m tests.export_kills $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(TABLE),--table $(TABLE))
 
 # KILLS: how often the leader is killed (100).
 bench-failover: $(ALL)

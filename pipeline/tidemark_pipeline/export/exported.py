@@ -127,7 +127,7 @@ def check_ours(mine: Exported, found: Exported | None) -> None:
     """The table stands where this job has left it, or :class:`Superseded` is raised."""
     if found == mine:
         return
-    if found is None or found.epoch < mine.epoch:
+    if found is None or found.epoch < mine.epoch or found.job == mine.job:
         raise Superseded("the table was rolled back or emptied while it is exported to: begin anew")
     raise Superseded(
         f"another job ({found.job}, epoch {found.epoch}) has taken the table over from this one "

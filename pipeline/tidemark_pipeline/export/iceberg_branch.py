@@ -19,12 +19,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from tidemark_pipeline.export.exported import Exported, ExportError
+from tidemark_pipeline.export.table import ATTEMPTS, contended
 
 TAG = "tidemark_export"
 BRANCH = "tidemark_job_"
 _MAIN = "main"
-#: Others (a compaction) may commit meanwhile; then it is tried again.
-ATTEMPTS = 5
 JAVA_ERRORS = (Py4JJavaError, PySparkException)
 #: Iceberg's exception where a table was changed between reading and writing it.
 _CONFLICT = "CommitFailedException"
@@ -151,11 +150,3 @@ class Branch:
         for name in left:
             changes = changes.removeBranch(name)
         changes.commit()
-
-
-def contended(name: str) -> ExportError:
-    """Of a table that others do not leave alone."""
-    return ExportError(
-        f"{name} was changed by others during each of {ATTEMPTS} attempts to commit; "
-        "start again when they are done"
-    )

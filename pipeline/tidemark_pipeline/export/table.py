@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from tidemark_pipeline.export.exported import Exported, Mode
+from tidemark_pipeline.export.exported import Exported, ExportError, Mode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+#: Others (a compaction) may commit meanwhile; then it is tried again.
+ATTEMPTS = 5
 #: Of a frame for an upsert: the row of this key goes. Where a frame has no such column, its rows
 #: have Kafka's own columns, and one whose ``value`` is null goes.
 DELETED = "_deleted"
@@ -113,3 +115,11 @@ class NamedTable(Table, Protocol):
     """One table, that can be asked for what it has."""
 
     name: str
+
+
+def contended(name: str) -> ExportError:
+    """Of a table that others do not leave alone."""
+    return ExportError(
+        f"{name} was changed by others during each of {ATTEMPTS} attempts to commit; "
+        "start again when they are done"
+    )

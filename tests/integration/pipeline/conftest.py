@@ -6,7 +6,9 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.iceberg import IcebergMissing, ensure_iceberg
+from tests.table_jars import MavenMissing
+from tests.table_jars import settings as settings_of
+from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.session import local_session
 
@@ -18,7 +20,7 @@ def session() -> Iterator[SparkSession]:
     except JavaMissing as error:
         pytest.skip(str(error))
     settings = {}
-    with contextlib.suppress(IcebergMissing):  # the tests of exports say so
-        settings["spark.jars"] = str(ensure_iceberg())
+    with contextlib.suppress(MavenMissing):  # the tests of exports say so
+        settings = settings_of(*Format)
     with local_session("tidemark tests", short=True, settings=settings) as running:
         yield running

@@ -14,7 +14,7 @@ from tidemark_pipeline.export.exported import (
     begin,
     check_ours,
 )
-from tidemark_pipeline.export.iceberg import catalog_settings
+from tidemark_pipeline.export.formats import catalog_settings
 from tidemark_pipeline.jobs.export import planned_end, stream_options
 
 FOUND = Exported("t", "id", {0: 17, 1: 4}, 3, "a")
