@@ -115,7 +115,8 @@ def text(done: Maintained) -> str:
     failed = f" ({done.failed:,} were changed meanwhile and stay)" if done.failed else ""
     return (
         f"{done.compacted:,} files became {done.into:,}{failed}, "
-        f"{done.expired:,} versions expired, {done.removed:,} files removed, {done.orphans:,} orphans removed"
+        f"{done.expired:,} versions expired, {done.removed:,} files removed, "
+        f"{done.orphans:,} orphans removed"
     )
 
 
