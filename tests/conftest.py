@@ -11,8 +11,11 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.apache_kafka import QUICK, Wanted, running
+from tests.kafka_programs import kafka_jars
 from tidemark_cli.controlplane import ControlPlane
 from tidemark_cli.controlplane.minio import MinioServer
+from tidemark_cli.local.kafka.cluster import KafkaNodes
 
 #: The one Hypothesis profile. Machines that run tests are slow and shared, so no example has a
 #: deadline; a fixture may be the same for every example of a test. A test says at most how much it
@@ -27,7 +30,16 @@ settings.load_profile("tidemark")
 
 #: Fixtures that start what many tests share, the dearest first: the first that a test asks for
 #: is the group it runs in. A fixture of that name which each test has for itself is none.
-SHARED = ("cluster", "local_cluster", "control_plane", "s3_cluster", "session", "minio", "kafka")
+SHARED = (
+    "apache_kafka",
+    "cluster",
+    "local_cluster",
+    "control_plane",
+    "s3_cluster",
+    "session",
+    "minio",
+    "kafka",
+)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -86,6 +98,17 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
     """A running control plane whose store is not synced to disk."""
     with ControlPlane.start(tmp_path_factory.mktemp("control-plane"), fsync=False) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaNodes]:
+    """Three brokers, 1 to 3, each in a rack, and a controller; a remote storage in a folder. Each
+    test makes its own topics, and leaves three brokers that run. Skipped where there is no Java or
+    no Maven."""
+    kafka_jars()
+    wanted = Wanted(brokers=3, controllers=1, racks=("a", "b", "c"), tiered=True, entries=QUICK)
+    with running(tmp_path_factory.mktemp("apache-kafka"), wanted) as nodes:
+        yield nodes
 
 
 @pytest.fixture(scope="session")

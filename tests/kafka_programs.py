@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.kafka import KafkaMissing, ensure_jars
+from tests import apache_kafka
 
 _TIMEOUT_S = 90
 #: For programs that end after a second or two: what is compiled well, or collected side by side,
@@ -16,8 +16,8 @@ JAVA = ("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 def kafka_jars() -> Path:
     """The folder of the published jars; the test is skipped where there is no Java, or no Maven."""
     try:
-        return ensure_jars()
-    except KafkaMissing as error:
+        return apache_kafka.jars()
+    except apache_kafka.MavenMissing as error:
         pytest.skip(str(error))
 
 

@@ -9,7 +9,7 @@ Maven, clients where there is no Node: their tests say so.
 
 import contextlib
 
-from tests.benchmarks.kafka import KafkaMissing, ensure_jars
+from tests import apache_kafka
 from tests.conformance.default_clients import ensure_clients
 from tests.conformance.kcat import ensure_kcat
 from tests.helm import ensure_helm
@@ -28,8 +28,10 @@ def main() -> None:
     ensure_prometheus()
     ensure_promtool()
     ensure_kcat()
-    with contextlib.suppress(KafkaMissing):
-        ensure_jars()
+    try:
+        apache_kafka.jars()
+    except apache_kafka.MavenMissing as error:
+        print(f"TESTS OF APACHE KAFKA ARE SKIPPED: {error}", flush=True)
     with contextlib.suppress(IcebergMissing):
         ensure_iceberg()
     with contextlib.suppress(Missing):

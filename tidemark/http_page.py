@@ -1,5 +1,5 @@
-"""Metrics and health over HTTP, for any process: ``/metrics``, ``/healthz`` and, of a broker,
-``/metrics/topics``; anything else is 404.
+"""Metrics and health over HTTP, for any process: ``/metrics``, ``/healthz`` and what a process has
+beside these; anything else is 404.
 
 In a thread of its own, so that it answers also while the process's main loop stands still.
 """
@@ -10,7 +10,7 @@ import socket
 import socketserver
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
 logger = logging.getLogger(__name__)
@@ -23,18 +23,18 @@ Verdict = tuple[bool, str]
 
 
 class HttpPage:
-    """``metrics`` gives the page in Prometheus' text format, ``topics`` another one of single
-    topics, ``health`` a verdict: 503 unless it is well. All are called in the page's threads."""
+    """``metrics`` gives the page in Prometheus' text format, ``health`` a verdict: 503 unless it is
+    well; ``more``: other pages by their paths. All are called in the page's threads."""
 
     def __init__(
         self,
         *,
         metrics: Callable[[], bytes],
         health: Callable[[], Verdict],
-        topics: Callable[[], bytes] | None = None,
+        more: Mapping[str, Callable[[], bytes]] | None = None,
     ) -> None:
         self._metrics = metrics
-        self._topics = topics
+        self._more = dict(more or {})
         self._health = health
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
@@ -64,8 +64,8 @@ class HttpPage:
         match path.partition("?")[0]:
             case "/metrics":
                 return HTTPStatus.OK, self._metrics()
-            case "/metrics/topics" if self._topics is not None:
-                return HTTPStatus.OK, self._topics()
+            case path if path in self._more:
+                return HTTPStatus.OK, self._more[path]()
             case "/healthz":
                 well, why = self._health()
                 status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE

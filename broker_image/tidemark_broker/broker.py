@@ -456,7 +456,7 @@ class Broker:
 
         return HttpPage(
             metrics=lambda: generate_latest(self.registry),
-            topics=lambda: generate_latest(topics),
+            more={"/metrics/topics": lambda: generate_latest(topics)},
             health=health,
         )
 

@@ -26,10 +26,10 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from tidemark.backoff import Backoff
+from tidemark.kafka_client.access import Access, Address, parse_address
+from tidemark.kafka_client.sasl import LoginFailed, log_in
 from tidemark.wire.blocking import BlockingConnection
 from tidemark.wire.framing import FrameError
-from tidemark_pipeline.sasl import LoginFailed, log_in
-from tidemark_pipeline.security import Access
 
 R = TypeVar("R")
 P_co = TypeVar("P_co", covariant=True)
@@ -59,13 +59,6 @@ class _Topic(Protocol[P_co]):
 
     @property
     def partitions(self) -> Sequence[P_co]: ...
-
-
-class Address(NamedTuple):
-    """Where a broker listens."""
-
-    host: str
-    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +193,8 @@ class Brokers:
                 return self._open[address].request(request, answer, _TIMEOUT_S)
         reason = "no bootstrap address was given"
         for text in self._access.bootstrap:
-            host, _, port = text.rpartition(":")
             try:
-                return self._ask(Address(host, int(port)), request, answer)
+                return self._ask(parse_address(text), request, answer)
             except ssl.SSLCertVerificationError:
                 raise
             except OSError as error:

@@ -1,4 +1,7 @@
-"""What every reader of records may raise; apart, for those that run without Spark's libraries."""
+"""What every reader of records may raise, and what of it is left once Spark has told it; apart, for
+those that run without Spark's libraries."""
+
+import re
 
 
 class DataLoss(RuntimeError):
@@ -7,3 +10,13 @@ class DataLoss(RuntimeError):
 
 class CorruptData(ValueError):
     """Bytes that are no record batches; the message names topic, partition and offsets."""
+
+
+def own_words(text: str) -> tuple[str, str]:
+    """The name of our own error, and what it said, of one that Spark tells with all of its traces;
+    else no name and the first line."""
+    own = re.findall(r"^tidemark[\w.]*\.(\w+): (.+)$", text, re.MULTILINE)
+    if own:
+        name, said = own[-1]
+        return str(name), str(said)
+    return "", text.strip().partition("\n")[0]

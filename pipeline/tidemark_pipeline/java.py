@@ -1,4 +1,4 @@
-"""Spark needs Java 17 or newer; find it, or say how to get it."""
+"""Spark and Apache Kafka need Java 17 or newer; find it, or say how to get it."""
 
 import os
 import re
@@ -14,7 +14,7 @@ class JavaMissing(RuntimeError):
 
 
 def find_java() -> Path:
-    """The ``java`` that Spark will run: that of JAVA_HOME, else the first on the PATH.
+    """The ``java`` that will run: that of JAVA_HOME, else the first on the PATH.
 
     Raises :class:`JavaMissing`.
     """

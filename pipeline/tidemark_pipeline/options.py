@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from tidemark.kafka_client.access import Access
 from tidemark.tier.config import OPTIONS as STORAGE_OPTIONS
 from tidemark.tier.config import RemoteStorage, from_options
 from tidemark.tier.config_fields import InvalidConfig
 from tidemark_pipeline import columns, positions
 from tidemark_pipeline.positions import Earliest, Latest, PositionError, Positions
-from tidemark_pipeline.security import Access, SecurityError, parse_access
+from tidemark_pipeline.security import SecurityError, parse_access
 
 AUTO, ONLY_REMOTE, ONLY_LOCAL = "auto", "remote", "local"
 _KAFKA = "kafka."

@@ -14,6 +14,7 @@ with a limit that one batch is all that a run reads. :func:`run_available` keeps
 and reads everything.
 """
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from tidemark_pipeline.positions import Extent
 from tidemark_pipeline.survey import Part, Survey
 from tidemark_pipeline.tasks import bytes_of
 
+_STOP_LOOK_S = 0.2
 Offsets = dict[str, dict[str, int]]
 #: By topic and partition.
 Places = dict[tuple[str, int], int]
@@ -168,16 +170,29 @@ class TidemarkStreamReader(DataSourceStreamReader):
         return Reach(min(max(start, extent.log_start), end), end)
 
 
-def run_available(writer: DataStreamWriter) -> StreamingQuery:
+def run_available(writer: DataStreamWriter, stop: threading.Event | None = None) -> StreamingQuery:
     """Start a query, let it read all that its options' ``endingOffsets`` allow in as many
-    micro-batches as its limits need, and stop it. Set ``endingOffsets`` to ``latest``: that is the
-    end when the query starts, so it ends however much is written meanwhile.
+    micro-batches as its limits need, or until ``stop`` is set, and stop it. Set ``endingOffsets``
+    to ``latest``: that is the end when the query starts, so it ends however much is written
+    meanwhile.
 
     Raises StreamingQueryException where it failed."""
     query = writer.trigger(processingTime="0 seconds").start()
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_STOP_LOOK_S):
+            if stop is not None and stop.is_set():
+                query.stop()
+                return
+
+    watcher = threading.Thread(target=watch, name="stop-query", daemon=True)
+    watcher.start()
     try:
         query.processAllAvailable()
     finally:
+        over.set()
+        watcher.join()
         query.stop()
     return query
 

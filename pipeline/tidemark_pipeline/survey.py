@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidemark.kafka_client.access import Access
 from tidemark.tier.head import TopicDeleted
 from tidemark.tier.manifest import HeadNotFound, PageNotFound
 from tidemark.tier.open import Tier, open_tier
@@ -20,7 +21,6 @@ from tidemark_pipeline import options as names
 from tidemark_pipeline import times
 from tidemark_pipeline.options import Options
 from tidemark_pipeline.positions import EARLIEST, EARLIEST_LOCAL, LATEST, Extent
-from tidemark_pipeline.security import Access
 
 if TYPE_CHECKING:
     from tidemark_pipeline.brokers import Brokers, BrokersTopic

@@ -5,10 +5,10 @@ What comes back goes through the same decoder as segments of the tier.
 
 from collections.abc import Iterator, Sequence
 
+from tidemark.kafka_client.access import Access
 from tidemark.records.batch import CorruptBatch, iter_headers
 from tidemark_pipeline.brokers import Brokers, BrokersUnavailable, Fetched
 from tidemark_pipeline.errors import CorruptData
-from tidemark_pipeline.security import Access
 
 #: Of answers without a batch one behind the other, each after two seconds.
 _EMPTY_MAX = 10

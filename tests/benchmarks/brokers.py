@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from tests.benchmarks import kafka
+from tests import apache_kafka as kafka
 from tests.benchmarks.figures import Table, one_line
 from tests.benchmarks.measures import MEASURES, RECORDS, Measure, Setting, throughput
 from tests.benchmarks.sides import KAFKA, OURS, STARTS
@@ -63,8 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not chosen:
         parser.error(f"no measure has {asked.only!r}: {', '.join(m.name for m in MEASURES)}")
     try:
-        kafka.ensure_jars()
-    except kafka.KafkaMissing as error:
+        kafka.jars()
+    except kafka.MavenMissing as error:
         raise SystemExit(str(error)) from error
     _let_open_many_files()
     table = Table()

@@ -15,12 +15,13 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.benchmarks import kafka
+from tests import apache_kafka as kafka
 from tests.benchmarks.load import RECORD_BYTES
 from tests.benchmarks.load_process import run_load
 from tests.security.client_certificates import ClientAuthority, Leaf
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import LocalCluster
+from tidemark_cli.local.kafka.nodes import protocol_map
 from tidemark_cli.local.layout import Layout
 from tidemark_cli.local.topic_rows import topic as topic_info
 
@@ -62,8 +63,10 @@ class Side:
 
 def start_kafka(setting: Setting, folder: Path, leaf: Leaf) -> Side:
     """Apache Kafka with two topics of one partition each, a replica on every broker."""
-    security = kafka.Security(leaf=leaf, clients=setting.clients, replication=setting.replication)
-    started = kafka.start(kafka.ensure_jars(), folder, brokers=setting.brokers, security=security)
+    wanted = kafka.Wanted(
+        brokers=setting.brokers, entries=_kafkas_tls(setting, folder, leaf), java=kafka.STRONG
+    )
+    started = kafka.start(folder / "cluster", wanted)
     how = {"bootstrap.servers": started.bootstrap, **_client_security(setting, leaf)}
     admin, deadline = AdminClient(how), time.monotonic() + 60
     while len(admin.list_topics(timeout=30).brokers) < setting.brokers:
@@ -73,7 +76,23 @@ def start_kafka(setting: Setting, folder: Path, leaf: Leaf) -> Side:
     topics = [NewTopic(name, 1, setting.brokers) for name in (WARM_UP, TOPIC)]
     for future in admin.create_topics(topics).values():
         future.result(30)
-    return Side(started.bootstrap, started.stop)
+    return Side(started.bootstrap, started.stop_all)
+
+
+def _kafkas_tls(setting: Setting, folder: Path, leaf: Leaf) -> dict[str, str]:
+    store = folder / "broker.pem"
+    store.write_text(Path(leaf.key).read_text() + Path(leaf.certificate).read_text())
+    return {
+        "listener.security.protocol.map": protocol_map(
+            clients="SSL" if setting.clients else "PLAINTEXT",
+            replication="SSL" if setting.replication else "PLAINTEXT",
+        ),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(store),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": leaf.trusted,
+        "listener.name.replication.ssl.client.auth": "required",
+    }
 
 
 def _client_security(setting: Setting, leaf: Leaf) -> dict[str, str]:
@@ -126,8 +145,8 @@ def measure(side: Side, setting: Setting, leaf: Leaf) -> tuple[float, float]:
 def main() -> None:
     """Alternate the two sides, setting by setting, and print the table."""
     try:
-        kafka.ensure_jars()
-    except kafka.KafkaMissing as error:
+        kafka.jars()
+    except kafka.MavenMissing as error:
         raise SystemExit(str(error)) from error
     print(f"{ROUNDS} rounds, {RECORDS:,} records of {RECORD_BYTES} bytes, acks=all, one partition")
     sides = {"Apache Kafka": start_kafka, "Tidemark": start_tidemark}

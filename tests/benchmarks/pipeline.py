@@ -22,7 +22,7 @@ from pathlib import Path
 import pyspark
 from confluent_kafka import Producer
 
-from tests.benchmarks import jars, kafka
+from tests import apache_kafka
 from tests.benchmarks.plans import plan_figures
 from tests.benchmarks.processes import cpu_seconds
 from tests.benchmarks.sides import start_kafka
@@ -32,8 +32,8 @@ from tidemark.ids import parse_id
 from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.manifest import ManifestStore
 from tidemark_cli.local import processes
+from tidemark_cli.toolchain.maven import ensure_jars, spark_kafka
 
-_POM = Path(__file__).with_name("spark-kafka-pom.xml")
 OURS, NARROW = "tidemark", "tidemark, three columns"
 BROKER, APACHE = "kafka source, our broker", "kafka source, Apache Kafka"
 PARTITIONS = 2
@@ -144,11 +144,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="loads whose name has this, as '100 bytes'")
     given = parser.parse_args()
     try:
-        kafka_jars = jars.ensure(
-            _POM, "spark-sql-kafka", pyspark.__version__, f"spark.version={pyspark.__version__}"
-        )
-        kafka.ensure_jars()
-    except (jars.JarsMissing, kafka.KafkaMissing) as error:
+        kafka_jars = ensure_jars(spark_kafka(pyspark.__version__))
+        apache_kafka.jars()
+    except apache_kafka.MavenMissing as error:
         raise SystemExit(str(error)) from None
     figures = []
     for size in (100, 1024):

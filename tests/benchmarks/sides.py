@@ -8,7 +8,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.benchmarks import kafka
+from tests import apache_kafka as kafka
 from tidemark_cli.local import processes
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import LocalCluster
@@ -48,24 +48,23 @@ class Side:
 
 def start_kafka(folder: Path, brokers: int) -> Side:
     """Apache Kafka, broker 1 its controller too."""
-    started = kafka.start(kafka.ensure_jars(), folder, brokers=brokers)
+    started = kafka.start(folder, kafka.Wanted(brokers=brokers, java=kafka.STRONG))
     admin = AdminClient({"bootstrap.servers": started.bootstrap, "log_level": 1})
-    _wait(lambda: len(admin.list_topics(timeout=30).brokers) == brokers, "all brokers")
 
     def create(name: str, partitions: int, replicas: int) -> None:
         admin.create_topics([NewTopic(name, partitions, replicas)])[name].result(60)
 
     def restart() -> Callable[[], object]:
-        started.stop_broker(1)
-        return lambda: started.start_broker(1)
+        started.stop([1])
+        return lambda: started.start([1])
 
     return Side(
         KAFKA,
         started.bootstrap,
-        lambda: [process.pid for process in started.processes],
+        lambda: [found.pid for node in started.broker_ids() if (found := started.find(node))],
         create,
         restart,
-        started.stop,
+        started.stop_all,
     )
 
 

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.benchmarks.kafka import KafkaMissing, ensure_jars
-from tests.kafka_programs import JAVA
+from tests.kafka_programs import JAVA, kafka_jars
 from tidemark.configuration import table
 from tidemark.configuration.key import ConfigKey
 from tidemark.configuration.values import INT32_MAX, INT64_MAX, Number
@@ -69,10 +68,7 @@ class KafkasKeys(NamedTuple):
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> KafkasKeys:
-    try:
-        jars = ensure_jars()
-    except KafkaMissing as error:
-        pytest.skip(str(error))
+    jars = kafka_jars()
     source = tmp_path_factory.mktemp("java") / "Keys.java"
     source.write_text(PROGRAM, encoding="utf-8")
     return _parsed(_run(jars, source))

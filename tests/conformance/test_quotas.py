@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.benchmarks import kafka
+from tests import apache_kafka
 from tests.integration.api.api_broker import running
 from tests.kafka_programs import java, kafka_jars
 from tests.unit.api import api_requests
@@ -28,8 +28,7 @@ PRODUCED = (50_000, 600_000, 600_000)
 def judge(tmp_path: Path) -> Iterator[str]:
     """Where an Apache Kafka listens that limits the client."""
     jars = kafka_jars()
-    started = kafka.start(jars, tmp_path)
-    try:
+    with apache_kafka.running(tmp_path) as started:
         admin = AdminClient({"bootstrap.servers": started.bootstrap})
         admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
         java(
@@ -40,8 +39,6 @@ def judge(tmp_path: Path) -> Iterator[str]:
             *("--entity-type", "clients", "--entity-name", CLIENT),
         )
         yield started.bootstrap
-    finally:
-        started.stop()
 
 
 async def throttled_ms(host: str, port: int) -> list[int]:

@@ -19,8 +19,9 @@ from pyspark.sql import DataFrame
 from tests.export_kills.steps import NO_STEP, STANDING_STILL, Step
 from tests.iceberg import ensure_iceberg
 from tidemark_pipeline.export.exported import Exported, Superseded
-from tidemark_pipeline.export.iceberg import IcebergTable, Written, catalog_settings
+from tidemark_pipeline.export.iceberg import IcebergTable, catalog_settings
 from tidemark_pipeline.export.shapes import RAW_DDL
+from tidemark_pipeline.export.table import Written
 from tidemark_pipeline.jobs.export import export
 from tidemark_pipeline.session import local_session
 

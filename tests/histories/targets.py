@@ -5,7 +5,6 @@ A node is a process by its name: ``broker-1`` and so on, and ``operator`` where 
 """
 
 import signal
-import subprocess
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,10 +15,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.api_versions.v0.response import ApiVersionsResponse
 
-from tests.benchmarks import kafka
+from tests import apache_kafka as kafka
 from tests.conformance.local_cluster import Cluster, run_cluster, wait
 from tidemark.wire.blocking import BlockingConnection
 from tidemark_cli.local import processes
+from tidemark_cli.local.kafka.cluster import KafkaNodes
 from tidemark_cli.local.processes import ProcessRecord
 
 BROKERS = 3
@@ -117,7 +117,7 @@ class TidemarkTarget:
 class KafkaTarget:
     """Apache Kafka's brokers; the controller, a process of its own, is left alone."""
 
-    def __init__(self, running: kafka.ApacheKafka) -> None:
+    def __init__(self, running: KafkaNodes) -> None:
         self._running = running
         self.bootstrap = running.bootstrap
         self.admin = _admin(self.bootstrap)
@@ -125,7 +125,7 @@ class KafkaTarget:
 
     @property
     def logs(self) -> list[Path]:
-        return [folder / "kafka.log" for folder in self._running.folders]
+        return [self._running.log(_number(node)) for node in self.nodes]
 
     def create_topics(self, partitions: dict[str, int]) -> None:
         wanted = [
@@ -136,21 +136,18 @@ class KafkaTarget:
         _await_led(self.admin, partitions)
 
     def kill(self, node: str) -> None:
-        self._process(node).kill()
-        self._process(node).wait(30)
+        self._running.kill(_number(node))
 
     def stop(self, node: str) -> None:
-        self._running.stop_broker(_number(node))
+        self._running.stop([_number(node)])
 
     def start(self, node: str) -> None:
-        if self._process(node).poll() is not None:
-            self._running.start_broker(_number(node))
+        self._running.start([_number(node)])
 
     def signal(self, node: str, number: int) -> None:
-        self._process(node).send_signal(number)
-
-    def _process(self, node: str) -> "subprocess.Popen[bytes]":
-        return self._running.processes[_number(node) - 1]
+        record = self._running.find(_number(node))
+        if record is not None:
+            record.signal(number)
 
 
 def _number(node: str) -> int:
@@ -168,15 +165,14 @@ def tidemark(folder: Path) -> Iterator[Target]:
 def apache_kafka(folder: Path) -> Iterator[Target]:
     """Stopped at the end."""
     folder.mkdir(parents=True, exist_ok=True)
-    setting = kafka.Setting(own_controller=True)
-    running = kafka.start(kafka.ensure_jars(), folder, brokers=BROKERS, setting=setting)
-    target = KafkaTarget(running)
-    try:
-        yield target
-    finally:
-        for node in target.nodes:
-            target.signal(node, signal.SIGCONT)
-        running.stop()
+    wanted = kafka.Wanted(brokers=BROKERS, controllers=1, java=kafka.STRONG)
+    with kafka.running(folder, wanted) as running:
+        target = KafkaTarget(running)
+        try:
+            yield target
+        finally:
+            for node in target.nodes:
+                target.signal(node, signal.SIGCONT)
 
 
 def served(bootstrap: str) -> Set[int]:

@@ -9,12 +9,12 @@ import pytest
 
 from tests.security.secured_broker import PASSWORD, READER, WRITER, Secured, secured
 from tests.security.stock_clients import Login, kafka_python
+from tidemark.kafka_client.access import PASSWORD_MECHANISMS, Access
 from tidemark.records.decode import decode_records
 from tidemark_pipeline import brokers, tail
 from tidemark_pipeline.brokers import Brokers, Refused
 from tidemark_pipeline.options import parse
 from tidemark_pipeline.positions import LATEST
-from tidemark_pipeline.security import MECHANISMS, Access
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def read(how: Access) -> list[bytes | None]:
 async def test_a_user_reads(cluster: Secured) -> None:
     """By every mechanism, in TLS and without."""
     for listener, protocol in (("SECURE", "SASL_SSL"), ("OPEN", "SASL_PLAINTEXT")):
-        for mechanism in MECHANISMS:
+        for mechanism in PASSWORD_MECHANISMS:
             how = access(cluster, listener, protocol, sasl_mechanism=mechanism)
             assert await asyncio.to_thread(read, how) == [b"one"]
             assert PASSWORD not in repr(how)

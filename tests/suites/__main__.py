@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.benchmarks.kafka import KafkaMissing
+from tests.apache_kafka import MavenMissing
 from tests.suites import allowed
 from tests.suites.catalogue import SUITES
 from tests.suites.outcomes import Outcome, Result
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 only=asked.only,
                 folder=asked.logs,
             )
-        except (Missing, KafkaMissing, StartError, TimeoutError, ValueError) as error:
+        except (Missing, MavenMissing, StartError, TimeoutError, ValueError) as error:
             refused.append(name)
             print(f"{name}: cannot be run here: {error}", flush=True)
             continue

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.benchmarks import kafka
+from tests import apache_kafka as kafka
 from tests.suites.checks import Bench, CheckFailed, ReadyChecks, named
 from tests.suites.java_clients import (
     TOOLS,
@@ -262,8 +262,8 @@ class JavaTools:
 
     def prepare(self) -> ReadyChecks:
         try:
-            jars = kafka.ensure_jars()
-        except kafka.KafkaMissing as error:
+            jars = kafka.jars()
+        except kafka.MavenMissing as error:
             raise Missing(str(error)) from error
         return ReadyChecks(CHECKS, jars, LIMIT_S)
 

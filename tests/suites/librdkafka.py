@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.benchmarks import kafka
+from tests import apache_kafka as kafka
 from tests.suites import batches, packages
 from tests.suites.outcomes import Outcome, Report, Result
 from tests.suites.outputs import Began, Event
@@ -114,7 +114,7 @@ class ReadyLibrdkafka:
         programs = folder / "kafka" / "bin"
         programs.mkdir(parents=True)
         script = programs / "kafka-topics.sh"
-        script.write_text(_TOPICS.format(jars=kafka.ensure_jars()), encoding="utf-8")
+        script.write_text(_TOPICS.format(jars=kafka.jars()), encoding="utf-8")
         script.chmod(0o755)
         settings = folder / "test.conf"
         settings.write_text(

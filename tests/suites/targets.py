@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from tests.benchmarks import kafka
+from tests import apache_kafka as kafka
 from tidemark.configuration import table
 from tidemark.configuration.broker_keys import UNDER_REPLICATED_CREATION
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import LOCAL_INTERVALS_MS, LocalCluster
+from tidemark_cli.local.kafka.cluster import KafkaNodes
 from tidemark_cli.local.layout import Layout, read_json, write_json
 from tidemark_cli.ports import HOST
 
@@ -164,42 +165,39 @@ def _declare(local: LocalCluster, node: int, wants: Wants, entries: Mapping[str,
 class Oracle:
     """Apache Kafka."""
 
-    kafka: kafka.ApacheKafka
+    kafka: KafkaNodes
     name: str = "Apache Kafka"
 
     @property
     def listeners(self) -> Sequence[str]:
-        return self.kafka.listeners
+        return [self.kafka.address(node) for node in self.kafka.broker_ids()]
 
     def log_folders(self, topic: str, partition: int) -> list[Path]:
-        return [
-            found for own in self.kafka.folders for found in own.glob(f"logs/{topic}-{partition}")
-        ]
+        folders = map(self.kafka.data, self.kafka.broker_ids())
+        return [found for data in folders for found in data.glob(f"{topic}-{partition}")]
 
     def log_file(self, node: int) -> Path:
-        return self.kafka.folders[node - self.kafka.first_node] / "kafka.log"
+        return self.kafka.log(node)
 
     def stop_broker(self, node: int) -> None:
-        self.kafka.stop_broker(node)
+        self.kafka.stop([node])
 
     def start_broker(self, node: int) -> None:
-        self.kafka.start_broker(node)
+        self.kafka.start([node])
 
 
 @contextmanager
 def apache_kafka(folder: Path, wants: Wants) -> Iterator[Target]:
-    """Start Apache Kafka in ``folder``, and stop it at the end. Raises KafkaMissing."""
-    setting = kafka.Setting(
+    """Start Apache Kafka in ``folder``, and stop it at the end. Raises MavenMissing."""
+    wanted = kafka.Wanted(
+        brokers=wants.brokers,
         entries={**wants.entries, **wants.kafka_entries},
         ports=wants.ports,
-        advertised=wants.advertised,
-        host=wants.host,
+        advertised=[f"{wants.host}:{port}" for port in wants.advertised],
         racks=wants.racks,
         first_node=wants.first_node,
-        own_controller=wants.stops_brokers,
+        controllers=1 if wants.stops_brokers else 0,
+        java=kafka.STRONG,
     )
-    started = kafka.start(kafka.ensure_jars(), folder, brokers=wants.brokers, setting=setting)
-    try:
-        yield Oracle(started)
-    finally:
-        started.stop()
+    with kafka.running(folder, wanted) as nodes:
+        yield Oracle(nodes)

@@ -19,8 +19,9 @@ def test_metrics_and_health_have_a_page_and_nothing_else() -> None:
     assert page().answer("/metrics/topics")[0] is HTTPStatus.NOT_FOUND
 
 
-def test_single_topics_have_a_page_where_there_are_any() -> None:
-    made = HttpPage(metrics=bytes, topics=lambda: b"topic 1\n", health=lambda: (True, ""))
+def test_a_process_has_pages_of_its_own() -> None:
+    more = {"/metrics/topics": lambda: b"topic 1\n"}
+    made = HttpPage(metrics=bytes, health=lambda: (True, ""), more=more)
     assert made.answer("/metrics/topics") == (HTTPStatus.OK, b"topic 1\n")
 
 

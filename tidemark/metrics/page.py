@@ -10,6 +10,7 @@ from tidemark.generated import command
 from tidemark.metrics import (
     audit_table,
     broker_table,
+    export_table,
     operator_table,
     process_table,
     tier_table,
@@ -38,6 +39,8 @@ _TOPICS = f"""On a page of their own, `/metrics/topics`: as many as there are to
 no more than {topic_table.TOPICS_MAX} a broker, those with the most bytes. The chart scrapes it with
 `metrics.serviceMonitor.topics`. Of each topic the sums over the partitions that the broker leads.
 """
+_EXPORT = """The job of an `Export`, on its own page ([Export](export.md)).
+"""
 _AUDIT = """In the file that `tidemark spark audit --prometheus` writes ([Audit](audit.md)).
 """
 _USAGE = """In the file that `tidemark spark usage --prometheus` writes ([Usage](usage.md)).
@@ -48,6 +51,7 @@ _PARTS = (
     ("Broker: the tier", _TIER, tier_table.ALL),
     ("Broker: single topics", _TOPICS, topic_table.ALL),
     ("Every process", "On Linux.\n", process_table.ALL),
+    ("Export", _EXPORT, export_table.ALL),
     ("Audit", _AUDIT, audit_table.ALL),
     ("Usage", _USAGE, usage_table.ALL),
 )

@@ -12,15 +12,16 @@ import collections
 import functools
 import logging
 import socket
-from typing import Any, Self, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, Protocol, Self, TypeVar, cast
 
-from tidemark.tls.dialing import Dialer
 from tidemark.wire.control import FRAME_BYTES_MAX
 from tidemark.wire.framing import FrameError, decode_response, encode_request
 from tidemark.wire.receiver import Frame, FrameReceiver
 
 logger = logging.getLogger(__name__)
 R = TypeVar("R")
+P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 #: Frames of the other side that may wait to be read before the socket is no longer read.
 FRAMES_WAITING_MAX = 64
@@ -30,6 +31,13 @@ _LINGER_S = 1.0
 
 class ConnectionClosed(ConnectionError):
     """The connection is gone; the text says who ended it and why."""
+
+
+class Dials(Protocol):
+    """Whoever makes a connection, and proves what is to be proven."""
+
+    async def connect(self, factory: Callable[[], P], host: str, port: int) -> P:
+        """A connected protocol. Raises ``OSError``. The caller limits the time."""
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
@@ -58,7 +66,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         client_id: str,
         timeout_s: float = 10.0,
         frame_bytes_max: int = FRAME_BYTES_MAX,
-        dialer: Dialer | None = None,
+        dialer: Dials | None = None,
     ) -> Self:
         """Dial; raises ``OSError`` or ``TimeoutError``. With a ``dialer`` both ends prove first who
         they are; without one the other side is a listener for clients, in clear."""

@@ -1,6 +1,5 @@
 """``tidemark spark export``: a topic's records in an Apache Iceberg table, each of them once."""
 
-import re
 import signal
 import threading
 from collections.abc import Sequence
@@ -31,6 +30,7 @@ from tidemark_cli.local.tier import read_options
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.brokers import BrokersUnavailable, Refused
+from tidemark_pipeline.errors import own_words
 from tidemark_pipeline.export.exported import ExportError
 from tidemark_pipeline.export.wanted import Wanted, catalog_of
 from tidemark_pipeline.java import JavaMissing, find_java
@@ -144,7 +144,7 @@ def export(
                     say=_say,
                 )
         except PySparkException as error:
-            fail(f"{reason(str(error))}; Spark's own log: {log}")
+            fail(f"{own_words(str(error))[1]}; Spark's own log: {log}")
     except _SAID as error:
         fail(str(error))
     console.print(f"{table}: {_text(done)}", highlight=False, markup=False)
@@ -155,13 +155,6 @@ def _source(given: dict[str, str], directory: Path) -> dict[str, str]:
     if set(given) - {"bootstrap"}:
         return given
     return {**read_options(open_cluster(directory), "-"), **given}
-
-
-def reason(text: str) -> str:
-    """What our own code said of an error that Spark tells with all of its traces, else the first
-    line."""
-    own = re.findall(r"^tidemark[\w.]*: (.+)$", text, re.MULTILINE)
-    return str(own[-1]) if own else text.strip().partition("\n")[0]
 
 
 def _jars(jars: Sequence[Path] | None) -> list[str]:

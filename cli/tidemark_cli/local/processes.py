@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from tidemark_cli.local.layout import Layout, LayoutError, read_json, write_json
 _children: "dict[int, subprocess.Popen[bytes]]" = {}
 
 LAST_THREADS_S = 5.0
+#: What a process says once it is ready, None before.
+Ready = Callable[[], dict[str, Any] | None]
 
 
 class StartError(RuntimeError):
@@ -67,13 +69,16 @@ def ensure(
     *,
     timeout_s: float,
     environment: Mapping[str, str] | None = None,
+    ready: Ready | None = None,
 ) -> ProcessRecord:
     """The process of that name, started as :func:`spawn` does if it does not run. One that another
     ``tidemark`` has started and not seen ready (it was killed, or waits still) is waited for."""
     found = find(layout, name)
     if found is None:
-        return spawn(layout, name, command, timeout_s=timeout_s, environment=environment)
-    return found if found.ready else _once_ready(layout, found, timeout_s)
+        return spawn(
+            layout, name, command, timeout_s=timeout_s, environment=environment, ready=ready
+        )
+    return found if found.ready else _once_ready(layout, found, timeout_s, ready)
 
 
 def spawn(
@@ -83,8 +88,10 @@ def spawn(
     *,
     timeout_s: float,
     environment: Mapping[str, str] | None = None,
+    ready: Ready | None = None,
 ) -> ProcessRecord:
-    """Start ``command`` and wait for the JSON line ``{"ready": true, …}`` on its standard output.
+    """Start ``command`` and wait for the JSON line ``{"ready": true, …}`` on its standard output;
+    for a program that has no such line, until ``ready`` has it.
 
     Raises :class:`StartError` when it ends or stays silent for ``timeout_s`` seconds; it is then
     stopped again, as it is when the wait is interrupted.
@@ -104,12 +111,15 @@ def spawn(
     stat = _stat(child.pid)
     record = ProcessRecord(name, child.pid, stat[1] if stat else 0)
     _store(layout, record)
-    return _once_ready(layout, record, timeout_s)
+    return _once_ready(layout, record, timeout_s, ready)
 
 
-def _once_ready(layout: Layout, record: ProcessRecord, timeout_s: float) -> ProcessRecord:
+def _once_ready(
+    layout: Layout, record: ProcessRecord, timeout_s: float, is_ready: Ready | None
+) -> ProcessRecord:
+    path = layout.ready(record.name)
     try:
-        line = _await_ready(layout, record, timeout_s)
+        line = _await_ready(layout, record, timeout_s, is_ready or (lambda: _ready_line(path)))
     except BaseException:
         stop(layout, record, timeout_s=5)
         raise
@@ -184,11 +194,13 @@ def _store(layout: Layout, record: ProcessRecord) -> None:
     write_json(layout.run / f"{record.name}.json", asdict(record))
 
 
-def _await_ready(layout: Layout, record: ProcessRecord, timeout_s: float) -> dict[str, Any]:
-    ready_path, log_path = layout.ready(record.name), layout.log(record.name)
+def _await_ready(
+    layout: Layout, record: ProcessRecord, timeout_s: float, is_ready: Ready
+) -> dict[str, Any]:
+    log_path = layout.log(record.name)
     deadline = time.monotonic() + timeout_s
     while True:
-        ready = _ready_line(ready_path)
+        ready = is_ready()
         if ready is not None:
             return ready
         child = _children.get(record.pid)

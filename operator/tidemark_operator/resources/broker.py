@@ -1,6 +1,7 @@
 """``Broker``: one broker, as a Node is one machine.
 
-The object is what lets a process with that node id register; the operator never invents one.
+The object is what lets a process with that node id register; the operator never invents one. Of
+Apache Kafka (``Cluster.spec.engine``) it is what shows a broker that is there.
 """
 
 import enum
@@ -34,10 +35,12 @@ from tidemark_operator.resources.schema import (
 
 class Workload(enum.StrEnum):
     """Who runs the broker's process: External is somebody else, on any machine; Pod is the
-    operator, in this namespace."""
+    operator, in this namespace; Observed: it is a broker of Apache Kafka (``Cluster.spec.engine``),
+    whose object the operator makes and removes."""
 
     EXTERNAL = "External"
     POD = "Pod"
+    OBSERVED = "Observed"
 
 
 class BrokerSpec(SpecModel):
@@ -58,6 +61,15 @@ class BrokerSpec(SpecModel):
             rule="has(self.pod) == (self.workload == 'Pod')",
             message="pod is set with workload: Pod, and only there",
             field_path=".pod",
+        ),
+        Rule(
+            rule="self.workload != 'Observed' || (!has(self.drain) && !has(self.rack))",
+            message="a broker that is Observed is Apache Kafka's: drain it there, and say its rack "
+            "there",
+        ),
+        Rule(
+            rule="self.workload != 'Observed' || self == oldSelf",
+            message="a broker that is Observed is Apache Kafka's: its object is only to be read",
         ),
     )
 
@@ -82,7 +94,8 @@ class BrokerSpec(SpecModel):
         Workload,
         Field(
             description="Who runs the process. External: it runs elsewhere and registers itself. "
-            "Pod: the operator keeps a pod for it."
+            "Pod: the operator keeps a pod for it. Observed: a broker of Apache Kafka, whose "
+            "object the operator makes and removes."
         ),
     ]
     pod: BrokerPod | None = None

@@ -16,6 +16,7 @@ from tidemark_operator.resources.accepted import ACCEPTED_MAX, Accepted
 from tidemark_operator.resources.broker_pod import BrokerPod
 from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.config_rules import ClusterConfig, GroupConfig
+from tidemark_operator.resources.engine import ENGINE_RULES, Engine
 from tidemark_operator.resources.metadata import Resource
 from tidemark_operator.resources.names import CATEGORY
 from tidemark_operator.resources.quotas import ClusterQuotas
@@ -175,6 +176,11 @@ class ClusterBrokers(SpecModel):
 class ClusterSpec(SpecModel):
     """The cluster as it is wanted."""
 
+    rules: ClassVar[tuple[Rule, ...]] = ENGINE_RULES
+
+    engine: Annotated[
+        Engine | None, Field(description="What keeps the topics; unset: Tidemark's own brokers.")
+    ] = None
     config: Annotated[
         ClusterConfig | None,
         Field(description="Cluster-wide configuration and defaults for topics, by Kafka's keys."),

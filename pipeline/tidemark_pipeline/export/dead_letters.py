@@ -13,8 +13,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from tidemark_pipeline.export.exported import Exported
-from tidemark_pipeline.export.iceberg import IcebergTable, Written
+from tidemark_pipeline.export.iceberg import IcebergTable
 from tidemark_pipeline.export.shapes import KAFKA, Json
+from tidemark_pipeline.export.table import Counts, Written
 
 
 class JsonTables:
@@ -53,6 +54,10 @@ class JsonTables:
             parsed.unpersist()
         self._before = exported
         return replace(written + replace(lettered, rows=0), letters=lettered.rows)
+
+    def counts(self) -> Counts:
+        """Of both."""
+        return Counts(rows=self._rows.counts().rows, letters=self._letters.counts().rows)
 
     def close(self) -> None:
         """Both."""

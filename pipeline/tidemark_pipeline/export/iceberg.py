@@ -13,16 +13,19 @@ Spark's writer makes the data files; tables, branches and tags are Iceberg's Jav
 which needs no SQL extensions.
 """
 
+import os
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import pyspark
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark_pipeline.export.exported import Exported, ExportError, begin, check_ours
+from tidemark_pipeline.export.table import Counts, Written
 
 #: What goes with PySpark 4.1 (https://iceberg.apache.org/docs, Apache-2.0); it brings all it needs.
 PACKAGE = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
@@ -38,6 +41,13 @@ _CONFLICT = "CommitFailedException"
 _METADATA_FILES = 100
 
 
+def is_among_sparks() -> bool:
+    """Whether Iceberg lies in Spark's own folder of jars."""
+    home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+    name = PACKAGE.split(":")[1]
+    return any(Path(home, "jars").glob(f"{name}-*.jar"))
+
+
 def catalog_settings(catalog: str, properties: Mapping[str, str]) -> dict[str, str]:
     """Spark's configuration for an Iceberg catalog with these properties (``type``,
     ``warehouse``, ``uri`` …)."""
@@ -47,24 +57,6 @@ def catalog_settings(catalog: str, properties: Mapping[str, str]) -> dict[str, s
         prefix: "org.apache.iceberg.spark.SparkCatalog",
         **{f"{prefix}.{name}": value for name, value in known.items()},
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Of one commit, or of several. ``letters``: records that did not parse."""
-
-    rows: int = 0
-    bytes: int = 0
-    files: int = 0
-    letters: int = 0
-
-    def __add__(self, other: "Written") -> "Written":
-        return Written(
-            self.rows + other.rows,
-            self.bytes + other.bytes,
-            self.files + other.files,
-            self.letters + other.letters,
-        )
 
 
 class IcebergTable:
@@ -120,6 +112,11 @@ class IcebergTable:
             if self.publish(base, exported):
                 return self._written()
         raise self._contended()
+
+    def counts(self) -> Counts:
+        """As the newest snapshot's summary has them."""
+        total = self._table.currentSnapshot().summary().get("total-records")
+        return Counts(rows=None if total is None else int(total))
 
     def write(self, frame: DataFrame, exported: Exported) -> None:
         """Data files, and a commit of the branch."""

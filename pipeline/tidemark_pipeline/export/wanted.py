@@ -4,16 +4,17 @@ Strings in, what the job works with out: Spark's configuration before there is a
 once there is one. Without Spark until then, so that what is wrong is said before it starts.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidemark_pipeline.export.exported import ExportError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidemark_pipeline.jobs.export import Table
+    from tidemark_pipeline.export.table import Table
 
 #: By which the session knows the catalog.
 CATALOG = "lake"
@@ -34,6 +35,22 @@ class Wanted:
     dead_letters: str = ""
     partition: str = "none"
 
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> "Wanted":
+        """Of the same fields as JSON has them, with the catalog's ``warehouse`` beside it. Raises
+        :class:`ExportError`."""
+        given = dict(fields)
+        warehouse = str(given.pop("warehouse", ""))
+        unknown = sorted(set(given) - {each.name for each in dataclasses.fields(cls)})
+        if unknown or not given.get("table"):
+            raise ExportError(
+                f"this version of the job does not know {', '.join(unknown)} of a table: give it "
+                "an image of the operator's version"
+                if unknown
+                else "name the table"
+            )
+        return cls(**{**given, "catalog": catalog_of(warehouse, given.get("catalog", {}))})
+
     @property
     def letters(self) -> str:
         """The table of records that do not parse."""
@@ -43,10 +60,12 @@ class Wanted:
         self, jars: Sequence[str] = (), conf: Mapping[str, str] | None = None
     ) -> dict[str, str]:
         """Spark's configuration, with ``conf``. ``jars``: Iceberg's and others; where none is named
-        Iceberg's is fetched."""
-        from tidemark_pipeline.export.iceberg import PACKAGE, catalog_settings
+        and Spark has none among its own, as in an image, Iceberg's is fetched."""
+        from tidemark_pipeline.export.iceberg import PACKAGE, catalog_settings, is_among_sparks
 
-        found = {"spark.jars": ",".join(jars)} if jars else {"spark.jars.packages": PACKAGE}
+        found = {"spark.jars.packages": PACKAGE}
+        if jars or is_among_sparks():
+            found = {"spark.jars": ",".join(jars)} if jars else {}
         return {**found, **(conf or {}), **catalog_settings(CATALOG, self.catalog)}
 
     def tables(self, session: "SparkSession") -> "Table":

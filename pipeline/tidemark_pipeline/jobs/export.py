@@ -7,50 +7,50 @@ goes that is to be written.
 """
 
 import json
+import logging
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tidemark.tier.head import ManifestError
+from tidemark.tier.objects import StoreError
+from tidemark.tier.topics import TopicNotFound
+from tidemark_pipeline.brokers import BrokersUnavailable, Refused
 from tidemark_pipeline.export.exported import Exported, ExportError
-from tidemark_pipeline.export.iceberg import Written
+from tidemark_pipeline.export.freshness import Freshness
 from tidemark_pipeline.export.shapes import RAW
+from tidemark_pipeline.export.table import Counts, Table, Written
 from tidemark_pipeline.options import parse
 from tidemark_pipeline.streaming import run_available
 from tidemark_pipeline.survey import Part, Survey
 
+logger = logging.getLogger(__name__)
+
+#: What a look at the topic's end may meet, and the next one may not.
+_PASSING = (ManifestError, StoreError, TopicNotFound, BrokersUnavailable, Refused)
 #: Of one commit, where the options have no limit.
 BATCH_BYTES = 1024**3
 _LOOK_S = 1
 
 
-class Table(Protocol):
-    """Where rows go: :class:`~tidemark_pipeline.export.iceberg.IcebergTable`."""
-
-    def claim(self, topic: str, topic_id: str) -> Exported:
-        """Take it over; how far it is."""
-
-    def append(self, frame: DataFrame, exported: Exported) -> Written:
-        """Rows and how far the table is with them, in one commit."""
-
-    def close(self) -> None:
-        """The job has ended."""
-
-
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """After a commit. ``lag``: offsets of the topic that the table has not."""
+    """After a commit, or a look at the topic. ``lag``: offsets of the topic that the table has not;
+    ``current_ms``: see :class:`~tidemark_pipeline.export.freshness.Freshness`."""
 
     commits: int
     written: Written
     exported: Exported
     lag: int
+    counts: Counts
+    current_ms: int | None
 
 
 def export(
@@ -61,10 +61,12 @@ def export(
     every_s: float | None = None,
     stop: threading.Event | None = None,
     say: Callable[[Progress], None] = lambda _: None,
+    watch: Callable[[Progress], None] = lambda _: None,
 ) -> Progress:
     """Export until the end that the topic has now, or with ``every_s`` a commit every so many
-    seconds until ``stop`` is set. ``options`` are the source's, with one ``topic``; those that say
-    where to begin hold for a new table only.
+    seconds; in both cases until ``stop`` is set. ``options`` are the source's, with one ``topic``;
+    those that say where to begin hold for a new table only. ``say`` is called after each commit;
+    ``watch`` then, too, and when the table was claimed, and every ``every_s`` seconds.
 
     Raises :class:`ExportError`, or Spark's error where reading or writing failed: what was
     committed stays, and the next run goes on from there."""
@@ -75,7 +77,8 @@ def export(
         topic_id = str(parts[0].topic_id or "") if parts else ""
         claimed = table.claim(options["topic"], topic_id)
         try:
-            batches = _Batches(table, claimed, survey, say)
+            batches = _Batches(table, claimed, survey, say, watch)
+            watch(batches.progress)
             _run(
                 session,
                 stream_options(options, claimed, once=every_s is None),
@@ -89,15 +92,22 @@ def export(
 
 
 class _Batches:
-    """What is done with each micro-batch."""
+    """What is done with each micro-batch, and what is told of it."""
 
     def __init__(
-        self, table: Table, claimed: Exported, survey: Survey, say: Callable[[Progress], None]
+        self,
+        table: Table,
+        claimed: Exported,
+        survey: Survey,
+        say: Callable[[Progress], None],
+        watch: Callable[[Progress], None],
     ) -> None:
-        self._table, self._survey, self._say = table, survey, say
+        self._table, self._survey, self._say, self._watch = table, survey, say, watch
         self.checkpoint = Path()
         self.failure: BaseException | None = None
-        self.progress = Progress(0, Written(), claimed, 0)
+        self._freshness = Freshness()
+        #: Batches come in a thread of Spark's, looks in the job's own.
+        self._lock = threading.Lock()
         self.progress = self._told(0, Written(), claimed)
 
     def __call__(self, frame: DataFrame, number: int) -> None:
@@ -108,17 +118,42 @@ class _Batches:
             if reached == before.exported:  # the first of a query, which is made of nothing, too
                 return
             written = self._table.append(frame, reached)
-            self.progress = self._told(before.commits + 1, before.written + written, reached)
+            with self._lock:
+                self.progress = self._told(before.commits + 1, before.written + written, reached)
             self._say(self.progress)
+            self._watch(self.progress)
         except BaseException as error:
             self.failure = error  # Spark keeps its text only
             raise
+
+    def look(self) -> None:
+        """Where the topic ends now. What cannot be asked is asked again; a batch that cannot be
+        planned ends the job."""
+        try:
+            with self._lock:
+                now = self.progress
+                self.progress = self._told(now.commits, now.written, now.exported)
+        except _PASSING as error:
+            logger.warning("the topic's end is not known: %s", error)
+        self._watch(self.progress)
 
     def _told(self, commits: int, written: Written, exported: Exported) -> Progress:
         self._survey.forget()
         parts: list[Part] = self._survey.parts()
         ends = {part.partition: end for part, end in self._survey.ends_of(parts).items()}
-        return Progress(commits, written, exported, exported.lag(ends))
+        # Of a partition of which the table has nothing yet there is no more than the topic has.
+        new = [part for part in parts if part.partition not in exported.offsets]
+        starts = {part.partition: e.log_start for part, e in self._survey.extents(new).items()}
+        from_there = replace(exported, offsets={**starts, **exported.offsets})
+        self._freshness.look(time.time_ns() // 1_000_000, ends, from_there.offsets)
+        return Progress(
+            commits=commits,
+            written=written,
+            exported=exported,
+            lag=from_there.lag(ends),
+            counts=self._table.counts(),
+            current_ms=self._freshness.current_ms,
+        )
 
 
 def planned_end(checkpoint: Path, batch: int, topic: str) -> dict[int, int]:
@@ -159,20 +194,27 @@ def _run(
         writer = writer.option("checkpointLocation", Path(folder).as_uri())
         try:
             if every_s is None:
-                run_available(writer)
+                run_available(writer, stop)
             else:
-                _until(writer.trigger(processingTime=f"{every_s} seconds").start(), stop)
+                query = writer.trigger(processingTime=f"{every_s} seconds").start()
+                _until(query, stop, batches.look, every_s)
         except PySparkException as error:
             if batches.failure is not None:
                 raise batches.failure from error
             raise
 
 
-def _until(query: StreamingQuery, stop: threading.Event | None) -> None:
+def _until(
+    query: StreamingQuery, stop: threading.Event | None, look: Callable[[], None], every_s: float
+) -> None:
     """A batch that runs when it is to stop is given up: the next run reads it again."""
+    looked_s = time.monotonic()
     try:
         while not (stop is not None and stop.is_set()):
             if query.awaitTermination(_LOOK_S):
                 return
+            if time.monotonic() - looked_s >= every_s:
+                look()
+                looked_s = time.monotonic()
     finally:
         query.stop()

@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.benchmarks.kafka import KafkaMissing
+from tests.apache_kafka import MavenMissing
 from tests.conformance.oracle import compare
 from tests.conformance.oracle.cases import cases
 from tests.conformance.oracle.figures import FIGURES
@@ -21,7 +21,7 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory() as folder, both(Path(folder)) as (ours, theirs):
             return _compare(ours, theirs, only)
-    except KafkaMissing as error:
+    except MavenMissing as error:
         print(error, file=sys.stderr)
         return 2
 

@@ -24,7 +24,7 @@ Start = Callable[[Path, Wants], AbstractContextManager[Target]]
 
 @contextmanager
 def both(folder: Path) -> Iterator[tuple[Side, Side]]:
-    """Ours and Apache Kafka's. Raises KafkaMissing."""
+    """Ours and Apache Kafka's. Raises MavenMissing."""
     starts: dict[str, Start] = {"ours": tidemark, "Apache Kafka": apache_kafka}
     with ExitStack() as stack, ThreadPoolExecutor(len(starts)) as threads:
 

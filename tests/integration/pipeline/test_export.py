@@ -15,7 +15,8 @@ from tidemark_pipeline.export.dead_letters import JsonTables
 from tidemark_pipeline.export.exported import Exported, ExportError, Superseded
 from tidemark_pipeline.export.iceberg import TAG, IcebergTable, catalog_settings
 from tidemark_pipeline.export.shapes import LETTERS_DDL, RAW, RAW_DDL, Json, partitioned
-from tidemark_pipeline.jobs.export import Progress, Table, export
+from tidemark_pipeline.export.table import Table
+from tidemark_pipeline.jobs.export import Progress, export
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
 

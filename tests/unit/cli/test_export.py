@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tidemark_cli.commands.export import Partition, reason
+from tidemark_cli.commands.export import Partition
 from tidemark_cli.main import app
 from tidemark_pipeline.export.shapes import PARTITIONING
 from tidemark_pipeline.export.wanted import catalog_of
@@ -47,9 +47,3 @@ def test_what_is_wrong_is_said_before_spark_starts(
 
 def test_every_partitioning_can_be_asked_for() -> None:
     assert {each.value for each in Partition} == set(PARTITIONING)
-
-
-def test_an_error_of_sparks_is_told_in_a_line() -> None:
-    trace = "Traceback:\n  File x\ntidemark_pipeline.remote.DataLoss: gone\n\tat y"
-    assert reason("[STREAM_FAILED] Query terminated\n" + trace) == "gone"
-    assert reason("[STREAM_FAILED] Query terminated\n\tat y") == "[STREAM_FAILED] Query terminated"

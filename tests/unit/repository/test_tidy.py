@@ -78,8 +78,8 @@ def test_a_page_has_one_title_and_no_trailing_space() -> None:
 
 
 def test_pinned_packages_are_installed_without_looking_for_others() -> None:
-    """pip looks for the newest of a package that another one wants with an extra, and fails for want
-    of its hash, from the day on which there is a newer one."""
+    """pip looks for the newest of a package that another one wants with an extra, and fails for
+    want of its hash, from the day on which there is a newer one."""
     recipes = (ROOT / "Makefile").read_text("utf-8").splitlines()
     pinned = [line for line in recipes if "--require-hashes" in line]
     assert pinned

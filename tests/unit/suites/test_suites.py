@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks import kafka
+from tests import apache_kafka as kafka
 from tests.suites import (
     go_suites,
     java_apps,

@@ -1,55 +1,97 @@
-"""The client's side of SASL: PLAIN (RFC 4616) and SCRAM (RFC 5802, RFC 7677; KIP-84).
+"""The client's side of SASL: PLAIN (RFC 4616), SCRAM (RFC 5802, RFC 7677; KIP-84) and OAUTHBEARER
+(RFC 7628; KIP-255).
 
-Who serves must prove that it knows the user as well: a broker that cannot is not believed.
+Who serves must prove that it knows the user as well, where the mechanism has such a proof: a broker
+that cannot is not believed. An exchange is a generator of messages, so that clients with and
+without an event loop drive the same one.
 """
 
 import base64
 import hashlib
 import hmac
 import secrets
+from collections.abc import Generator
+from typing import Any, TypeAlias
 
 from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
 from kio.schema.sasl_authenticate.v2.response import SaslAuthenticateResponse
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 
+from tidemark.kafka_client.access import OAUTHBEARER, PLAIN, SCRAM, Login
 from tidemark.wire.blocking import BlockingConnection
-from tidemark_pipeline.security import PLAIN, SCRAM, Login
 
 _NONCE_BYTES = 24
 _ITERATIONS_MAX = 1_000_000
 #: "n,,": no channel binding, and nobody else to act for.
 _HEADER = "n,,"
+#: What a client says to have a broker's refusal told (RFC 7628, 3.2.3).
+_OAUTH_ABORT = b"\x01"
 
 
 class LoginFailed(Exception):
     """Brokers refuse the user, or cannot prove who they are. Nothing to be tried again."""
 
 
+#: Yields (request, type of its answer), is sent the answer; returns for how many seconds the login
+#: is good (0.0: for as long as the connection).
+Exchange: TypeAlias = Generator[tuple[Any, type[Any]], Any, float]
+
+
 def log_in(connection: BlockingConnection, login: Login, timeout_s: float) -> None:
     """The first thing on a connection. Raises :class:`LoginFailed`, ``OSError``, ``FrameError``."""
-    answer = connection.request(
-        SaslHandshakeRequest(mechanism=login.mechanism), SaslHandshakeResponse, timeout_s
+    steps = exchange(login)
+    try:
+        request, answer_type = next(steps)
+        while True:
+            request, answer_type = steps.send(connection.request(request, answer_type, timeout_s))
+    except StopIteration:
+        return
+
+
+def exchange(login: Login) -> Exchange:
+    """The handshake and the messages of one login. Raises :class:`LoginFailed`."""
+    answer: SaslHandshakeResponse = yield (
+        SaslHandshakeRequest(mechanism=login.mechanism),
+        SaslHandshakeResponse,
     )
     if answer.error_code:
-        raise LoginFailed(
-            f"the broker does not take {login.mechanism}; it takes {', '.join(answer.mechanisms)}"
-        )
-
-    def say(message: bytes) -> bytes:
-        answer = connection.request(
-            SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse, timeout_s
-        )
-        if answer.error_code:
-            why = answer.error_message or answer.error_code.name
-            raise LoginFailed(f"the broker refuses user {login.name!r}: {why}")
-        return bytes(answer.auth_bytes)
-
+        taken = ", ".join(answer.mechanisms) or "no user here (a listener without SASL)"
+        raise LoginFailed(f"the broker does not take {login.mechanism}; it takes {taken}")
     if login.mechanism == PLAIN:
-        say(f"\0{login.name}\0{login.password}".encode())
-        return
-    exchange = ScramClient(login, secrets.token_urlsafe(_NONCE_BYTES))
-    exchange.check(say(exchange.final(say(exchange.first()))))
+        last = yield from _say(login, f"\0{login.name}\0{login.password}".encode())
+    elif login.mechanism == OAUTHBEARER:
+        last = yield from _bear(login)
+    else:
+        scram = ScramClient(login, secrets.token_urlsafe(_NONCE_BYTES))
+        challenge = yield from _say(login, scram.first())
+        last = yield from _say(login, scram.final(bytes(challenge.auth_bytes)))
+        scram.check(bytes(last.auth_bytes))
+    return last.session_lifetime.total_seconds()
+
+
+def _say(
+    login: Login, message: bytes
+) -> Generator[tuple[Any, type[Any]], Any, SaslAuthenticateResponse]:
+    answer: SaslAuthenticateResponse = yield (
+        SaslAuthenticateRequest(auth_bytes=message),
+        SaslAuthenticateResponse,
+    )
+    if answer.error_code:
+        why = answer.error_message or answer.error_code.name
+        who = f"user {login.name!r}" if login.name else "the token"
+        raise LoginFailed(f"the broker refuses {who}: {why}")
+    return answer
+
+
+def _bear(login: Login) -> Generator[tuple[Any, type[Any]], Any, SaslAuthenticateResponse]:
+    """One message; a broker that refuses the token says why only once it is asked to end it."""
+    message = f"{_HEADER}\x01auth=Bearer {login.password}\x01\x01".encode()
+    answer = yield from _say(login, message)
+    if answer.auth_bytes:
+        yield from _say(login, _OAUTH_ABORT)
+        raise LoginFailed(f"the broker refuses the token: {bytes(answer.auth_bytes)[:200]!r}")
+    return answer
 
 
 class ScramClient:

@@ -1,0 +1,158 @@
+"""The job of an ``Export``: ``python3 -m tidemark_pipeline.jobs.export_job``, in a pod or as a
+process beside a local operator.
+
+What to do stands in its environment (:mod:`tidemark.export_job`); how far it is it tells on a page,
+and at its end in a file. It ends by itself only where it is done or failed: whoever started it
+starts it again. SIGTERM ends it in order; so does, for a process that is not to outlive who made
+it, the end of its standard input.
+"""
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidemark.export_job import ORDER_VARIABLE, Order, OrderError, Phase
+from tidemark_pipeline.errors import DataLoss, own_words
+from tidemark_pipeline.export.exported import ExportError, Superseded
+from tidemark_pipeline.export.wanted import Wanted
+from tidemark_pipeline.java import JavaMissing, find_java
+from tidemark_pipeline.jobs.told import Told
+from tidemark_pipeline.options import OptionError
+
+if TYPE_CHECKING:
+    from tidemark_pipeline.jobs.export import Progress
+
+logger = logging.getLogger(__name__)
+
+#: After its standard input has ended nobody waits for it.
+LAST_S = 20.0
+NO_SPARK = "Spark is not installed here: make spark, or give the Export's job an image that has it"
+#: What says itself what to do, and is the same when it is tried again.
+_REFUSED = (OrderError, OptionError, ExportError, JavaMissing, DataLoss)
+_HIDDEN = "***"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 0 where it is done, or was stopped."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--listen", default="127.0.0.1:0", help="host:port of the page")
+    parser.add_argument("--report", type=Path, help="file for the last report")
+    parser.add_argument("--until-stdin-ends", action="store_true")
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of each batch and each end
+    stop = _stop_on_signals()
+    told = Told()
+    page = told.page()
+    host, _, port = given.listen.rpartition(":")
+    bound = page.start(host.strip("[]"), int(port))
+    sys.stdout.write(json.dumps({"ready": True, "page": f"{host}:{bound}"}) + "\n")
+    sys.stdout.flush()
+    if given.until_stdin_ends:
+        threading.Thread(target=_end_with, args=(stop,), name="stdin", daemon=True).start()
+    phase, message = run(os.environ, told, stop)
+    told.end(phase, message)
+    if given.report is not None:
+        told.leave(given.report)
+    page.stop()
+    logger.info("%s%s", phase, f": {message}" if message else "")
+    return 0 if phase in (Phase.DONE, Phase.STOPPED) else 1
+
+
+def run(environment: Mapping[str, str], told: Told, stop: threading.Event) -> tuple[Phase, str]:
+    """Export; how that ended, and what to do where it failed."""
+    secrets: list[str] = []
+    try:
+        order = Order.of_json(environment.get(ORDER_VARIABLE, ""))
+        secrets += [environment.get(each.variable, "") for each in order.hidden]
+        order = order.revealed(environment)
+        _export(order, told, stop)
+    except ModuleNotFoundError as error:
+        if error.name not in ("pyspark", "py4j", "pyarrow"):
+            raise
+        return Phase.REFUSED, NO_SPARK
+    except Exception as error:
+        if stop.is_set():  # a query that is stopped in the middle tells of that as of a failure
+            logger.info("given up: %s", error)
+            return Phase.STOPPED, ""
+        logger.exception("the export failed")
+        phase, message = judged(error)
+        return phase, _without(secrets, message)
+    return (Phase.STOPPED if stop.is_set() else Phase.DONE), ""
+
+
+def judged(error: Exception) -> tuple[Phase, str]:
+    """Whether trying again helps, and what to tell a person."""
+    if isinstance(error, Superseded):
+        return Phase.SUPERSEDED, str(error)
+    if isinstance(error, _REFUSED):
+        return Phase.REFUSED, str(error)
+    name, message = own_words(str(error))
+    if name == DataLoss.__name__:
+        return Phase.REFUSED, message
+    return Phase.FAILED, message or type(error).__name__
+
+
+def _export(order: Order, told: Told, stop: threading.Event) -> None:
+    wanted = Wanted.of(order.table)
+    find_java()
+    from tidemark_pipeline.jobs.export import export
+    from tidemark_pipeline.session import local_session
+
+    settings = wanted.settings(order.jars, order.conf)
+    with local_session("tidemark export", cores=order.cores, settings=settings) as session:
+        export(
+            session,
+            order.source,
+            wanted.tables(session),
+            every_s=order.every_s,
+            stop=stop,
+            say=_say,
+            watch=told.take,
+        )
+
+
+def _say(progress: "Progress") -> None:
+    written = progress.written
+    logger.info(
+        "%d commits: %d rows, %d dead letters, %d bytes; %d offsets behind",
+        progress.commits,
+        written.rows,
+        written.letters,
+        written.bytes,
+        progress.lag,
+    )
+
+
+def _without(secrets: Iterable[str], text: str) -> str:
+    """What catalogs and drivers say may have the address that they were given, password and all."""
+    for each in secrets:
+        if each:
+            text = text.replace(each, _HIDDEN)
+    return text
+
+
+def _stop_on_signals() -> threading.Event:
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+def _end_with(stop: threading.Event) -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    stop.set()
+    threading.Event().wait(LAST_S)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

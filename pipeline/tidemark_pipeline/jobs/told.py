@@ -1,0 +1,104 @@
+"""What the job of an ``Export`` tells of itself: its report and its metrics, on a page that the
+operator and Prometheus ask for, and at its end in a file.
+
+Written by the job's threads, read by those of the page.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from tidemark.export_job import REPORT_PATH, Phase, Report
+from tidemark.http_page import HttpPage
+from tidemark.metrics import export_table
+from tidemark.metrics.families import single
+from tidemark.metrics.metric import Metric as Row
+
+if TYPE_CHECKING:
+    from tidemark_pipeline.jobs.export import Progress
+
+
+class Told(Collector):
+    """The newest of it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._report = Report(phase=Phase.STARTING)
+        self._progress: Progress | None = None
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    @property
+    def report(self) -> Report:
+        """As of now."""
+        with self._lock:
+            return self._report
+
+    def take(self, progress: "Progress") -> None:
+        """The table was claimed, there was a commit, or the topic was looked at."""
+        now_ms = time.time_ns() // 1_000_000
+        with self._lock:
+            before = self._report
+            committed = progress.commits > before.commits
+            self._progress = progress
+            self._report = Report(
+                phase=Phase.RUNNING,
+                lag=progress.lag,
+                rows=progress.counts.rows,
+                letters=progress.counts.letters,
+                commits=progress.commits,
+                committed_ms=now_ms if committed else before.committed_ms,
+                current_ms=progress.current_ms,
+            )
+
+    def end(self, phase: Phase, message: str = "") -> None:
+        """The job is over."""
+        with self._lock:
+            self._report = replace(self._report, phase=phase, message=message)
+
+    def page(self) -> HttpPage:
+        """Not started yet."""
+        return HttpPage(
+            metrics=lambda: bytes(generate_latest(self._registry)),
+            health=lambda: (True, str(self.report.phase)),
+            more={REPORT_PATH: self._newest},
+        )
+
+    def _newest(self) -> bytes:
+        return self.report.to_json()
+
+    def leave(self, path: Path) -> None:
+        """Write the report down, for whoever comes when there is no page any more."""
+        path.write_bytes(self.report.to_json())
+
+    def collect(self) -> Iterator[Metric]:
+        """Every row of the table of which something is known."""
+        with self._lock:
+            report, progress = self._report, self._progress
+        figures: dict[Row, float | None] = {
+            export_table.LAG: report.lag,
+            export_table.CURRENT: _seconds(report.current_ms),
+            export_table.LAST_COMMIT: _seconds(report.committed_ms),
+            export_table.COMMITS: report.commits,
+            export_table.TABLE_ROWS: report.rows,
+            export_table.TABLE_LETTERS: report.letters,
+        }
+        if progress is not None:
+            figures[export_table.WRITTEN_ROWS] = progress.written.rows
+            figures[export_table.WRITTEN_BYTES] = progress.written.bytes
+            figures[export_table.WRITTEN_LETTERS] = progress.written.letters
+        for row, value in figures.items():
+            if value is not None:
+                yield single(row, value)
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000

@@ -1,0 +1,76 @@
+"""``Cluster.spec.engine``: which engine is fixed, and what makes no sense on Apache Kafka."""
+
+from typing import Any
+
+import pytest
+
+from tests.integration.admission.api_server import (
+    Api,
+    Object,
+    Refused,
+    broker,
+    broker_pod,
+    edited,
+    manifest,
+)
+
+KAFKA = {"kafka": {"bootstrapServers": "b1:9092,[::1]:9093"}}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"engine": {}}, "give either tidemark or kafka"),
+    ({"engine": {"tidemark": {}, **KAFKA}}, "give either tidemark or kafka"),
+    ({"engine": {"kafka": {"bootstrapServers": "b1"}}}, "bootstrapServers"),
+    ({"engine": {"kafka": {}}}, "bootstrapServers"),
+    (
+        {"engine": {"kafka": {"bootstrapServers": "b:1", "sasl": {"mechanism": "GSSAPI"}}}},
+        "GSSAPI",
+    ),
+    ({"brokers": {"replicas": 3, "template": broker_pod()}}, "brokers is of no use with engine"),
+    ({"remoteStorage": {"filesystem": {"path": "/tier"}}}, "remoteStorage is of no use"),
+    ({"authorization": {"type": "simple"}}, "authorization is of no use with engine kafka"),
+    ({"groups": {"g": {"consumer.session.timeout.ms": "45000"}}}, "groups is of no use"),
+    ({"config": {"log.retention.ms": "1000"}}, "config has only the operator's own keys"),
+]
+
+
+def on_kafka(**spec: Any) -> Object:
+    return manifest("Cluster", spec={"engine": KAFKA, **spec})
+
+
+@pytest.mark.parametrize(("spec", "message"), REFUSED)
+def test_what_makes_no_sense_is_refused(api: Api, spec: dict[str, Any], message: str) -> None:
+    with pytest.raises(Refused, match=message):
+        api.try_create(on_kafka(**spec))
+
+
+def test_a_cluster_on_kafka(api: Api) -> None:
+    kafka = {
+        "bootstrapServers": "b1:9092",
+        "tls": {"caSecretRef": {"name": "ca"}, "certificateSecretRef": {"name": "us"}},
+        "sasl": {"mechanism": "SCRAM-SHA-512", "credentialsSecretRef": {"name": "user"}},
+        "reassignment": {"throttle": "10Mi"},
+    }
+    config = {
+        "remote.log.disable.policy": "delete",
+        "enable.under.replicated.topic.creation": "true",
+    }
+    made = api.create(on_kafka(engine={"kafka": kafka}, config=config))
+    api.replace(edited(made, "spec.engine.kafka.bootstrapServers", "b2:9092"))
+
+
+@pytest.mark.parametrize("engine", [..., {"tidemark": {}}])
+def test_which_engine_is_immutable(api: Api, engine: object) -> None:
+    made = api.create(on_kafka())
+    with pytest.raises(Refused, match="which engine keeps the topics is immutable"):
+        api.replace(edited(made, "spec.engine", engine))
+    own = api.create(edited(on_kafka(), "spec.engine", engine))
+    with pytest.raises(Refused, match="which engine keeps the topics is immutable"):
+        api.replace(edited(own, "spec.engine", KAFKA))
+    api.replace(edited(own, "spec.engine", {"tidemark": {}}))
+
+
+def test_a_broker_that_is_observed_is_only_to_be_read(api: Api) -> None:
+    made = api.create(broker(workload="Observed", nodeId=7))
+    with pytest.raises(Refused, match=r"is only to be read|drain it"):
+        api.replace(edited(made, "spec.drain", True))
+    with pytest.raises(Refused, match="workload is immutable"):
+        api.replace(edited(made, "spec.workload", "External"))

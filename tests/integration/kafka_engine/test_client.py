@@ -1,0 +1,112 @@
+"""The client of Kafka's protocol, against Apache Kafka."""
+
+import functools
+import uuid
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.integration.kafka_engine.waiting import until
+from tidemark.kafka_client import configs, offsets
+from tidemark.kafka_client.access import Access, Login, Tls
+from tidemark.kafka_client.admin import Admin
+from tidemark.kafka_client.client import KafkaClient, Refused, Unreachable
+from tidemark.kafka_client.values import (
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    TOPIC,
+    ConfigChange,
+    Failure,
+    NewTopic,
+    Offset,
+)
+
+
+def is_failure(found: object, code: ErrorCode) -> bool:
+    return isinstance(found, Failure) and found.code is code
+
+
+async def test_the_cluster_tells_its_brokers_and_racks(admin: Admin) -> None:
+    found = await admin.describe_cluster()
+    assert [(node.node_id, node.rack, node.fenced) for node in found.nodes] == [
+        (1, "a", False), (2, "b", False), (3, "c", False)
+    ]  # fmt: skip
+
+
+async def test_the_life_of_a_topic(admin: Admin, name: str) -> None:
+    other = f"{name}-refused"
+    made = await admin.create_topics([
+        NewTopic(name, ((1, 2), (2, 3)), {"retention.ms": "1000000"}),
+        NewTopic(other, ((1, 99),)),
+    ])  # fmt: skip
+    topic_id = made[name]
+    assert isinstance(topic_id, uuid.UUID)
+    assert is_failure(made[other], ErrorCode.invalid_replica_assignment)
+    look = functools.partial(admin.topics, [name, other])
+    found = (await until(look, lambda found: name in found))[name]
+    assert (found.topic_id, [each.replicas for each in found.partitions]) == (
+        topic_id, [(1, 2), (2, 3)]
+    )  # fmt: skip
+    assert await admin.add_partitions({name: (3, [(3, 1)])}) == {name: None}
+    moved = await admin.reassign({(name, 0): (1, 2, 3), (name, 7): (1,)})
+    assert moved[name, 0] is None
+    assert is_failure(moved[name, 7], ErrorCode.unknown_topic_or_partition)
+    assert await admin.delete_topics([topic_id]) == {topic_id: None}
+    again = await admin.delete_topics([topic_id])
+    assert is_failure(again[topic_id], ErrorCode.unknown_topic_id)
+
+
+async def own_config(admin: Admin, name: str, node_id: int | None) -> dict[str, str | None]:
+    found = (await configs.topic_configs(admin.client, [name], node_id=node_id))[name]
+    if isinstance(found, Failure):
+        return {}
+    return {key: entry.value for key, entry in found.items() if entry.own}
+
+
+async def test_configurations_are_altered_key_by_key(admin: Admin, name: str) -> None:
+    await admin.create_topics([NewTopic(name, ((1,),), {"retention.ms": "7", "flush.ms": "5"})])
+    change = ConfigChange(TOPIC, name, {"retention.ms": "8"}, ("flush.ms",))
+    assert await configs.alter_configs(admin.client, [change]) == {(TOPIC, name): None}
+    for node_id in (None, 1, 2, 3):
+        look = functools.partial(own_config, admin, name, node_id)
+        await until(look, lambda found: found == {"retention.ms": "8"})
+    wrong = ConfigChange(TOPIC, name, {"retention.ms": "long"})
+    refused = await configs.alter_configs(admin.client, [wrong])
+    assert is_failure(refused[TOPIC, name], ErrorCode.invalid_config)
+
+
+async def offset_of(admin: Admin, name: str, special: int, node_id: int = 2) -> Offset | Failure:
+    return (await offsets.list_offsets(admin.client, node_id, {(name, 0): special}))[name, 0]
+
+
+async def test_offsets_of_both_tiers(admin: Admin, name: str) -> None:
+    await admin.create_topics([NewTopic(name, ((2,),))])
+    at = {LATEST: 0, EARLIEST_LOCAL: 0, LATEST_TIERED: -1}
+    for special, offset in at.items():
+        look = functools.partial(offset_of, admin, name, special)
+        found = await until(look, lambda found: isinstance(found, Offset))
+        assert isinstance(found, Offset)
+        assert found.offset == offset
+    other = await offset_of(admin, name, LATEST, node_id=1)
+    unknown, not_led = ErrorCode.unknown_topic_or_partition, ErrorCode.not_leader_or_follower
+    assert is_failure(other, unknown) or is_failure(other, not_led)
+    answers = await offsets.delete_records(admin.client, 2, {(name, 0): 5}, 1000)
+    assert is_failure(answers[name, 0][1], ErrorCode.offset_out_of_range)
+
+
+async def test_who_cannot_be_reached_or_spoken_to(bootstrap: tuple[str, ...]) -> None:
+    async with KafkaClient(Access(("127.0.0.1:1", *bootstrap))) as client:  # the next one is asked
+        await Admin(client).describe_cluster()
+        with pytest.raises(Unreachable, match="broker 9 is not known"):
+            await configs.topic_configs(client, ["any"], node_id=9)
+    async with KafkaClient(Access(("127.0.0.1:1",))) as client:
+        with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1: "):
+            await Admin(client).describe_cluster()
+    async with KafkaClient(Access(bootstrap, login=Login("PLAIN", "ann", "secret"))) as client:
+        with pytest.raises((Refused, Unreachable)) as refused:
+            await Admin(client).describe_cluster()
+        assert "secret" not in str(refused.value)
+    async with KafkaClient(Access(bootstrap, tls=Tls())) as client:
+        with pytest.raises((Refused, Unreachable), match="TLS"):
+            await Admin(client).describe_cluster()

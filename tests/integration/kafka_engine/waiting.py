@@ -1,0 +1,21 @@
+"""Looking again until what is looked for is there."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+R = TypeVar("R")
+TIMEOUT_S = 60.0
+
+
+async def until(look: Callable[[], Awaitable[R]], good: Callable[[R], bool]) -> R:
+    """Brokers hear of everything in their own time. The last look, which is good."""
+    found = await look()
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            while not good(found):
+                await asyncio.sleep(0.05)
+                found = await look()
+    except TimeoutError:
+        raise AssertionError(f"after {TIMEOUT_S:.0f} s: {found}") from None
+    return found

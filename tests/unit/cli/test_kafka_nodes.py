@@ -1,0 +1,135 @@
+"""What the nodes of a local Apache Kafka are told, and what of it is read back."""
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+
+from tidemark_cli.local.kafka.cluster import KafkaNodes, name_of, own_meta
+from tidemark_cli.local.kafka.nodes import (
+    FIRST_CONTROLLER,
+    BrokerPorts,
+    Plan,
+    broker_entries,
+    client_address,
+    controller_entries,
+    properties_text,
+    protocol_map,
+)
+from tidemark_cli.local.layout import Layout, LayoutError
+
+PORTS = BrokerPorts(clients=9092, replication=9093)
+
+
+def plan(**changed: object) -> Plan:
+    return Plan(**{"cluster_id": "x", "voters": {1: 9090}, "replicas": 3, **changed})  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def _ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one each time, without a look whether they are free."""
+    numbers = itertools.count(10_000)
+    monkeypatch.setattr(
+        "tidemark_cli.local.kafka.cluster.free_ports",
+        lambda count: [next(numbers) for _ in range(count)],
+    )
+
+
+def nodes(folder: Path, controllers: int = 0) -> KafkaNodes:
+    layout = Layout.at(folder)
+    layout.create()
+    made = KafkaNodes(layout)
+    made.create(controllers=controllers, replicas=1)
+    return made
+
+
+def test_without_controllers_of_their_own_the_first_broker_is_the_controller() -> None:
+    first = broker_entries(plan(), 1, "/logs", PORTS)
+    other = broker_entries(plan(), 2, "/logs", PORTS)
+    assert (first["process.roles"], other["process.roles"]) == ("broker,controller", "broker")
+    assert "CONTROLLER://127.0.0.1:9090" in first["listeners"]
+    assert "CONTROLLER" not in other["listeners"]
+
+
+def test_controllers_of_their_own_are_the_voters() -> None:
+    three = plan(voters={1000: 1, 1001: 2, 1002: 3})
+    controller = controller_entries(three, 1001, "/logs")
+    assert controller["process.roles"] == "controller"
+    assert controller["controller.quorum.voters"] == (
+        "1000@127.0.0.1:1,1001@127.0.0.1:2,1002@127.0.0.1:3"
+    )
+    assert broker_entries(three, 1, "/logs", PORTS)["process.roles"] == "broker"
+
+
+def test_controllers_know_of_the_remote_storage_too() -> None:
+    tiered = plan(tier="/tier", voters={1000: 1})
+    switch = "remote.log.storage.system.enable"
+    assert controller_entries(tiered, 1000, "/logs")[switch] == "true"
+    broker = broker_entries(tiered, 1, "/logs", PORTS)
+    assert (broker[switch], broker["rsm.config.dir"]) == ("true", "/tier")
+    assert switch not in broker_entries(plan(), 1, "/logs", PORTS)
+
+
+def test_what_is_asked_for_goes_before_what_is_usual() -> None:
+    entries = broker_entries(plan(entries={"log.dirs": "/mine"}), 1, "/logs", PORTS)
+    assert entries["log.dirs"] == "/mine"
+
+
+def test_clients_are_told_another_address_where_that_is_asked_for() -> None:
+    ports = BrokerPorts(clients=1, replication=2, advertised="localhost:19092", rack="a")
+    entries = broker_entries(plan(), 1, "/logs", ports)
+    assert entries["advertised.listeners"] == (
+        "CLIENTS://localhost:19092,REPLICATION://127.0.0.1:2"
+    )
+    assert client_address(entries) == (1, True)
+    assert entries["broker.rack"] == "a"
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_a_listener_that_wants_a_proof_is_known(protocol: str) -> None:
+    secured = plan(entries={"listener.security.protocol.map": protocol_map(clients=protocol)})
+    assert client_address(broker_entries(secured, 1, "/logs", PORTS)) == (9092, False)
+
+
+def test_java_reads_a_path_as_it_is() -> None:
+    text = properties_text({"log.dirs": "C:\\é\U0001f600", "a": "b=c"})
+    assert text == "log.dirs=C:\\\\\\u00e9\\ud83d\\ude00\na=b=c\n"
+
+
+def test_a_copy_of_a_log_directory_has_ids_of_its_own() -> None:
+    meta = "#Wed Nov 25\ncluster.id=c\ndirectory.id=one\nnode.id=1\nversion=1\n"
+    first, second = own_meta(meta, 7), own_meta(meta, 8)
+    assert "node.id=7\n" in first
+    assert "cluster.id=c\n" in first
+    (ours,) = re.findall("directory.id=(.+)", first)
+    (others,) = re.findall("directory.id=(.+)", second)
+    assert len({ours, others, "one"}) == 3
+
+
+def test_ports_stay_with_the_folder(tmp_path: Path) -> None:
+    made = nodes(tmp_path)
+    made.declare_broker(1)
+    made.declare_broker(2)
+    before = made.bootstrap
+    made.declare_broker(1)
+    assert KafkaNodes(made.layout).bootstrap == before
+    assert made.broker_ids() == [1, 2]
+
+
+def test_controllers_are_no_brokers(tmp_path: Path) -> None:
+    made = nodes(tmp_path, controllers=3)
+    made.declare_broker(1)
+    assert made.broker_ids() == [1]
+    assert made.controller_ids() == [FIRST_CONTROLLER + number for number in range(3)]
+    assert name_of(made.controller_ids()[0]) == f"controller-{FIRST_CONTROLLER}"
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", '{"voters": {"a": 1}}', '{"voters": {}, "cluster_id": 1, "more": 2}']
+)
+def test_a_file_that_is_none_of_its_own_is_named(tmp_path: Path, text: str) -> None:
+    made = nodes(tmp_path)
+    (tmp_path / "kafka" / "cluster.json").write_text(text, encoding="utf-8")
+    with pytest.raises(LayoutError, match=r"cluster\.json .*remove"):
+        made.plan()

@@ -1,0 +1,150 @@
+"""The job of an Export, but for Spark: how an end is judged and told, and what its page shows."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from tidemark.export_job import ORDER_VARIABLE, Hidden, Order, Phase, Place, Report
+from tidemark.http_page import HttpPage
+from tidemark_pipeline.errors import DataLoss, own_words
+from tidemark_pipeline.export.exported import Exported, ExportError, Superseded
+from tidemark_pipeline.export.freshness import Freshness
+from tidemark_pipeline.export.table import Counts, Written
+from tidemark_pipeline.export.wanted import Wanted
+from tidemark_pipeline.jobs import export_job
+from tidemark_pipeline.jobs.export import Progress
+from tidemark_pipeline.jobs.told import Told
+
+TRACE = "[STREAM_FAILED] Query terminated\nTraceback:\n  File x\ntidemark_pipeline.{}: gone\n\tat y"
+
+
+def test_an_error_of_sparks_is_told_in_a_line() -> None:
+    assert own_words(TRACE.format("remote.DataLoss")) == ("DataLoss", "gone")
+    assert own_words("[STREAM_FAILED] terminated\n\tat y") == ("", "[STREAM_FAILED] terminated")
+
+
+@pytest.mark.parametrize(
+    ("error", "phase"),
+    [
+        (Superseded("taken"), Phase.SUPERSEDED),
+        (ExportError("another topic's"), Phase.REFUSED),
+        (DataLoss("expired"), Phase.REFUSED),
+        (RuntimeError(TRACE.format("errors.DataLoss")), Phase.REFUSED),
+        (RuntimeError(TRACE.format("remote.CorruptData")), Phase.FAILED),
+        (ConnectionError(), Phase.FAILED),
+    ],
+    ids=["superseded", "refused", "lost", "lost, by Spark", "corrupt", "without a text"],
+)
+def test_an_end_is_judged_by_whether_trying_again_helps(error: Exception, phase: Phase) -> None:
+    found, message = export_job.judged(error)
+    assert found is phase
+    assert message
+
+
+def test_what_is_secret_is_told_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("cannot connect to jdbc:x://host?password=secret-word")
+
+    monkeypatch.setattr(export_job, "_export", fail)
+    order = Order(
+        source={"topic": "t"},
+        table={"table": "db.t"},
+        hidden=(Hidden(place=Place.CATALOG, name="jdbc.password", variable="P"),),
+    )
+    environment = {ORDER_VARIABLE: order.to_json(), "P": "secret-word"}
+    ended = export_job.run(environment, Told(), threading.Event())
+    assert ended == (Phase.FAILED, "cannot connect to jdbc:x://host?password=***")
+
+
+def test_a_job_that_is_stopped_in_the_middle_has_not_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stop = threading.Event()
+
+    def stopped(*_: object) -> None:
+        stop.set()
+        raise RuntimeError("query was stopped")
+
+    monkeypatch.setattr(export_job, "_export", stopped)
+    order = Order(source={"topic": "t"}, table={"table": "db.t"})
+    ended = export_job.run({ORDER_VARIABLE: order.to_json()}, Told(), stop)
+    assert ended == (Phase.STOPPED, "")
+
+
+def test_an_order_that_cannot_be_read_is_said() -> None:
+    phase, message = export_job.run({}, Told(), threading.Event())
+    assert phase is Phase.REFUSED
+    assert "TIDEMARK_EXPORT" in message
+
+
+def test_what_a_table_is_to_be_comes_from_json() -> None:
+    found = Wanted.of({"table": "db.t", "warehouse": "/lake", "schema": "id BIGINT"})
+    assert found.catalog == {"type": "hadoop", "warehouse": "/lake"}
+    assert (found.schema, found.letters) == ("id BIGINT", "db.t_dead_letters")
+    with pytest.raises(ExportError, match="does not know colour"):
+        Wanted.of({"table": "db.t", "warehouse": "/lake", "colour": "blue"})
+    with pytest.raises(ExportError, match="name the table"):
+        Wanted.of({"warehouse": "/lake"})
+
+
+# ---------------------------------------------------------------- what is told
+
+
+def progress(commits: int, lag: int, current_ms: int | None = None) -> Progress:
+    written = Written(rows=10 * commits, bytes=100 * commits, letters=1)
+    return Progress(commits, written, Exported("t"), lag, Counts(30, 4), current_ms)
+
+
+def shown(page: HttpPage, path: str) -> str:
+    return page.answer(path)[1].decode()
+
+
+def test_the_page_tells_how_far_the_job_is(tmp_path: Path) -> None:
+    told = Told()
+    page = told.page()
+    assert Report.of_json(shown(page, "/report")) == Report(phase=Phase.STARTING)
+    assert "tidemark_export_lag_offsets 5" not in shown(page, "/metrics")
+    told.take(progress(0, 5))
+    assert told.report.committed_ms is None
+    told.take(progress(2, 1, 1_700_000_000_000))
+    assert told.report.committed_ms is not None
+    assert (told.report.lag, told.report.rows, told.report.letters) == (1, 30, 4)
+    metrics = shown(page, "/metrics")
+    assert "tidemark_export_lag_offsets 1.0" in metrics
+    assert "tidemark_export_written_rows_total 20.0" in metrics
+    assert "tidemark_export_current_timestamp_seconds 1.7e+09" in metrics
+    committed_ms = told.report.committed_ms
+    told.take(progress(2, 9))  # a look: nothing was committed
+    assert told.report.committed_ms == committed_ms
+    told.end(Phase.FAILED, "why")
+    told.leave(tmp_path / "report")
+    assert Report.of_json((tmp_path / "report").read_bytes()) == told.report
+    assert (told.report.phase, told.report.message, told.report.lag) == (Phase.FAILED, "why", 9)
+
+
+# ---------------------------------------------------------------- freshness
+
+
+def test_a_table_is_as_of_the_moment_whose_end_it_has_reached() -> None:
+    fresh = Freshness()
+    fresh.look(100, {0: 10, 1: 5}, {0: 3, 1: 5})
+    assert fresh.current_ms is None
+    fresh.look(200, {0: 20, 1: 5}, {0: 9, 1: 5})
+    assert fresh.current_ms is None
+    # It is behind the end as ever, and has all that there was at 100.
+    fresh.look(300, {0: 30, 1: 5}, {0: 20, 1: 5})
+    assert fresh.current_ms == 100
+    fresh.look(400, {0: 30, 1: 5}, {0: 29, 1: 5})
+    assert fresh.current_ms == 100
+    fresh.look(500, {0: 31, 1: 5}, {0: 30, 1: 5})
+    assert fresh.current_ms == 300
+
+
+def test_a_topic_that_nobody_writes_to_is_current_at_each_look() -> None:
+    fresh = Freshness()
+    for now_ms in (100, 200):
+        fresh.look(now_ms, {0: 10}, {0: 10})
+        assert fresh.current_ms == now_ms
+    fresh.look(300, {0: 10, 1: 1}, {0: 10})  # a partition more
+    assert fresh.current_ms == 200

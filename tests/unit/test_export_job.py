@@ -1,0 +1,103 @@
+"""What the operator and the job of an Export say to each other, and what is not believed."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.export_job import (
+    MESSAGE_CHARS_MAX,
+    REPORT_BYTES_MAX,
+    Hidden,
+    Order,
+    OrderError,
+    Phase,
+    Place,
+    Report,
+)
+
+ORDER = Order(
+    source={"topic": "orders", "path": "/tier"},
+    table={"table": "db.orders", "catalog": {"type": "rest"}},
+    hidden=(
+        Hidden(place=Place.SOURCE, name="kafka.sasl.password", variable="A"),
+        Hidden(place=Place.CATALOG, name="token", variable="B"),
+    ),
+    jars=("/a.jar",),
+    every_s=60,
+)
+
+
+def test_an_order_is_read_back() -> None:
+    assert Order.of_json(ORDER.to_json()) == ORDER
+
+
+def test_what_is_hidden_stands_in_the_environment_alone() -> None:
+    revealed = ORDER.revealed({"A": "word", "B": "key"})
+    assert revealed.source["kafka.sasl.password"] == "word"
+    assert revealed.table["catalog"] == {"type": "rest", "token": "key"}
+    with pytest.raises(OrderError, match="token is to stand in B"):
+        ORDER.revealed({"A": "word"})
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"source": {}, "table": {}, "new": 1}', '{"hidden": [{}]}']
+)
+def test_what_is_no_order_is_said_to_be_none(text: str) -> None:
+    with pytest.raises(OrderError, match="no order"):
+        Order.of_json(text)
+
+
+@given(
+    st.builds(
+        Report,
+        phase=st.sampled_from(Phase),
+        message=st.text(max_size=3000),
+        lag=st.none() | st.integers(0, 2**63 - 1),
+        commits=st.integers(0, 2**63 - 1),
+        current_ms=st.none() | st.integers(0, 253_402_300_799_999),
+    )
+)
+def test_a_report_fits_into_a_termination_message_and_is_read_back(report: Report) -> None:
+    data = report.to_json()
+    assert len(data) <= REPORT_BYTES_MAX
+    found = Report.of_json(data)
+    assert found is not None
+    assert (found.phase, found.lag, found.current_ms) == (
+        report.phase,
+        report.lag,
+        report.current_ms,
+    )
+    assert len(found.message) <= MESSAGE_CHARS_MAX
+    if report.message.isascii() and report.message.isprintable() and len(report.message) < 1000:
+        assert found.message == report.message
+
+
+GOOD = json.loads(Report(phase=Phase.RUNNING, lag=3).to_json())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"phase": "Other"},
+        {"message": 7},
+        {"lag": -1},
+        {"lag": 2**63},
+        {"lag": "3"},
+        {"rows": True},
+        {"committed_ms": 253_402_300_800_000},
+        {"message": "x" * REPORT_BYTES_MAX},
+    ],
+    ids=str,
+)
+def test_what_is_no_report_is_passed_over(change: dict[str, object]) -> None:
+    assert Report.of_json(json.dumps(GOOD)) is not None
+    assert Report.of_json(json.dumps(GOOD | change)) is None
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"\xff", b"[" * 4000, b"null", b"[]"], ids=lambda text: str(text[:6])
+)
+def test_nor_is_what_is_no_object(text: bytes) -> None:
+    assert Report.of_json(text) is None

@@ -1,0 +1,92 @@
+"""Published jars: what Maven says is counted, what is missing is named, and a set is there whole or
+not at all."""
+
+from pathlib import Path
+
+import pytest
+
+from tidemark_cli.toolchain import maven
+from tidemark_cli.toolchain.errors import ToolchainError
+from tidemark_cli.toolchain.progress import PlainProgress
+
+WANTED = maven.JarSet(
+    name="apache-kafka", version="1.2.3", version_property="kafka.version", jars=2
+)
+JAVA = "#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\n"
+FETCHES = """#!/bin/sh
+for each; do case "$each" in -DoutputDirectory=*) folder="${each#-DoutputDirectory=}";; esac; done
+mkdir -p "$folder"; echo "$@" > "$folder/arguments"
+"""
+FAILS = "#!/bin/sh\necho '[ERROR] no route to host'; echo '[INFO] hint'; exit 1\n"
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder that programs are looked for in."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    for tool in ("mkdir", "sh"):
+        (folder / tool).symlink_to(f"/bin/{tool}")
+    return folder
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text, encoding="utf-8")
+    (folder / name).chmod(0o755)
+
+
+def ensure(tmp_path: Path) -> Path:
+    with (tmp_path / "said").open("w", encoding="utf-8") as said:
+        return maven.ensure_jars(WANTED, progress=PlainProgress(said), cache=tmp_path / "cache")
+
+
+def test_jars_are_counted_and_errors_kept() -> None:
+    told: list[tuple[str, float]] = []
+    lines = [
+        "[INFO] Downloading from central: https://repo.example/a.jar\n",
+        "[INFO] Downloaded from central: https://repo.example/a.jar (1 MB at 2 MB/s)\n",
+        "[INFO] Downloaded from central: https://repo.example/a.pom (1 kB at 2 kB/s)\n",
+        "[INFO] Downloaded from central: https://repo.example/b.jar (1 MB at 2 MB/s)\n",
+        "[ERROR] c.jar: not found\n",
+    ]
+    last = maven.follow(lines, 4, lambda detail, fraction: told.append((detail, fraction)))
+    assert told == [("1 jars", 0.25), ("2 jars", 0.5)]
+    assert list(last) == ["[ERROR] c.jar: not found"]
+
+
+def test_without_java_it_is_said_how_to_get_it(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(maven.MavenMissing, match="no java on the PATH; install Java 17"):
+        ensure(tmp_path)
+
+
+def test_without_maven_it_is_said_how_to_get_it(path: Path, tmp_path: Path) -> None:
+    program(path, "java", JAVA)
+    with pytest.raises(maven.MavenMissing, match=r"no Maven .*apt install maven"):
+        ensure(tmp_path)
+
+
+def test_what_was_fetched_is_found_again_without_maven(path: Path, tmp_path: Path) -> None:
+    program(path, "java", JAVA)
+    program(path, "mvn", FETCHES)
+    folder = ensure(tmp_path)
+    assert "-Dkafka.version=1.2.3" in (folder / "arguments").read_text(encoding="utf-8")
+    (path / "mvn").unlink()
+    assert ensure(tmp_path) == folder
+
+
+def test_what_maven_says_is_told_where_it_fails(path: Path, tmp_path: Path) -> None:
+    program(path, "java", JAVA)
+    program(path, "mvn", FAILS)
+    with pytest.raises(ToolchainError, match="no route to host") as told:
+        ensure(tmp_path)
+    assert not isinstance(told.value, maven.MavenMissing)
+    assert not [each for each in (tmp_path / "cache" / "jars").rglob("*") if each.is_file()]
+
+
+@pytest.mark.parametrize("wanted", [maven.KAFKA, maven.spark_kafka("4.1.3")])
+def test_each_pom_takes_the_version_that_it_is_given(wanted: maven.JarSet) -> None:
+    text = wanted.pom.read_text(encoding="utf-8")
+    assert f"${{{wanted.version_property}}}" in text
+    assert f">{wanted.version}<" not in text

@@ -1,0 +1,174 @@
+"""What the operator and the job of an ``Export`` say to each other: an order, and reports.
+
+The order is JSON in the job's environment; what is secret stands beside it, each in a variable of
+its own that the order names. The job serves its report on :data:`REPORT_PATH` while it runs and
+writes the last one to a file, which in a pod is its termination message: it needs no right on the
+API server, and whoever made it asks. A report is what a stranger's process may have written, so it
+is read with bounds.
+"""
+
+import dataclasses
+import enum
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tidemark.configuration.values import INT64_MAX
+
+#: The variable with the order.
+ORDER_VARIABLE = "TIDEMARK_EXPORT"
+REPORT_PATH = "/report"
+#: Kubernetes' limit of a termination message.
+REPORT_BYTES_MAX = 4096
+MESSAGE_CHARS_MAX = 1024
+
+
+class Place(enum.StrEnum):
+    """Where a secret value of an order belongs: an option of the source, a property of the catalog,
+    a field of the table, a key of Spark's configuration."""
+
+    SOURCE = "source"
+    CATALOG = "catalog"
+    TABLE = "table"
+    CONF = "conf"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Hidden:
+    """A value that stands in an environment variable."""
+
+    place: Place
+    name: str
+    variable: str
+
+
+class OrderError(ValueError):
+    """An order that cannot be read; the message says what is wrong with it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a job is to do. ``source``: options of the ``tidemark`` source, ``topic`` among them;
+    ``table``: the fields of ``tidemark_pipeline.export.wanted.Wanted``; ``conf``: Spark's
+    configuration; ``jars``: beside or instead of what the image has; ``every_s``: a commit every so
+    many seconds until it is stopped, None: all that there is, once."""
+
+    source: Mapping[str, str]
+    table: Mapping[str, Any]
+    hidden: tuple[Hidden, ...] = ()
+    conf: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    jars: tuple[str, ...] = ()
+    every_s: float | None = None
+    cores: int = 2
+
+    def to_json(self) -> str:
+        """One line, the same for the same order."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def of_json(cls, text: str) -> "Order":
+        """And back. Raises :class:`OrderError`."""
+        try:
+            fields: dict[str, Any] = json.loads(text)
+            hidden = tuple(
+                Hidden(place=Place(each["place"]), name=each["name"], variable=each["variable"])
+                for each in fields.pop("hidden", ())
+            )
+            return cls(**{**fields, "hidden": hidden, "jars": tuple(fields.get("jars", ()))})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise OrderError(f"{ORDER_VARIABLE} is no order of an export: {error!r}") from error
+
+    def revealed(self, environment: Mapping[str, str]) -> "Order":
+        """With its secret values. Raises :class:`OrderError` where one is not there."""
+        parts: dict[Place, dict[str, Any]] = {
+            Place.SOURCE: dict(self.source),
+            Place.TABLE: dict(self.table),
+            Place.CATALOG: dict(self.table.get("catalog", {})),
+            Place.CONF: dict(self.conf),
+        }
+        for each in self.hidden:
+            if each.variable not in environment:
+                raise OrderError(f"{each.name} is to stand in {each.variable}, which is not set")
+            parts[each.place][each.name] = environment[each.variable]
+        table = {**parts[Place.TABLE], "catalog": parts[Place.CATALOG]}
+        return dataclasses.replace(
+            self, source=parts[Place.SOURCE], table=table, conf=parts[Place.CONF], hidden=()
+        )
+
+
+class Phase(enum.StrEnum):
+    """How far a job is. REFUSED: trying again mends nothing, the message says what does.
+    SUPERSEDED: another job has taken the table over."""
+
+    STARTING = "Starting"
+    RUNNING = "Running"
+    DONE = "Done"
+    STOPPED = "Stopped"
+    FAILED = "Failed"
+    REFUSED = "Refused"
+    SUPERSEDED = "Superseded"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """None: not known. ``lag``: offsets of the topic that the table has not; ``rows``, ``letters``:
+    that the table, and that of dead letters, have; ``commits``: of this job; ``committed_ms``: when
+    the last of them was; ``current_ms``: all that the topic had then is in the table (Unix time in
+    milliseconds)."""
+
+    phase: Phase
+    message: str = ""
+    lag: int | None = None
+    rows: int | None = None
+    letters: int | None = None
+    commits: int = 0
+    committed_ms: int | None = None
+    current_ms: int | None = None
+
+    def to_json(self) -> bytes:
+        """At most :data:`REPORT_BYTES_MAX` bytes."""
+        fields, most = dataclasses.asdict(self), MESSAGE_CHARS_MAX
+        while True:
+            text = json.dumps(fields | {"message": shortened(_printable(self.message), most)})
+            if len(text) <= REPORT_BYTES_MAX:
+                return text.encode()
+            most //= 2  # escapes take up to twelve bytes a character
+
+    @classmethod
+    def of_json(cls, data: bytes | str) -> "Report | None":
+        """And back; None for what is no report."""
+        if len(data) > REPORT_BYTES_MAX:
+            return None
+        try:
+            fields: Any = json.loads(data)
+            phase, message = Phase(fields["phase"]), fields["message"]
+            figures = {name: fields.get(name) for name in _FIGURES}
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return None
+        if not isinstance(message, str):
+            return None
+        if not all(_is_figure(name, value) for name, value in figures.items()):
+            return None
+        figures["commits"] = figures["commits"] or 0
+        return cls(phase=phase, message=shortened(_printable(message)), **figures)
+
+
+_FIGURES = ("lag", "rows", "letters", "commits", "committed_ms", "current_ms")
+
+
+#: The end of the year 9999, which no date goes beyond.
+_TIME_MS_MAX = 253_402_300_799_999
+
+
+def _is_figure(name: str, value: object) -> bool:
+    most = _TIME_MS_MAX if name.endswith("_ms") else INT64_MAX
+    return value is None or (type(value) is int and 0 <= value <= most)
+
+
+def _printable(text: str) -> str:
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
+def shortened(text: str, most: int = MESSAGE_CHARS_MAX) -> str:
+    """At most so many characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -1,0 +1,255 @@
+"""Administration of a Kafka cluster over its protocol: topics, partitions, placement, the cluster.
+
+A request is about many things, and its answer tells of each by itself: results are by name, a
+:class:`Failure` where that one could not be. Whole requests that failed raise
+:class:`~tidemark.kafka_client.client.KafkaError`. Versions are those that Apache Kafka serves from
+4.0 on.
+"""
+
+import datetime
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+
+from kio.schema.alter_partition_reassignments.v0 import request as reassign_request
+from kio.schema.alter_partition_reassignments.v0.response import (
+    AlterPartitionReassignmentsResponse,
+)
+from kio.schema.create_partitions.v3 import request as grow_request
+from kio.schema.create_partitions.v3.response import CreatePartitionsResponse
+from kio.schema.create_topics.v7 import request as create_request
+from kio.schema.create_topics.v7.response import CreateTopicsResponse
+from kio.schema.delete_topics.v6 import request as delete_request
+from kio.schema.delete_topics.v6.response import DeleteTopicsResponse
+from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
+from kio.schema.describe_cluster.v2.response import DescribeClusterResponse
+from kio.schema.errors import ErrorCode
+from kio.schema.list_partition_reassignments.v0.request import ListPartitionReassignmentsRequest
+from kio.schema.list_partition_reassignments.v0.response import ListPartitionReassignmentsResponse
+from kio.schema.metadata.v12 import request as metadata_request
+from kio.schema.metadata.v12.response import MetadataResponse, MetadataResponseTopic
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i16, i32, i32Timedelta
+
+from tidemark.kafka_client.access import Address
+from tidemark.kafka_client.client import KafkaClient, Unreachable
+from tidemark.kafka_client.values import (
+    ClusterView,
+    Failure,
+    NewTopic,
+    Node,
+    PartitionView,
+    Reassignment,
+    TopicPartition,
+    TopicView,
+)
+
+#: The cluster gives up on what takes longer; what it has begun goes on.
+TIMEOUT_S = 30
+_TIMEOUT = i32Timedelta.parse(datetime.timedelta(seconds=TIMEOUT_S))
+_ANSWER_S = TIMEOUT_S + 5.0
+
+
+class Admin:
+    """Asks through a client; keeps nothing but where the brokers are."""
+
+    def __init__(self, client: KafkaClient) -> None:
+        self.client = client
+
+    async def describe_cluster(self) -> ClusterView:
+        """All registered brokers, also fenced ones (KIP-1073)."""
+        request = DescribeClusterRequest(
+            include_cluster_authorized_operations=False, include_fenced_brokers=True
+        )
+        answer = await self.client.any(request, DescribeClusterResponse)
+        if answer.error_code:
+            raise Unreachable(f"DescribeCluster: {_failure(answer.error_code)}")
+        nodes = tuple(
+            Node(int(each.broker_id), each.host, int(each.port), each.rack, each.is_fenced)
+            for each in answer.brokers
+        )
+        self.client.know({each.node_id: Address(each.host, each.port) for each in nodes})
+        return ClusterView(answer.cluster_id, int(answer.controller_id), nodes)
+
+    # ------------------------------------------------------------ topics
+
+    async def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicView]:
+        """Those of the topics that there are; all where none is named."""
+        named = None if names is None else [*dict.fromkeys(names)]
+        if named == []:
+            return {}
+        request = metadata_request.MetadataRequest(
+            topics=None
+            if named is None
+            else tuple(
+                metadata_request.MetadataRequestTopic(topic_id=None, name=TopicName(name))
+                for name in named
+            ),
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=False,
+        )
+        answer = await self.client.any(request, MetadataResponse)
+        found: dict[str, TopicView] = {}
+        for topic in answer.topics:
+            if topic.error_code in {ErrorCode.unknown_topic_or_partition}:
+                continue
+            if topic.error_code or topic.name is None or topic.topic_id is None:
+                raise Unreachable(f"topic {topic.name}: {_failure(topic.error_code)}")
+            found[str(topic.name)] = _view(topic)
+        return found
+
+    async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, uuid.UUID | Failure]:
+        """Their ids, by name."""
+        request = create_request.CreateTopicsRequest(
+            topics=tuple(_creatable(topic) for topic in topics),
+            timeout=_TIMEOUT,
+            validate_only=False,
+        )
+        answer = await self.client.any(request, CreateTopicsResponse, _ANSWER_S)
+        return {
+            str(each.name): _failure(each.error_code, each.error_message)
+            if each.error_code or each.topic_id is None
+            else each.topic_id
+            for each in answer.topics
+        }
+
+    async def add_partitions(
+        self, added: Mapping[str, tuple[int, Sequence[Sequence[int]]]]
+    ) -> dict[str, Failure | None]:
+        """By topic: how many it is to have, and the brokers of each new partition."""
+        request = grow_request.CreatePartitionsRequest(
+            topics=tuple(
+                grow_request.CreatePartitionsTopic(
+                    name=TopicName(name),
+                    count=i32(count),
+                    assignments=tuple(
+                        grow_request.CreatePartitionsAssignment(broker_ids=_ids(brokers))
+                        for brokers in assignment
+                    ),
+                )
+                for name, (count, assignment) in added.items()
+            ),
+            timeout=_TIMEOUT,
+            validate_only=False,
+        )
+        answer = await self.client.any(request, CreatePartitionsResponse, _ANSWER_S)
+        return {
+            str(each.name): outcome(each.error_code, each.error_message) for each in answer.results
+        }
+
+    async def delete_topics(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Failure | None]:
+        """By id, so that one which was made anew under the name is not meant (KIP-516)."""
+        request = delete_request.DeleteTopicsRequest(
+            topics=tuple(delete_request.DeleteTopicState(name=None, topic_id=id_) for id_ in ids),
+            timeout=_TIMEOUT,
+        )
+        answer = await self.client.any(request, DeleteTopicsResponse, _ANSWER_S)
+        return {
+            each.topic_id: outcome(each.error_code, each.error_message)
+            for each in answer.responses
+            if each.topic_id is not None
+        }
+
+    # ------------------------------------------------------------ placement
+
+    async def reassign(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> dict[TopicPartition, Failure | None]:
+        """Give partitions these replicas; None ends a reassignment that is under way."""
+        by_topic: dict[str, list[reassign_request.ReassignablePartition]] = {}
+        for (topic, partition), replicas in targets.items():
+            by_topic.setdefault(topic, []).append(
+                reassign_request.ReassignablePartition(
+                    partition_index=i32(partition),
+                    replicas=None if replicas is None else _ids(replicas),
+                )
+            )
+        request = reassign_request.AlterPartitionReassignmentsRequest(
+            timeout=_TIMEOUT,
+            topics=tuple(
+                reassign_request.ReassignableTopic(name=TopicName(name), partitions=tuple(parts))
+                for name, parts in by_topic.items()
+            ),
+        )
+        answer = await self.client.any(request, AlterPartitionReassignmentsResponse, _ANSWER_S)
+        if answer.error_code:
+            whole = _failure(answer.error_code, answer.error_message)
+            return dict.fromkeys(targets, whole)
+        return {
+            (str(topic.name), int(each.partition_index)): outcome(
+                each.error_code, each.error_message
+            )
+            for topic in answer.responses
+            for each in topic.partitions
+        }
+
+    async def reassignments(self) -> dict[TopicPartition, Reassignment]:
+        """All that are under way, whoever began them."""
+        request = ListPartitionReassignmentsRequest(timeout=_TIMEOUT, topics=None)
+        answer = await self.client.any(request, ListPartitionReassignmentsResponse, _ANSWER_S)
+        if answer.error_code:
+            failed = _failure(answer.error_code, answer.error_message)
+            raise Unreachable(f"ListPartitionReassignments: {failed}")
+        return {
+            (str(topic.name), int(each.partition_index)): Reassignment(
+                _numbers(each.replicas),
+                _numbers(each.adding_replicas),
+                _numbers(each.removing_replicas),
+            )
+            for topic in answer.topics
+            for each in topic.partitions
+        }
+
+
+def outcome(code: ErrorCode, message: str | None) -> Failure | None:
+    """None: it was done."""
+    return _failure(code, message) if code else None
+
+
+def _failure(code: ErrorCode, message: str | None = None) -> Failure:
+    return Failure(code, message or "")
+
+
+def _ids(brokers: Iterable[int]) -> tuple[BrokerId, ...]:
+    return tuple(BrokerId(each) for each in brokers)
+
+
+def _numbers(brokers: Iterable[BrokerId]) -> tuple[int, ...]:
+    return tuple(int(each) for each in brokers)
+
+
+def _creatable(topic: NewTopic) -> create_request.CreatableTopic:
+    return create_request.CreatableTopic(
+        name=TopicName(topic.name),
+        num_partitions=i32(-1),
+        replication_factor=i16(-1),
+        assignments=tuple(
+            create_request.CreatableReplicaAssignment(
+                partition_index=i32(partition), broker_ids=_ids(brokers)
+            )
+            for partition, brokers in enumerate(topic.assignment)
+        ),
+        configs=tuple(
+            create_request.CreatableTopicConfig(name=key, value=value)
+            for key, value in sorted(topic.config.items())
+        ),
+    )
+
+
+def _view(topic: MetadataResponseTopic) -> TopicView:
+    assert topic.topic_id is not None
+    partitions = (
+        PartitionView(
+            partition=int(each.partition_index),
+            leader=int(each.leader_id),
+            leader_epoch=int(each.leader_epoch),
+            replicas=_numbers(each.replica_nodes),
+            isr=_numbers(each.isr_nodes),
+        )
+        for each in topic.partitions
+    )
+    return TopicView(
+        name=str(topic.name),
+        topic_id=topic.topic_id,
+        internal=topic.is_internal,
+        partitions=tuple(sorted(partitions, key=lambda each: each.partition)),
+    )

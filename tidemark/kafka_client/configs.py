@@ -1,0 +1,114 @@
+"""Configurations of topics and brokers over Kafka's protocol: read, of whichever broker or of one
+that is named, and altered key by key (KIP-339)."""
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from kio.schema.describe_configs.v4 import request as describe_request
+from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
+from kio.schema.incremental_alter_configs.v1 import request as alter_request
+from kio.schema.incremental_alter_configs.v1.response import IncrementalAlterConfigsResponse
+from kio.static.primitive import i8
+
+from tidemark.kafka_client.admin import outcome
+from tidemark.kafka_client.client import KafkaClient, Unreachable
+from tidemark.kafka_client.values import (
+    BROKER,
+    DYNAMIC_BROKER,
+    DYNAMIC_TOPIC,
+    TOPIC,
+    ConfigChange,
+    ConfigEntry,
+    Failure,
+)
+
+#: By key.
+Configuration: TypeAlias = dict[str, ConfigEntry]
+_SET, _DELETE = i8(0), i8(1)
+_OWN = {TOPIC: DYNAMIC_TOPIC, BROKER: DYNAMIC_BROKER}
+
+
+async def topic_configs(
+    client: KafkaClient,
+    names: Iterable[str],
+    *,
+    keys: Sequence[str] | None = None,
+    node_id: int | None = None,
+) -> dict[str, Configuration | Failure]:
+    """By topic. ``node_id``: as that broker has it in force by now; the cluster's changes reach
+    each in its own time. ``keys``: of these only. Raises ``KafkaError``."""
+    resources = [(TOPIC, name) for name in names]
+    found = await _describe(client, resources, keys, node_id) if resources else {}
+    return {name: configuration for (_, name), configuration in found.items()}
+
+
+async def broker_config(client: KafkaClient, node_id: int, keys: Sequence[str]) -> Configuration:
+    """A broker's own, its file's included. Raises ``KafkaError``."""
+    found = await _describe(client, [(BROKER, str(node_id))], keys, node_id)
+    answer = found.get((BROKER, str(node_id)))
+    if answer is None or isinstance(answer, Failure):
+        raise Unreachable(f"the configuration of broker {node_id}: {answer or 'not answered'}")
+    return answer
+
+
+async def _describe(
+    client: KafkaClient,
+    resources: Sequence[tuple[int, str]],
+    keys: Sequence[str] | None,
+    node_id: int | None,
+) -> dict[tuple[int, str], Configuration | Failure]:
+    request = describe_request.DescribeConfigsRequest(
+        resources=tuple(
+            describe_request.DescribeConfigsResource(
+                resource_type=i8(kind),
+                resource_name=name,
+                configuration_keys=None if keys is None else tuple(keys),
+            )
+            for kind, name in resources
+        ),
+    )
+    if node_id is None:
+        answer = await client.any(request, DescribeConfigsResponse)
+    else:
+        answer = await client.node(node_id, request, DescribeConfigsResponse)
+    return {
+        (int(each.resource_type), each.resource_name): outcome(each.error_code, each.error_message)
+        or {
+            entry.name: ConfigEntry(
+                entry.value, int(entry.config_source) == _OWN[int(each.resource_type)]
+            )
+            for entry in each.configs
+        }
+        for each in answer.results
+    }
+
+
+async def alter_configs(
+    client: KafkaClient, changes: Sequence[ConfigChange]
+) -> dict[tuple[int, str], Failure | None]:
+    """By kind and name. Raises ``KafkaError``."""
+    if not changes:
+        return {}
+    request = alter_request.IncrementalAlterConfigsRequest(
+        resources=tuple(_alterable(change) for change in changes), validate_only=False
+    )
+    answer = await client.any(request, IncrementalAlterConfigsResponse)
+    return {
+        (int(each.resource_type), each.resource_name): outcome(each.error_code, each.error_message)
+        for each in answer.responses
+    }
+
+
+def _alterable(change: ConfigChange) -> alter_request.AlterConfigsResource:
+    entries = [
+        *((key, _SET, value) for key, value in sorted(change.set.items())),
+        *((key, _DELETE, None) for key in sorted(change.unset)),
+    ]
+    return alter_request.AlterConfigsResource(
+        resource_type=i8(change.kind),
+        resource_name=change.name,
+        configs=tuple(
+            alter_request.AlterableConfig(name=key, config_operation=operation, value=value)
+            for key, operation, value in entries
+        ),
+    )

@@ -1,0 +1,77 @@
+"""Offsets over Kafka's protocol, asked of a partition's leader: where a log begins and ends in each
+tier (ListOffsets), and from where on it is to begin (DeleteRecords, KIP-107)."""
+
+import datetime
+from collections.abc import Mapping
+
+from kio.schema.delete_records.v2 import request as delete_request
+from kio.schema.delete_records.v2.response import DeleteRecordsResponse
+from kio.schema.list_offsets.v9 import request as offsets_request
+from kio.schema.list_offsets.v9.response import ListOffsetsResponse
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i32, i32Timedelta, i64
+
+from tidemark.kafka_client.admin import outcome
+from tidemark.kafka_client.client import KafkaClient
+from tidemark.kafka_client.values import Failure, Offset, TopicPartition
+
+_UNCOMMITTED = i8(0)
+
+
+async def list_offsets(
+    client: KafkaClient, node_id: int, timestamps: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, Offset | Failure]:
+    """For a time (ms), or one of the special ones of :mod:`values`; LATEST is the high watermark.
+    Of one broker, which has to lead them. Raises ``KafkaError``."""
+    by_topic: dict[str, list[offsets_request.ListOffsetsPartition]] = {}
+    for (topic, partition), timestamp in timestamps.items():
+        by_topic.setdefault(topic, []).append(
+            offsets_request.ListOffsetsPartition(
+                partition_index=i32(partition), timestamp=i64(timestamp)
+            )
+        )
+    request = offsets_request.ListOffsetsRequest(
+        replica_id=BrokerId(-1),
+        isolation_level=_UNCOMMITTED,
+        topics=tuple(
+            offsets_request.ListOffsetsTopic(name=TopicName(name), partitions=tuple(parts))
+            for name, parts in by_topic.items()
+        ),
+    )
+    answer = await client.node(node_id, request, ListOffsetsResponse)
+    return {
+        (str(topic.name), int(each.partition_index)): outcome(each.error_code, None)
+        or Offset(int(each.offset), int(each.timestamp), int(each.leader_epoch))
+        for topic in answer.topics
+        for each in topic.partitions
+    }
+
+
+async def delete_records(
+    client: KafkaClient, node_id: int, offsets: Mapping[TopicPartition, int], timeout_ms: int
+) -> dict[TopicPartition, tuple[int, Failure | None]]:
+    """The low watermark of each, -1 where it is not known, and what is wrong. Waits so long for
+    followers. Raises ``KafkaError``."""
+    by_topic: dict[str, list[delete_request.DeleteRecordsPartition]] = {}
+    for (topic, partition), offset in offsets.items():
+        by_topic.setdefault(topic, []).append(
+            delete_request.DeleteRecordsPartition(
+                partition_index=i32(partition), offset=i64(offset)
+            )
+        )
+    request = delete_request.DeleteRecordsRequest(
+        topics=tuple(
+            delete_request.DeleteRecordsTopic(name=TopicName(name), partitions=tuple(parts))
+            for name, parts in by_topic.items()
+        ),
+        timeout=i32Timedelta.parse(datetime.timedelta(milliseconds=timeout_ms)),
+    )
+    answer = await client.node(node_id, request, DeleteRecordsResponse, timeout_ms / 1000 + 15.0)
+    return {
+        (str(topic.name), int(each.partition_index)): (
+            int(each.low_watermark),
+            outcome(each.error_code, None),
+        )
+        for topic in answer.topics
+        for each in topic.partitions
+    }
