@@ -1,16 +1,15 @@
 """Records of Avro into Arrow: so many at a time that what they unpack to is bounded."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from tidemark_pipeline.export.avro import kernel
 from tidemark_pipeline.export.avro.columns import arrow_type, to_arrow
 from tidemark_pipeline.export.avro.program import Compiled, compile_program
 from tidemark_pipeline.export.avro.schema import Schema
+from tidemark_pipeline.export.pieces import Piece
 
 #: In the slots (17 bytes each) when a piece ends.
 ENTRIES_MAX = 4_000_000
@@ -29,14 +28,6 @@ _WHY = {
     kernel.DIGITS: "a decimal has too many digits",
     kernel.LEFT: "bytes are left over behind it",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Some of the records, in order: ``values`` is null where ``errors`` says why."""
-
-    values: pa.Array
-    errors: list[str | None]
 
 
 class Decoder:

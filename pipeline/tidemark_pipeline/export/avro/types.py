@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 )
 
 from tidemark_pipeline.export.avro.schema import Schema
+from tidemark_pipeline.export.evolution import ALIASES
 from tidemark_pipeline.export.refused import SchemaRefused
 
 COLUMNS_MAX = 2_000
@@ -102,7 +103,8 @@ class _Maker:
         if schema.kind == "union":
             return self._union(schema, where, depth)
         if schema.kind == "record":
-            return self._struct(((f.name, f.schema) for f in schema.fields), where, depth)
+            fields = ((each.name, each.schema, each.aliases) for each in schema.fields)
+            return self._struct(fields, where, depth)
         if schema.items is None:
             raise SchemaRefused(f"{where or 'the schema'}: null alone has no column")
         if schema.kind == "array":
@@ -118,18 +120,20 @@ class _Maker:
             if present and kinds <= among:
                 return _SIMPLE[wider]
         names = member_names(schema)
-        members = ((names[n], schema.branches[n]) for n in sorted(names))
+        members = ((names[n], schema.branches[n], ()) for n in sorted(names))
         return self._struct(members, where, depth)
 
-    def _struct(self, fields: Iterable[tuple[str, Schema]], where: str, depth: int) -> StructType:
+    def _struct(self, fields: Iterable[tuple[str, Schema, tuple[str, ...]]], where: str, depth: int) -> StructType:
         made: dict[str, StructField] = {}
-        for name, schema in fields:
+        for name, schema, aliases in fields:
             path = f"{where}.{name}" if where else name
             if schema.kind == "null" or (schema.kind == "union" and not _present(schema)):
                 continue  # a column that could have nothing
             if name.lower() in made:
                 raise SchemaRefused(f"{path}: two fields differ by case only")
-            made[name.lower()] = StructField(name, self.type_of(schema, path, depth + 1))
+            found = self.type_of(schema, path, depth + 1)
+            also = {ALIASES: list(aliases)} if aliases else None
+            made[name.lower()] = StructField(name, found, metadata=also)
         if not made:
             raise SchemaRefused(f"{where or 'the schema'}: there is no field with values")
         return StructType(list(made.values()))

@@ -1,0 +1,30 @@
+"""What decoders of single formats give: some records at a time, each a row or the reason why not."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some of the records, in order: ``values`` is null where ``errors`` says why."""
+
+    values: pa.Array
+    errors: list[str | None]
+
+
+class Decoder(Protocol):
+    """Of one schema, into the columns of a table."""
+
+    def decode(
+        self,
+        data: npt.NDArray[np.uint8],
+        starts: npt.NDArray[np.int64],
+        ends: npt.NDArray[np.int64],
+    ) -> Iterator[Piece]:
+        """Pieces of the records ``data[starts[i]:ends[i]]``, which are all of them in the end. Never
+        raises for what a record has."""
