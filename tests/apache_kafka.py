@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidemark_cli.local.kafka.cluster import LIGHT, KafkaNodes
-from tidemark_cli.local.kafka.nodes import BrokerPorts
+from tidemark_cli.local.kafka_brokers import QUICK
+from tidemark_cli.local.kafka_nodes import LIGHT, KafkaNodes
+from tidemark_cli.local.kafka_properties import BrokerPorts
 from tidemark_cli.local.layout import Layout
 from tidemark_cli.ports import free_ports
 from tidemark_cli.toolchain.maven import KAFKA, MavenMissing, ensure_jars
@@ -19,13 +20,6 @@ from tidemark_cli.toolchain.maven import KAFKA, MavenMissing, ensure_jars
 VERSION = KAFKA.version
 #: Of JVMs that are measured, or that work for minutes.
 STRONG = ("-Xmx1g", "-Xms1g")
-#: What is tiered, retained and deleted is seen within a second or two, as on our local brokers.
-QUICK = {
-    "remote.log.manager.task.interval.ms": "1000",
-    "log.retention.check.interval.ms": "1000",
-    "log.initial.task.delay.ms": "500",
-    "log.segment.delete.delay.ms": "1000",
-}
 
 __all__ = [
     "KAFKA",

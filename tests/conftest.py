@@ -15,7 +15,7 @@ from tests.apache_kafka import QUICK, Wanted, running
 from tests.kafka_programs import kafka_jars
 from tidemark_cli.controlplane import ControlPlane
 from tidemark_cli.controlplane.minio import MinioServer
-from tidemark_cli.local.kafka.cluster import KafkaNodes
+from tidemark_cli.local.kafka_nodes import KafkaNodes
 
 #: The one Hypothesis profile. Machines that run tests are slow and shared, so no example has a
 #: deadline; a fixture may be the same for every example of a test. A test says at most how much it

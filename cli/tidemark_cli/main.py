@@ -2,7 +2,17 @@
 
 import typer
 
-from tidemark_cli.commands import broker, demo, restore, spark, status, sweep, top, up
+from tidemark_cli.commands import (
+    broker,
+    demo,
+    import_topics,
+    restore,
+    spark,
+    status,
+    sweep,
+    top,
+    up,
+)
 from tidemark_cli.commands.kubectl import kubectl
 
 app = typer.Typer(
@@ -18,6 +28,7 @@ app.command()(status.status)
 app.command()(top.top)
 app.command()(sweep.sweep)
 app.command()(restore.restore)
+app.command("import")(import_topics.import_topics)
 app.command()(demo.demo)
 app.command(context_settings=_PASS_THROUGH)(kubectl)
 app.add_typer(spark.app, name="spark")

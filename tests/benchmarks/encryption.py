@@ -21,7 +21,7 @@ from tests.benchmarks.load_process import run_load
 from tests.security.client_certificates import ClientAuthority, Leaf
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import LocalCluster
-from tidemark_cli.local.kafka.nodes import protocol_map
+from tidemark_cli.local.kafka_properties import protocol_map
 from tidemark_cli.local.layout import Layout
 from tidemark_cli.local.topic_rows import topic as topic_info
 

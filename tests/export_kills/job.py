@@ -21,7 +21,7 @@ from tests.iceberg import ensure_iceberg
 from tidemark_pipeline.export.exported import Exported, Superseded
 from tidemark_pipeline.export.iceberg import IcebergTable, catalog_settings
 from tidemark_pipeline.export.shapes import RAW_DDL
-from tidemark_pipeline.export.table import Written
+from tidemark_pipeline.export.table import Layout, Written
 from tidemark_pipeline.jobs.export import export
 from tidemark_pipeline.session import local_session
 
@@ -47,9 +47,9 @@ class Doomed(IcebergTable):
     data = Path()
     _commits = 0
 
-    def append(self, frame: DataFrame, exported: Exported) -> Written:
+    def commit(self, frame: DataFrame, exported: Exported) -> Written:
         self._commits += 1
-        written = super().append(frame, exported)
+        written = super().commit(frame, exported)
         self._at(Step.COMMITTED)
         return written
 
@@ -95,7 +95,7 @@ def main(tier: str, warehouse: str, step: str) -> int:
         options = {"topic": "t", "path": tier, "maxOffsetsPerTrigger": "20"}
         for _ in range(_ATTEMPTS):
             try:
-                export(session, options, table(session, TABLE, RAW_DDL))
+                export(session, options, table(session, TABLE, Layout(columns=RAW_DDL)))
                 break
             except Superseded:
                 return SUPERSEDED

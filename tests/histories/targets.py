@@ -19,7 +19,7 @@ from tests import apache_kafka as kafka
 from tests.conformance.local_cluster import Cluster, run_cluster, wait
 from tidemark.wire.blocking import BlockingConnection
 from tidemark_cli.local import processes
-from tidemark_cli.local.kafka.cluster import KafkaNodes
+from tidemark_cli.local.kafka_nodes import KafkaNodes
 from tidemark_cli.local.processes import ProcessRecord
 
 BROKERS = 3

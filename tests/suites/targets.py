@@ -15,9 +15,10 @@ from tests import apache_kafka as kafka
 from tidemark.configuration import table
 from tidemark.configuration.broker_keys import UNDER_REPLICATED_CREATION
 from tidemark_cli.local import settings as local_settings
-from tidemark_cli.local.cluster import LOCAL_INTERVALS_MS, LocalCluster
-from tidemark_cli.local.kafka.cluster import KafkaNodes
+from tidemark_cli.local.cluster import LocalCluster
+from tidemark_cli.local.kafka_nodes import KafkaNodes
 from tidemark_cli.local.layout import Layout, read_json, write_json
+from tidemark_cli.local.own_brokers import LOCAL_INTERVALS_MS
 from tidemark_cli.ports import HOST
 
 #: The release that suites are told of; they leave out what it has not.

@@ -7,6 +7,7 @@ import typer
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
 from tidemark_cli.local.kube import KubeError
 from tidemark_cli.local.processes import StartError
+from tidemark_cli.toolchain.errors import ToolchainError
 
 app = typer.Typer(help="Add, stop, start or kill a broker of the local cluster.")
 NodeId = Annotated[int, typer.Argument(metavar="ID", help="The broker's node id.", min=0)]
@@ -22,7 +23,7 @@ def add(
     """Declare a new broker, start it and wait until it is registered."""
     cluster = open_cluster(directory)
     chosen = cluster.next_broker_id() if node_id is None else node_id
-    if chosen in cluster.layout.broker_ids():
+    if chosen in cluster.brokers.ids():
         fail(f"broker {chosen} exists already; start it with: tidemark broker start {chosen}")
     _start(directory, chosen)
 
@@ -30,7 +31,7 @@ def add(
 @app.command()
 def start(node_id: NodeId, directory: DirOption = DEFAULT_DIR) -> None:
     """Start a broker that was added before."""
-    if node_id not in open_cluster(directory).layout.broker_ids():
+    if node_id not in open_cluster(directory).brokers.ids():
         fail(f"there is no broker {node_id} here; add it with: tidemark broker add {node_id}")
     _start(directory, node_id)
 
@@ -53,5 +54,5 @@ def kill(node_id: NodeId, directory: DirOption = DEFAULT_DIR) -> None:
 def _start(directory: DirOption, node_id: int) -> None:
     try:
         open_cluster(directory).start_broker(node_id)
-    except (StartError, KubeError, TimeoutError, OSError) as error:
+    except (StartError, KubeError, ToolchainError, TimeoutError, OSError) as error:
         fail(str(error))

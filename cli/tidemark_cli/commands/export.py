@@ -3,7 +3,6 @@
 import signal
 import threading
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,7 +30,8 @@ from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.brokers import BrokersUnavailable, Refused
 from tidemark_pipeline.errors import own_words
-from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.export.exported import ExportError, Mode
+from tidemark_pipeline.export.table import Period
 from tidemark_pipeline.export.wanted import Wanted, catalog_of
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.options import OptionError
@@ -45,10 +45,6 @@ _SAID = (
     *(JavaMissing, ToolchainError, ExportError, OptionError, LookupError),
     *(StoreError, TopicNotFound, TopicAmbiguous, BrokersUnavailable, Refused),
 )
-
-
-#: The keys of ``tidemark_pipeline.export.shapes.PARTITIONING``.
-Partition = StrEnum("Partition", ["NONE", "HOUR", "DAY"])
 
 
 def export(
@@ -81,9 +77,19 @@ def export(
     dead_letters: Annotated[
         str, typer.Option(help="With --schema: the table of records that do not parse.")
     ] = "",
+    mode: Annotated[
+        Mode,
+        typer.Option(help="Every record is a row, or the last one of each key (upsert by key)."),
+    ] = Mode.APPEND,
     partition: Annotated[
-        Partition, typer.Option(help="Of a new table, by the record's timestamp.")
-    ] = Partition.NONE,
+        Period, typer.Option(help="Of a new table, by the record's timestamp.")
+    ] = Period.NONE,
+    key_buckets: Annotated[
+        int, typer.Option(min=0, help="Of a new table: so many buckets of the record's key, too.")
+    ] = 0,
+    table_property: Annotated[
+        list[str] | None, typer.Option(help=f"A property of a new table, {_PAIR}")
+    ] = None,
     bootstrap: Annotated[str, typer.Option(help="Brokers, for what is not in the tier yet.")] = "",
     cores: Annotated[int, typer.Option(min=1, help="How many cores work at once.")] = 2,
     log: Annotated[Path, typer.Option(help="Where Spark's own log goes.")] = Path("spark.log"),
@@ -94,7 +100,7 @@ def export(
     prefix: PrefixOption = "",
     region: RegionOption = "",
 ) -> None:
-    """Append the topic's records to an Iceberg table, each exactly once: offsets stand in the
+    """Write the topic's records to an Iceberg table, each exactly once: offsets stand in the
     table's own commits, and the next run goes on behind them, whatever ended this one.
 
     Exit status: 0 where it is done or was stopped, 1 where it failed.
@@ -110,6 +116,7 @@ def export(
     extra = _pairs(option, "--option")
     properties = _pairs(catalog, "--catalog")
     conf_given = _pairs(conf, "--conf")
+    of_table = _pairs(table_property, "--table-property")
     jars = _jars(jar)
     try:
         wanted = Wanted(
@@ -117,7 +124,10 @@ def export(
             catalog=catalog_of(_place(warehouse), properties),
             schema=schema,
             dead_letters=dead_letters,
-            partition=partition.value,
+            mode=mode,
+            partition=partition,
+            key_buckets=key_buckets,
+            properties=of_table,
         )
         options = _source({name: value for name, value in source.items() if value}, directory)
         find_java()
@@ -190,8 +200,10 @@ def _say(progress: "Progress") -> None:
 
 def _text(progress: "Progress") -> str:
     written = progress.written
+    deleted = f", {written.deleted:,} deleted" if written.deleted else ""
     letters = f" and {written.letters:,} dead letters" if written.letters else ""
     return (
-        f"{written.rows:,} rows{letters}, {written.bytes:,} bytes in {written.files:,} files, "
+        f"{written.rows:,} rows{deleted}{letters}, "
+        f"{written.bytes:,} bytes in {written.files:,} files, "
         f"{progress.commits:,} commits; {progress.lag:,} offsets behind"
     )

@@ -21,6 +21,13 @@ from tidemark_cli.toolchain.errors import ToolchainError
 def up(
     directory: DirOption = DEFAULT_DIR,
     brokers: Annotated[int, typer.Option(min=1, max=100, help="How many brokers to run.")] = 3,
+    engine: Annotated[
+        Literal["tidemark", "kafka"] | None,
+        typer.Option(
+            help="What keeps the topics: Tidemark's own brokers, or Apache Kafka from its "
+            "published jars (kafka; needs Java 17 and Maven)."
+        ),
+    ] = None,
     tier: Annotated[
         Literal["directory", "s3"] | None,
         typer.Option(help="Where closed segments go: a directory, or MinIO (s3)."),
@@ -43,6 +50,7 @@ def up(
             layout,
             cluster="tidemark",
             tier=tier,
+            engine=engine,
             **({} if kubeconfig is None else _existing(kubeconfig)),
         )
     except ValueError as error:

@@ -6,38 +6,51 @@ left alone, so ``up`` after a crash starts only what is missing.
 
 import json
 import sys
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from tidemark.tls.files import CERTIFICATE
+from tidemark.configuration.broker_keys import UNDER_REPLICATED_CREATION
 from tidemark_cli.controlplane import ControlPlane, minio
 from tidemark_cli.controlplane.minio import MinioServer
 from tidemark_cli.local import processes
+from tidemark_cli.local.kafka_brokers import KafkaBrokers
 from tidemark_cli.local.kube import Kube, KubeError
-from tidemark_cli.local.layout import Layout, write_json
+from tidemark_cli.local.layout import Layout
 from tidemark_cli.local.listeners import ListenerAddresses, listeners_of
+from tidemark_cli.local.own_brokers import READY_TIMEOUT_S, STARTS_AT_ONCE, OwnBrokers
 from tidemark_cli.local.processes import ProcessRecord
-from tidemark_cli.local.settings import Settings
-from tidemark_cli.ports import HOST, free_ports
+from tidemark_cli.local.settings import KAFKA, Settings
+from tidemark_cli.ports import HOST
+from tidemark_cli.toolchain.maven import KAFKA as KAFKA_JARS
+from tidemark_cli.toolchain.maven import ensure_jars
 from tidemark_operator.resources.crdgen import custom_resource_definition
 from tidemark_operator.resources.kinds import KINDS
 
 Say = Callable[[str], None]
 BUCKET = "tidemark"
 SECRET = "tidemark-s3"
-READY_TIMEOUT_S = 60.0
-STARTS_AT_ONCE = 4
 #: Short, so that a second ``up`` after a kill -9 need not wait for the lease of the dead operator.
 LEASE_DURATION_S = 4
-#: A local cluster is for trying things out: look more often than a production broker does.
-LOCAL_INTERVALS_MS = {
-    "remote.log.manager.task.interval.ms": 1000,
-    "log.retention.check.interval.ms": 1000,
-}
+
+
+#: After the brokers, and Apache Kafka's controllers, which these hand their leaderships over to.
+_STOPPED_LATE = {"operator": 1, "minio": 2, "control-plane": 3}
+
+
+class Brokers(Protocol):
+    """The engine's part of a local cluster."""
+
+    def ids(self) -> list[int]:
+        """The brokers that were ever added here, ascending."""
+
+    def declare(self, node_id: int) -> None:
+        """What a broker needs before it is started for the first time."""
+
+    def start(self, node_id: int) -> ProcessRecord:
+        """Start one that was declared, and wait until it serves; the one that runs if it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +78,7 @@ class Addresses:
 
 class LocalCluster:
     """One cluster in one folder. ``say`` receives a line for each step. ``entries``: more of the
-    configuration of each broker that is made here."""
+    configuration of each broker of ours that is made here."""
 
     def __init__(
         self,
@@ -78,7 +91,11 @@ class LocalCluster:
         self.layout = layout
         self.settings = settings
         self._say = say
-        self._entries = dict(entries or {})
+        self.brokers: Brokers = (
+            KafkaBrokers(layout)
+            if settings.engine == KAFKA
+            else OwnBrokers(layout, settings, self.kubeconfig, entries or {})
+        )
 
     @property
     def kubeconfig(self) -> Path:
@@ -93,13 +110,15 @@ class LocalCluster:
 
     def start(self, *, brokers: int, create_cluster: bool = True) -> Addresses:
         """Bring everything up and wait until each part says that it is ready."""
+        if isinstance(self.brokers, KafkaBrokers):
+            ensure_jars(KAFKA_JARS)  # whoever lacks Java or Maven is told before anything starts
         self.start_control_plane()
         self.install_crds()
-        storage = self.start_tier()
+        spec = self.start_engine(brokers)
         if create_cluster:
-            self.ensure_cluster(storage)
+            self.ensure_cluster(spec)
         self.start_operator()
-        self.start_brokers(sorted({*range(1, brokers + 1), *self.layout.broker_ids()}))
+        self.start_brokers(sorted({*range(1, brokers + 1), *self.brokers.ids()}))
         return self.addresses()
 
     def start_control_plane(self) -> None:
@@ -120,6 +139,25 @@ class LocalCluster:
             kube.await_served(crd["spec"]["names"]["kind"])
         kube.close()
         self._say(f"{len(crds)} resource definitions installed")
+
+    def start_engine(self, brokers: int) -> dict[str, Any]:
+        """What has to be there before the Cluster; returns its ``spec``. ``brokers``: how many
+        there are to be, where they run before the operator."""
+        if isinstance(self.brokers, KafkaBrokers):
+            self.brokers.prepare(brokers)
+            nodes = self.brokers.nodes
+            self._say(f"Apache Kafka {KAFKA_JARS.version} ready at {nodes.bootstrap}")
+            return {
+                "config": {UNDER_REPLICATED_CREATION: "true"},
+                "engine": {"kafka": {"bootstrapServers": nodes.bootstrap}},
+            }
+        return {
+            "config": {
+                UNDER_REPLICATED_CREATION: "true",
+                "remote.log.storage.system.enable": "true",
+            },
+            "remoteStorage": self.start_tier(),
+        }
 
     def start_tier(self) -> dict[str, Any]:
         """Make the remote tier reachable; returns a Cluster's ``spec.remoteStorage``."""
@@ -147,21 +185,11 @@ class LocalCluster:
             }
         }
 
-    def ensure_cluster(self, storage: dict[str, Any]) -> None:
+    def ensure_cluster(self, spec: dict[str, Any]) -> None:
         """Create the ``Cluster`` object, or leave the one that is there as its owner wants it."""
         kube = self.kube()
         if kube.get("Cluster", self.settings.cluster) is None:
-            kube.apply(
-                "Cluster",
-                self.settings.cluster,
-                {
-                    "config": {
-                        "enable.under.replicated.topic.creation": "true",
-                        "remote.log.storage.system.enable": "true",
-                    },
-                    "remoteStorage": storage,
-                },
-            )
+            kube.apply("Cluster", self.settings.cluster, spec)
             self._say(f"clusters.tidemark.dev/{self.settings.cluster} created")
         kube.close()
 
@@ -193,7 +221,7 @@ class LocalCluster:
         for node_id in node_ids:
             self.declare_broker(node_id)
         with ThreadPoolExecutor(max_workers=STARTS_AT_ONCE) as pool:
-            for record in pool.map(self._spawn_broker, node_ids):
+            for record in pool.map(self.brokers.start, node_ids):
                 self._say(
                     f"{record.name} ready at {record.ready['listener']} (process {record.pid})"
                 )
@@ -203,31 +231,8 @@ class LocalCluster:
         self.start_brokers([node_id])
 
     def declare_broker(self, node_id: int) -> None:
-        """Its ``Broker`` object, and its configuration if it has none yet."""
-        kube = self.kube()
-        kube.apply(
-            "Broker",
-            f"broker-{node_id}",
-            {
-                "clusterRef": {"name": self.settings.cluster},
-                "nodeId": node_id,
-                "workload": "External",
-            },
-        )
-        kube.close()
-        config = self.layout.broker_config(node_id)
-        if not config.exists():
-            write_json(config, self._broker_settings(node_id))
-
-    def _spawn_broker(self, node_id: int) -> ProcessRecord:
-        name, config = f"broker-{node_id}", self.layout.broker_config(node_id)
-        self._await_certificate(node_id)
-        return processes.ensure(
-            self.layout,
-            name,
-            [sys.executable, "-m", "tidemark_broker", "--config", str(config)],
-            timeout_s=READY_TIMEOUT_S,
-        )
+        """What a broker needs before it is started for the first time."""
+        self.brokers.declare(node_id)
 
     def stop_broker(self, node_id: int) -> bool:
         """Shut a broker down cleanly; False when it had to be killed or did not run."""
@@ -253,9 +258,8 @@ class LocalCluster:
         brokers = [record for record in records if record.name.startswith("broker-")]
         with ThreadPoolExecutor(max_workers=STARTS_AT_ONCE) as pool:
             list(pool.map(self._stop, brokers))
-        order = {"operator": 1, "minio": 2, "control-plane": 3}
         others = [record for record in records if record not in brokers]
-        for record in sorted(others, key=lambda record: order.get(record.name, 0)):
+        for record in sorted(others, key=lambda record: _STOPPED_LATE.get(record.name, 0)):
             self._stop(record)
         return [record.name for record in records]
 
@@ -290,50 +294,4 @@ class LocalCluster:
 
     def next_broker_id(self) -> int:
         """The lowest id above all that were ever used here."""
-        return max(self.layout.broker_ids(), default=0) + 1
-
-    def _broker_settings(self, node_id: int) -> dict[str, Any]:
-        listener, metrics = free_ports(2)
-        return {
-            "node.id": node_id,
-            "cluster.id": self._await_cluster_id(),
-            "log.dir": str(self.layout.broker_data(node_id)),
-            "listeners": f"{HOST}:{listener}",
-            "controller.addresses": [f"{HOST}:{self.settings.control_port}"],
-            "tidemark.tls.directory": str(self.layout.broker_certificates(node_id)),
-            "metrics.port": metrics,
-            # Everything is on the loopback: what could change packets there can do anything.
-            "tidemark.replication.encrypted": False,
-            **LOCAL_INTERVALS_MS,
-            **self._entries,
-        }
-
-    def _await_certificate(self, node_id: int) -> None:
-        """The operator issues one as soon as it has seen the Broker."""
-        path = self.layout.broker_certificates(node_id) / CERTIFICATE
-        deadline = time.monotonic() + READY_TIMEOUT_S
-        while not path.exists():
-            if time.monotonic() >= deadline:
-                raise TimeoutError(
-                    f"the operator has not issued a certificate for broker {node_id} in "
-                    f"{READY_TIMEOUT_S:.0f} s; see {self.layout.log('operator')}"
-                )
-            time.sleep(0.05)
-
-    def _await_cluster_id(self) -> str:
-        """The id that the operator gave to the Cluster at its first take-over."""
-        kube = self.kube()
-        deadline = time.monotonic() + READY_TIMEOUT_S
-        try:
-            while time.monotonic() < deadline:
-                found = kube.get("Cluster", self.settings.cluster) or {}
-                cluster_id = (found.get("status") or {}).get("clusterId")
-                if cluster_id:
-                    return str(cluster_id)
-                time.sleep(0.05)
-        finally:
-            kube.close()
-        raise TimeoutError(
-            f"the operator has not taken over clusters.tidemark.dev/{self.settings.cluster} in "
-            f"{READY_TIMEOUT_S:.0f} s; see {self.layout.log('operator')}"
-        )
+        return max(self.brokers.ids(), default=0) + 1

@@ -10,11 +10,14 @@ from tidemark_cli.local.layout import Layout, LayoutError, read_json, write_json
 from tidemark_cli.ports import free_ports
 
 TIERS = ("directory", "s3")
+TIDEMARK, KAFKA = "tidemark", "kafka"
+ENGINES = (TIDEMARK, KAFKA)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One local cluster. ``kubeconfig`` is "" for the own control plane, else the file given."""
+    """One local cluster. ``kubeconfig`` is "" for the own control plane, else the file given;
+    ``engine``: what keeps the topics."""
 
     cluster: str
     namespace: str
@@ -22,6 +25,7 @@ class Settings:
     kubeconfig: str
     control_port: int
     metrics_port: int
+    engine: str = TIDEMARK
 
     def save(self, layout: Layout) -> None:
         """Write ``cluster.json``."""
@@ -34,13 +38,15 @@ def load(layout: Layout) -> Settings | None:
     value = read_json(layout.settings)
     if value is None:
         return None
-    texts = {"cluster", "namespace", "tier", "kubeconfig"}
+    value.setdefault("engine", TIDEMARK)  # as folders were, before there was a choice
+    texts = {"cluster", "namespace", "tier", "kubeconfig", "engine"}
     ports = {"control_port", "metrics_port"}
     if (
         set(value) != texts | ports
         or not all(isinstance(value[name], str) for name in texts)
         or not all(type(value[name]) is int and 0 < value[name] < 65536 for name in ports)
         or value["tier"] not in TIERS
+        or value["engine"] not in ENGINES
     ):
         raise LayoutError(f"{layout.settings} is none that `tidemark up` has written: remove it")
     return Settings(**value)
@@ -51,19 +57,38 @@ def choose(
     *,
     cluster: str,
     tier: str | None,
+    engine: str | None = None,
     kubeconfig: str = "",
     namespace: str = "default",
 ) -> Settings:
     """The settings to run with: those of the folder where it has any, else new ones.
 
-    Raises ValueError when ``tier`` is not the one that the folder's data lies in.
+    Raises ValueError when ``tier`` is not the one that the folder's data lies in, or ``engine`` not
+    the one that has it.
     """
+    if engine == KAFKA and tier == "s3":
+        raise ValueError(
+            "Apache Kafka is started with its own LocalTieredStorage, a folder: leave --tier out"
+        )
     before = load(layout)
     if before is None:
-        ports = free_ports(2)
-        made = Settings(cluster, namespace, tier or "directory", kubeconfig, *ports)
+        control, metrics = free_ports(2)
+        made = Settings(
+            cluster,
+            namespace,
+            tier or "directory",
+            kubeconfig,
+            control,
+            metrics,
+            engine or TIDEMARK,
+        )
         made.save(layout)
         return made
+    if engine is not None and engine != before.engine:
+        raise ValueError(
+            f"{layout.root} holds a cluster whose engine is {before.engine!r}; "
+            f"use --engine {before.engine}, or another --dir"
+        )
     if tier is not None and tier != before.tier:
         raise ValueError(
             f"{layout.root} holds a cluster whose tier is {before.tier!r}; "

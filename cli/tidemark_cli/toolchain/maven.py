@@ -81,12 +81,17 @@ def ensure_jars(
     return target
 
 
-def _maven() -> str:
-    hint = "install it (Debian: apt install maven), and put it on the PATH"
+def java() -> Path:
+    """The program that runs them. Raises MavenMissing."""
     try:
-        find_java()
+        return find_java()
     except JavaMissing as error:
         raise MavenMissing(str(error)) from error
+
+
+def _maven() -> str:
+    hint = "install it (Debian: apt install maven), and put it on the PATH"
+    java()
     found = shutil.which("mvn")
     if found is None:
         raise MavenMissing(f"no Maven (mvn) on the PATH, which fetches published jars; {hint}")

@@ -13,16 +13,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from tidemark_pipeline.export.exported import Exported
-from tidemark_pipeline.export.iceberg import IcebergTable
 from tidemark_pipeline.export.shapes import KAFKA, Json
-from tidemark_pipeline.export.table import Counts, Written
+from tidemark_pipeline.export.table import Counts, NamedTable, Written
 
 
 class JsonTables:
     """``rows`` of a :class:`~tidemark_pipeline.export.shapes.Json` and ``letters``, as one table
     to the job."""
 
-    def __init__(self, json: Json, rows: IcebergTable, letters: IcebergTable) -> None:
+    def __init__(self, json: Json, rows: NamedTable, letters: NamedTable) -> None:
         self._json, self._rows, self._letters = json, rows, letters
         self._rows_at = self._letters_at = Exported("")
         self._before: Exported = Exported("")
@@ -36,7 +35,7 @@ class JsonTables:
         )
         return self._before
 
-    def append(self, frame: DataFrame, exported: Exported) -> Written:
+    def commit(self, frame: DataFrame, exported: Exported) -> Written:
         """The letters of a batch, then its rows."""
         parsed = self._json.parsed(frame).persist()
         try:
@@ -47,9 +46,9 @@ class JsonTables:
             if passed:
                 rows = rows.where(_behind_column(passed))
             self._letters_at = at_least(self._letters_at, exported)
-            lettered = self._letters.append(letters, self._letters_at)
+            lettered = self._letters.commit(letters, self._letters_at)
             self._rows_at = at_least(self._rows_at, exported)
-            written = self._rows.append(rows, self._rows_at)
+            written = self._rows.commit(rows, self._rows_at)
         finally:
             parsed.unpersist()
         self._before = exported

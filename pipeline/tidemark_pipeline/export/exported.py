@@ -12,10 +12,11 @@ text can have them.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 _PREFIX = "tidemark."
-_TOPIC, _TOPIC_ID, _OFFSETS, _EPOCH, _JOB = (
-    _PREFIX + name for name in ("topic", "topic-id", "offsets", "epoch", "job")
+_TOPIC, _TOPIC_ID, _OFFSETS, _EPOCH, _JOB, _MODE = (
+    _PREFIX + name for name in ("topic", "topic-id", "offsets", "epoch", "job", "mode")
 )
 
 
@@ -25,6 +26,13 @@ class ExportError(RuntimeError):
 
 class Superseded(ExportError):
     """Another job has taken the table over."""
+
+
+class Mode(StrEnum):
+    """How rows get into a table: every record is one, or the last of each key."""
+
+    APPEND = "append"
+    UPSERT = "upsert"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,7 @@ class Exported:
     offsets: Mapping[int, int] = field(default_factory=dict)
     epoch: int = 0
     job: str = ""
+    mode: Mode = Mode.APPEND
 
     def taken_by(self, job: str) -> "Exported":
         """The same, claimed by a job that starts."""
@@ -65,6 +74,7 @@ class Exported:
             _OFFSETS: json.dumps(offsets, separators=(",", ":")),
             _EPOCH: str(self.epoch),
             _JOB: self.job,
+            _MODE: str(self.mode),
         }
 
     @classmethod
@@ -80,6 +90,7 @@ class Exported:
                 offsets={int(each): int(offset) for each, offset in offsets.items()},
                 epoch=int(properties[_EPOCH]),
                 job=properties[_JOB],
+                mode=Mode(properties.get(_MODE) or Mode.APPEND),
             )
         except (KeyError, ValueError, AttributeError, TypeError) as error:
             raise ExportError(
@@ -88,11 +99,18 @@ class Exported:
             ) from error
 
 
-def begin(found: Exported | None, topic: str, topic_id: str, job: str) -> Exported:
+def begin(
+    found: Exported | None, topic: str, topic_id: str, job: str, mode: Mode = Mode.APPEND
+) -> Exported:
     """What a job claims that finds ``found`` in the table. Raises :class:`ExportError` where the
-    table is another topic's."""
+    table is another topic's, or its rows were written in another mode."""
     if found is None:
-        return Exported(topic, topic_id).taken_by(job)
+        return Exported(topic, topic_id, mode=mode).taken_by(job)
+    if found.mode is not mode:
+        raise ExportError(
+            f"the table was exported to with the mode {found.mode}: go on with that, "
+            "or export into another table"
+        )
     if found.topic != topic:
         raise ExportError(
             f"the table is of the topic {found.topic}, not of {topic}: name another table"

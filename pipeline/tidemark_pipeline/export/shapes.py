@@ -12,7 +12,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from tidemark_pipeline import columns
-from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.export.exported import ExportError, Mode
+from tidemark_pipeline.export.table import DELETED
 
 #: In the order of the table; which tier a row was read from is not the record's.
 RAW = (
@@ -23,8 +24,6 @@ KAFKA = "kafka"
 _OF_KAFKA = tuple(name for name in RAW if name != "value")
 _LETTER = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 _TYPES = {column.name: column.type for column in columns.COLUMNS}
-#: By what it is asked for; what ``PARTITIONED BY`` calls it.
-PARTITIONING = {"none": "", "hour": "hours", "day": "days"}
 _WRITE = "write fields with their types, as in id BIGINT, name STRING"
 _PARSED, _CORRUPT = "_parsed", "_corrupt"
 
@@ -32,21 +31,16 @@ RAW_DDL = ", ".join(f"`{name}` {_TYPES[name]}" for name in RAW)
 LETTERS_DDL = ", ".join((*(f"`{name}` {_TYPES[name]}" for name in _LETTER), "error string"))
 
 
-def partitioned(by: str, *, nested: bool = False) -> str:
-    """The table's partitioning by the record's timestamp: ``none``, ``hour`` or ``day``."""
-    transform = PARTITIONING[by]
-    column = f"{KAFKA}.timestamp" if nested else "timestamp"
-    return f"{transform}({column})" if transform else ""
-
-
 @dataclass(frozen=True, slots=True)
 class Json:
-    """Values that are JSON objects of these fields; ``schema`` as Spark's DDL has them."""
+    """Values that are JSON objects of these fields; ``schema`` as Spark's DDL has them. For an
+    upsert a null value is no letter, but a row that goes, and a record without a key is one."""
 
     schema: StructType
+    mode: Mode = Mode.APPEND
 
     @classmethod
-    def of(cls, text: str) -> "Json":
+    def of(cls, text: str, mode: Mode = Mode.APPEND) -> "Json":
         """Of a schema as Spark's DDL has it; there must be a session. Raises
         :class:`ExportError`."""
         try:
@@ -55,10 +49,10 @@ class Json:
             raise ExportError(f"the schema is {text!r}; {_WRITE}: {error}") from error
         if not isinstance(schema, StructType):
             raise ExportError(f"the schema is {text!r}; {_WRITE}")
-        taken = {KAFKA, _CORRUPT} & {name.lower() for name in schema.fieldNames()}
+        taken = {KAFKA, _CORRUPT, DELETED} & {name.lower() for name in schema.fieldNames()}
         if taken:
             raise ExportError(f"a field of the schema is called {taken.pop()}, which is taken")
-        return cls(schema)
+        return cls(schema, mode)
 
     @property
     def ddl(self) -> str:
@@ -78,20 +72,28 @@ class Json:
     def rows(self, parsed: DataFrame) -> DataFrame:
         """Those of the table."""
         kafka = f.struct(*_OF_KAFKA).alias(KAFKA)
-        fields = (f.col(_PARSED)[name].alias(name) for name in self.schema.fieldNames())
-        return parsed.where(_fits()).select(kafka, *fields)
+        fields = [f.col(_PARSED)[name].alias(name) for name in self.schema.fieldNames()]
+        if self.mode is Mode.UPSERT:
+            fields.append(f.col("value").isNull().alias(DELETED))
+        return parsed.where(self._fits()).select(kafka, *fields)
 
     def letters(self, parsed: DataFrame) -> DataFrame:
         """Those that do not parse, as they are, with why."""
         text = f.col("value").cast("string")
         error = (
-            f.when(f.col("value").isNull(), "no value")
+            f.when(self._keyless(), "no key")
+            .when(f.col("value").isNull(), "no value")
             .when(f.get_json_object(text, "$").isNull(), "not JSON")
             .otherwise("JSON that does not fit the schema")
         )
-        return parsed.where(~_fits()).select(*_LETTER, error.alias("error"))
+        return parsed.where(~self._fits()).select(*_LETTER, error.alias("error"))
 
+    def _fits(self) -> Column:
+        found = f.col(_PARSED)
+        fits = found.isNotNull() & found[_CORRUPT].isNull()
+        if self.mode is Mode.UPSERT:
+            return ~self._keyless() & (f.col("value").isNull() | fits)
+        return fits
 
-def _fits() -> Column:
-    found = f.col(_PARSED)
-    return found.isNotNull() & found[_CORRUPT].isNull()
+    def _keyless(self) -> Column:
+        return f.lit(self.mode is Mode.UPSERT) & f.col("key").isNull()

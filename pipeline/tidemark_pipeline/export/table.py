@@ -1,28 +1,75 @@
-"""What an export needs of a table, whatever its format.
+"""What an export needs of a table, whatever its format: the port that Iceberg and Delta implement.
 
 A table is claimed once, by a job that starts, and then given one frame of rows after the other,
-each with how far the table is when they are in.
+each with how far the table is when they are in. Rows and offsets are one commit, and a commit is
+made by nobody but the job that claimed the table last.
+
+How rows get in is the table's mode. One that is appended to keeps every record. An upsert keeps of
+each key the last record (:mod:`tidemark_pipeline.export.upsert`); its frames may have a column
+:data:`DELETED` beside the table's own, which is true where the key's row is to go.
 
 No Spark is needed to say what is wanted.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from tidemark_pipeline.export.exported import Exported
+from tidemark_pipeline.export.exported import Exported, Mode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+#: Of a frame for an upsert: the row of this key goes. Where a frame has no such column, its rows
+#: have Kafka's own columns, and one whose ``value`` is null goes.
+DELETED = "_deleted"
+
+
+class Period(StrEnum):
+    """Of the record's timestamp."""
+
+    NONE = "none"
+    HOUR = "hour"
+    DAY = "day"
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioning:
+    """Of a table that is not there yet. ``buckets``: so many of the record's key, 0 is none."""
+
+    period: Period = Period.NONE
+    buckets: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """``columns``: of a table that is not there yet, as Spark's DDL has them. ``kafka``: the column
+    that has the record's own (``key``, ``partition``, ``offset``, ``timestamp``); "": they are
+    columns themselves. ``properties``: of a table that is not there yet, in its format's words."""
+
+    columns: str
+    kafka: str = ""
+    mode: Mode = Mode.APPEND
+    partitioning: Partitioning = field(default_factory=Partitioning)
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def of_record(self, name: str) -> str:
+        """Where the table has what Kafka calls ``name``."""
+        return f"{self.kafka}.{name}" if self.kafka else name
+
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Of one commit, or of several. ``letters``: records that did not parse."""
+    """Of one commit, or of several. ``rows``: appended, or put in place of what their key had;
+    ``deleted``: of keys that went; ``letters``: records that did not parse; ``bytes`` and
+    ``files``: added."""
 
     rows: int = 0
     bytes: int = 0
     files: int = 0
     letters: int = 0
+    deleted: int = 0
 
     def __add__(self, other: "Written") -> "Written":
         return Written(
@@ -30,6 +77,7 @@ class Written:
             self.bytes + other.bytes,
             self.files + other.files,
             self.letters + other.letters,
+            self.deleted + other.deleted,
         )
 
 
@@ -42,16 +90,26 @@ class Counts:
 
 
 class Table(Protocol):
-    """Where rows go: :class:`~tidemark_pipeline.export.iceberg.IcebergTable`."""
+    """One table, or several that are kept in step
+    (:class:`~tidemark_pipeline.export.dead_letters.JsonTables`)."""
 
     def claim(self, topic: str, topic_id: str) -> Exported:
-        """Take it over; how far it is."""
+        """Make it where it is not there, take it over, and say how far it is; an older job commits
+        nothing any more. Raises :class:`~tidemark_pipeline.export.exported.ExportError`."""
 
-    def append(self, frame: "DataFrame", exported: Exported) -> Written:
-        """Rows and how far the table is with them, in one commit."""
+    def commit(self, frame: "DataFrame", exported: Exported) -> Written:
+        """Rows and how far the table is with them, in one commit. Raises
+        :class:`~tidemark_pipeline.export.exported.Superseded`."""
 
     def counts(self) -> Counts:
         """How many rows there are, as the newest commit says it."""
 
     def close(self) -> None:
-        """The job has ended."""
+        """The job has ended: leave nothing but the table. Never raises; where it fails the next
+        claim does it."""
+
+
+class NamedTable(Table, Protocol):
+    """One table, that can be asked for what it has."""
+
+    name: str

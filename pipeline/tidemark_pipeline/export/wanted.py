@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.export.exported import ExportError, Mode
+from tidemark_pipeline.export.table import Layout, Partitioning, Period, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from tidemark_pipeline.export.table import Table
 
 #: By which the session knows the catalog.
 CATALOG = "lake"
@@ -26,14 +25,19 @@ class Wanted:
     """``table``: with its namespace, as ``db.orders``. ``catalog``: properties of Iceberg's catalog
     (:func:`catalog_of`). ``schema``: of values that are JSON, as Spark's DDL has it; "": rows are
     records as they are. ``dead_letters``: with a schema, the table of records that do not parse;
-    "": the table's name with ``_dead_letters``. ``partition``: a key of
-    :data:`~tidemark_pipeline.export.shapes.PARTITIONING`."""
+    "": the table's name with ``_dead_letters``. ``mode``: of a table's rows, see
+    :mod:`~tidemark_pipeline.export.table`. Of a table that is not there yet ``partition``: the
+    period of its partitions, ``key_buckets``: into how many they are divided by key, 0 is none,
+    ``properties``: in its format's words."""
 
     table: str
     catalog: Mapping[str, str] = field(default_factory=dict)
     schema: str = ""
     dead_letters: str = ""
-    partition: str = "none"
+    mode: Mode = Mode.APPEND
+    partition: Period = Period.NONE
+    key_buckets: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "Wanted":
@@ -49,6 +53,11 @@ class Wanted:
                 if unknown
                 else "name the table"
             )
+        try:
+            given["mode"] = Mode(given.get("mode", Mode.APPEND))
+            given["partition"] = Period(given.get("partition", Period.NONE))
+        except ValueError as error:
+            raise ExportError(f"{error}: give the job an image of the operator's version") from None
         return cls(**{**given, "catalog": catalog_of(warehouse, given.get("catalog", {}))})
 
     @property
@@ -69,20 +78,27 @@ class Wanted:
         return {**found, **(conf or {}), **catalog_settings(CATALOG, self.catalog)}
 
     def tables(self, session: "SparkSession") -> "Table":
-        """What rows are appended to. Raises :class:`ExportError`."""
+        """What rows are written to. Raises :class:`ExportError`."""
         from tidemark_pipeline.export.dead_letters import JsonTables
         from tidemark_pipeline.export.iceberg import IcebergTable
-        from tidemark_pipeline.export.shapes import LETTERS_DDL, RAW_DDL, Json, partitioned
+        from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW_DDL, Json
 
-        rows, letters = f"{CATALOG}.{self.table}", f"{CATALOG}.{self.letters}"
-        by = partitioned(self.partition)
+        name, letters = f"{CATALOG}.{self.table}", f"{CATALOG}.{self.letters}"
         if not self.schema:
-            return IcebergTable(session, rows, RAW_DDL, by)
-        json = Json.of(self.schema)
-        return JsonTables(
-            json,
-            IcebergTable(session, rows, json.ddl, partitioned(self.partition, nested=True)),
-            IcebergTable(session, letters, LETTERS_DDL, by),
+            return IcebergTable(session, name, self._layout(RAW_DDL))
+        json = Json.of(self.schema, self.mode)
+        rows = IcebergTable(session, name, self._layout(json.ddl, KAFKA))
+        by = Partitioning(self.partition)
+        of_letters = Layout(columns=LETTERS_DDL, partitioning=by, properties=self.properties)
+        return JsonTables(json, rows, IcebergTable(session, letters, of_letters))
+
+    def _layout(self, columns: str, kafka: str = "") -> Layout:
+        return Layout(
+            columns=columns,
+            kafka=kafka,
+            mode=self.mode,
+            partitioning=Partitioning(self.partition, self.key_buckets),
+            properties=self.properties,
         )
 
 

@@ -117,7 +117,7 @@ class _Batches:
             reached = before.exported.reaching(planned_end(self.checkpoint, number, topic))
             if reached == before.exported:  # the first of a query, which is made of nothing, too
                 return
-            written = self._table.append(frame, reached)
+            written = self._table.commit(frame, reached)
             with self._lock:
                 self.progress = self._told(before.commits + 1, before.written + written, reached)
             self._say(self.progress)

@@ -8,7 +8,7 @@ import pytest
 from tidemark.kafka_client.access import Access
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
-from tidemark_cli.local.kafka.cluster import KafkaNodes
+from tidemark_cli.local.kafka_nodes import KafkaNodes
 
 _numbers = itertools.count(1)
 

@@ -2,7 +2,6 @@
 and one job at a time (invariant 26)."""
 
 import sys
-import threading
 import uuid
 from pathlib import Path
 from typing import Any
@@ -10,23 +9,30 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.iceberg import IcebergMissing, ensure_iceberg
 from tidemark_pipeline.export.dead_letters import JsonTables
 from tidemark_pipeline.export.exported import Exported, ExportError, Superseded
-from tidemark_pipeline.export.iceberg import TAG, IcebergTable, catalog_settings
-from tidemark_pipeline.export.shapes import LETTERS_DDL, RAW, RAW_DDL, Json, partitioned
-from tidemark_pipeline.export.table import Table
-from tidemark_pipeline.jobs.export import Progress, export
+from tidemark_pipeline.export.iceberg import IcebergTable
+from tidemark_pipeline.export.iceberg_branch import TAG
+from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW, Json
+from tidemark_pipeline.export.table import Layout, Partitioning, Period
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
 
 from small_tier import SmallTier
 
+from tests.integration.pipeline.lakes import (
+    KILLED,
+    Killed,
+    KilledAfterWriting,
+    Lake,
+    OthersCommitMeanwhile,
+    loaded,
+    new_lake,
+)
 from tests.integration.pipeline.marks import MARKS
 
 # Other programs have most of the machine, now and then.
 pytestmark = [*MARKS, pytest.mark.timeout(600)]
-_NOT_STARTED = "Python worker failed to connect back"
 
 
 @pytest.fixture
@@ -43,110 +49,30 @@ def more(tier: SmallTier, count: int) -> None:
     tier.copy([b"value %d" % offset for offset in range(start, start + count)])
 
 
-class Lake:
-    """A warehouse in a folder, with one table."""
-
-    def __init__(self, session: SparkSession, tier: SmallTier, folder: Path) -> None:
-        try:
-            ensure_iceberg()
-        except IcebergMissing as error:
-            pytest.skip(str(error))
-        catalog = f"lake_{uuid.uuid4().hex[:8]}"
-        properties = {"type": "hadoop", "warehouse": str(folder)}
-        for key, value in catalog_settings(catalog, properties).items():
-            session.conf.set(key, value)
-        self.session, self.tier, self.name = session, tier, f"{catalog}.db.events"
-
-    def table(self, kind: type[IcebergTable] = IcebergTable) -> IcebergTable:
-        return kind(self.session, self.name, RAW_DDL)
-
-    def run(self, table: Table | None = None, *, continuous: bool = False) -> Progress:
-        """All there is, 20 offsets a commit; a ``continuous`` run is stopped then. Spark gives the
-        process that plans a stream ten seconds to start, which is little where many programs run:
-        then it is run again."""
-        given = {"topic": "t", "path": str(self.tier.path), "maxOffsetsPerTrigger": "20"}
-        stop, every_s = threading.Event(), 0.1 if continuous else None
-
-        def say(progress: Progress) -> None:
-            if progress.lag == 0:
-                stop.set()
-
-        for _ in range(5):
-            try:
-                into = table or self.table()
-                return export(self.session, given, into, every_s=every_s, stop=stop, say=say)
-            except Exception as error:
-                if _NOT_STARTED not in str(error):
-                    raise
-        raise AssertionError(_NOT_STARTED)
-
-    def check(self) -> None:
-        """The table has what the topic has, column by column."""
-        source = self.session.read.format("tidemark")
-        read = source.options(topic="t", path=str(self.tier.path)).load().select(*RAW)
-        kept = self.session.table(self.name)
-        assert kept.orderBy("offset").collect() == read.orderBy("offset").collect()
-
-
-def loaded(table: IcebergTable) -> Any:
-    """It, as somebody else has it."""
-    session: Any = SparkSession.active()
-    spark3 = session._jvm.org.apache.iceberg.spark.Spark3Util
-    return spark3.loadIcebergTable(session._jsparkSession, table.name)
-
-
 @pytest.fixture
 def lake(session: SparkSession, topic: SmallTier, tmp_path: Path) -> Lake:
-    return Lake(session, topic, tmp_path / "warehouse")
+    return new_lake(session, {"topic": "t", "path": str(topic.path)}, tmp_path / "warehouse")
 
 
-class Killed(Exception):
-    """The job ends here, and does nothing more."""
+def check(lake: Lake) -> None:
+    """The table has what the topic has, column by column."""
+    read = lake.session.read.format("tidemark").options(**lake.source).load().select(*RAW)
+    kept = lake.session.table(lake.name)
+    assert kept.orderBy("offset").collect() == read.orderBy("offset").collect()
 
 
-class NeverClosed(IcebergTable):
-    def close(self) -> None:
-        """One that is killed closes nothing."""
-
-
-class KilledBeforeWriting(NeverClosed):
-    def write(self, frame: Any, exported: Exported) -> None:
-        raise Killed
-
-
-class KilledBeforePublishing(NeverClosed):
-    def publish(self, base: int, exported: Exported) -> bool:
-        raise Killed
-
-
-class KilledBeforeItsCheckpoint(NeverClosed):
-    def append(self, frame: Any, exported: Exported) -> Any:
-        super().append(frame, exported)
-        raise Killed
-
-
-class OthersCommitMeanwhile(IcebergTable):
-    """Once."""
-
-    others = 1
-
-    def publish(self, base: int, exported: Exported) -> bool:
-        if self.others:
-            self.others -= 1
-            loaded(self).newFastAppend().commit()
-        return super().publish(base, exported)
-
-
-def test_each_record_is_there_once_wherever_the_job_was_killed(lake: Lake) -> None:
+def test_each_record_is_there_once_wherever_the_job_was_killed(
+    lake: Lake, topic: SmallTier
+) -> None:
     """And though others commit, and expire the snapshots behind their commits."""
-    for kind in (KilledBeforeWriting, KilledBeforePublishing, KilledBeforeItsCheckpoint):
+    for kind in KILLED:
         with pytest.raises(Killed):
             lake.run(lake.table(kind))
-        more(lake.tier, 5)
+        more(topic, 5)
     progress = lake.run(lake.table(OthersCommitMeanwhile))
     assert progress.exported.offsets == {0: 55}
     assert progress.lag == 0
-    lake.check()
+    check(lake)
     # What the killed jobs left is gone, but for the tag that the next job begins at.
     table = loaded(lake.table())
     assert sorted(map(str, table.refs())) == ["main", TAG]
@@ -156,8 +82,8 @@ def test_each_record_is_there_once_wherever_the_job_was_killed(lake: Lake) -> No
     table.expireSnapshots().expireOlderThan(now).retainLast(1).commit()
     assert len(list(table.snapshots())) == 2
     # There is nothing more: no commit, and nothing twice.
-    assert lake.run().commits == 0
-    lake.check()
+    assert lake.run(lake.table()).commits == 0
+    check(lake)
 
 
 @pytest.mark.parametrize("moment", ["before it writes", "while it writes"])
@@ -187,7 +113,7 @@ def test_a_table_with_rows_of_others_is_refused(lake: Lake) -> None:
     lake.session.sql(f"CREATE TABLE {lake.name} (topic string) USING iceberg")
     lake.session.sql(f"INSERT INTO {lake.name} VALUES ('t')")
     with pytest.raises(ExportError, match="export into a table of its own"):
-        lake.run()
+        lake.run(lake.table())
 
 
 SCHEMA = "id BIGINT, name STRING"
@@ -199,18 +125,22 @@ def test_json_that_does_not_parse_goes_to_the_dead_letters(lake: Lake, tmp_path:
     next one has another schema."""
     folder = tmp_path / "json"
     folder.mkdir()
-    lake.tier = SmallTier(folder, uuid.uuid4())
+    tier = SmallTier(folder, uuid.uuid4())
+    lake.source = {"topic": "t", "path": str(tier.path)}
     good = [b'{"id": %d, "name": "n%d", "more": 1}' % (n, n) for n in range(30)]
-    lake.tier.copy([BAD.get(n, value) for n, value in enumerate(good)])
+    tier.copy([BAD.get(n, value) for n, value in enumerate(good)])
 
     def tables(kind: type[IcebergTable], schema: str) -> JsonTables:
         json = Json.of(schema)
-        rows = kind(lake.session, lake.name, json.ddl, partitioned("day", nested=True))
-        letters = IcebergTable(lake.session, lake.name + "_dlq", LETTERS_DDL, partitioned("hour"))
+        by_day, by_hour = Partitioning(Period.DAY), Partitioning(Period.HOUR)
+        of_rows = Layout(columns=json.ddl, kafka=KAFKA, partitioning=by_day)
+        of_letters = Layout(columns=LETTERS_DDL, partitioning=by_hour)
+        rows = kind(lake.session, lake.name, of_rows)
+        letters = IcebergTable(lake.session, lake.name + "_dlq", of_letters)
         return JsonTables(json, rows, letters)
 
     with pytest.raises(Killed):
-        lake.run(tables(KilledBeforePublishing, SCHEMA))
+        lake.run(tables(KilledAfterWriting, SCHEMA))
     # Begun again with a schema by which 7 is a row, too; it stays the letter that it was.
     lake.session.sql(f"DROP TABLE {lake.name}")
     progress = lake.run(tables(IcebergTable, "id STRING, name STRING"), continuous=True)

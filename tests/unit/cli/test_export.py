@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tidemark_cli.commands.export import Partition
 from tidemark_cli.main import app
-from tidemark_pipeline.export.shapes import PARTITIONING
 from tidemark_pipeline.export.wanted import catalog_of
 
 
@@ -43,7 +41,3 @@ def test_what_is_wrong_is_said_before_spark_starts(
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 1
     assert said in " ".join(done.output.split())
-
-
-def test_every_partitioning_can_be_asked_for() -> None:
-    assert {each.value for each in Partition} == set(PARTITIONING)

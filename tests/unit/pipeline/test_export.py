@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from tidemark_pipeline.export.dead_letters import ahead, at_least, behind
-from tidemark_pipeline.export.exported import Exported, ExportError, Superseded, begin, check_ours
+from tidemark_pipeline.export.exported import (
+    Exported,
+    ExportError,
+    Mode,
+    Superseded,
+    begin,
+    check_ours,
+)
 from tidemark_pipeline.export.iceberg import catalog_settings
 from tidemark_pipeline.jobs.export import planned_end, stream_options
 
@@ -24,6 +31,17 @@ def test_what_a_commit_says_is_read_back() -> None:
 def test_a_job_that_starts_goes_on_where_the_table_is_with_the_next_epoch() -> None:
     assert begin(None, "t", "id", "b") == Exported("t", "id", {}, 1, "b")
     assert begin(FOUND, "t", "", "b") == Exported("t", "id", {0: 17, 1: 4}, 4, "b")
+
+
+def test_a_table_keeps_the_mode_that_it_was_begun_with() -> None:
+    """What committed before there were modes has appended."""
+    assert Exported.of_properties(FOUND.to_properties() | {"tidemark.mode": "upsert"}) != FOUND
+    del (older := FOUND.to_properties())["tidemark.mode"]
+    assert Exported.of_properties(older) == FOUND
+    upsert = begin(None, "t", "id", "b", Mode.UPSERT)
+    assert Exported.of_properties(upsert.to_properties()) == upsert
+    with pytest.raises(ExportError, match="the mode upsert: go on with that"):
+        begin(upsert, "t", "id", "c", Mode.APPEND)
 
 
 @pytest.mark.parametrize(("topic", "topic_id"), [("u", "id"), ("t", "another")])

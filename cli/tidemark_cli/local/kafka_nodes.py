@@ -1,5 +1,5 @@
-"""Start, stop and kill the nodes of a local Apache Kafka: processes as any other of a local cluster
-(:mod:`tidemark_cli.local.processes`), whose settings stay in its folder.
+"""Start, stop and kill the nodes of a local Apache Kafka, from its published jars: processes as any
+other of a local cluster (:mod:`tidemark_cli.local.processes`), whose settings stay in its folder.
 
 A broker is ready once it answers a client with itself in the metadata: then it is registered and
 unfenced. ``broker-N`` and ``controller-N`` are the names of processes and of their logs.
@@ -23,7 +23,8 @@ from kio.schema.metadata.v12.response import MetadataResponse
 from tidemark.wire.blocking import BlockingConnection
 from tidemark.wire.framing import FrameError
 from tidemark_cli.local import processes
-from tidemark_cli.local.kafka.nodes import (
+from tidemark_cli.local.kafka_properties import (
+    CLIENTS,
     FIRST_CONTROLLER,
     BrokerPorts,
     Plan,
@@ -35,8 +36,7 @@ from tidemark_cli.local.kafka.nodes import (
 from tidemark_cli.local.layout import Layout, LayoutError, read_json, write_json
 from tidemark_cli.local.processes import ProcessRecord
 from tidemark_cli.ports import HOST, free_ports
-from tidemark_cli.toolchain.maven import KAFKA, ensure_jars
-from tidemark_pipeline.java import find_java
+from tidemark_cli.toolchain.maven import KAFKA, ensure_jars, java
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 40.0
@@ -202,7 +202,7 @@ class KafkaNodes:
 
     def _java(self) -> list[str]:
         return [
-            *(str(find_java()), *self.plan().java, *_SAYS),
+            *(str(java()), *self.plan().java, *_SAYS),
             *("-cp", f"{ensure_jars(KAFKA)}/*"),
         ]
 
@@ -302,9 +302,22 @@ def _readiness(node: int, entries: Mapping[str, str]) -> Callable[[], dict[str, 
 
     def ready() -> dict[str, Any] | None:
         serves = node in known_brokers(port) if in_clear else _listens(port)
-        return {"ready": True, "listener": f"{HOST}:{port}"} if serves else None
+        return {"ready": True, **_said(port, in_clear=in_clear)} if serves else None
 
     return ready
+
+
+def _said(port: int, *, in_clear: bool) -> dict[str, Any]:
+    """As our own brokers tell of theirs."""
+    address = f"{HOST}:{port}"
+    clients = {
+        "name": CLIENTS,
+        "protocol": "PLAINTEXT",
+        "proof": "",
+        "bound": HOST,
+        "address": address,
+    }
+    return {"listener": address, "clients": [clients] if in_clear else []}
 
 
 def _listens(port: int) -> bool:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark_cli.local.kafka.cluster import KafkaNodes, name_of, own_meta
-from tidemark_cli.local.kafka.nodes import (
+from tidemark_cli.local.kafka_nodes import KafkaNodes, name_of, own_meta
+from tidemark_cli.local.kafka_properties import (
     FIRST_CONTROLLER,
     BrokerPorts,
     Plan,
@@ -31,7 +31,7 @@ def _ports(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another one each time, without a look whether they are free."""
     numbers = itertools.count(10_000)
     monkeypatch.setattr(
-        "tidemark_cli.local.kafka.cluster.free_ports",
+        "tidemark_cli.local.kafka_nodes.free_ports",
         lambda count: [next(numbers) for _ in range(count)],
     )
 

@@ -1,0 +1,170 @@
+"""``tidemark import``: Topic manifests of what Strimzi describes, or of what is in a cluster."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.markup import escape
+
+from tidemark_cli.commands.common import errors, fail
+from tidemark_cli.commands.files import write_whole
+from tidemark_cli.imports import strimzi
+from tidemark_cli.imports.documents import Document, DocumentError, read
+from tidemark_cli.imports.strimzi import Defaults
+from tidemark_cli.imports.topics import Imported, NotImported, Target, Wanted, imported
+from tidemark_cli.imports.writing import as_yaml
+from tidemark_operator.controller.events import count
+from tidemark_operator.resources.topic import DeletionPolicy
+
+
+def import_topics(
+    strimzi_files: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--strimzi",
+            metavar="FILE",
+            help="A file or folder with Strimzi's KafkaTopic objects, or - for the standard input; "
+            "may be given more than once.",
+        ),
+    ] = None,
+    strimzi_cluster: Annotated[
+        str, typer.Option(help="Only topics of this Strimzi cluster (label strimzi.io/cluster).")
+    ] = "",
+    default_partitions: Annotated[
+        int | None, typer.Option(min=1, help="Of KafkaTopics that do not say how many.")
+    ] = None,
+    default_replicas: Annotated[
+        int | None, typer.Option(min=1, help="Of KafkaTopics that do not say how many.")
+    ] = None,
+    cluster: Annotated[
+        str, typer.Option(help="The Cluster object that the Topics are of.")
+    ] = "tidemark",
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="Written into the manifests; unset: none is.")
+    ] = "",
+    deletion_policy: Annotated[
+        Literal["Orphan", "Delete"],
+        typer.Option(help="What becomes of a topic when its manifest is deleted."),
+    ] = "Orphan",
+    output: Annotated[
+        Path | None, typer.Option(help="A file to write; unset: the standard output.")
+    ] = None,
+) -> None:
+    """Write Topic manifests, ready to be applied with adoption.
+
+    What has no counterpart is said on the standard error stream, and in a comment above the
+    manifest. The exit status is 1 where a topic could not be imported; the others are written.
+    """
+    if not strimzi_files:
+        fail("say what to import: --strimzi FILE")
+    run = _Run()
+    defaults = Defaults(partitions=default_partitions, replication_factor=default_replicas)
+    topics = _of_strimzi(run, strimzi_files, strimzi_cluster, defaults)
+    found = run.imported(
+        topics,
+        Target(
+            cluster=cluster,
+            namespace=namespace,
+            deletion_policy=DeletionPolicy(deletion_policy),
+        ),
+    )
+    text = as_yaml(found)
+    if output is None:
+        print(text, end="")
+    else:
+        _write(output, text)
+    run.close(found)
+    raise typer.Exit(1 if run.troubles else 0)
+
+
+class _Run:
+    """Says what is left out, and counts what could not be imported."""
+
+    def __init__(self) -> None:
+        self.troubles = 0
+
+    def say(self, line: str) -> None:
+        """What somebody may want to know."""
+        errors.print(escape(line), highlight=False, soft_wrap=True)
+
+    def trouble(self, source: str, why: str) -> None:
+        """What is not in the result and should be."""
+        self.troubles += 1
+        errors.print(
+            f"[red]not imported:[/red] {escape(source)}: {escape(why)}",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    def imported(self, topics: Iterable[Wanted], target: Target) -> list[Imported]:
+        """Those that can be: no topic and no object of them twice."""
+        found: list[Imported] = []
+        sources: dict[tuple[str, str], str] = {}
+        for topic in topics:
+            try:
+                each = imported(topic, target, lambda name: ("object", name) in sources)
+            except NotImported as error:
+                self.trouble(topic.source, str(error))
+                continue
+            names = (("topic", topic.name), ("object", each.name))
+            twice = next((name for name in names if name in sources), None)
+            if twice is not None:
+                self.trouble(topic.source, f"{sources[twice]} is {' '.join(twice)}, too")
+                continue
+            sources.update(dict.fromkeys(names, topic.source))
+            for remark in each.remarks:
+                self.say(f"{topic.source}: {remark}")
+            found.append(each)
+        return found
+
+    def close(self, found: Sequence[Imported]) -> None:
+        """How many, and what to do with them."""
+        adopting = sum(each.adopts for each in found)
+        self.say(
+            f"{count(len(found), 'Topic')}, {adopting} with the id of the topic that it takes over"
+            + (f"; {self.troubles} not imported" if self.troubles else "")
+        )
+        if adopting < len(found):
+            self.say(
+                "the others are made anew, or wait for an adoption where their topics exist: see "
+                "docs/engines.md"
+            )
+
+
+def _of_strimzi(run: _Run, paths: Sequence[str], only: str, defaults: Defaults) -> Iterator[Wanted]:
+    try:
+        documents = read(paths)
+    except DocumentError as error:
+        fail(str(error))
+    topics = []
+    for each in documents:
+        if strimzi.is_topic(each):
+            topics.append(each)
+        elif strimzi.is_strimzis(each):
+            run.say(f"{each.source}: no topic, left out")
+    if not topics:
+        fail(f"there is no KafkaTopic in {', '.join(paths)} ({count(len(documents), 'object')})")
+    for each in _of_one_cluster(topics, only):
+        try:
+            yield strimzi.wanted(each, defaults)
+        except NotImported as error:
+            run.trouble(each.source, str(error))
+
+
+def _of_one_cluster(topics: Sequence[Document], only: str) -> list[Document]:
+    """A Cluster of ours is one cluster's."""
+    named = strimzi.clusters(topics)
+    if only and only not in named:
+        fail(f"no KafkaTopic is of the Strimzi cluster {only}; there are {', '.join(named)}")
+    if not only and len(named) > 1:
+        there = ", ".join(name or "none (no label)" for name in named)
+        fail(f"the KafkaTopics are of several clusters, {there}: name one with --strimzi-cluster")
+    return [each for each in topics if strimzi.clusters([each]) == [only or named[0]]]
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_whole(path, text.encode())
+    except OSError as error:
+        fail(f"{path} cannot be written: {error.strerror}")

@@ -1,0 +1,106 @@
+"""Kubernetes objects from files, folders and the standard input: YAML or JSON, many in one."""
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+STDIN = "-"
+SUFFIXES = (".yaml", ".yml", ".json")
+FILE_BYTES_MAX = 64 * 1024 * 1024
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class DocumentError(ValueError):
+    """A file that cannot be read, or is no YAML; the message names it and the place in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """An object and where it stands, for people: ``topics.yaml, KafkaTopic orders``."""
+
+    source: str
+    body: Mapping[str, Any]
+
+
+def read(paths: Sequence[str]) -> list[Document]:
+    """All objects of files, of the YAML and JSON files of folders (and of folders in these; hidden
+    ones are left out), and of the standard input (``-``); those of a List each by itself. Raises
+    :class:`DocumentError`."""
+    return [each for path in paths for name, text in _texts(path) for each in parsed(name, text)]
+
+
+def parsed(name: str, text: str) -> Iterator[Document]:
+    """The objects of one text. Raises :class:`DocumentError`."""
+    try:
+        bodies = list(yaml.load_all(text, Loader=_LOADER))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise DocumentError(f"{name} is no YAML: {_one_line(error)}") from error
+    for body in _objects(name, bodies):
+        yield Document(_source(name, body), body)
+
+
+def _objects(name: str, bodies: Iterable[object]) -> Iterator[Mapping[str, Any]]:
+    for body in bodies:
+        if body is None:  # nothing between two lines of ---
+            continue
+        if not isinstance(body, Mapping):
+            raise DocumentError(f"{name} has a document that is no object: {str(body)[:60]!r}")
+        items = body.get("items")
+        if str(body.get("kind", "")).endswith("List") and isinstance(items, list):
+            yield from _objects(name, items)
+        else:
+            yield body
+
+
+def _source(name: str, body: Mapping[str, Any]) -> str:
+    meta = body.get("metadata")
+    called = meta.get("name", "") if isinstance(meta, Mapping) else ""
+    return f"{name}, {body.get('kind', 'an object')} {called}".rstrip()
+
+
+def _texts(path: str) -> Iterator[tuple[str, str]]:
+    if path == STDIN:
+        yield (
+            "standard input",
+            _decoded("standard input", sys.stdin.buffer.read(FILE_BYTES_MAX + 1)),
+        )
+        return
+    for file in _files(Path(path)):
+        try:
+            with file.open("rb") as stream:
+                data = stream.read(FILE_BYTES_MAX + 1)
+        except OSError as error:
+            raise DocumentError(f"{file} cannot be read: {error.strerror}") from error
+        yield str(file), _decoded(str(file), data)
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = sorted(
+        each
+        for each in path.rglob("*")
+        if each.suffix in SUFFIXES
+        and each.is_file()
+        and not any(part.startswith(".") for part in each.relative_to(path).parts)
+    )
+    if not found:
+        raise DocumentError(f"{path} has no file that ends in {', '.join(SUFFIXES)}")
+    return found
+
+
+def _decoded(name: str, data: bytes) -> str:
+    if len(data) > FILE_BYTES_MAX:
+        raise DocumentError(f"{name} is larger than {FILE_BYTES_MAX >> 20} MiB: divide it")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"{name} is no UTF-8 text") from error
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,207 @@
+"""From a topic as Kafka knows it to our manifest of it, ready to be applied with adoption.
+
+What has no counterpart is left out of the manifest and said: on an existing Apache Kafka whatever a
+manifest does not name stays as it is, so leaving out is never a change.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidemark.annotations import ADOPT_TOPIC_ID
+from tidemark.configuration.table import TOPIC as TOPIC_KEYS
+from tidemark.wire.topics import Setting, SettingOperation
+from tidemark_operator.resources.durations import PATTERN, duration_ms
+from tidemark_operator.resources.metadata import InvalidResource
+from tidemark_operator.resources.names import API_VERSION, PAUSED_ANNOTATION
+from tidemark_operator.resources.topic import DeletionPolicy, parse_topic
+from tidemark_operator.resources.topic_config import (
+    COMPACTED,
+    TYPED,
+    is_compacted,
+    kafka_config,
+    retention_problem,
+)
+from tidemark_operator.topic_changes.object_names import object_name
+from tidemark_operator.topic_changes.refusal import Refusal
+from tidemark_operator.topic_changes.settings import Described, changed
+
+_UNITS_MS = ((3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms"))
+_BINARY = ((2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki"))
+#: What -1 means where the total is not limited either: as long as the topic's own retention.
+_UNLIMITED = "-1"
+_LOCAL = ("local.retention.ms", "local.retention.bytes")
+
+
+class NotImported(ValueError):
+    """There is no manifest that would leave this topic as it is; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A topic: its name in Kafka, what is configured of its own (not inherited), and, where they
+    are known, its id and the name of its object. ``source``: where it comes from, for people."""
+
+    source: str
+    name: str
+    partitions: int
+    replication_factor: int
+    config: Mapping[str, str]
+    topic_id: str = ""
+    object_name: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    is_paused: bool = False
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A manifest, and what of the topic it does not have."""
+
+    source: str
+    manifest: dict[str, Any]
+    remarks: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Of the object."""
+        return str(self.manifest["metadata"]["name"])
+
+    @property
+    def adopts(self) -> bool:
+        """Does it name the topic that it takes over?"""
+        return ADOPT_TOPIC_ID in self.manifest["metadata"].get("annotations", {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Whose manifests are written: of a Cluster, in a namespace ("": as they are applied)."""
+
+    cluster: str
+    namespace: str
+    deletion_policy: DeletionPolicy
+
+
+def imported(topic: Wanted, target: Target, is_taken: Callable[[str], bool]) -> Imported:
+    """Its manifest. ``is_taken``: another manifest has that object name. Raises
+    :class:`NotImported`."""
+    described, remarks = _described(topic.config)
+    name = topic.object_name or object_name(target.cluster, topic.name, is_taken)
+    spec: dict[str, Any] = {"clusterRef": {"name": target.cluster}}
+    if name != topic.name:
+        spec["topicName"] = topic.name
+    spec["partitions"] = topic.partitions
+    spec["replicationFactor"] = topic.replication_factor
+    if described.config:
+        spec["config"] = dict(sorted(described.config.items()))
+    if described.tiering is not None:
+        spec["tiering"] = _readable(described.tiering)
+    spec["deletionPolicy"] = str(target.deletion_policy)
+    meta: dict[str, Any] = {"name": name}
+    if target.namespace:
+        meta["namespace"] = target.namespace
+    if topic.labels:
+        meta["labels"] = dict(sorted(topic.labels.items()))
+    annotations = dict(sorted(topic.annotations.items()))
+    if topic.topic_id:
+        annotations[ADOPT_TOPIC_ID] = topic.topic_id
+    if topic.is_paused:
+        annotations[PAUSED_ANNOTATION] = "true"
+    if annotations:
+        meta["annotations"] = annotations
+    manifest = {"apiVersion": API_VERSION, "kind": "Topic", "metadata": meta, "spec": spec}
+    _check(manifest)
+    return Imported(topic.source, manifest, (*topic.remarks, *remarks))
+
+
+def _check(manifest: Mapping[str, Any]) -> None:
+    """As the API server will. What a topic inherits from its brokers is not known here. Raises
+    :class:`NotImported`."""
+    try:
+        topic = parse_topic(manifest)
+    except InvalidResource as error:
+        raise NotImported(str(error)) from error
+    config = kafka_config(topic.spec)
+    own = {name: value for name, value in config.items() if name.removeprefix("local.") in config}
+    problem = retention_problem(own)
+    if problem is None and topic.spec.tiering_enabled and is_compacted(config):
+        problem = COMPACTED
+    if problem is not None:
+        raise NotImported(problem)
+
+
+def _described(config: Mapping[str, str]) -> tuple[Described, list[str]]:
+    """``spec.config`` and ``spec.tiering``, and what stands in neither."""
+    kept, remarks = {}, []
+    for name, value in config.items():
+        problem = _problem(name, value)
+        if problem:
+            remarks.append(f"{problem}; left out, so it stays as it is in Kafka")
+        elif not (name in _LOCAL and value == _UNLIMITED):
+            kept[name] = value
+    settings = [
+        Setting(name=name, value=value, operation=SettingOperation.SET)
+        for name, value in kept.items()
+    ]
+    try:
+        return changed(Described({}, None), settings, is_whole=False), remarks
+    except Refusal as error:
+        raise NotImported(error.message) from error
+
+
+def _problem(name: str, value: str) -> str:
+    """Why a key cannot stand in a manifest; "" where it can."""
+    key = TOPIC_KEYS.get(name)
+    if key is None:
+        return f"{name} is no topic configuration key that is known here"
+    if name not in TYPED and not key.served and value != key.only:
+        return f"{name} {key.reason}"
+    if not key.type.accepts(value):
+        return f"{name} {value!r}: it {key.type.requirement}"
+    if name == "local.retention.ms" and not value.startswith("-") and _too_long(value):
+        return f"{name} {value} is longer than spec.tiering.localRetention.time can say"
+    return ""
+
+
+def _too_long(value: str) -> bool:
+    try:
+        duration_ms(duration_text(int(value)))
+    except ValueError:
+        return True
+    return False
+
+
+def _readable(tiering: Mapping[str, Any]) -> dict[str, Any]:
+    """Local retention in the units that people write, the same to the millisecond and byte."""
+    block = dict(tiering)
+    local = dict(block.get("localRetention") or {})
+    if "time" in local:
+        local["time"] = duration_text(int(str(local["time"]).removesuffix("ms")))
+    if "size" in local:
+        local["size"] = size_text(int(local["size"]))
+    if local:
+        block["localRetention"] = local
+    return block
+
+
+def duration_text(total_ms: int) -> str:
+    """In the largest unit that it is a whole number of: ``24h``, ``90m``, ``1500ms``; in several,
+    where that number has more digits than a duration may have."""
+    factor, unit = next((f, u) for f, u in _UNITS_MS if total_ms % f == 0)
+    text = f"{total_ms // factor}{unit}"
+    return text if re.fullmatch(PATTERN, text) else _compound(total_ms)
+
+
+def _compound(total_ms: int) -> str:
+    text = ""
+    for factor, unit in _UNITS_MS:
+        count, total_ms = divmod(total_ms, factor)
+        text += f"{count}{unit}" if count else ""
+    return text
+
+
+def size_text(total: int) -> str:
+    """The same of bytes: ``10Gi``, ``1500``."""
+    return next((f"{total // f}{u}" for f, u in _BINARY if total and total % f == 0), str(total))

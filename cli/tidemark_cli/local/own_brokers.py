@@ -1,0 +1,117 @@
+"""Tidemark's own brokers in a local cluster: declared as Broker objects, given a certificate by the
+operator, each a process with a file of settings."""
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tidemark.tls.files import CERTIFICATE
+from tidemark_cli.local import processes
+from tidemark_cli.local.kube import Kube
+from tidemark_cli.local.layout import Layout, write_json
+from tidemark_cli.local.processes import ProcessRecord
+from tidemark_cli.local.settings import Settings
+from tidemark_cli.ports import HOST, free_ports
+
+READY_TIMEOUT_S = 60.0
+STARTS_AT_ONCE = 4
+#: A local cluster is for trying things out: look more often than a production broker does.
+LOCAL_INTERVALS_MS = {
+    "remote.log.manager.task.interval.ms": 1000,
+    "log.retention.check.interval.ms": 1000,
+}
+
+
+class OwnBrokers:
+    """Those of one folder. ``entries``: more of the configuration of each that is made here."""
+
+    def __init__(
+        self, layout: Layout, settings: Settings, kubeconfig: Path, entries: Mapping[str, str]
+    ) -> None:
+        self._layout = layout
+        self._settings = settings
+        self._kubeconfig = kubeconfig
+        self._entries = dict(entries)
+
+    def ids(self) -> list[int]:
+        """The brokers that were ever added here, ascending."""
+        return self._layout.broker_ids()
+
+    def declare(self, node_id: int) -> None:
+        """Its ``Broker`` object, and its configuration if it has none yet."""
+        kube = self._kube()
+        kube.apply(
+            "Broker",
+            f"broker-{node_id}",
+            {
+                "clusterRef": {"name": self._settings.cluster},
+                "nodeId": node_id,
+                "workload": "External",
+            },
+        )
+        kube.close()
+        config = self._layout.broker_config(node_id)
+        if not config.exists():
+            write_json(config, self._broker_settings(node_id))
+
+    def start(self, node_id: int) -> ProcessRecord:
+        """One that was declared; waits until it is registered and unfenced."""
+        config = self._layout.broker_config(node_id)
+        self._await_certificate(node_id)
+        return processes.ensure(
+            self._layout,
+            f"broker-{node_id}",
+            [sys.executable, "-m", "tidemark_broker", "--config", str(config)],
+            timeout_s=READY_TIMEOUT_S,
+        )
+
+    def _kube(self) -> Kube:
+        return Kube(self._kubeconfig, self._settings.namespace)
+
+    def _broker_settings(self, node_id: int) -> dict[str, Any]:
+        listener, metrics = free_ports(2)
+        return {
+            "node.id": node_id,
+            "cluster.id": self._await_cluster_id(),
+            "log.dir": str(self._layout.broker_data(node_id)),
+            "listeners": f"{HOST}:{listener}",
+            "controller.addresses": [f"{HOST}:{self._settings.control_port}"],
+            "tidemark.tls.directory": str(self._layout.broker_certificates(node_id)),
+            "metrics.port": metrics,
+            # Everything is on the loopback: what could change packets there can do anything.
+            "tidemark.replication.encrypted": False,
+            **LOCAL_INTERVALS_MS,
+            **self._entries,
+        }
+
+    def _await_certificate(self, node_id: int) -> None:
+        """The operator issues one as soon as it has seen the Broker."""
+        path = self._layout.broker_certificates(node_id) / CERTIFICATE
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not path.exists():
+            if time.monotonic() >= deadline:
+                raise TimeoutError(
+                    f"the operator has not issued a certificate for broker {node_id} in "
+                    f"{READY_TIMEOUT_S:.0f} s; see {self._layout.log('operator')}"
+                )
+            time.sleep(0.05)
+
+    def _await_cluster_id(self) -> str:
+        """The id that the operator gave to the Cluster at its first take-over."""
+        kube = self._kube()
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        try:
+            while time.monotonic() < deadline:
+                found = kube.get("Cluster", self._settings.cluster) or {}
+                cluster_id = (found.get("status") or {}).get("clusterId")
+                if cluster_id:
+                    return str(cluster_id)
+                time.sleep(0.05)
+        finally:
+            kube.close()
+        raise TimeoutError(
+            f"the operator has not taken over clusters.tidemark.dev/{self._settings.cluster} in "
+            f"{READY_TIMEOUT_S:.0f} s; see {self._layout.log('operator')}"
+        )

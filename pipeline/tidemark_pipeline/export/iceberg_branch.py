@@ -1,0 +1,161 @@
+"""Commits to an Iceberg table that are refused where somebody else has committed meanwhile.
+
+Iceberg puts an append behind whatever was committed since it began, by whomever: two jobs at the
+same offsets would both succeed. So a job commits to a branch of its own, which no reader looks at,
+and ``main`` is fast-forwarded to it. That is refused, in the catalog's own compare-and-set, unless
+``main`` still is what the branch began at. With it, in the same commit, goes a tag: it keeps the
+snapshot that has the offsets from being expired behind others' commits.
+
+What a killed job leaves is a branch and files that no reader sees. The next claim removes the
+branch; its files go as Iceberg's orphans do.
+
+Branches and tags are Iceberg's Java API through py4j, which needs no SQL extensions.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from tidemark_pipeline.export.exported import Exported, ExportError
+
+TAG = "tidemark_export"
+BRANCH = "tidemark_job_"
+_MAIN = "main"
+#: Others (a compaction) may commit meanwhile; then it is tried again.
+ATTEMPTS = 5
+JAVA_ERRORS = (Py4JJavaError, PySparkException)
+#: Iceberg's exception where a table was changed between reading and writing it.
+_CONFLICT = "CommitFailedException"
+#: A row that went has one position; an equality may stand for any number.
+_TOTALS = ("records", "position-deletes", "equality-deletes")
+
+
+class Branch:
+    """Of the job ``job``, in ``table``: Iceberg's own, as its catalog has loaded it. What is said
+    here of the table holds as of the last :meth:`refresh`."""
+
+    def __init__(self, table: Any, job: str) -> None:
+        self.name = BRANCH + job
+        self._table = table
+
+    def refresh(self) -> None:
+        """See the table as it is."""
+        self._table.refresh()
+
+    def found(self) -> Exported | None:
+        """How far the table is, by the newest snapshot of ``main`` that an export has committed.
+        Raises :class:`ExportError` where it has rows and nothing says which."""
+        snapshot = self._table.currentSnapshot()
+        while snapshot is not None:
+            found = Exported.of_properties(snapshot.summary())
+            if found is not None:
+                return found
+            parent = snapshot.parentId()
+            if parent is None:
+                break
+            snapshot = self._table.snapshot(parent)
+        else:  # others' commits behind the last export's, and what was between has expired
+            tagged = self._table.snapshot(TAG)
+            if tagged is not None:
+                return Exported.of_properties(tagged.summary())
+        if self.rows() != 0:
+            raise ExportError(
+                f"{self._table.name()} has rows, and no commit says which of the topic they are: "
+                "export into a table of its own"
+            )
+        return None
+
+    def rows(self) -> int | None:
+        """Of ``main``; None where its newest commit does not say."""
+        summary = self._table.currentSnapshot().summary()
+        total, gone, equal = (summary.get(f"total-{name}") for name in _TOTALS)
+        if total is None or int(equal or 0):
+            return None
+        return int(total) - int(gone or 0)
+
+    def begin(self) -> int | None:
+        """Be where ``main`` is; the id of that snapshot, None where the table was changed
+        meanwhile."""
+        base: int = self._table.currentSnapshot().snapshotId()
+        head = self._table.snapshot(self.name)
+        if head is not None and head.snapshotId() == base:
+            return base
+        changes = self._table.manageSnapshots()
+        try:
+            if head is None:
+                changes.createBranch(self.name, base).commit()
+            else:
+                changes.replaceBranch(self.name, base).commit()
+        except JAVA_ERRORS as error:
+            if _CONFLICT not in str(error):
+                raise
+            return None
+        return base
+
+    def commit_nothing(self, exported: Exported) -> None:
+        """A commit of no rows."""
+        append = self._table.newFastAppend().toBranch(self.name)
+        for key, value in exported.to_properties().items():
+            append = append.set(key, value)
+        append.commit()
+
+    def publish(self, base: int, exported: Exported, left: tuple[str, ...] = ()) -> bool:
+        """Make the one commit since :meth:`begin` the table's, and remove the branches ``left``;
+        False where ``main`` was moved meanwhile."""
+        failed: Exception | None = None
+        for _ in range(ATTEMPTS):
+            self.refresh()
+            head = self._table.snapshot(self.name)
+            # A branch that another job has removed is made again by an append, where main is then.
+            if head is None or head.parentId() != base:
+                return False
+            if self._table.currentSnapshot().snapshotId() != base:
+                # By others; or by a commit of ours of which nobody knew whether it was one.
+                if self.found() != exported:
+                    return False
+                break
+            try:
+                self._fast_forward(head.snapshotId(), left)
+            except JAVA_ERRORS as error:
+                failed = error
+            else:
+                break
+        else:
+            raise contended(str(self._table.name())) from failed
+        self.refresh()
+        return True
+
+    def summary(self) -> Mapping[str, str]:
+        """What Iceberg says of the branch's last commit."""
+        summary: Mapping[str, str] = self._table.snapshot(self.name).summary()
+        return summary
+
+    def left(self) -> tuple[str, ...]:
+        """Branches of other jobs."""
+        names = [str(name) for name in self._table.refs()]
+        return tuple(n for n in names if n.startswith(BRANCH) and n != self.name)
+
+    def remove(self) -> None:
+        """Where it is there."""
+        if self._table.snapshot(self.name) is not None:
+            self._table.manageSnapshots().removeBranch(self.name).commit()
+
+    def _fast_forward(self, head: int, left: tuple[str, ...]) -> None:
+        changes = self._table.manageSnapshots().fastForwardBranch(_MAIN, self.name)
+        if self._table.snapshot(TAG) is None:
+            changes = changes.createTag(TAG, head)
+        else:
+            changes = changes.replaceTag(TAG, head)
+        for name in left:
+            changes = changes.removeBranch(name)
+        changes.commit()
+
+
+def contended(name: str) -> ExportError:
+    """Of a table that others do not leave alone."""
+    return ExportError(
+        f"{name} was changed by others during each of {ATTEMPTS} attempts to commit; "
+        "start again when they are done"
+    )

@@ -1,0 +1,93 @@
+"""Upsert by key: of each key the table has the last record, and no row once that has no value.
+
+The key is the record's, byte for byte, as Kafka's own compaction has it. The last record is the one
+with the highest offset. That is said of one partition, and a producer keeps a key in one; only when
+a topic is given more partitions do keys move. Of records in two partitions the one with the newer
+timestamp counts as the last, then the one of the higher partition. A table does not remember a key
+that went: a record of another partition that is older than the deletion, and comes in a later
+commit, brings the key back.
+
+Rows are told from each other within a batch here, and from the table's by the ``MERGE`` that both
+formats have.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as f
+
+from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.export.table import DELETED, Layout
+
+_NO_KEY = "has no key, and an upsert needs one"
+_KEYLESS = re.compile(rf"the record at offset \d+ of partition \d+ {_NO_KEY}")
+_NUMBER = "_number"
+
+
+def latest(frame: DataFrame, layout: Layout) -> DataFrame:
+    """One row for each key, with :data:`DELETED`. A row without a key fails the job that reads the
+    frame, with the record's place."""
+    if DELETED not in frame.columns:
+        frame = frame.withColumn(DELETED, f.col("value").isNull())
+    names = ("key", "partition", "offset", "timestamp")
+    key, partition, offset, timestamp = (f.col(layout.of_record(name)) for name in names)
+    place = f.concat(f.lit("the record at offset "), offset, f.lit(" of partition "), partition)
+    by = f.coalesce(key, f.raise_error(f.concat(place, f.lit(f" {_NO_KEY}"))))
+    of_partition = Window.partitionBy(by, partition).orderBy(offset.desc())
+    of_key = Window.partitionBy(by).orderBy(timestamp.desc_nulls_last(), partition.desc())
+    for window in (of_partition, of_key):
+        frame = frame.withColumn(_NUMBER, f.row_number().over(window)).where(f.col(_NUMBER) == 1)
+    return frame.drop(_NUMBER)
+
+
+def refused(error: Exception) -> ExportError | None:
+    """What :func:`latest` says by Spark's mouth; None where an error is another."""
+    said = _KEYLESS.search(str(error))
+    return ExportError(said[0]) if said else None
+
+
+def merge(target: str, source: str, layout: Layout) -> str:
+    """The statement that puts the rows of a view ``source``, of :func:`latest`, into ``target``."""
+    newer = _newer(layout)
+    key = layout.of_record("key")
+    return (
+        f"MERGE INTO {target} AS t USING {source} AS s ON t.{key} = s.{key} "
+        f"WHEN MATCHED AND s.{DELETED} AND {newer} THEN DELETE "
+        f"WHEN MATCHED AND {newer} THEN UPDATE SET * "
+        f"WHEN NOT MATCHED AND NOT s.{DELETED} THEN INSERT *"
+    )
+
+
+@contextmanager
+def view(frame: DataFrame, name: str) -> Iterator[str]:
+    """The frame by a name, for a statement of its session."""
+    frame.createOrReplaceTempView(name)
+    try:
+        yield name
+    finally:
+        frame.sparkSession.catalog.dropTempView(name)
+
+
+@contextmanager
+def configured(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """The session with these settings, which nothing else may depend on."""
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in settings:
+            session.conf.unset(name)
+
+
+def _newer(layout: Layout) -> str:
+    partition, offset, timestamp = (
+        layout.of_record(name) for name in ("partition", "offset", "timestamp")
+    )
+    age = "struct(coalesce({0}.{1}, timestamp_millis(-1)), {0}.{2})"
+    return (
+        f"if(s.{partition} = t.{partition}, s.{offset} > t.{offset}, "
+        f"{age.format('s', timestamp, partition)} > {age.format('t', timestamp, partition)})"
+    )

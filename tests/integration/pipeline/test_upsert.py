@@ -1,0 +1,216 @@
+"""Upsert by key: the table is what a dictionary is that is given each record in turn, wherever the
+job was ended (invariant 26)."""
+
+import asyncio
+import random
+import zlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.integration.pipeline.lakes import (
+    KILLED,
+    Killed,
+    OthersCommitMeanwhile,
+    new_lake,
+)
+from tests.integration.pipeline.marks import MARKS
+from tests.integration.remote_log.tiered_host import NOW_MS, TOPIC, TieredHost
+from tidemark.records.builder import Record, build_batch
+from tidemark_broker.replication.partition import produce
+from tidemark_pipeline.export.dead_letters import JsonTables
+from tidemark_pipeline.export.exported import ExportError, Mode
+from tidemark_pipeline.export.iceberg import IcebergTable
+from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW_DDL, Json
+from tidemark_pipeline.export.table import Layout, Partitioning
+
+pytestmark = [*MARKS, pytest.mark.timeout(600)]
+PARTITIONS = 2
+UPSERT = Layout(columns=RAW_DDL, mode=Mode.UPSERT, partitioning=Partitioning(buckets=4))
+
+
+class KeyedTopic:
+    """Of a broker with its tier: keys that come again and again, and go."""
+
+    def __init__(self, host: TieredHost) -> None:
+        self.host = host
+        self._chance = random.Random(7)
+        self._times = iter(range(NOW_MS, NOW_MS + 1_000_000))
+
+    @property
+    def source(self) -> dict[str, str]:
+        bootstrap = f"127.0.0.1:{self.host.clients.port}"
+        return {"topic": TOPIC, "path": str(self.host.tier_path), "bootstrap": bootstrap}
+
+    async def send(self, count: int) -> None:
+        """Records of thirty keys, one in four without a value, in batches of five."""
+        for _ in range(count // 5):
+            keys = [b"key %d" % self._chance.randrange(30) for _ in range(5)]
+            by_partition: dict[int, list[Record]] = {}
+            for key in keys:
+                value = None if self._chance.random() < 0.25 else self._chance.randbytes(100)
+                record = Record(key, value, (), next(self._times))
+                by_partition.setdefault(zlib.crc32(key) % PARTITIONS, []).append(record)
+            for number, records in by_partition.items():
+                await self.append(number, records)
+
+    async def append(self, number: int, records: list[Record]) -> None:
+        partition = self.host.at(number)
+        result = await produce.append(partition, build_batch(records), acks=1, timeout_ms=1000)
+        assert result.error.value == 0, result
+
+    async def tier(self) -> None:
+        await self.host.copied()
+        await self.host.upkeep.apply_retention()
+
+    async def folded(self) -> dict[bytes, tuple[int, int, bytes]]:
+        """What a reader makes of it: of each key the last (partition, offset, value)."""
+        read = await asyncio.to_thread(self._consume)
+        kept: dict[bytes, tuple[int, int, bytes]] = {}
+        for partition, offset, key, value in sorted(read):
+            kept.pop(key, None)
+            if value is not None:
+                kept[key] = partition, offset, value
+        return kept
+
+    def _consume(self) -> list[tuple[int, int, bytes, bytes | None]]:
+        bootstrap = self.source["bootstrap"]
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "fold"})
+        places = [confluent_kafka.TopicPartition(TOPIC, n, 0) for n in range(PARTITIONS)]
+        consumer.assign(places)
+        left = sum(consumer.get_watermark_offsets(place, timeout=10)[1] for place in places)
+        read = []
+        while left > len(read):
+            message = consumer.poll(10)
+            assert message is not None, f"{len(read)} of {left} records"
+            assert not message.error(), message.error()
+            read.append((message.partition(), message.offset(), message.key(), message.value()))
+        consumer.close()
+        return read
+
+
+@pytest.fixture
+async def topic(tmp_path: Path) -> AsyncIterator[KeyedTopic]:
+    host = TieredHost(tmp_path, tmp_path / "tier")
+    host.rows = {number: host.new_row(number) for number in range(PARTITIONS)}
+    (tmp_path / "tier").mkdir()
+    await host.listen()
+    await host.apply()
+    topic = KeyedTopic(host)
+    await topic.send(40)
+    yield topic
+    await host.close()
+
+
+async def test_the_table_is_a_dictionary_of_the_records_wherever_the_job_was_killed(
+    session: SparkSession, topic: KeyedTopic, tmp_path: Path
+) -> None:
+    """And though somebody else commits meanwhile; from the tier, and from the broker."""
+    lake = new_lake(session, topic.source, tmp_path / "warehouse")
+    for kind in KILLED:
+        with pytest.raises(Killed):
+            await asyncio.to_thread(lake.run, lake.table(kind, UPSERT))
+        await topic.tier()
+        await topic.send(40)
+    done = await asyncio.to_thread(lake.run, lake.table(OthersCommitMeanwhile, UPSERT))
+    assert done.lag == 0
+    assert done.written.deleted
+    expected = await topic.folded()
+    rows = session.table(lake.name).collect()
+    assert len(rows) == len(expected)
+    found = {bytes(r["key"]): (r["partition"], r["offset"], bytes(r["value"])) for r in rows}
+    assert found == expected
+    assert 0 < len(found) < 30
+    # Rows of all records are another thing.
+    with pytest.raises(ExportError, match="with the mode upsert"):
+        await asyncio.to_thread(lake.run, lake.table())
+
+
+def records(
+    session: SparkSession, *rows: tuple[bytes | None, int, int, int, str | None]
+) -> DataFrame:
+    """Of (key, partition, offset, milliseconds, value)."""
+    columns = "key binary, partition int, offset bigint, at bigint, value string"
+    raw = session.createDataFrame(list(rows), columns)
+    return raw.selectExpr(
+        *("'t' AS topic", "partition", "offset", "timestamp_millis(at) AS timestamp"),
+        *("0 AS timestampType", "key", "CAST(value AS BINARY) AS value"),
+        "CAST(NULL AS array<struct<key: string, value: binary>>) AS headers",
+        *("0 AS leaderEpoch", "CAST(NULL AS int) AS tieredEpoch"),
+    )
+
+
+def test_of_two_partitions_the_newer_record_counts(session: SparkSession, tmp_path: Path) -> None:
+    """Within a batch, and against the table's row, in whichever order they come."""
+    lake = new_lake(session, {}, tmp_path / "warehouse")
+    table = lake.table(layout=UPSERT)
+    at = table.claim("t", "")
+    table.commit(
+        records(
+            session,
+            *((b"a", 1, 7, 2000, "new"), (b"a", 0, 90, 1000, "old")),
+            *((b"b", 0, 91, 3000, "first"), (b"b", 0, 92, 1000, "second")),
+            *((b"c", 0, 93, 1000, "old"), (b"d", 0, 94, 1000, "stays")),
+        ),
+        at := at.reaching({0: 95, 1: 8}),
+    )
+    table.commit(
+        records(
+            session,
+            *((b"a", 0, 95, 1500, None), (b"b", 0, 96, 500, "third")),
+            *((b"c", 1, 8, 1001, None), (b"c", 1, 9, 900, "again"), (b"e", 1, 10, 1, None)),
+        ),
+        at.reaching({0: 97, 1: 11}),
+    )
+    rows = session.table(lake.name).orderBy("key").collect()
+    table.close()
+    assert [(bytes(row["key"]), bytes(row["value"])) for row in rows] == [
+        *((b"a", b"new"), (b"b", b"third"), (b"c", b"old"), (b"d", b"stays"))
+    ]
+    assert rows[0]["timestamp"].replace(tzinfo=UTC) == datetime.fromtimestamp(2, UTC)
+
+
+def test_json_by_key(session: SparkSession, tmp_path: Path) -> None:
+    """What does not parse changes no row; a record without a key is a dead letter."""
+    lake = new_lake(session, {}, tmp_path / "warehouse")
+    json = Json.of("n INT", Mode.UPSERT)
+    layout = replace(UPSERT, columns=json.ddl, kafka=KAFKA)
+    letters = IcebergTable(session, lake.name + "_dlq", Layout(columns=LETTERS_DDL))
+    tables = JsonTables(json, lake.table(layout=layout), letters)
+    at = tables.claim("t", "")
+    first = records(
+        session,
+        *((b"a", 0, 0, 1, '{"n": 1}'), (b"b", 0, 1, 1, '{"n": 1}'), (b"c", 0, 2, 1, '{"n": 1}')),
+        *((b"a", 0, 3, 1, '{"n": 2}'), (None, 0, 4, 1, '{"n": 3}')),
+    )
+    written = tables.commit(first, at := at.reaching({0: 5}))
+    assert (written.rows, written.deleted, written.letters) == (3, 0, 1)
+    second = records(
+        session,
+        (b"b", 0, 5, 1, None),
+        (b"c", 0, 6, 1, "{"),
+        (b"c", 0, 7, 1, '{"n": 4}'),
+        (b"a", 0, 8, 1, "x"),
+    )
+    written = tables.commit(second, at.reaching({0: 9}))
+    assert (written.rows, written.deleted, written.letters) == (1, 1, 2)
+    rows = session.table(lake.name).orderBy("kafka.key").collect()
+    assert [(bytes(row["kafka"]["key"]), row["n"]) for row in rows] == [(b"a", 2), (b"c", 4)]
+    errors = session.table(letters.name).orderBy("offset").collect()
+    assert [row["error"] for row in errors] == ["no key", "not JSON", "not JSON"]
+    tables.close()
+
+
+async def test_a_record_without_a_key_is_refused_by_its_place(
+    session: SparkSession, topic: KeyedTopic, tmp_path: Path
+) -> None:
+    await topic.append(1, [Record(None, b"v", (), NOW_MS)])
+    lake = new_lake(session, topic.source, tmp_path / "warehouse")
+    offset = topic.host.at(1).next_offset - 1
+    with pytest.raises(ExportError, match=f"offset {offset} of partition 1 has no key"):
+        await asyncio.to_thread(lake.run, lake.table(layout=UPSERT))

@@ -1,0 +1,234 @@
+"""Strimzi's KafkaTopics: what becomes of each field, and what is said of bad ones."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from tidemark.annotations import ADOPT_TOPIC_ID
+from tidemark_cli.imports import strimzi
+from tidemark_cli.imports.documents import Document
+from tidemark_cli.imports.strimzi import Defaults
+from tidemark_cli.imports.topics import NotImported, Wanted
+from tidemark_cli.main import app
+
+ID = "4lTQvW1oS7-gC3B5IgwPmA"
+
+
+def body(name: str = "orders", cluster: str = "my-cluster", **changed: Any) -> dict[str, Any]:
+    usual = {
+        "apiVersion": "kafka.strimzi.io/v1",
+        "kind": "KafkaTopic",
+        "metadata": {"name": name, "labels": {"strimzi.io/cluster": cluster}},
+        "spec": {"partitions": 3, "replicas": 2},
+    }
+    return {**usual, **changed}
+
+
+def spec(**changed: Any) -> dict[str, Any]:
+    return body(spec={"partitions": 3, "replicas": 2, **changed})
+
+
+def wanted(found: dict[str, Any], **defaults: int) -> Wanted:
+    return strimzi.wanted(Document("here", found), Defaults(**defaults))
+
+
+def run(*arguments: str, stdin: str = "") -> Result:
+    return CliRunner().invoke(app, ["import", *arguments], input=stdin)
+
+
+def said(done: Result) -> str:
+    """However the lines were broken."""
+    return " ".join(done.stderr.split())
+
+
+def text(*bodies: dict[str, Any]) -> str:
+    return yaml.safe_dump_all(bodies)
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta2"])
+def test_both_versions_are_read(version: str) -> None:
+    found = wanted(body(apiVersion=f"kafka.strimzi.io/{version}"))
+    assert (found.name, found.partitions, found.replication_factor) == ("orders", 3, 2)
+    assert found.remarks == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "as_text"),
+    [
+        (604800000, "604800000"),
+        ("604800000", "604800000"),
+        (True, "true"),
+        (False, "false"),
+        (0.5, "0.5"),
+        ("delete", "delete"),
+        (["compact", "delete"], "compact,delete"),
+    ],
+)
+def test_values_are_as_strimzi_tells_them_to_kafka(value: object, as_text: str) -> None:
+    assert wanted(spec(config={"key": value})).config == {"key": as_text}
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (body(apiVersion="kafka.strimzi.io/v1alpha1"), "strimzi.io/v1 and kafka.strimzi"),
+        (body(metadata={}), "metadata.name is missing"),
+        (body(metadata=[]), "metadata is no map"),
+        (body(spec="x"), "spec is no map"),
+        (body(spec={"replicas": 1}), "spec.partitions is missing.*--default-partitions"),
+        (body(spec={"partitions": 1}), "spec.replicas is missing.*--default-replicas"),
+        (spec(partitions=0), "spec.partitions 0 is no whole number from 1 on"),
+        (spec(partitions=True), "spec.partitions True is no whole number"),
+        (spec(replicas="three"), "spec.replicas 'three' is no whole number"),
+        (spec(topicName=7), "spec.topicName 7 is no text"),
+        (spec(config=["a"]), "spec.config is no map"),
+        (spec(config={"a": None}), "spec.config.a None is neither"),
+        (spec(config={"a": {"b": 1}}), "spec.config.a {'b': 1} is neither"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_said(found: dict[str, Any], why: str) -> None:
+    with pytest.raises(NotImported, match=why):
+        wanted(found)
+
+
+def test_what_brokers_decide_is_given_by_option() -> None:
+    found = wanted(body(spec={}), partitions=6, replication_factor=3)
+    assert (found.partitions, found.replication_factor) == (6, 3)
+    assert wanted(body(spec=None), partitions=6, replication_factor=3).partitions == 6
+
+
+def test_the_name_in_kafka_is_kept_beside_the_objects() -> None:
+    found = wanted(spec(topicName="Orders_1"))
+    assert (found.object_name, found.name) == ("orders", "Orders_1")
+
+
+def test_the_id_that_strimzi_knows_is_the_one_that_is_adopted() -> None:
+    assert wanted(body(status={"topicId": ID})).topic_id == ID
+    assert wanted(body(status={"topicId": "nonsense"})).topic_id == ""
+    assert wanted(body(status=None)).topic_id == ""
+
+
+def test_labels_and_annotations_are_the_users() -> None:
+    labels = {
+        "strimzi.io/cluster": "c",
+        "app.kubernetes.io/managed-by": "Helm",
+        "argocd.argoproj.io/instance": "x",
+        "team": "shop",
+    }
+    annotations = {"kubectl.kubernetes.io/last-applied-configuration": "{}", "contact": "them"}
+    meta = {"name": "orders", "labels": labels, "annotations": annotations, "uid": "1"}
+    found = wanted(body(metadata=meta))
+    assert (found.labels, found.annotations) == ({"team": "shop"}, {"contact": "them"})
+
+
+@pytest.mark.parametrize(
+    "annotation", [{"strimzi.io/managed": "false"}, {"strimzi.io/pause-reconciliation": "true"}]
+)
+def test_what_strimzi_leaves_alone_is_paused(annotation: dict[str, str]) -> None:
+    found = wanted(body(metadata={"name": "orders", "annotations": annotation}))
+    assert found.is_paused
+
+
+def test_fields_that_are_not_known_are_said() -> None:
+    found = wanted(spec(extra=1))
+    assert found.remarks == (
+        "spec.extra is not a field of a KafkaTopic that is known here; left out",
+    )
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_files_folders_lists_and_the_standard_input(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "x.yaml").write_text("{", encoding="utf-8")
+    (tmp_path / "a.yml").write_text(f"---\n{text(body('a'), body('b'))}---\n", encoding="utf-8")
+    (tmp_path / "deep" / "c.json").write_text(json.dumps(body("c")), encoding="utf-8")
+    (tmp_path / "notes.txt").write_text("{", encoding="utf-8")
+    listed = {"apiVersion": "v1", "kind": "List", "items": [body("d"), body("e")]}
+    (tmp_path / "deep" / "list.yaml").write_text(text(listed), encoding="utf-8")
+    done = run("--strimzi", str(tmp_path), "--strimzi", "-", stdin=text(body("f")))
+    made = list(yaml.safe_load_all(done.stdout))
+    assert [each["metadata"]["name"] for each in made] == ["a", "b", "c", "d", "e", "f"]
+    assert done.exit_code == 0
+    assert "6 Topics, 0 with the id" in said(done)
+
+
+def test_what_is_left_out_is_said_twice_and_what_fails_is_counted() -> None:
+    user = {"apiVersion": "kafka.strimzi.io/v1", "kind": "KafkaUser", "metadata": {"name": "u"}}
+    good = body(status={"topicId": ID}, spec={"partitions": 1, "replicas": 1, "config": {"x": 1}})
+    done = run("--strimzi", "-", stdin=text(good, user, body("bad", spec={})))
+    assert done.exit_code == 1
+    assert "KafkaUser u: no topic, left out" in said(done)
+    assert "not imported: standard input, KafkaTopic bad: spec.partitions is missing" in said(done)
+    assert "1 Topic, 1 with the id of the topic that it takes over; 1 not imported" in said(done)
+    assert "KafkaTopic orders: x is no topic configuration key" in said(done)
+    assert "# - x is no topic configuration key" in done.stdout
+    (made,) = yaml.safe_load_all(done.stdout)
+    assert made["metadata"]["annotations"] == {ADOPT_TOPIC_ID: ID}
+
+
+def test_a_topic_is_imported_once() -> None:
+    one, other = (
+        body("one"),
+        body("other", spec={"partitions": 1, "replicas": 1, "topicName": "one"}),
+    )
+    done = run("--strimzi", "-", stdin=text(one, other))
+    assert done.exit_code == 1
+    assert "KafkaTopic other: standard input, KafkaTopic one is topic one, too" in said(done)
+    assert len(list(yaml.safe_load_all(done.stdout))) == 1
+
+
+def test_topics_of_several_clusters_are_not_mixed() -> None:
+    both = text(body("a", "one"), body("b", "two"))
+    done = run("--strimzi", "-", stdin=both)
+    assert done.exit_code == 1
+    assert "several clusters, one, two: name one with --strimzi-cluster" in said(done)
+    done = run("--strimzi", "-", "--strimzi-cluster", "two", stdin=both)
+    assert [each["metadata"]["name"] for each in yaml.safe_load_all(done.stdout)] == ["b"]
+    done = run("--strimzi", "-", "--strimzi-cluster", "three", stdin=both)
+    assert "no KafkaTopic is of the Strimzi cluster three; there are one, two" in said(done)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("a: [", "standard input is no YAML: "),
+        ("just words", "standard input has a document that is no object: 'just words'"),
+        ("", "there is no KafkaTopic in - (0 objects)"),
+        ("kind: ConfigMap", "there is no KafkaTopic in - (1 object)"),
+        ("- 1", "has a document that is no object"),
+        ("kind: List\nitems: [1]", "has a document that is no object"),
+        ("a: 2001-99-99", "standard input is no YAML"),
+        ("kind: KafkaTopic\napiVersion: kafka.strimzi.io/v1\nmetadata: 1\n", "metadata is no map"),
+    ],
+)
+def test_bad_input_is_named(given: str, why: str) -> None:
+    done = run("--strimzi", "-", stdin=given)
+    assert done.exit_code == 1
+    assert why in said(done)
+    assert done.stdout == ""
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    assert "cannot be read: No such file" in said(run("--strimzi", str(tmp_path / "x.yaml")))
+    (tmp_path / "x").mkdir()
+    assert "has no file that ends in .yaml, .yml, .json" in said(run("--strimzi", str(tmp_path)))
+
+
+def test_the_result_goes_to_a_file(tmp_path: Path) -> None:
+    target = tmp_path / "out.yaml"
+    arguments = ("--cluster", "prod", "--namespace", "n", "--deletion-policy", "Delete")
+    done = run("--strimzi", "-", "--output", str(target), *arguments, stdin=text(body()))
+    assert (done.exit_code, done.stdout) == (0, "")
+    made = yaml.safe_load(target.read_text("utf-8"))
+    assert made["metadata"]["namespace"] == "n"
+    assert made["spec"]["clusterRef"] == {"name": "prod"}
+    assert made["spec"]["deletionPolicy"] == "Delete"
+    done = run("--strimzi", "-", "--output", str(tmp_path), stdin=text(body()))
+    assert "cannot be written" in said(done)
