@@ -6,7 +6,7 @@ memory was short) comes to the same.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,13 +16,13 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tidemark_pipeline.export.pieces import Decoder
+from tidemark_pipeline.export.reading import ERROR, NO_VALUE, PARSED
 from tidemark_pipeline.export.refused import SchemaRefused
 from tidemark_pipeline.export.registry import wire
 from tidemark_pipeline.export.sources import Kind, Source, decoder_of
 
-#: What a value comes to; why it comes to nothing; the id of its schema where that is not known yet.
-PARSED, ERROR, UNKNOWN = "_parsed", "_error", "_unknown"
-NO_VALUE = "no value"
+#: Beside what was read the id of its schema where that is not known yet.
+UNKNOWN = "_unknown"
 _NO_FRAME = "no schema id: the value does not begin with a zero byte and four bytes of id"
 _NO_MESSAGE = "the value does not say which message of its schema it is"
 ERROR_LETTERS = 500
@@ -53,7 +53,7 @@ class Decoding:
     known: Mapping[int, Source | str] = field(default_factory=dict)
     reader: Source | None = None
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         kind = to_arrow_type(StructType.fromJson(json.loads(self.columns)))
         for batch in batches:
             if batch.num_rows:
@@ -108,9 +108,7 @@ class _Batch:
                 yield from self._failed(of_message, _NO_MESSAGE)
                 continue
             try:
-                decoder = decoder_of(
-                    source, self.decoding.columns, self.decoding.reader, indexes
-                )
+                decoder = decoder_of(source, self.decoding.columns, self.decoding.reader, indexes)
             except SchemaRefused as error:
                 yield from self._failed(of_message, f"schema {number}: {error}")
                 continue

@@ -9,7 +9,6 @@ Pure.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
 from pyspark.sql.types import (
     ArrayType,
@@ -25,19 +24,10 @@ from pyspark.sql.types import (
 )
 
 from tidemark_pipeline.export.exported import ExportError
-
+from tidemark_pipeline.export.table import Evolution
 
 #: In a field's metadata: what it was called before.
 ALIASES = "aliases"
-
-
-class Evolution(StrEnum):
-    """What is done where the schema has more than the table. ``IGNORE``: what the table has no
-    column for is left out."""
-
-    REFUSE = "refuse"
-    GROW = "grow"
-    IGNORE = "ignore"
 
 
 @dataclass(frozen=True, slots=True)

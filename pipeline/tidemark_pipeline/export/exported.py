@@ -24,6 +24,10 @@ class ExportError(RuntimeError):
     """The export cannot go on; the message says what to do."""
 
 
+class Unavailable(ExportError):
+    """What the export needs does not answer, and may later."""
+
+
 class Superseded(ExportError):
     """Another job has taken the table over."""
 

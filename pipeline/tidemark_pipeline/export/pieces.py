@@ -1,4 +1,4 @@
-"""What decoders of single formats give: some records at a time, each a row or the reason why not."""
+"""What decoders of single formats give: records some at a time, each a row or why it is none."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,5 +26,5 @@ class Decoder(Protocol):
         starts: npt.NDArray[np.int64],
         ends: npt.NDArray[np.int64],
     ) -> Iterator[Piece]:
-        """Pieces of the records ``data[starts[i]:ends[i]]``, which are all of them in the end. Never
-        raises for what a record has."""
+        """Pieces of the records ``data[starts[i]:ends[i]]``, which are all of them in the end.
+        Never raises for what a record has."""

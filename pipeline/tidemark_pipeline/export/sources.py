@@ -1,10 +1,11 @@
 """A schema as it was given or registered: what columns it comes to, and what reads its records.
 
-It travels to the workers with a batch, and is as small as its text: what is made of it is made there,
-and kept for the next batch.
+It travels to the workers with a batch, and is as small as its text: what is made of it is made
+there, and kept for the next batch.
 """
 
 import functools
+import json
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -26,9 +27,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """``text``: of an Avro schema; ``named``: those that it refers to, each behind what it refers to
-    itself. ``descriptors``: a Protobuf set, the file that is meant last; ``message``: the full name
-    of the one that is meant, "" where records say it."""
+    """``text``: of an Avro schema; ``named``: those that it refers to, each behind what it refers
+    to itself. ``descriptors``: a Protobuf set, the file that is meant last; ``message``: the full
+    name of the one that is meant, "" where records say it."""
 
     kind: Kind
     text: str = ""
@@ -61,7 +62,7 @@ def decoder_of(
     """Of records into columns (Spark's JSON of them). ``reader``: whose aliases and defaults hold,
     or whose message it must be; ``indexes``: which message of a set. Raises
     :class:`SchemaRefused`."""
-    wanted = StructType.fromJson(_json(columns))
+    wanted = StructType.fromJson(json.loads(columns))
     if source.kind is Kind.AVRO:
         from tidemark_pipeline.export.avro.decode import Decoder as OfAvro
 
@@ -80,13 +81,6 @@ def decoder_of(
     if meant and found.full_name != meant:
         raise SchemaRefused(f"it is a message {found.full_name}, and the table is of {meant}")
     return OfProtobuf(found, wanted)
-
-
-def _json(text: str) -> dict[str, object]:
-    import json
-
-    found: dict[str, object] = json.loads(text)
-    return found
 
 
 @functools.lru_cache(_KEPT)

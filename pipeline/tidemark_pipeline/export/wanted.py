@@ -5,12 +5,14 @@ once there is one. Without Spark until then, so that what is wrong is said befor
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tidemark_pipeline.export.exported import ExportError, Mode
-from tidemark_pipeline.export.table import Layout, Partitioning, Period, Table
+from tidemark_pipeline.export.registry.access import RegistryAccess
+from tidemark_pipeline.export.schema_files import check_file
+from tidemark_pipeline.export.table import Evolution, Layout, Partitioning, Period, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,14 +20,19 @@ if TYPE_CHECKING:
 #: By which the session knows the catalog.
 CATALOG = "lake"
 LETTERS_SUFFIX = "_dead_letters"
+#: Instead of a schema: that of the values.
+INFER = "infer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """``table``: with its namespace, as ``db.orders``. ``catalog``: properties of Iceberg's catalog
-    (:func:`catalog_of`). ``schema``: of values that are JSON, as Spark's DDL has it; "": rows are
-    records as they are. ``dead_letters``: with a schema, the table of records that do not parse;
-    "": the table's name with ``_dead_letters``. ``mode``: of a table's rows, see
+    (:func:`catalog_of`). Rows are records as they are, unless one of these is given: ``schema``: of
+    values that are JSON, as Spark's DDL has it, or :data:`INFER`; ``schema_file``: of values that
+    are Avro or Protobuf; ``registry``: the address of a registry that has their schemas, with
+    ``registry_options``. ``message``: which one of a Protobuf schema. ``evolution``: what is done
+    where the schema has more than the table. ``dead_letters``: the table of records that do not
+    parse; "": the table's name with ``_dead_letters``. ``mode``: of a table's rows, see
     :mod:`~tidemark_pipeline.export.table`. Of a table that is not there yet ``partition``: the
     period of its partitions, ``key_buckets``: into how many they are divided by key, 0 is none,
     ``properties``: in its format's words."""
@@ -33,6 +40,11 @@ class Wanted:
     table: str
     catalog: Mapping[str, str] = field(default_factory=dict)
     schema: str = ""
+    schema_file: str = ""
+    message: str = ""
+    registry: str = ""
+    registry_options: Mapping[str, str] = field(default_factory=dict)
+    evolution: Evolution = Evolution.REFUSE
     dead_letters: str = ""
     mode: Mode = Mode.APPEND
     partition: Period = Period.NONE
@@ -56,6 +68,7 @@ class Wanted:
         try:
             given["mode"] = Mode(given.get("mode", Mode.APPEND))
             given["partition"] = Period(given.get("partition", Period.NONE))
+            given["evolution"] = Evolution(given.get("evolution", Evolution.REFUSE))
         except ValueError as error:
             raise ExportError(f"{error}: give the job an image of the operator's version") from None
         return cls(**{**given, "catalog": catalog_of(warehouse, given.get("catalog", {}))})
@@ -77,20 +90,57 @@ class Wanted:
             found = {"spark.jars": ",".join(jars)} if jars else {}
         return {**found, **(conf or {}), **catalog_settings(CATALOG, self.catalog)}
 
-    def tables(self, session: "SparkSession") -> "Table":
-        """What rows are written to. Raises :class:`ExportError`."""
-        from tidemark_pipeline.export.dead_letters import JsonTables
-        from tidemark_pipeline.export.iceberg import IcebergTable
-        from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW_DDL, Json
+    @property
+    def access(self) -> RegistryAccess | None:
+        """To the registry. Raises :class:`ExportError`."""
+        if not self.registry:
+            return None
+        return RegistryAccess.of(self.registry, self.registry_options)
 
+    def check(self) -> None:
+        """What can be said before Spark starts. Raises :class:`ExportError`."""
+        given = [self.schema, self.schema_file, self.registry]
+        if sum(map(bool, given)) > 1:
+            raise ExportError("give a schema, a file with one, or a registry: one of them")
+        if not any(given) and (self.message or self.evolution is not Evolution.REFUSE):
+            raise ExportError("rows of records as they are have no schema: give one")
+        if self.registry_options and not self.registry:
+            raise ExportError("the registry's options need its address")
+        if self.schema_file:
+            check_file(self.schema_file)
+        _ = self.access
+
+    def tables(
+        self,
+        session: "SparkSession",
+        source: Mapping[str, str],
+        say: Callable[[str], None] = lambda _: None,
+    ) -> "Table":
+        """What rows are written to. ``source``: options of the data source, whose topic may be
+        looked at; ``say`` is told what was inferred, and how the table grows. Raises
+        :class:`ExportError`."""
+        from tidemark_pipeline.export.dead_letters import LetteredTables
+        from tidemark_pipeline.export.iceberg import IcebergTable
+        from tidemark_pipeline.export.readings.choosing import choose
+        from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
+
+        self.check()
         name, letters = f"{CATALOG}.{self.table}", f"{CATALOG}.{self.letters}"
-        if not self.schema:
+        if not (self.schema or self.schema_file or self.registry):
             return IcebergTable(session, name, self._layout(RAW_DDL))
-        json = Json.of(self.schema, self.mode)
-        rows = IcebergTable(session, name, self._layout(json.ddl, KAFKA))
+        there = IcebergTable(session, name, self._layout("")).columns()
+        reading, fields = choose(self, session, source, there, say)
+        rows = IcebergTable(session, name, self._layout(columns_ddl(fields), KAFKA))
         by = Partitioning(self.partition)
         of_letters = Layout(columns=LETTERS_DDL, partitioning=by, properties=self.properties)
-        return JsonTables(json, rows, IcebergTable(session, letters, of_letters))
+        return LetteredTables(
+            reading,
+            rows,
+            IcebergTable(session, letters, of_letters),
+            mode=self.mode,
+            evolution=self.evolution,
+            say=say,
+        )
 
     def _layout(self, columns: str, kafka: str = "") -> Layout:
         return Layout(

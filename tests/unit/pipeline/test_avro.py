@@ -98,7 +98,7 @@ LOGICAL = [
     ),
     Case(
         {"type": "long", "logicalType": "local-timestamp-micros"},
-        same(_TIMES.map(lambda us: dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=us))),
+        same(_TIMES.map(lambda us: EPOCH.replace(tzinfo=None) + dt.timedelta(microseconds=us))),
     ),
     *(
         Case(
@@ -250,7 +250,7 @@ NARROWED = [
 
 @pytest.mark.parametrize(("writer", "reader"), NARROWED)
 def test_a_type_that_fits_no_column_refuses_the_schema(writer: Any, reader: Any) -> None:
-    with pytest.raises(SchemaRefused, match="f0: .* in the record's schema does not fit"):
+    with pytest.raises(SchemaRefused, match=r"f0: .* in the record's schema does not fit"):
         decoded(record(writer), [], reader=record(reader))
 
 

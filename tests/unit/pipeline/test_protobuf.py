@@ -56,9 +56,7 @@ def shop() -> Messages:
     return compiled(ALL)
 
 
-def decoded(
-    decoder: Decoder, records: Sequence[bytes]
-) -> tuple[list[Any], list[str | None], int]:
+def decoded(decoder: Decoder, records: Sequence[bytes]) -> tuple[list[Any], list[str | None], int]:
     data = np.frombuffer(b"".join(records), dtype=np.uint8)
     lengths = np.array([len(each) for each in records], dtype=np.int64)
     ends = np.cumsum(lengths)
@@ -113,7 +111,7 @@ def _fill_line(line: Any, value: dict[str, Any]) -> None:
     line.sizes.extend(value["sizes"])
 
 
-def message_of(shop: Messages, value: dict[str, Any]) -> bytes:
+def message_of(shop: Messages, value: dict[str, Any]) -> bytes:  # noqa: PLR0912
     message: Any = GetMessageClass(by_name(shop, "shop.Order"))()
     for name, each in value.items():
         match name:
@@ -173,7 +171,9 @@ def row_of(value: dict[str, Any]) -> dict[str, Any]:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_ORDER, max_size=5))
-def test_what_is_written_is_what_the_rows_have(shop: Messages, values: list[dict[str, Any]]) -> None:
+def test_what_is_written_is_what_the_rows_have(
+    shop: Messages, values: list[dict[str, Any]]
+) -> None:
     message = by_name(shop, "shop.Order")
     records = [message_of(shop, each) for each in values]
     rows, errors, _ = decoded(Decoder(message, columns_of(message)), records)
@@ -279,7 +279,10 @@ def test_columns_that_the_record_lacks_are_null_and_wider_ones_are_filled(shop: 
 
 REFUSED = {
     "no proto": ("what is this", "protoc refuses it"),
-    "missing import": ('syntax = "proto3"; import "no.proto"; message M { int32 x = 1; }', "no.proto"),
+    "missing import": (
+        'syntax = "proto3"; import "no.proto"; message M { int32 x = 1; }',
+        "no.proto",
+    ),
     "recursive": ('syntax = "proto3"; message M { M m = 1; int32 x = 2; }', "contains itself"),
     "circle": (
         'syntax = "proto3"; message A { B b = 1; } message B { A a = 1; }',

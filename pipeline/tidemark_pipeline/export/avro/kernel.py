@@ -5,9 +5,9 @@ Python reads a hundred thousand small records a second, and the libraries there 
 record that is nested deep enough. This walks a program (:mod:`~.program`) over each record: a node
 says how a value of the writer's schema is read and which slot it goes to, if any.
 
-Nothing in a record is believed. Lengths and counts are held against the bytes that are left, numbers
-against their types, text against UTF-8, depth against a limit, and entries against the bytes that
-they were made of. A record that does not hold leaves nothing in the slots but a null.
+Nothing in a record is believed. Lengths and counts are held against the bytes that are left,
+numbers against their types, text against UTF-8, depth against a limit, and entries against the
+bytes that they were made of. A record that does not hold leaves nothing in the slots but a null.
 """
 
 from typing import NamedTuple
@@ -125,8 +125,8 @@ def _is_text(data: Bytes, position: int, end: int) -> bool:
 def _decimal(
     data: Bytes, start: int, end: int, bound: npt.NDArray[np.uint64]
 ) -> tuple[int, int, bool]:
-    """(low, high, fits) of a number in two's complement, high byte first; whether its absolute value
-    is below the bound (high, low)."""
+    """(low, high, fits) of a number in two's complement, high byte first; whether its absolute
+    value is below the bound (high, low)."""
     negative = end > start and data[start] >= 0x80
     fill = np.uint8(0xFF) if negative else np.uint8(0)
     while end - start > 16:
@@ -145,11 +145,11 @@ def _decimal(
         lower = ~lower + np.uint64(1)
         upper = ~upper + (np.uint64(1) if lower == np.uint64(0) else np.uint64(0))
     fits = upper < bound[0] or (upper == bound[0] and lower < bound[1])
-    return np.int64(low), np.int64(high), fits
+    return int(np.int64(low)), int(np.int64(high)), bool(fits)
 
 
 @numba.njit(cache=True, nogil=True)
-def _read(  # noqa: PLR0912, PLR0915, C901: a machine, each branch of which is an instruction
+def _read(  # noqa: PLR0912, PLR0915
     program: Program, store: Store, data: Bytes, position: int, end: int, most: int
 ) -> tuple[int, int]:
     """Read one value at the root; the next position, or why there is none, and the node. A frame of
@@ -180,7 +180,7 @@ def _read(  # noqa: PLR0912, PLR0915, C901: a machine, each branch of which is a
                 if byte < np.uint64(0x80):
                     break
                 shift += np.uint64(7)
-            one = np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1))
+            one = int(np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)))
             if op == UNION:
                 if one < 0 or one >= nodes[node, COUNT]:
                     return NO_BRANCH, node
@@ -191,7 +191,7 @@ def _read(  # noqa: PLR0912, PLR0915, C901: a machine, each branch of which is a
                 if op == INT and (one < -(2**31) or one >= 2**31):
                     return RANGE, node
                 if convert == TO_DOUBLE:
-                    one = np.float64(one).view(np.int64)
+                    one = int(np.float64(one).view(np.int64))
                 elif convert == DAYS:
                     if one < _DAYS_LEAST or one >= _DAYS_END:
                         return RANGE, node
@@ -261,7 +261,8 @@ def _read(  # noqa: PLR0912, PLR0915, C901: a machine, each branch of which is a
             position += two
             convert = nodes[node, CONVERT]
             if convert >= TO_DECIMAL and slot >= 0:
-                one, two, fits = _decimal(data, one, position, program.limits[convert - TO_DECIMAL])
+                bound = program.limits[convert - TO_DECIMAL]
+                one, two, fits = _decimal(data, one, position, bound)
                 if not fits:
                     return DIGITS, node
         else:  # FLOAT, DOUBLE
@@ -274,7 +275,7 @@ def _read(  # noqa: PLR0912, PLR0915, C901: a machine, each branch of which is a
             position += size
             if op == FLOAT:
                 raw = np.float64(np.uint32(raw).view(np.float32)).view(np.uint64)
-            one = np.int64(raw)
+            one = int(np.int64(raw))
         if slot >= 0:
             if sizes[slot] >= room[slot]:
                 return FULL, slot
@@ -290,7 +291,7 @@ def _read(  # noqa: PLR0912, PLR0915, C901: a machine, each branch of which is a
             op = nodes[node, OP]
             at = frames[depth, NEXT]
             if at < nodes[node, KIDS] + nodes[node, COUNT] and (
-                op == RECORD or op == DEFAULT or frames[depth, LEFT_OF] > 0
+                op in (RECORD, DEFAULT) or frames[depth, LEFT_OF] > 0
             ):
                 frames[depth, NEXT] = at + 1
                 node = kids[at]
@@ -342,9 +343,10 @@ def read_records(
     entries_max: int,
     failures: Longs,
 ) -> tuple[int, int]:
-    """Read the records ``data[starts[i]:ends[i]]`` from ``first`` on, until the slots have more than
-    ``entries_max`` entries. ``failures`` gets why each failed and at which node; zeros where it did
-    not. Returns the next record, and the slot that has no room for it, -1 where that is not why."""
+    """Read the records ``data[starts[i]:ends[i]]`` from ``first`` on, until the slots have more
+    than ``entries_max`` entries. ``failures`` gets why each failed and at which node; zeros where
+    it did not. Returns the next record, and the slot that has no room for it, -1 where that is not
+    why."""
     sizes = store.size
     before = np.empty_like(sizes)
     first_null = program.nodes[ROOT, NULLS]

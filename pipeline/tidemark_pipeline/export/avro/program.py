@@ -1,4 +1,4 @@
-"""How records of a writer's schema become rows with given columns: the program that the kernel runs.
+"""How records of a writer's schema become rows with given columns: what the kernel runs.
 
 The columns are the table's. A field of the record goes to the column of its name, or of a name that
 the reader's schema has it as an alias of; numbers are widened as Avro's schema resolution has it. A
@@ -7,16 +7,13 @@ read over. A type that fits no column refuses the schema; where it is one branch
 records that have it.
 """
 
-import json
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from decimal import Decimal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from pyspark.sql.types import (
-    ArrayType,
     BinaryType,
     BooleanType,
     DataType,
@@ -26,7 +23,6 @@ from pyspark.sql.types import (
     FloatType,
     IntegerType,
     LongType,
-    MapType,
     StringType,
     StructType,
     TimestampNTZType,
@@ -69,8 +65,8 @@ _WIDTHS: dict[type[DataType], int] = {IntegerType: 0, LongType: 1, FloatType: 2,
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """``behind``: bytes that are to stand behind the records. ``paths``: of each node, for messages;
-    ``unfit``: why one refuses its records."""
+    """``behind``: bytes that are to stand behind the records. ``paths``: of each node, for
+    messages; ``unfit``: why one refuses its records."""
 
     nodes: kernel.Longs
     kids: kernel.Longs
@@ -340,7 +336,7 @@ def _counterpart(reader: Schema | None, writer: Schema) -> Schema | None:
     return next(iter(named or like), None)
 
 
-def _conversion(writer: Schema, wanted: DataType) -> int | None:  # noqa: PLR0912: a table of types
+def _conversion(writer: Schema, wanted: DataType) -> int | None:
     """How a value goes into a column of a type; None where it does not."""
     if writer.logical == "decimal":
         if isinstance(wanted, DecimalType):
@@ -376,15 +372,14 @@ def _conversion(writer: Schema, wanted: DataType) -> int | None:  # noqa: PLR091
 
 
 def _misfit(path: str, writer: Schema, layout: Layout) -> str:
-    kinds = {ListOf: ArrayType, MapOf: MapType, StructOf: StructType}
-    wanted = (
-        layout.type.simpleString() if isinstance(layout, Leaf) else kinds[type(layout)].typeName()
-    )
+    kinds = {ListOf: "array", MapOf: "map", StructOf: "struct"}
+    wanted = layout.type.simpleString() if isinstance(layout, Leaf) else kinds[type(layout)]
     logical = f" ({writer.logical})" if writer.logical else ""
-    return f"{path or 'the record'}: {writer.name}{logical} in the record's schema does not fit {wanted}"
+    where = path or "the record"
+    return f"{where}: {writer.name}{logical} in the record's schema does not fit {wanted}"
 
 
-def _encode(value: Any, schema: Schema, out: bytearray) -> None:  # noqa: PLR0912, C901: a type each
+def _encode(value: Any, schema: Schema, out: bytearray) -> None:  # noqa: PLR0912
     """A default, which JSON has, as Avro's bytes."""
     kind = schema.kind
     if kind == "null":

@@ -1,8 +1,8 @@
 """What columns an Avro schema comes to, in Spark's types.
 
-As Spark's own reader of Avro has them, with two exceptions: the branches of a union that has several
-are named by their types and not by their place, so that a branch that is added moves none; and a
-value that is no record stands in a column ``value``.
+As Spark's own reader of Avro has them, with two exceptions: the branches of a union that has
+several are named by their types and not by their place, so that a branch that is added moves none;
+and a value that is no record stands in a column ``value``.
 """
 
 from collections.abc import Iterable
@@ -123,7 +123,9 @@ class _Maker:
         members = ((names[n], schema.branches[n], ()) for n in sorted(names))
         return self._struct(members, where, depth)
 
-    def _struct(self, fields: Iterable[tuple[str, Schema, tuple[str, ...]]], where: str, depth: int) -> StructType:
+    def _struct(
+        self, fields: Iterable[tuple[str, Schema, tuple[str, ...]]], where: str, depth: int
+    ) -> StructType:
         made: dict[str, StructField] = {}
         for name, schema, aliases in fields:
             path = f"{where}.{name}" if where else name

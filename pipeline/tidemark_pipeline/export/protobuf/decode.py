@@ -1,8 +1,8 @@
 """Messages of Protobuf into Arrow, a column at a time.
 
 Google's library parses each message by itself, in C, and bounds its depth; what it takes is then
-read off column by column. Where that fails, or comes to too much, the messages are taken one by one,
-so that only those fail that are to blame.
+read off column by column. Where that fails, or comes to too much, the messages are taken one by
+one, so that only those fail that are to blame.
 """
 
 import datetime as dt
@@ -62,13 +62,13 @@ class Decoder:
 
     def decode(self, data: Bytes, starts: Longs, ends: Longs) -> Iterator[Piece]:
         """Pieces of the messages ``data[starts[i]:ends[i]]``, which are all of them in the end."""
-        view = memoryview(data)
+        view = data.tobytes()
         group: list[Message | None] = []
         errors: list[str | None] = []
         size = 0
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             try:
-                group.append(self._parse(bytes(view[start:end])))
+                group.append(self._parse(view[start:end]))
                 errors.append(None)
             except DecodeError as error:
                 group.append(None)

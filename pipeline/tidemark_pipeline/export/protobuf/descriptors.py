@@ -4,6 +4,7 @@ Google's own library reads descriptors and its own compiler makes them of text, 
 own that ends after a time: text may be anybody's.
 """
 
+import importlib
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor_pool import Default as default_pool
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
@@ -70,24 +72,15 @@ def _add(
 
 
 def _well_known(name: str) -> descriptor_pb2.FileDescriptorProto:
-    if not name.startswith(_WELL_KNOWN):
+    if not name.startswith(_WELL_KNOWN) or ".." in name:
         raise KeyError(f"{name} is imported and not there (protoc --include_imports)")
-    from google.protobuf import (  # noqa: F401: each puts itself into the pool that is asked
-        any_pb2,
-        api_pb2,
-        descriptor_pool,
-        duration_pb2,
-        empty_pb2,
-        field_mask_pb2,
-        source_context_pb2,
-        struct_pb2,
-        timestamp_pb2,
-        type_pb2,
-        wrappers_pb2,
-    )
-
+    module = name.removesuffix(".proto").replace("/", ".") + "_pb2"
+    try:  # each puts itself into the pool that is asked
+        importlib.import_module(module)
+    except ImportError as error:
+        raise KeyError(f"{name} is imported and not there") from error
     file = descriptor_pb2.FileDescriptorProto()
-    descriptor_pool.Default().FindFileByName(name).CopyToProto(file)
+    default_pool().FindFileByName(name).CopyToProto(file)
     return file
 
 
@@ -138,11 +131,21 @@ def compiled(text: str, imports: Mapping[str, str] | None = None) -> Messages:
             place = folder / "files" / pure
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(source, encoding="utf-8")
-        output = folder / "set"
+        return _protoc(folder / "files", _NAME)
+
+
+def compiled_file(path: Path) -> Messages:
+    """Of a file, which may import those beside it and below. Raises :class:`SchemaRefused`."""
+    return _protoc(path.resolve().parent, path.name)
+
+
+def _protoc(folder: Path, name: str) -> Messages:
+    with tempfile.TemporaryDirectory(prefix="tidemark-protoc-") as scratch:
+        output = Path(scratch) / "set"
         command = [
             *(sys.executable, "-m", "grpc_tools.protoc", "--include_imports"),
-            *(f"--proto_path={folder / 'files'}", f"--proto_path={_includes()}"),
-            *(f"--descriptor_set_out={output}", _NAME),
+            *(f"--proto_path={folder}", f"--proto_path={_includes()}"),
+            *(f"--descriptor_set_out={output}", name),
         ]
         try:
             done = subprocess.run(

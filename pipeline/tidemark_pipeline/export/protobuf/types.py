@@ -1,9 +1,9 @@
 """What columns a Protobuf message comes to, in Spark's types.
 
 Unsigned numbers go to what holds them all. An enum is its name. What says whether it was set
-(``optional``, a message, a branch of a ``oneof``, all of proto2) is null where it was not; what does
-not has its default. Of Google's well-known types timestamps and wrappers are the values that they
-stand for, and ``Struct``, ``Value`` and ``ListValue``, which contain themselves, are JSON.
+(``optional``, a message, a branch of a ``oneof``, all of proto2) is null where it was not; what
+does not has its default. Of Google's well-known types timestamps and wrappers are the values that
+they stand for, and ``Struct``, ``Value`` and ``ListValue``, which contain themselves, are JSON.
 """
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -83,9 +83,7 @@ class _Maker:
             raise SchemaRefused(f"the message {message.full_name} has no fields")
         return StructType(list(made.values()))
 
-    def _field(
-        self, each: FieldDescriptor, path: str, within: tuple[str, ...]
-    ) -> DataType | None:
+    def _field(self, each: FieldDescriptor, path: str, within: tuple[str, ...]) -> DataType | None:
         self.columns += 1
         if self.columns > COLUMNS_MAX:
             raise SchemaRefused(f"the schema comes to more than {COLUMNS_MAX} columns")

@@ -83,7 +83,8 @@ class RegistryAccess:
             subject=given.get("subject", ""),
             unknown=Unknown(given.get("unknown", Unknown.DEAD_LETTER)),
             user=user,
-            password=given.get("password") or (environment.get(PASSWORD_VARIABLE, "") if user else ""),
+            password=given.get("password")
+            or (environment.get(PASSWORD_VARIABLE, "") if user else ""),
             token=given.get("token") or ("" if user else environment.get(TOKEN_VARIABLE, "")),
             ca=given.get("ca", ""),
             certificate=given.get("certificate", ""),
@@ -99,7 +100,8 @@ def _check(url: str) -> None:
         raise ExportError(f"{url!r} is no address of a registry: write http://registry:8081")
     if parts.username or parts.password:
         raise ExportError(
-            f"{parts.hostname}: give the registry's user and password as options, not in its address"
+            f"{parts.hostname}: give the registry's user and password as options, not in its "
+            "address"
         )
 
 

@@ -1,10 +1,10 @@
 """Asks a schema registry, by the REST interface that Confluent's and those like it have.
 
 Three questions: a schema by its id, the latest of a subject, a version that another schema refers
-to. What can heal is asked again, at the next address and after a pause: no connection, no answer in
-time, 429, 500 and what is above it. What cannot is said at once: a certificate that nobody trusts, a
-refused user, an answer that is none of a registry's. Answers are bounded, and redirections are not
-followed, for the password would go along.
+to. What can heal is asked again, at the next address and after a pause: no connection, no answer
+in time, 429, 500 and what is above it. What cannot is said at once: a certificate that nobody
+trusts, a refused user, an answer that is none of a registry's. Answers are bounded, and
+redirections are not followed, for the password would go along.
 """
 
 import base64
@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from tidemark.backoff import Backoff
-from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.export.exported import ExportError, Unavailable
 from tidemark_pipeline.export.registry.access import RegistryAccess
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
@@ -31,7 +31,7 @@ _TOO_MANY = 429
 _PAUSE_MOST_S = 30.0
 
 
-class RegistryDown(ExportError):
+class RegistryDown(Unavailable):
     """It does not answer: whatever is known may change, so nothing is decided."""
 
 
@@ -197,11 +197,8 @@ def _registered(parsed: dict[str, Any]) -> Registered:
             Reference(str(each["name"]), str(each["subject"]), int(each["version"]))
             for each in parsed.get("references") or ()
         )
-        text = parsed["schema"]
-        if not isinstance(text, str):
-            raise TypeError
         return Registered(
-            text,
+            _text(parsed["schema"]),
             str(parsed.get("schemaType") or "AVRO"),
             references,
             int(parsed.get("id") or 0),
@@ -209,3 +206,9 @@ def _registered(parsed: dict[str, Any]) -> Registered:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise RegistryRefused("the registry's answer has no schema") from error
+
+
+def _text(given: object) -> str:
+    if not isinstance(given, str):
+        raise TypeError(given)
+    return given

@@ -1,7 +1,7 @@
 """The schemas that a job has met, by their ids: asked for once, and kept within bounds.
 
-Of the driver: what it knows travels to the workers with each batch, so that all of them read a batch
-by the same schemas, whatever the registry says meanwhile.
+Of the driver: what it knows travels to the workers with each batch, so that all of them read a
+batch by the same schemas, whatever the registry says meanwhile.
 """
 
 import base64
@@ -40,21 +40,22 @@ class Schemas:
         :class:`~tidemark_pipeline.export.registry.client.RegistryDown`, RegistryRefused, and
         :class:`ExportError` where an unknown id is to stop the job."""
         found: dict[int, Source | str] = {}
+        missing: dict[int, Source | str] = {}
         for number in ids[:ASKED_MAX]:
-            found[number] = self._asked(number)
+            try:
+                found[number] = self._asked(number)
+            except NotThere as error:  # it may be registered later
+                missing[number] = self._unknown(number, error)
         for number in ids[ASKED_MAX:]:
-            found[number] = (
+            missing[number] = (
                 f"it was not asked for: the batch has {len(ids)} ids that were not known, and "
                 f"{ASKED_MAX} are asked for"
             )
         self._check_size(found.values())
-        for number, each in found.items():
-            if isinstance(each, Source):  # what is not there now may be registered later
-                self.known[number] = each
-                self.known.move_to_end(number)
+        self.known.update(found)
         while len(self.known) > KEPT_MAX or self._size() > KEPT_BYTES_MAX:
             self.known.popitem(last=False)
-        return {**self.known, **found}
+        return {**self.known, **found, **missing}
 
     def latest(self, subject: str, message: str = "") -> Source:
         """Of a subject. Raises :class:`ExportError`."""
@@ -71,16 +72,16 @@ class Schemas:
     def _asked(self, number: int) -> Source | str:
         try:
             return self._source(self.registry.schema(number))
-        except NotThere as error:
-            why = f"the registry does not know it ({error})"
-            if self.registry.access.unknown is Unknown.STOP:
-                raise ExportError(
-                    f"schema {number}: {why}; to make such records dead letters, set the registry's "
-                    "option unknown=dead-letter"
-                ) from error
-            return why
         except SchemaRefused as error:
             return str(error)
+
+    def _unknown(self, number: int, error: NotThere) -> str:
+        if self.registry.access.unknown is Unknown.STOP:
+            raise ExportError(
+                f"schema {number}: the registry does not know it ({error}); to make such records "
+                "dead letters, set the registry's option unknown=dead-letter"
+            ) from error
+        return f"the registry does not know it ({error})"
 
     def _source(self, found: Registered, message: str = "") -> Source:
         if found.kind not in set(Kind):

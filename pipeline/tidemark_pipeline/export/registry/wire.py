@@ -45,11 +45,11 @@ def _indexes(data: Bytes, starts: Longs, ends: Longs, found: Longs, behind: Long
         left = -1
         at = 0
         while True:
-            raw, shift, broken = np.int64(0), 0, True
+            raw, shift, broken = 0, 0, True
             while position < end and shift < 35:
-                byte = np.int64(data[position])
+                byte = int(data[position])
                 position += 1
-                raw |= (byte & 0x7F) << shift
+                raw = raw | (byte & 0x7F) << shift
                 shift += 7
                 if byte < 0x80:
                     broken = False
