@@ -18,17 +18,17 @@ from tidemark_pipeline.export import shapes
 from tidemark_pipeline.export.evolution import applied, changes, check_allowed, text
 from tidemark_pipeline.export.exported import Exported, Mode
 from tidemark_pipeline.export.iceberg_branch import contended
-from tidemark_pipeline.export.reading import Reading
 from tidemark_pipeline.export.shapes import KAFKA
 from tidemark_pipeline.export.table import Counts, Evolution, NamedTable, Written
+from tidemark_pipeline.schemas.values.reading import Reading
 
 #: How often a batch is read, and a table grown, until there is nothing new.
 _LOOKS = 5
 
 
 class LetteredTables:
-    """``rows`` of what a :class:`~tidemark_pipeline.export.reading.Reading` makes of values, and
-    ``letters``, as one table to the job. ``say`` is told how the table grows."""
+    """``rows`` of what a :class:`~tidemark_pipeline.schemas.values.reading.Reading` makes of
+    values, and ``letters``, as one table to the job. ``say`` is told how the table grows."""
 
     def __init__(
         self,

@@ -8,7 +8,6 @@ Pure.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from pyspark.sql.types import (
     ArrayType,
@@ -24,29 +23,8 @@ from pyspark.sql.types import (
 )
 
 from tidemark_pipeline.export.exported import ExportError
-from tidemark_pipeline.export.table import Evolution
-
-#: In a field's metadata: what it was called before.
-ALIASES = "aliases"
-
-
-@dataclass(frozen=True, slots=True)
-class Added:
-    """A column; ``path`` as Spark's DDL names it, within lists by ``element``, within maps by
-    ``value``."""
-
-    path: tuple[str, ...]
-    type: DataType
-
-
-@dataclass(frozen=True, slots=True)
-class Widened:
-    """A column of ``before`` that is to be ``type``."""
-
-    path: tuple[str, ...]
-    before: DataType
-    type: DataType
-
+from tidemark_pipeline.export.table import Added, Evolution, Widened
+from tidemark_pipeline.schemas.values.bounds import ALIASES
 
 Change = Added | Widened
 

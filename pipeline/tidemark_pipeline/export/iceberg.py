@@ -15,7 +15,7 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from tidemark_pipeline.export.evolution import Added, Change
+from tidemark_pipeline.export.evolution import Change
 from tidemark_pipeline.export.exported import Exported, ExportError, Mode, begin, check_ours
 from tidemark_pipeline.export.iceberg_branch import (
     ATTEMPTS,
@@ -25,7 +25,7 @@ from tidemark_pipeline.export.iceberg_branch import (
     ColumnChange,
     contended,
 )
-from tidemark_pipeline.export.table import Counts, Layout, Period, Written
+from tidemark_pipeline.export.table import Added, Counts, Layout, Period, Written
 from tidemark_pipeline.export.upsert import configured, latest, merge, refused, view
 
 #: What goes with PySpark 4.1 (https://iceberg.apache.org/docs, Apache-2.0); it brings all it needs.

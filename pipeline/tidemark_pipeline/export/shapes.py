@@ -10,8 +10,8 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from tidemark_pipeline import columns
 from tidemark_pipeline.export.exported import ExportError, Mode
-from tidemark_pipeline.export.reading import ERROR, PARSED
 from tidemark_pipeline.export.table import DELETED
+from tidemark_pipeline.schemas.values.reading import ERROR, PARSED
 
 #: In the order of the table; which tier a row was read from is not the record's.
 RAW = (
@@ -84,8 +84,8 @@ def value_fields(table: StructType) -> StructType:
 
 
 def rows(read: DataFrame, fields: StructType, mode: Mode) -> DataFrame:
-    """Of records that were read (:mod:`~tidemark_pipeline.export.reading`) those of the table. For
-    an upsert a null value is a row that goes."""
+    """Of records that were read (:mod:`~tidemark_pipeline.schemas.values.reading`) those of the
+    table. For an upsert a null value is a row that goes."""
     kafka = f.struct(*_OF_KAFKA).alias(KAFKA)
     made = [f.col(PARSED)[each.name].alias(each.name) for each in fields]
     if mode is Mode.UPSERT:

@@ -20,9 +20,8 @@ from tidemark_pipeline.export.exported import Exported, Mode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
-    from tidemark_pipeline.export.evolution import Change
 
 #: Of a frame for an upsert: the row of this key goes. Where a frame has no such column, its rows
 #: have Kafka's own columns, and one whose ``value`` is null goes.
@@ -44,6 +43,24 @@ class Evolution(StrEnum):
     REFUSE = "refuse"
     GROW = "grow"
     IGNORE = "ignore"
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A column that a table is to have; ``path`` as Spark's DDL names it, within lists by
+    ``element``, within maps by ``value``."""
+
+    path: tuple[str, ...]
+    type: "DataType"
+
+
+@dataclass(frozen=True, slots=True)
+class Widened:
+    """A column of ``before`` that is to be ``type``."""
+
+    path: tuple[str, ...]
+    before: "DataType"
+    type: "DataType"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +146,6 @@ class NamedTable(Table, Protocol):
     def columns(self) -> "StructType | None":
         """Those that it has now; None where it is not there."""
 
-    def grow(self, needed: "Sequence[Change]") -> bool:
+    def grow(self, needed: Sequence[Added | Widened]) -> bool:
         """Add and widen columns of a claimed table, in one commit; false where others have changed
         the table meanwhile. Raises :class:`~tidemark_pipeline.export.exported.Superseded`."""

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tidemark_pipeline.export.asked import Asked
 from tidemark_pipeline.export.exported import ExportError, Mode
-from tidemark_pipeline.export.registry.access import RegistryAccess
-from tidemark_pipeline.export.schema_files import check_file
 from tidemark_pipeline.export.table import Evolution, Layout, Partitioning, Period, Table
 
 if TYPE_CHECKING:
@@ -20,22 +19,17 @@ if TYPE_CHECKING:
 #: By which the session knows the catalog.
 CATALOG = "lake"
 LETTERS_SUFFIX = "_dead_letters"
-#: Instead of a schema: that of the values.
-INFER = "infer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """``table``: with its namespace, as ``db.orders``. ``catalog``: properties of Iceberg's catalog
-    (:func:`catalog_of`). Rows are records as they are, unless one of these is given: ``schema``: of
-    values that are JSON, as Spark's DDL has it, or :data:`INFER`; ``schema_file``: of values that
-    are Avro or Protobuf; ``registry``: the address of a registry that has their schemas, with
-    ``registry_options``. ``message``: which one of a Protobuf schema. ``evolution``: what is done
-    where the schema has more than the table. ``dead_letters``: the table of records that do not
-    parse; "": the table's name with ``_dead_letters``. ``mode``: of a table's rows, see
-    :mod:`~tidemark_pipeline.export.table`. Of a table that is not there yet ``partition``: the
-    period of its partitions, ``key_buckets``: into how many they are divided by key, 0 is none,
-    ``properties``: in its format's words."""
+    (:func:`catalog_of`). ``schema`` to ``evolution``: as
+    :class:`~tidemark_pipeline.export.asked.Asked` has them. ``dead_letters``: with a schema, the
+    table of records that do not parse; "": the table's name with ``_dead_letters``. ``mode``: of a
+    table's rows, see :mod:`~tidemark_pipeline.export.table`. Of a table that is not there yet
+    ``partition``: the period of its partitions, ``key_buckets``: into how many they are divided by
+    key, 0 is none, ``properties``: in its format's words."""
 
     table: str
     catalog: Mapping[str, str] = field(default_factory=dict)
@@ -91,24 +85,20 @@ class Wanted:
         return {**found, **(conf or {}), **catalog_settings(CATALOG, self.catalog)}
 
     @property
-    def access(self) -> RegistryAccess | None:
-        """To the registry. Raises :class:`ExportError`."""
-        if not self.registry:
-            return None
-        return RegistryAccess.of(self.registry, self.registry_options)
+    def asked(self) -> Asked:
+        """The schema of values."""
+        return Asked(
+            schema=self.schema,
+            schema_file=self.schema_file,
+            message=self.message,
+            registry=self.registry,
+            registry_options=self.registry_options,
+            evolution=self.evolution,
+        )
 
     def check(self) -> None:
         """What can be said before Spark starts. Raises :class:`ExportError`."""
-        given = [self.schema, self.schema_file, self.registry]
-        if sum(map(bool, given)) > 1:
-            raise ExportError("give a schema, a file with one, or a registry: one of them")
-        if not any(given) and (self.message or self.evolution is not Evolution.REFUSE):
-            raise ExportError("rows of records as they are have no schema: give one")
-        if self.registry_options and not self.registry:
-            raise ExportError("the registry's options need its address")
-        if self.schema_file:
-            check_file(self.schema_file)
-        _ = self.access
+        self.asked.check()
 
     def tables(
         self,
@@ -119,17 +109,17 @@ class Wanted:
         """What rows are written to. ``source``: options of the data source, whose topic may be
         looked at; ``say`` is told what was inferred, and how the table grows. Raises
         :class:`ExportError`."""
+        from tidemark_pipeline.export.choosing import choose
         from tidemark_pipeline.export.dead_letters import LetteredTables
         from tidemark_pipeline.export.iceberg import IcebergTable
-        from tidemark_pipeline.export.readings.choosing import choose
         from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
 
         self.check()
         name, letters = f"{CATALOG}.{self.table}", f"{CATALOG}.{self.letters}"
-        if not (self.schema or self.schema_file or self.registry):
+        if not self.asked.any:
             return IcebergTable(session, name, self._layout(RAW_DDL))
         there = IcebergTable(session, name, self._layout("")).columns()
-        reading, fields = choose(self, session, source, there, say)
+        reading, fields = choose(self.asked, session, source, there, say)
         rows = IcebergTable(session, name, self._layout(columns_ddl(fields), KAFKA))
         by = Partitioning(self.partition)
         of_letters = Layout(columns=LETTERS_DDL, partitioning=by, properties=self.properties)

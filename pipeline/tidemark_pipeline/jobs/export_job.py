@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemark.export_job import ORDER_VARIABLE, Order, OrderError, Phase
-from tidemark_pipeline.errors import DataLoss, own_words
-from tidemark_pipeline.export.exported import ExportError, Superseded, Unavailable
+from tidemark_pipeline.errors import DataLoss, ExportError, Unavailable, own_words
+from tidemark_pipeline.export.exported import Superseded
 from tidemark_pipeline.export.wanted import Wanted
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.jobs.told import Told

@@ -13,7 +13,7 @@ from tidemark_pipeline.export.dead_letters import LetteredTables
 from tidemark_pipeline.export.exported import Exported, ExportError, Superseded
 from tidemark_pipeline.export.iceberg import IcebergTable
 from tidemark_pipeline.export.iceberg_branch import TAG
-from tidemark_pipeline.export.readings.json import Json, fields_of
+from tidemark_pipeline.export.json_values import Json, fields_of
 from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW, columns_ddl
 from tidemark_pipeline.export.table import Layout, Partitioning, Period
 

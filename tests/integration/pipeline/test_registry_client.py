@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from tests.security.client_certificates import ClientAuthority
-from tidemark_pipeline.export.exported import ExportError, Unavailable
-from tidemark_pipeline.export.registry.access import RegistryAccess
-from tidemark_pipeline.export.registry.client import (
+from tidemark_pipeline.errors import ExportError, Unavailable
+from tidemark_pipeline.schemas.registered import ASKED_MAX, Schemas
+from tidemark_pipeline.schemas.registry.access import RegistryAccess
+from tidemark_pipeline.schemas.registry.client import (
     ANSWER_BYTES_MAX,
     NotThere,
     Reference,
@@ -23,8 +24,7 @@ from tidemark_pipeline.export.registry.client import (
     RegistryDown,
     RegistryRefused,
 )
-from tidemark_pipeline.export.registry.schemas import ASKED_MAX, Schemas
-from tidemark_pipeline.export.sources import Source
+from tidemark_pipeline.schemas.sources import Source
 
 AVRO = '{"type": "record", "name": "A", "fields": [{"name": "x", "type": "int"}]}'
 
@@ -60,7 +60,7 @@ def fake() -> Iterator[Fake]:
         yield made
 
 
-class serving:  # noqa: N801: used as a function
+class serving:
     def __init__(self, fake: Fake, context: ssl.SSLContext | None = None) -> None:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
@@ -219,7 +219,7 @@ def test_an_unknown_id_stops_where_that_is_asked_for(fake: Fake) -> None:
 def test_ids_by_the_thousand_are_not_all_asked_for(
     fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark_pipeline.export.registry.schemas.ASKED_MAX", 5)
+    monkeypatch.setattr("tidemark_pipeline.schemas.registered.ASKED_MAX", 5)
     known = Schemas(registry(fake.url)).learn(range(100))
     assert len(fake.asked) == 5
     assert len(known) == 100
@@ -230,11 +230,11 @@ def test_ids_by_the_thousand_are_not_all_asked_for(
 def test_schemas_are_kept_within_bounds(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(8):
         fake.answers[f"/schemas/ids/{number}"] = {"schema": AVRO + " " * number}
-    monkeypatch.setattr("tidemark_pipeline.export.registry.schemas.KEPT_MAX", 3)
+    monkeypatch.setattr("tidemark_pipeline.schemas.registered.KEPT_MAX", 3)
     schemas = Schemas(registry(fake.url))
     assert len(schemas.learn(range(8))) == 8
     assert len(schemas.known) == 3
-    monkeypatch.setattr("tidemark_pipeline.export.registry.schemas.KEPT_BYTES_MAX", 200)
+    monkeypatch.setattr("tidemark_pipeline.schemas.registered.KEPT_BYTES_MAX", 200)
     with pytest.raises(ExportError, match="maxOffsetsPerTrigger"):
         schemas.learn(range(8))
 

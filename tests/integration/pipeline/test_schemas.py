@@ -22,13 +22,14 @@ from tests import apicurio
 from tests.integration.pipeline.lakes import Killed, Lake, new_lake
 from tests.integration.pipeline.marks import MARKS
 from tidemark_pipeline.export import wanted as wanting
+from tidemark_pipeline.export.asked import INFER
 from tidemark_pipeline.export.exported import ExportError
 from tidemark_pipeline.export.iceberg import IcebergTable
-from tidemark_pipeline.export.protobuf.descriptors import by_name, compiled
-from tidemark_pipeline.export.registry.client import RegistryDown
 from tidemark_pipeline.export.table import Evolution
-from tidemark_pipeline.export.wanted import INFER, Wanted
+from tidemark_pipeline.export.wanted import Wanted
 from tidemark_pipeline.jobs.export import Progress
+from tidemark_pipeline.schemas.protobuf.descriptors import by_name, compiled
+from tidemark_pipeline.schemas.registry.client import RegistryDown
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
 

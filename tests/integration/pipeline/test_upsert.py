@@ -26,7 +26,7 @@ from tidemark_broker.replication.partition import produce
 from tidemark_pipeline.export.dead_letters import LetteredTables
 from tidemark_pipeline.export.exported import ExportError, Mode
 from tidemark_pipeline.export.iceberg import IcebergTable
-from tidemark_pipeline.export.readings.json import Json, fields_of
+from tidemark_pipeline.export.json_values import Json, fields_of
 from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
 from tidemark_pipeline.export.table import Layout, Partitioning
 

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.types import StructType
+from pyspark.sql.types import IntegerType, StructField, StructType
 
-from tidemark_pipeline.export.avro.decode import Decoder
-from tidemark_pipeline.export.avro.schema import Schema, parse_schema
-from tidemark_pipeline.export.avro.types import columns_of
-from tidemark_pipeline.export.refused import SchemaRefused
+from tidemark_pipeline.schemas.avro.decode import Decoder
+from tidemark_pipeline.schemas.avro.schema import Schema, parse_schema
+from tidemark_pipeline.schemas.avro.types import columns_of
+from tidemark_pipeline.schemas.values.refused import SchemaRefused
 
 UTC = dt.UTC
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=UTC)
@@ -415,12 +415,7 @@ def test_a_type_that_contains_itself_has_no_columns_and_is_read_over_to_a_depth(
         "name": "R",
         "fields": [{"name": "l", "type": LIST}, {"name": "x", "type": "int"}],
     }
-    columns = StructType.fromJson(
-        {
-            "type": "struct",
-            "fields": [{"name": "x", "type": "integer", "nullable": True, "metadata": {}}],
-        }
-    )
+    columns = StructType([StructField("x", IntegerType())])
     short, long = (b"\x02" * depth + b"\x00\x02" for depth in (20, 1_000_000))
     rows, errors = decoded(writer, [short, long], columns)
     assert rows == [{"x": 1}, None]
@@ -429,7 +424,7 @@ def test_a_type_that_contains_itself_has_no_columns_and_is_read_over_to_a_depth(
 
 
 def test_many_records_come_in_pieces_that_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark_pipeline.export.avro.decode.ENTRIES_MAX", 100)
+    monkeypatch.setattr("tidemark_pipeline.schemas.avro.decode.ENTRIES_MAX", 100)
     schema = record({"type": "array", "items": "int"})
     writer = parse_schema(json.dumps(schema))
     decoder = Decoder(writer, columns_of(writer))
@@ -457,6 +452,31 @@ def doubled(times: int) -> Any:
     return kind
 
 
+def chained(count: int) -> str:
+    """Records by the thousand, each within the next by its name: no JSON is deep."""
+    fields = [
+        {
+            "name": f"f{n}",
+            "type": {
+                "type": "record",
+                "name": f"C{n}",
+                "fields": [{"name": "x", "type": f"C{n - 1}" if n else "int"}],
+            },
+        }
+        for n in range(count)
+    ]
+    return json.dumps(
+        {"type": "record", "name": "R", "fields": [*fields, {"name": "y", "type": "int"}]}
+    )
+
+
+def test_a_chain_of_names_is_read_over_to_a_depth() -> None:
+    columns = StructType([StructField("y", IntegerType())])
+    for count, had in ((50, {"y": 7}), (3_000, None)):
+        decoder = Decoder(parse_schema(chained(count)), columns)
+        assert run(decoder, [b"\x02" * count + b"\x0e"])[0] == [had]
+
+
 REFUSED = {
     "no JSON": ("{", "no JSON"),
     "no type": ('{"a": 1}', "no type"),
@@ -471,6 +491,7 @@ REFUSED = {
         "take no bytes",
     ),
     "deep": (json.dumps(nested(40)), "nested more than 30 deep"),
+    "chained": (chained(40), "nested more than 30 deep"),
     "very deep": ("[" * 100_000, "nested too deep"),
     "unfolds": (json.dumps(doubled(20)), "more than 2000 columns"),
     "case": (
@@ -491,12 +512,7 @@ def test_a_schema_without_columns_is_refused(name: str) -> None:
 
 def test_a_schema_that_unfolds_is_read_where_few_of_its_columns_are_wanted() -> None:
     schema: Schema = parse_schema(json.dumps(record(doubled(12), "int")))
-    columns = StructType.fromJson(
-        {
-            "type": "struct",
-            "fields": [{"name": "f1", "type": "integer", "nullable": True, "metadata": {}}],
-        }
-    )
+    columns = StructType([StructField("f1", IntegerType())])
     rows, _ = run(Decoder(schema, columns), [b"\x02" * 2**12 + b"\x04"])
     assert rows == [{"f1": 2}]
     assert math.isfinite(rows[0]["f1"])

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from tidemark_pipeline.export.decoding import ERROR_LETTERS, UNKNOWN, Decoding
-from tidemark_pipeline.export.protobuf.descriptors import compiled
-from tidemark_pipeline.export.reading import ERROR, NO_VALUE, PARSED
-from tidemark_pipeline.export.sources import Kind, Source, columns_of
+from tidemark_pipeline.schemas.decoding import ERROR_LETTERS, UNKNOWN, Decoding
+from tidemark_pipeline.schemas.protobuf.descriptors import compiled
+from tidemark_pipeline.schemas.sources import Kind, Source, columns_of
+from tidemark_pipeline.schemas.values.reading import ERROR, NO_VALUE, PARSED
 
 
 def avro(*fields: tuple[str, Any]) -> Source:

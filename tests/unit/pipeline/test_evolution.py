@@ -21,13 +21,13 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from tidemark_pipeline.export.avro.schema import parse_schema
-from tidemark_pipeline.export.avro.types import columns_of
 from tidemark_pipeline.export.evolution import applied, changes, check_allowed, text
 from tidemark_pipeline.export.exported import ExportError
-from tidemark_pipeline.export.readings.inferring import extended
+from tidemark_pipeline.export.inferring import extended
 from tidemark_pipeline.export.shapes import check_fields, columns_ddl
 from tidemark_pipeline.export.table import Evolution
+from tidemark_pipeline.schemas.avro.schema import parse_schema
+from tidemark_pipeline.schemas.avro.types import columns_of
 
 INT, LONG, FLOAT, DOUBLE, TEXT = IntegerType(), LongType(), FloatType(), DoubleType(), StringType()
 

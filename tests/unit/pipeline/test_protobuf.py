@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
-from tidemark_pipeline.export.protobuf.decode import Decoder
-from tidemark_pipeline.export.protobuf.descriptors import (
+from tidemark_pipeline.schemas.protobuf.decode import Decoder
+from tidemark_pipeline.schemas.protobuf.descriptors import (
     Messages,
     by_indexes,
     by_name,
     compiled,
 )
-from tidemark_pipeline.export.protobuf.types import columns_of
-from tidemark_pipeline.export.refused import SchemaRefused
+from tidemark_pipeline.schemas.protobuf.types import columns_of
+from tidemark_pipeline.schemas.values.refused import SchemaRefused
 
 ALL = """
 syntax = "proto3";

@@ -4,11 +4,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from tidemark_pipeline.export.decoding import UNKNOWN, Decoding, output_schema
 from tidemark_pipeline.export.exported import ExportError
-from tidemark_pipeline.export.refused import SchemaRefused
-from tidemark_pipeline.export.registry.schemas import Schemas
-from tidemark_pipeline.export.sources import Source, columns_of
+from tidemark_pipeline.schemas.decoding import UNKNOWN, Decoding, output_schema
+from tidemark_pipeline.schemas.registered import Schemas
+from tidemark_pipeline.schemas.sources import Source, columns_of, decoder_of
+from tidemark_pipeline.schemas.values.refused import SchemaRefused
 
 #: Of what one worker takes at a time, and gives.
 _BATCH_BYTES = 64 * 1024 * 1024
@@ -26,11 +26,15 @@ class Given:
 
     @property
     def wanted(self) -> StructType | None:
-        """See :class:`~tidemark_pipeline.export.reading.Reading`."""
+        """See :class:`~tidemark_pipeline.schemas.values.reading.Reading`."""
         return self._wanted
 
     def read(self, frame: DataFrame, columns: StructType) -> DataFrame:
-        """See :class:`~tidemark_pipeline.export.reading.Reading`."""
+        """See :class:`~tidemark_pipeline.schemas.values.reading.Reading`."""
+        try:  # it is said here rather than by a worker
+            decoder_of(self._source, columns.json(), self._source)
+        except SchemaRefused as error:
+            raise ExportError(f"the schema does not fit the table: {error}") from error
         decoding = Decoding(columns.json(), self._source, reader=self._source)
         return _decoded(frame, columns, decoding)
 
@@ -54,11 +58,11 @@ class OfRegistry:
 
     @property
     def wanted(self) -> StructType | None:
-        """See :class:`~tidemark_pipeline.export.reading.Reading`."""
+        """See :class:`~tidemark_pipeline.schemas.values.reading.Reading`."""
         return self._columns
 
     def read(self, frame: DataFrame, columns: StructType) -> DataFrame:
-        """See :class:`~tidemark_pipeline.export.reading.Reading`."""
+        """See :class:`~tidemark_pipeline.schemas.values.reading.Reading`."""
         decoding = Decoding(columns.json(), known=self._known, reader=self._reader)
         return _decoded(frame, columns, decoding)
 

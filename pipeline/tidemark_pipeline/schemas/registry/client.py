@@ -19,8 +19,8 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from tidemark.backoff import Backoff
-from tidemark_pipeline.export.exported import ExportError, Unavailable
-from tidemark_pipeline.export.registry.access import RegistryAccess
+from tidemark_pipeline.errors import ExportError, Unavailable
+from tidemark_pipeline.schemas.registry.access import RegistryAccess
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 _TYPE = "application/vnd.schemaregistry.v1+json"

@@ -19,7 +19,7 @@ from google.protobuf.descriptor_pool import Default as default_pool
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
-from tidemark_pipeline.export.refused import SchemaRefused
+from tidemark_pipeline.schemas.values.refused import SchemaRefused
 
 SET_BYTES_MAX = 4 * 1024 * 1024
 TEXT_BYTES_MAX = 1024 * 1024
@@ -50,7 +50,7 @@ class Messages:
         try:
             for name in known:
                 _add(pool, name, known, set())
-        except (TypeError, ValueError, KeyError) as error:
+        except (TypeError, ValueError, KeyError, RecursionError) as error:
             raise SchemaRefused(f"the descriptors do not hold: {error}") from error
         return pool, found.file[-1].name
 

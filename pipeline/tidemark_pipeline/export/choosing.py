@@ -1,27 +1,24 @@
 """Which reading an export needs, and with which fields its table is made."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from tidemark_pipeline.export.asked import Asked
+from tidemark_pipeline.export.by_schema import Given, OfRegistry
 from tidemark_pipeline.export.exported import ExportError
-from tidemark_pipeline.export.protobuf.descriptors import compiled_file
-from tidemark_pipeline.export.reading import Reading
-from tidemark_pipeline.export.readings.by_schema import Given, OfRegistry
-from tidemark_pipeline.export.readings.inferring import inferred, sample
-from tidemark_pipeline.export.readings.json import Json, fields_of
-from tidemark_pipeline.export.refused import SchemaRefused
-from tidemark_pipeline.export.registry.client import Registry
-from tidemark_pipeline.export.registry.schemas import Schemas
+from tidemark_pipeline.export.inferring import inferred, sample
+from tidemark_pipeline.export.json_values import Json, fields_of
 from tidemark_pipeline.export.schema_files import AVRO, PROTO, check_file
 from tidemark_pipeline.export.shapes import check_fields, fields_ddl, value_fields
-from tidemark_pipeline.export.sources import Kind, Source, columns_of
 from tidemark_pipeline.export.table import Evolution
-
-if TYPE_CHECKING:
-    from tidemark_pipeline.export.wanted import Wanted
+from tidemark_pipeline.schemas.protobuf.descriptors import compiled_file
+from tidemark_pipeline.schemas.registered import Schemas
+from tidemark_pipeline.schemas.registry.client import Registry
+from tidemark_pipeline.schemas.sources import Kind, Source, columns_of
+from tidemark_pipeline.schemas.values.reading import Reading
+from tidemark_pipeline.schemas.values.refused import SchemaRefused
 
 _NEEDS_TABLE = (
     "the table is not there, and evolution=ignore takes the columns that a table has: make it, "
@@ -30,7 +27,7 @@ _NEEDS_TABLE = (
 
 
 def choose(
-    wanted: "Wanted",
+    asked: Asked,
     session: SparkSession,
     source: Mapping[str, str],
     there: StructType | None,
@@ -38,9 +35,9 @@ def choose(
 ) -> tuple[Reading, StructType]:
     """The reading, and the fields of a table that is not ``there``. Raises
     :class:`ExportError`."""
-    if there is None and wanted.evolution is Evolution.IGNORE and not wanted.schema:
+    if there is None and asked.evolution is Evolution.IGNORE and not asked.schema:
         raise ExportError(_NEEDS_TABLE)
-    reading = _reading(wanted, session, source, there, say)
+    reading = _reading(asked, session, source, there, say)
     fields = reading.wanted
     if fields is not None:
         check_fields(fields)
@@ -52,33 +49,31 @@ def choose(
 
 
 def _reading(
-    wanted: "Wanted",
+    asked: Asked,
     session: SparkSession,
     source: Mapping[str, str],
     there: StructType | None,
     say: Callable[[str], None],
 ) -> Reading:
-    access = wanted.access
-    ignores = wanted.evolution is Evolution.IGNORE
+    access = asked.access()
+    ignores = asked.evolution is Evolution.IGNORE
     if access is not None:
         schemas = Schemas(Registry(access))
         return OfRegistry(
             schemas,
             access.subject_of(source["topic"]),
             reads_latest=not ignores,
-            message=wanted.message,
+            message=asked.message,
         )
-    if wanted.schema_file:
-        found = of_file(wanted.schema_file, wanted.message)
+    if asked.schema_file:
+        found = of_file(asked.schema_file, asked.message)
         try:
             return Given(found, None if ignores else columns_of(found))
         except SchemaRefused as error:
-            raise ExportError(f"{wanted.schema_file}: {error}") from error
-    from tidemark_pipeline.export.wanted import INFER
-
-    if wanted.schema.strip().lower() != INFER:
-        return Json(fields_of(wanted.schema, session))
-    grows = wanted.evolution is Evolution.GROW
+            raise ExportError(f"{asked.schema_file}: {error}") from error
+    if not asked.infers:
+        return Json(fields_of(asked.schema, session))
+    grows = asked.evolution is Evolution.GROW
     if there is not None:  # what was inferred first stands in the table
         return Json(None, grows=grows)
     fields = inferred(sample(session, source))

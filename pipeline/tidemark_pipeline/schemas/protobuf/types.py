@@ -24,8 +24,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidemark_pipeline.export.avro.types import COLUMNS_MAX, DEPTH_MAX
-from tidemark_pipeline.export.refused import SchemaRefused
+from tidemark_pipeline.schemas.values.bounds import COLUMNS_MAX, DEPTH_MAX
+from tidemark_pipeline.schemas.values.refused import SchemaRefused
 
 TIMESTAMP = "google.protobuf.Timestamp"
 JSON = ("google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark_pipeline.export.refused import SchemaRefused
+from tidemark_pipeline.schemas.values.refused import SchemaRefused
 
 TEXT_BYTES_MAX = 1024 * 1024
 TYPES_MAX = 20_000
@@ -73,12 +73,11 @@ def parse_schema(text: str | bytes, named: Mapping[str, Schema] | None = None) -
         raise SchemaRefused(f"the schema has {size} bytes; {TEXT_BYTES_MAX} are the most")
     try:
         parsed = json.loads(text)
+        schema = _Reader(dict(named or {})).read(parsed, "", "the schema", 0)
     except RecursionError as error:
         raise SchemaRefused("the schema is nested too deep") from error
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise SchemaRefused(f"the schema is no JSON: {error}") from error
-    reader = _Reader(dict(named or {}))
-    schema = reader.read(parsed, "", "the schema", 0)
     _check_items(schema)
     _mark_recursive(schema)
     return schema

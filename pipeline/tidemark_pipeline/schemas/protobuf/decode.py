@@ -32,10 +32,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidemark_pipeline.export.avro.kernel import Bytes, Longs
-from tidemark_pipeline.export.pieces import Piece
-from tidemark_pipeline.export.protobuf.types import JSON, SIMPLE, TIMESTAMP, WRAPPERS, is_map
-from tidemark_pipeline.export.refused import SchemaRefused
+from tidemark_pipeline.schemas.protobuf.types import JSON, SIMPLE, TIMESTAMP, WRAPPERS, is_map
+from tidemark_pipeline.schemas.values.pieces import Bytes, Longs, Piece
+from tidemark_pipeline.schemas.values.refused import SchemaRefused
 
 #: Values that messages are read off to, of several at once, and of one: for each byte, and besides.
 ENTRIES_MAX = 4_000_000

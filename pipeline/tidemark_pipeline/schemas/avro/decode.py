@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import numpy as np
 from pyspark.sql.types import StructType
 
-from tidemark_pipeline.export.avro import kernel
-from tidemark_pipeline.export.avro.columns import arrow_type, to_arrow
-from tidemark_pipeline.export.avro.program import Compiled, compile_program
-from tidemark_pipeline.export.avro.schema import Schema
-from tidemark_pipeline.export.pieces import Piece
+from tidemark_pipeline.schemas.avro import kernel
+from tidemark_pipeline.schemas.avro.columns import arrow_type, to_arrow
+from tidemark_pipeline.schemas.avro.program import Compiled, compile_program
+from tidemark_pipeline.schemas.avro.schema import Schema
+from tidemark_pipeline.schemas.values.pieces import Piece
 
 #: In the slots (17 bytes each) when a piece ends.
 ENTRIES_MAX = 4_000_000

@@ -8,6 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+Bytes = npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -20,11 +23,6 @@ class Piece:
 class Decoder(Protocol):
     """Of one schema, into the columns of a table."""
 
-    def decode(
-        self,
-        data: npt.NDArray[np.uint8],
-        starts: npt.NDArray[np.int64],
-        ends: npt.NDArray[np.int64],
-    ) -> Iterator[Piece]:
+    def decode(self, data: Bytes, starts: Longs, ends: Longs) -> Iterator[Piece]:
         """Pieces of the records ``data[starts[i]:ends[i]]``, which are all of them in the end.
         Never raises for what a record has."""

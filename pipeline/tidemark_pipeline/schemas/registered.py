@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError
 
-from tidemark_pipeline.export.exported import ExportError
-from tidemark_pipeline.export.protobuf.descriptors import Messages, compiled
-from tidemark_pipeline.export.refused import SchemaRefused
-from tidemark_pipeline.export.registry.access import Unknown
-from tidemark_pipeline.export.registry.client import NotThere, Reference, Registered, Registry
-from tidemark_pipeline.export.sources import Kind, Source
+from tidemark_pipeline.errors import ExportError
+from tidemark_pipeline.schemas.protobuf.descriptors import Messages, compiled
+from tidemark_pipeline.schemas.registry.access import Unknown
+from tidemark_pipeline.schemas.registry.client import NotThere, Reference, Registered, Registry
+from tidemark_pipeline.schemas.sources import Kind, Source
+from tidemark_pipeline.schemas.values.refused import SchemaRefused
 
 #: So many are asked for in one batch; the rest of its ids, the rarer ones, are taken for unknown.
 ASKED_MAX = 1_000
@@ -37,7 +37,7 @@ class Schemas:
 
     def learn(self, ids: Sequence[int]) -> Mapping[int, Source | str]:
         """All that is known, with these: the most frequent first. Raises
-        :class:`~tidemark_pipeline.export.registry.client.RegistryDown`, RegistryRefused, and
+        :class:`~tidemark_pipeline.schemas.registry.client.RegistryDown`, RegistryRefused, and
         :class:`ExportError` where an unknown id is to stop the job."""
         found: dict[int, Source | str] = {}
         missing: dict[int, Source | str] = {}

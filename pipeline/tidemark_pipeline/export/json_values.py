@@ -6,8 +6,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from tidemark_pipeline.export.exported import ExportError
-from tidemark_pipeline.export.reading import ERROR, NO_VALUE, PARSED
-from tidemark_pipeline.export.readings.inferring import extended, inferred
+from tidemark_pipeline.export.inferring import extended, inferred
+from tidemark_pipeline.schemas.values.reading import ERROR, NO_VALUE, PARSED
 
 _CORRUPT = "_corrupt"
 _WRITE = "write fields with their types, as in id BIGINT, name STRING"
@@ -26,18 +26,21 @@ class Json:
 
     @property
     def wanted(self) -> StructType | None:
-        """See :class:`~tidemark_pipeline.export.reading.Reading`."""
+        """See :class:`~tidemark_pipeline.schemas.values.reading.Reading`."""
         return self._wanted
 
     def read(self, frame: DataFrame, columns: StructType) -> DataFrame:
-        """See :class:`~tidemark_pipeline.export.reading.Reading`."""
+        """See :class:`~tidemark_pipeline.schemas.values.reading.Reading`."""
         self._columns = columns
-        schema = StructType([*columns.fields]).add(_CORRUPT, "string")
-        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+        corrupt = _CORRUPT
+        while corrupt in {each.name.lower() for each in columns}:
+            corrupt += "_"
+        schema = StructType([*columns.fields]).add(corrupt, "string")
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt}
         value = f.col("value")
         text = value.cast("string")
         parsed = f.from_json(text, schema, options)
-        fits = f.col(PARSED).isNotNull() & f.col(PARSED)[_CORRUPT].isNull()
+        fits = f.col(PARSED).isNotNull() & f.col(PARSED)[corrupt].isNull()
         error = (
             f.when(fits, None)
             .when(value.isNull(), NO_VALUE)

@@ -15,11 +15,11 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from tidemark_pipeline.export.pieces import Decoder
-from tidemark_pipeline.export.reading import ERROR, NO_VALUE, PARSED
-from tidemark_pipeline.export.refused import SchemaRefused
-from tidemark_pipeline.export.registry import wire
-from tidemark_pipeline.export.sources import Kind, Source, decoder_of
+from tidemark_pipeline.schemas.registry import wire
+from tidemark_pipeline.schemas.sources import Kind, Source, decoder_of
+from tidemark_pipeline.schemas.values.pieces import Decoder
+from tidemark_pipeline.schemas.values.reading import ERROR, NO_VALUE, PARSED
+from tidemark_pipeline.schemas.values.refused import SchemaRefused
 
 #: Beside what was read the id of its schema where that is not known yet.
 UNKNOWN = "_unknown"

@@ -29,8 +29,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidemark_pipeline.export.avro import kernel
-from tidemark_pipeline.export.avro.layout import (
+from tidemark_pipeline.schemas.avro import kernel
+from tidemark_pipeline.schemas.avro.layout import (
     Layout,
     Leaf,
     ListOf,
@@ -39,9 +39,9 @@ from tidemark_pipeline.export.avro.layout import (
     StructOf,
     null_slots,
 )
-from tidemark_pipeline.export.avro.schema import DECIMAL_DIGITS_MAX, Field, Schema
-from tidemark_pipeline.export.avro.types import VALUE, member_names
-from tidemark_pipeline.export.refused import SchemaRefused
+from tidemark_pipeline.schemas.avro.schema import DECIMAL_DIGITS_MAX, Field, Schema
+from tidemark_pipeline.schemas.avro.types import VALUE, member_names
+from tidemark_pipeline.schemas.values.refused import SchemaRefused
 
 _DEFAULT_BYTES_MAX = 64 * 1024
 _NODES_MAX = 100_000
@@ -92,7 +92,10 @@ _LIMITS = _limits()
 
 def compile_program(writer: Schema, columns: StructType, reader: Schema | None) -> Compiled:
     """Raises :class:`SchemaRefused` where the writer's schema does not fit the columns."""
-    return _Compiler().program(writer, columns, reader)
+    try:
+        return _Compiler().program(writer, columns, reader)
+    except RecursionError as error:  # of names, one within the other by the thousand
+        raise SchemaRefused("the record's schema is nested too deep") from error
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from urllib.parse import urlsplit
 
-from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.errors import ExportError
 
 PASSWORD_VARIABLE, TOKEN_VARIABLE = "TIDEMARK_REGISTRY_PASSWORD", "TIDEMARK_REGISTRY_TOKEN"
 #: What can be asked for, with what it means; for the command line and the pages.

@@ -26,12 +26,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidemark_pipeline.export.avro.schema import Schema
-from tidemark_pipeline.export.evolution import ALIASES
-from tidemark_pipeline.export.refused import SchemaRefused
+from tidemark_pipeline.schemas.avro.schema import Schema
+from tidemark_pipeline.schemas.values.bounds import ALIASES, COLUMNS_MAX, DEPTH_MAX
+from tidemark_pipeline.schemas.values.refused import SchemaRefused
 
-COLUMNS_MAX = 2_000
-DEPTH_MAX = 30
 #: The column of a value that is no record.
 VALUE = "value"
 _SIMPLE: dict[str, DataType] = {

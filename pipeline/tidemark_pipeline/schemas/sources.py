@@ -11,9 +11,9 @@ from enum import StrEnum
 
 from pyspark.sql.types import StructType
 
-from tidemark_pipeline.export.avro.schema import Schema, names_of, parse_schema
-from tidemark_pipeline.export.pieces import Decoder
-from tidemark_pipeline.export.refused import SchemaRefused
+from tidemark_pipeline.schemas.avro.schema import Schema, names_of, parse_schema
+from tidemark_pipeline.schemas.values.pieces import Decoder
+from tidemark_pipeline.schemas.values.refused import SchemaRefused
 
 _KEPT = 256
 
@@ -46,11 +46,11 @@ class Source:
 def columns_of(source: Source) -> StructType:
     """The columns of its records. Raises :class:`SchemaRefused`."""
     if source.kind is Kind.AVRO:
-        from tidemark_pipeline.export.avro import types
+        from tidemark_pipeline.schemas.avro import types
 
         return types.columns_of(_schema(source))
-    from tidemark_pipeline.export.protobuf import types as protobuf_types
-    from tidemark_pipeline.export.protobuf.descriptors import Messages, by_name
+    from tidemark_pipeline.schemas.protobuf import types as protobuf_types
+    from tidemark_pipeline.schemas.protobuf.descriptors import Messages, by_name
 
     return protobuf_types.columns_of(by_name(Messages(source.descriptors), source.message))
 
@@ -64,14 +64,14 @@ def decoder_of(
     :class:`SchemaRefused`."""
     wanted = StructType.fromJson(json.loads(columns))
     if source.kind is Kind.AVRO:
-        from tidemark_pipeline.export.avro.decode import Decoder as OfAvro
+        from tidemark_pipeline.schemas.avro.decode import Decoder as OfAvro
 
         read_by = None
         if reader is not None and reader.kind is Kind.AVRO:
             read_by = _schema(reader)
         return OfAvro(_schema(source), wanted, read_by)
-    from tidemark_pipeline.export.protobuf.decode import Decoder as OfProtobuf
-    from tidemark_pipeline.export.protobuf.descriptors import Messages, by_indexes, by_name
+    from tidemark_pipeline.schemas.protobuf.decode import Decoder as OfProtobuf
+    from tidemark_pipeline.schemas.protobuf.descriptors import Messages, by_indexes, by_name
 
     messages = Messages(source.descriptors)
     if not indexes:
