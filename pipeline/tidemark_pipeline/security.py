@@ -26,8 +26,10 @@ class SecurityError(ValueError):
     """Options that do not fit together; the message says what to write."""
 
 
-def parse_access(given: Mapping[str, str], environment: Mapping[str, str]) -> Access | None:
-    """From options without their prefix ``kafka.``; None where no broker is named. Raises
+def parse_access(
+    given: Mapping[str, str], environment: Mapping[str, str], prefix: str = "kafka."
+) -> Access | None:
+    """From options without their prefix, which messages have; None where no broker is named. Raises
     :class:`SecurityError`."""
     addresses = tuple(a.strip() for a in given.get("bootstrap.servers", "").split(",") if a.strip())
     for address in addresses:
@@ -37,27 +39,27 @@ def parse_access(given: Mapping[str, str], environment: Mapping[str, str]) -> Ac
             raise SecurityError(f"the broker {error}") from error
     protocol = given.get("security.protocol", PLAINTEXT).upper()
     if protocol not in PROTOCOLS:
-        raise SecurityError(f"kafka.security.protocol is {protocol!r}: {', '.join(PROTOCOLS)}")
+        raise SecurityError(f"{prefix}security.protocol is {protocol!r}: {', '.join(PROTOCOLS)}")
     if not addresses:
         return None
     tls = None
     if protocol in {SSL, SASL_SSL}:
         tls = Tls(*(given.get(f"ssl.{name}.location", "") for name in ("ca", "certificate", "key")))
-    login = _login(given, environment) if protocol in {SASL_PLAINTEXT, SASL_SSL} else None
+    login = _login(given, environment, prefix) if protocol in {SASL_PLAINTEXT, SASL_SSL} else None
     return Access(addresses, tls, login)
 
 
-def _login(given: Mapping[str, str], environment: Mapping[str, str]) -> Login:
+def _login(given: Mapping[str, str], environment: Mapping[str, str], prefix: str) -> Login:
     mechanism = given.get("sasl.mechanism", "SCRAM-SHA-512").upper()
     if mechanism not in PASSWORD_MECHANISMS:
         raise SecurityError(
-            f"kafka.sasl.mechanism is {mechanism!r}: {', '.join(PASSWORD_MECHANISMS)}"
+            f"{prefix}sasl.mechanism is {mechanism!r}: {', '.join(PASSWORD_MECHANISMS)}"
         )
     name = given.get("sasl.username", "")
     password = given.get("sasl.password") or environment.get(PASSWORD_VARIABLE, "")
     if not name or not password:
         raise SecurityError(
-            "SASL needs kafka.sasl.username and kafka.sasl.password (or the password in "
+            f"SASL needs {prefix}sasl.username and {prefix}sasl.password (or the password in "
             f"{PASSWORD_VARIABLE})"
         )
     return Login(mechanism, name, password)

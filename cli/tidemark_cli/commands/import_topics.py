@@ -1,5 +1,6 @@
 """``tidemark import``: Topic manifests of what Strimzi describes, or of what is in a cluster."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -7,10 +8,13 @@ from typing import Annotated, Literal
 import typer
 from rich.markup import escape
 
+from tidemark.kafka_client.client import KafkaError
 from tidemark_cli.commands.common import errors, fail
 from tidemark_cli.commands.files import write_whole
-from tidemark_cli.imports import strimzi
+from tidemark_cli.commands.kafka_access import BootstrapOption, ClientConfigOption, open_access
+from tidemark_cli.imports import existing, strimzi
 from tidemark_cli.imports.documents import Document, DocumentError, read
+from tidemark_cli.imports.existing import Existing
 from tidemark_cli.imports.strimzi import Defaults
 from tidemark_cli.imports.topics import Imported, NotImported, Target, Wanted, imported
 from tidemark_cli.imports.writing import as_yaml
@@ -28,6 +32,12 @@ def import_topics(
             "may be given more than once.",
         ),
     ] = None,
+    bootstrap: BootstrapOption = "",
+    client_config: ClientConfigOption = None,
+    topics: Annotated[
+        str,
+        typer.Option(metavar="REGEX", help="Only topics whose whole name in Kafka matches this."),
+    ] = "",
     strimzi_cluster: Annotated[
         str, typer.Option(help="Only topics of this Strimzi cluster (label strimzi.io/cluster).")
     ] = "",
@@ -51,30 +61,31 @@ def import_topics(
         Path | None, typer.Option(help="A file to write; unset: the standard output.")
     ] = None,
 ) -> None:
-    """Write Topic manifests, ready to be applied with adoption.
+    """Write Topic manifests of what is in a Kafka cluster (--bootstrap), or of what Strimzi's
+    KafkaTopics describe (--strimzi; with --bootstrap as well the ids of the topics are looked up).
 
-    What has no counterpart is said on the standard error stream, and in a comment above the
-    manifest. The exit status is 1 where a topic could not be imported; the others are written.
+    They are ready to be applied with adoption. What has no counterpart is said on the standard
+    error stream, and in a comment above the manifest. The exit status is 1 where a topic could not
+    be imported; the others are written.
     """
-    if not strimzi_files:
-        fail("say what to import: --strimzi FILE")
+    _check_pattern(topics)
     run = _Run()
-    defaults = Defaults(partitions=default_partitions, replication_factor=default_replicas)
-    topics = _of_strimzi(run, strimzi_files, strimzi_cluster, defaults)
-    found = run.imported(
-        topics,
-        Target(
-            cluster=cluster,
-            namespace=namespace,
-            deletion_policy=DeletionPolicy(deletion_policy),
-        ),
-    )
-    text = as_yaml(found)
-    if output is None:
-        print(text, end="")
+    there = _existing(run, bootstrap, client_config, topics) if bootstrap else None
+    if strimzi_files:
+        defaults = Defaults(partitions=default_partitions, replication_factor=default_replicas)
+        found = _of_strimzi(run, strimzi_files, strimzi_cluster, defaults)
+        found = (each for each in found if re.fullmatch(topics or ".*", each.name))
+        wanted = found if there is None else _identified(run, found, there)
+    elif there is not None:
+        wanted = _of_cluster(run, there, bootstrap)
     else:
-        _write(output, text)
-    run.close(found)
+        fail("say what to import: --bootstrap HOST:PORT, or --strimzi FILE")
+    target = Target(
+        cluster=cluster, namespace=namespace, deletion_policy=DeletionPolicy(deletion_policy)
+    )
+    made = run.imported(wanted, target)
+    _write(output, as_yaml(made))
+    run.close(made)
     raise typer.Exit(1 if run.troubles else 0)
 
 
@@ -163,7 +174,49 @@ def _of_one_cluster(topics: Sequence[Document], only: str) -> list[Document]:
     return [each for each in topics if strimzi.clusters([each]) == [only or named[0]]]
 
 
-def _write(path: Path, text: str) -> None:
+def _check_pattern(topics: str) -> None:
+    try:
+        re.compile(topics)
+    except re.error as error:
+        fail(f"--topics {topics!r} is no regular expression: {error}")
+
+
+def _existing(run: _Run, bootstrap: str, client_config: Path | None, topics: str) -> list[Existing]:
+    def tell(done: int, of: int) -> None:
+        if of > existing.PAGE:
+            run.say(f"{done:,} of {of:,} topics read")
+
+    access = open_access(bootstrap, client_config)
+    try:
+        found = existing.read(access, topics, tell)
+    except KafkaError as error:
+        fail(f"the cluster at {bootstrap} cannot be read: {error}")
+    if not found:
+        fail(f"the cluster at {bootstrap} has no topic{f' like {topics}' if topics else ''}")
+    return found
+
+
+def _of_cluster(run: _Run, there: Iterable[Existing], name: str) -> Iterator[Wanted]:
+    for each in there:
+        try:
+            yield existing.wanted(each, name)
+        except NotImported as error:
+            run.trouble(f"topic {each.view.name}", str(error))
+
+
+def _identified(run: _Run, topics: Iterable[Wanted], there: Iterable[Existing]) -> Iterator[Wanted]:
+    known = {each.view.name: each for each in there}
+    for topic in topics:
+        try:
+            yield existing.identified(topic, known)
+        except NotImported as error:
+            run.trouble(topic.source, str(error))
+
+
+def _write(path: Path | None, text: str) -> None:
+    if path is None:
+        print(text, end="")
+        return
     try:
         write_whole(path, text.encode())
     except OSError as error:

@@ -46,7 +46,7 @@ PLAIN = {
     "min.insync.replicas": st.integers(1, 5).map(str),
     "cleanup.policy": st.just("delete"),
     "unclean.leader.election.enable": st.sampled_from(["true", "false"]),
-    "min.cleanable.dirty.ratio": st.floats(0, 1).map(str).filter(lambda text: "e" not in text),
+    "min.cleanable.dirty.ratio": st.decimals(0, 1, places=4).map(str),
     "message.timestamp.type": st.sampled_from(["CreateTime", "LogAppendTime"]),
 }
 TIERED = {

@@ -1,0 +1,148 @@
+"""``tidemark import --bootstrap`` on a real Apache Kafka, in clear and secured."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import AdminClient, NewTopic
+from typer.testing import CliRunner, Result
+
+from tests import apache_kafka as kafka
+from tests.kafka_programs import kafka_jars
+from tests.security.client_certificates import ClientAuthority
+from tidemark.annotations import ADOPT_TOPIC_ID
+from tidemark_cli.local.kafka_nodes import KafkaNodes
+from tidemark_cli.local.kafka_properties import protocol_map
+from tidemark_cli.main import app
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+
+
+def run(command: str, stdin: str = "") -> Result:
+    return CliRunner().invoke(app, ["import", *shlex.split(command)], input=stdin)
+
+
+def manifests(done: Result) -> dict[str, Any]:
+    """By the topic's name."""
+    assert done.exit_code == 0, done.stderr
+    found = {}
+    for each in yaml.safe_load_all(done.stdout):
+        found[each["spec"].get("topicName", each["metadata"]["name"])] = each
+    return found
+
+
+def make(bootstrap: str, *topics: NewTopic) -> AdminClient:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 1})
+    for each in admin.create_topics(list(topics)).values():
+        each.result(30)
+    return admin
+
+
+def test_topics_of_a_cluster_become_manifests(apache_kafka: KafkaNodes) -> None:
+    tiered = {
+        "remote.storage.enable": "true",
+        "local.retention.ms": "3600000",
+        "retention.ms": "86400000",
+        "compression.type": "zstd",
+    }
+    admin = make(
+        apache_kafka.bootstrap,
+        NewTopic("import.plain", 2, 3),
+        NewTopic("import_Tiered", 1, 2, config=tiered),
+    )
+    done = run(f"--bootstrap {apache_kafka.bootstrap} --topics 'import[._].*' --cluster c -n ns")
+    found = manifests(done)
+    assert sorted(found) == ["import.plain", "import_Tiered"]
+    for name, each in found.items():
+        described = admin.describe_topics(TopicCollection([name]))[name].result(30)
+        assert each["metadata"]["annotations"] == {ADOPT_TOPIC_ID: str(described.topic_id)}
+        assert each["metadata"]["namespace"] == "ns"
+    assert found["import.plain"]["metadata"]["name"] == "import.plain"
+    assert found["import.plain"]["spec"] == {
+        "clusterRef": {"name": "c"},
+        "partitions": 2,
+        "replicationFactor": 3,
+        "deletionPolicy": "Orphan",
+    }
+    assert found["import_Tiered"]["spec"] == {
+        "clusterRef": {"name": "c"},
+        "topicName": "import_Tiered",
+        "partitions": 1,
+        "replicationFactor": 2,
+        "config": {"retention.ms": "86400000"},
+        "tiering": {"enabled": True, "localRetention": {"time": "1h"}},
+        "deletionPolicy": "Orphan",
+    }
+    assert "topic import_Tiered: compression.type is not served" in done.stderr
+    strimzi = yaml.safe_dump(
+        {
+            "apiVersion": "kafka.strimzi.io/v1",
+            "kind": "KafkaTopic",
+            "metadata": {"name": "tiered"},
+            "spec": {"topicName": "import_Tiered", "partitions": 1, "replicas": 2},
+        }
+    )
+    done = run(f"--strimzi - --bootstrap {apache_kafka.bootstrap}", stdin=strimzi)
+    (each,) = manifests(done).values()
+    assert each["metadata"] == {
+        "name": "tiered",
+        "annotations": found["import_Tiered"]["metadata"]["annotations"],
+    }
+
+
+def test_bad_addresses_and_patterns_are_said(apache_kafka: KafkaNodes, tmp_path: Path) -> None:
+    for command, why in (
+        ("", "say what to import"),
+        ("--bootstrap nowhere", "'nowhere' is no host:port"),
+        ("--bootstrap 127.0.0.1:1", "cannot be read: 127.0.0.1:1: "),
+        (f"--bootstrap {apache_kafka.bootstrap} --topics '['", "is no regular expression"),
+        (f"--bootstrap {apache_kafka.bootstrap} --topics no.such", "has no topic like no.such"),
+        (f"--bootstrap x:1 --client-config {tmp_path / 'none'}", "cannot be read"),
+    ):
+        done = run(command)
+        assert done.exit_code == 1
+        assert why in " ".join(done.stderr.split()), command
+
+
+def test_a_cluster_that_asks_for_tls_and_a_user(tmp_path: Path) -> None:
+    kafka_jars()
+    leaf = ClientAuthority().leaf(tmp_path / "listener", "CN=broker")
+    store = tmp_path / "broker.pem"
+    store.write_text(Path(leaf.key).read_text() + Path(leaf.certificate).read_text())
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    entries = {
+        "listener.security.protocol.map": protocol_map(clients="SASL_SSL"),
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.clients.plain.sasl.jaas.config": f'{module} required user_ann="secret";',
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(store),
+    }
+    with kafka.running(tmp_path / "kafka", kafka.Wanted(entries=entries)) as nodes:
+        properties = {
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": leaf.trusted,
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "ann",
+            "sasl.password": "secret",
+        }
+        admin = AdminClient({"bootstrap.servers": nodes.bootstrap, **properties})
+        admin.create_topics([NewTopic("secured", 1, 1)])["secured"].result(60)
+        file = tmp_path / "client.properties"
+        command = f"--bootstrap {nodes.bootstrap} --client-config {file}"
+        file.write_text("\n".join(f"{key}={value}" for key, value in properties.items()))
+        assert sorted(manifests(run(command))) == ["secured"]
+        for changed, why in (
+            ({"sasl.password": "wrong"}, "refuses user 'ann'"),
+            ({"security.protocol": "SASL_PLAINTEXT"}, "is it a listener with TLS?"),
+            ({"ssl.ca.location": "/none"}, "certificates or keys of"),
+            ({"sasl.jaas.config": "x"}, "sasl.jaas.config is not known"),
+        ):
+            bad = {**properties, **changed}
+            file.write_text("\n".join(f"{key}={value}" for key, value in bad.items()))
+            done = run(command)
+            assert done.exit_code == 1
+            assert why in " ".join(done.stderr.split()), done.stderr
+            assert "wrong" not in done.stderr

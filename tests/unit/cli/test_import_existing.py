@@ -1,0 +1,98 @@
+"""Topics as a cluster tells of them: what has a manifest that leaves them as they are."""
+
+import uuid
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tidemark.ids import id_text
+from tidemark.kafka_client.values import ConfigEntry, Failure, PartitionView, TopicView
+from tidemark_cli.imports.existing import Existing, identified, is_own, wanted
+from tidemark_cli.imports.topics import NotImported, Wanted
+
+ID = uuid.UUID("e254d0bd-6d68-4bbf-a00b-707922030f98")
+
+
+def view(*replicas: tuple[int, ...], name: str = "t", internal: bool = False) -> TopicView:
+    partitions = (PartitionView(n, 1, 0, each, each) for n, each in enumerate(replicas))
+    return TopicView(name, ID, internal, tuple(partitions))
+
+
+def existing(*replicas: tuple[int, ...], **changed: Any) -> Existing:
+    usual = {"view": view(*replicas), "configuration": {}, "is_moving": False}
+    return Existing(**{**usual, **changed})
+
+
+def described(**changed: Any) -> Wanted:
+    usual = {"source": "here", "name": "t", "partitions": 2, "replication_factor": 2, "config": {}}
+    return Wanted(**{**usual, **changed})
+
+
+def test_only_what_is_the_topics_own_is_wanted() -> None:
+    configuration = {
+        "retention.ms": ConfigEntry("1000", own=True),
+        "segment.bytes": ConfigEntry("1073741824", own=False),
+        "secret": ConfigEntry(None, own=True),
+    }
+    found = wanted(existing((1, 2), (2, 3), configuration=configuration), "broker:9092")
+    assert found == Wanted(
+        source="broker:9092, topic t",
+        name="t",
+        partitions=2,
+        replication_factor=2,
+        config={"retention.ms": "1000"},
+        topic_id=id_text(ID),
+    )
+
+
+@pytest.mark.parametrize(
+    ("topic", "why"),
+    [
+        (existing((1, 2), (1,)), "its partitions have 1 and 2 replicas: give all the same"),
+        (existing((1, 2), is_moving=True), "being reassigned"),
+        (
+            existing((1,), configuration=Failure(ErrorCode.topic_authorization_failed, "no")),
+            "cannot be read: TOPIC_AUTHORIZATION_FAILED: no",
+        ),
+    ],
+)
+def test_what_no_manifest_would_leave_as_it_is_is_refused(topic: Existing, why: str) -> None:
+    with pytest.raises(NotImported, match=why):
+        wanted(topic, "c")
+
+
+@pytest.mark.parametrize(
+    ("name", "internal", "own"),
+    [
+        ("orders", False, False),
+        ("__consumer_offsets", True, True),
+        ("__remote_log_metadata", False, True),
+        ("__share_group_state", False, True),
+        ("_schemas", False, False),
+    ],
+)
+def test_what_brokers_keep_their_state_in_is_left_out(name: str, internal: bool, own: bool) -> None:
+    assert is_own(view((1,), name=name, internal=internal)) is own
+
+
+def test_another_manifests_topic_gets_the_id_that_it_has() -> None:
+    there = {"t": existing((1, 2), (2, 3))}
+    found = identified(described(), there)
+    assert (found.topic_id, found.remarks) == (id_text(ID), ())
+    assert identified(found, there) == found
+
+
+def test_what_is_different_in_the_cluster_is_said() -> None:
+    found = identified(described(remarks=("before",)), {"t": existing((1,), (1, 2), (2, 3))})
+    assert found.remarks == (
+        "before",
+        "has 3 partitions in the cluster, and 2 here",
+        "has 1 and 2 replicas in the cluster, and 2 here",
+    )
+    assert identified(described(), {}).remarks == ("is not in the cluster: it will be made",)
+
+
+def test_another_topic_of_that_name_is_not_adopted() -> None:
+    with pytest.raises(NotImported, match="was made anew, or this is another cluster"):
+        identified(described(topic_id="A" * 22), {"t": existing((1, 2))})
