@@ -10,14 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tidemark_pipeline.schemas.registry import wire
 from tidemark_pipeline.schemas.sources import Kind, Source, decoder_of
-from tidemark_pipeline.schemas.values.pieces import Decoder
+from tidemark_pipeline.schemas.values.pieces import Bytes, Decoder, Longs, reasons
 from tidemark_pipeline.schemas.values.reading import ERROR, NO_VALUE, PARSED
 from tidemark_pipeline.schemas.values.refused import SchemaRefused
 
@@ -25,9 +24,6 @@ from tidemark_pipeline.schemas.values.refused import SchemaRefused
 UNKNOWN = "_unknown"
 _NO_FRAME = "no schema id: the value does not begin with a zero byte and four bytes of id"
 _NO_MESSAGE = "the value does not say which message of its schema it is"
-ERROR_LETTERS = 500
-Bytes = npt.NDArray[np.uint8]
-Longs = npt.NDArray[np.int64]
 
 
 def output_schema(given: StructType, columns: StructType) -> StructType:
@@ -120,10 +116,8 @@ class _Batch:
         first = 0
         for piece in decoder.decode(data, starts[rows], ends[rows]):
             count = len(piece.errors)
-            errors = pa.array([_cut(each) for each in piece.errors], pa.string())
-            yield self._with(
-                rows[first : first + count], piece.values, errors, pa.nulls(count, pa.int64())
-            )
+            of_piece = rows[first : first + count]
+            yield self._with(of_piece, piece.values, piece.errors, pa.nulls(count, pa.int64()))
             first += count
 
     def _failed(
@@ -133,7 +127,7 @@ class _Batch:
             yield self._with(
                 rows,
                 pa.nulls(len(rows), self.kind),
-                pa.array([_cut(why)] * len(rows), pa.string()),
+                reasons(len(rows), dict.fromkeys(range(len(rows)), why)),
                 pa.array([unknown] * len(rows), pa.int64()),
             )
 
@@ -146,12 +140,6 @@ class _Batch:
         return pa.RecordBatch.from_arrays(
             arrays, names=[*self.batch.schema.names, PARSED, ERROR, UNKNOWN]
         )
-
-
-def _cut(text: str | None) -> str | None:
-    if text is None or len(text) <= ERROR_LETTERS:
-        return text
-    return text[: ERROR_LETTERS - 1] + "…"
 
 
 def _places(values: pa.Array) -> tuple[Bytes, Longs, Longs]:

@@ -46,7 +46,7 @@ def run(decoder: Decoder, records: Sequence[bytes]) -> tuple[list[Any], list[str
     for piece in decoder.decode(data, starts, starts + lengths):
         piece.values.validate(full=True)
         rows += piece.values.to_pylist()
-        errors += piece.errors
+        errors += piece.errors.to_pylist()
     return rows, errors
 
 

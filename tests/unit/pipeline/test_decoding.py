@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from tidemark_pipeline.schemas.decoding import ERROR_LETTERS, UNKNOWN, Decoding
+from tidemark_pipeline.schemas.decoding import UNKNOWN, Decoding
 from tidemark_pipeline.schemas.protobuf.descriptors import compiled
 from tidemark_pipeline.schemas.sources import Kind, Source, columns_of
+from tidemark_pipeline.schemas.values.pieces import LETTERS_MAX
 from tidemark_pipeline.schemas.values.reading import ERROR, NO_VALUE, PARSED
 
 
@@ -110,7 +111,7 @@ def test_types_of_other_schemas_are_known() -> None:
 
 def test_a_reason_is_no_longer_than_people_read() -> None:
     found = run(Decoding(COLUMNS, known={1: "x" * 10_000}), [framed(1, b"")])
-    assert len(found[0][1]) == ERROR_LETTERS
+    assert len(found[0][1]) == LETTERS_MAX
 
 
 def test_one_schema_that_fits_no_column_ends_the_batch_and_is_said() -> None:

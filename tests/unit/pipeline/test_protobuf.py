@@ -66,7 +66,7 @@ def decoded(decoder: Decoder, records: Sequence[bytes]) -> tuple[list[Any], list
     for piece in decoder.decode(data, ends - lengths, ends):
         piece.values.validate(full=True)
         rows += piece.values.to_pylist()
-        errors += piece.errors
+        errors += piece.errors.to_pylist()
         pieces += 1
     return rows, errors, pieces
 

@@ -9,7 +9,7 @@ from tidemark_pipeline.schemas.avro import kernel
 from tidemark_pipeline.schemas.avro.columns import arrow_type, to_arrow
 from tidemark_pipeline.schemas.avro.program import Compiled, compile_program
 from tidemark_pipeline.schemas.avro.schema import Schema
-from tidemark_pipeline.schemas.values.pieces import Piece
+from tidemark_pipeline.schemas.values.pieces import Piece, reasons
 
 #: In the slots (17 bytes each) when a piece ends.
 ENTRIES_MAX = 4_000_000
@@ -65,7 +65,10 @@ class Decoder:
                 store = _larger(store, full)
                 self._each = np.maximum(self._each, store.room / (len(starts) - first))
             values = to_arrow(store, data, compiled.layout, self._wanted)
-            yield Piece(values, [self._why(*each) for each in failures[first:done].tolist()])
+            codes = failures[first:done]
+            failed = np.flatnonzero(codes[:, 0]).tolist()
+            why = {place: self._why(*codes[place].tolist()) for place in failed}
+            yield Piece(values, reasons(done - first, why))
             first = done
 
     def _store(self, records: int) -> kernel.Store:
@@ -73,9 +76,7 @@ class Decoder:
         room = np.where(within, records * self._each + _ROOM_LEAST, records)
         return _with_room(room.astype(np.int64))
 
-    def _why(self, code: int, node: int) -> str | None:
-        if code == 0:
-            return None
+    def _why(self, code: int, node: int) -> str:
         if code == kernel.UNFIT:
             return self._compiled.unfit[node]
         path = self._compiled.paths[node]

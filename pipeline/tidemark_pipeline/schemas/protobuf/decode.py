@@ -6,7 +6,7 @@ one, so that only those fail that are to blame.
 """
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 )
 
 from tidemark_pipeline.schemas.protobuf.types import JSON, SIMPLE, TIMESTAMP, WRAPPERS, is_map
-from tidemark_pipeline.schemas.values.pieces import Bytes, Longs, Piece
+from tidemark_pipeline.schemas.values.pieces import Bytes, Longs, Piece, reasons
 from tidemark_pipeline.schemas.values.refused import SchemaRefused
 
 #: Values that messages are read off to, of several at once, and of one: for each byte, and besides.
@@ -63,44 +63,43 @@ class Decoder:
         """Pieces of the messages ``data[starts[i]:ends[i]]``, which are all of them in the end."""
         view = data.tobytes()
         group: list[Message | None] = []
-        errors: list[str | None] = []
+        errors: dict[int, str] = {}
         size = 0
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             try:
                 group.append(self._parse(view[start:end]))
-                errors.append(None)
             except DecodeError as error:
+                errors[len(group)] = f"no message: {error}"
                 group.append(None)
-                errors.append(f"no message: {error}")
             size += end - start
             if len(group) >= _MESSAGES_MAX or size > _BYTES_MAX:
                 yield from self._columns(group, errors, size)
-                group, errors, size = [], [], 0
+                group, errors, size = [], {}, 0
         if group:
             yield from self._columns(group, errors, size)
 
     def _columns(
-        self, group: list[Message | None], errors: list[str | None], size: int
+        self, group: list[Message | None], errors: Mapping[int, str], size: int
     ) -> Iterator[Piece]:
         budget = _Budget(ENTRIES_MAX + ENTRIES_PER_BYTE * size)
         try:
-            yield Piece(self._reader(group, budget), errors)
+            yield Piece(self._reader(group, budget), reasons(len(group), errors))
         except (ValueError, TypeError, OverflowError, pa.ArrowException, json_format.Error):
-            for message, error in zip(group, errors, strict=True):
-                yield self._alone(message, error)
+            for place, message in enumerate(group):
+                yield self._alone(message, errors.get(place, ""))
 
-    def _alone(self, message: Message | None, error: str | None) -> Piece:
+    def _alone(self, message: Message | None, error: str) -> Piece:
         if message is not None:
             most = ENTRIES_LEAST + ENTRIES_PER_BYTE * message.ByteSize()
             try:
-                return Piece(self._reader([message], _Budget(most)), [None])
+                return Piece(self._reader([message], _Budget(most)), reasons(1, {}))
             except _TooMany:
                 error = "the message unpacks to too many values"
             except (
                 *(ValueError, TypeError, OverflowError, pa.ArrowException, json_format.Error),
             ) as found:
                 error = str(found)
-        return Piece(self._reader([None], _Budget(ENTRIES_LEAST)), [error])
+        return Piece(self._reader([None], _Budget(ENTRIES_LEAST)), reasons(1, {0: error}))
 
 
 def pa_type(columns: StructType) -> pa.DataType:
