@@ -1,8 +1,9 @@
 # The commands of the README. Each makes the virtual environment itself when it is missing.
-# PYTHON: the interpreter to make it with (3.11 or newer). TIER: directory or s3, for `demo` and `up`.
+# PYTHON: the interpreter to make it with (3.11 or newer). TIER: directory or s3, for `demo` and `up`; ENGINE: tidemark or kafka.
 PYTHON ?= python3
 VENV   ?= .venv
 TIER   ?= directory
+ENGINE ?= tidemark
 BIN    := $(VENV)/bin
 # What is installed, by need: the demo and `up`; Spark; everything, for tests and lint.
 RUN    := $(VENV)/.run
@@ -35,10 +36,10 @@ $(ALL): requirements.txt $(SPARK)
 	@touch $@
 
 demo: $(RUN)
-	@$(BIN)/tidemark demo --tier $(TIER)
+	@$(BIN)/tidemark demo --tier $(TIER) --engine $(ENGINE)
 
 up: $(RUN)
-	@$(BIN)/tidemark up --tier $(TIER)
+	@$(BIN)/tidemark up --tier $(TIER) --engine $(ENGINE)
 
 # What `tidemark spark` needs; the demo installs it itself, while it waits for other things.
 spark: $(SPARK)

@@ -25,7 +25,7 @@ from tidemark_cli.commands.stores import (
     PrefixOption,
     RegionOption,
 )
-from tidemark_cli.local.tier import read_options
+from tidemark_cli.local.tier import tier_options
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.brokers import BrokersUnavailable, Refused
@@ -194,7 +194,7 @@ def _source(given: dict[str, str], directory: Path) -> dict[str, str]:
     """Of the tier that is named, else of the local cluster."""
     if set(given) - {"bootstrap"}:
         return given
-    return {**read_options(open_cluster(directory), "-"), **given}
+    return {**tier_options(open_cluster(directory), "-"), **given}
 
 
 def _jars(jars: Sequence[Path] | None) -> list[str]:

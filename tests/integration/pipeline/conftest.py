@@ -3,10 +3,12 @@
 import contextlib
 from collections.abc import Iterator
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.iceberg import IcebergMissing, ensure_iceberg
+from tidemark_cli.toolchain.maven import MavenMissing, ensure_jars, spark_kafka
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.session import local_session
 
@@ -17,8 +19,11 @@ def session() -> Iterator[SparkSession]:
         find_java()
     except JavaMissing as error:
         pytest.skip(str(error))
-    settings = {}
+    jars = []
     with contextlib.suppress(IcebergMissing):  # the tests of exports say so
-        settings["spark.jars"] = str(ensure_iceberg())
+        jars.append(ensure_iceberg())
+    with contextlib.suppress(MavenMissing):  # those of Apache Kafka say so
+        jars += sorted(ensure_jars(spark_kafka(pyspark.__version__)).glob("*.jar"))
+    settings = {"spark.jars": ",".join(map(str, jars))} if jars else {}
     with local_session("tidemark tests", short=True, settings=settings) as running:
         yield running
