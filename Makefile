@@ -1,8 +1,9 @@
 # The commands of the README. Each makes the virtual environment itself when it is missing.
-# PYTHON: the interpreter to make it with (3.11 or newer). TIER: directory or s3, for `demo` and `up`.
+# PYTHON: the interpreter to make it with (3.11 or newer). TIER: directory or s3, for `demo` and `up`; ENGINE: tidemark or kafka.
 PYTHON ?= python3
 VENV   ?= .venv
 TIER   ?= directory
+ENGINE ?= tidemark
 BIN    := $(VENV)/bin
 # What is installed, by need: the demo and `up`; Spark; everything, for tests and lint.
 RUN    := $(VENV)/.run
@@ -12,7 +13,7 @@ ALL    := $(VENV)/.all
 # newer release than the pinned one where an extra is asked for, and refuse it for want of a hash).
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo up spark test retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install \
+.PHONY: demo up spark test retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
   simulate fuzz histories export-kills release sbom pins crds argocd pages docs conformance compatibility
 .DEFAULT_GOAL := demo
 
@@ -35,10 +36,10 @@ $(ALL): requirements.txt $(SPARK)
 	@touch $@
 
 demo: $(RUN)
-	@$(BIN)/tidemark demo --tier $(TIER)
+	@$(BIN)/tidemark demo --tier $(TIER) --engine $(ENGINE)
 
 up: $(RUN)
-	@$(BIN)/tidemark up --tier $(TIER)
+	@$(BIN)/tidemark up --tier $(TIER) --engine $(ENGINE)
 
 # What `tidemark spark` needs; the demo installs it itself, while it waits for other things.
 spark: $(SPARK)
@@ -64,6 +65,10 @@ e2e-quick: $(ALL)
 # How soon brokers in pods serve, placeholders are filled and another operator leads, and how large the images are.
 bench-install: $(ALL)
 	@$(BIN)/python -m e2e.pods $(PROVIDER) speed
+
+# The images of operator and broker, each built twice from nothing: they are the same to the last bit, or what differs is named.
+reproducible: $(ALL)
+	@$(BIN)/python -m e2e.pods.reproducible
 
 # What failed in the last `make test`, once more, one test after the other, until one fails again.
 retest: $(ALL)
@@ -136,9 +141,11 @@ bench-failover: $(ALL)
 bench-restarts: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.restarts $(if $(RESTARTS),--restarts $(RESTARTS))
 
-# TOPICS: how many are applied at once (1000). PROFILE=1: where the operator's main thread spends its time.
+# TOPICS: how many are applied at once (1000). PROFILE=1: where the operator's main thread spends its time. LIMITS=1: the operator in
+# a cgroup with the limits that the chart gives its pod (root); CPUS: with so many cores at most, 0 for what the pod requests.
 bench-operator: $(ALL)
-	@$(BIN)/python -W ignore -m tests.benchmarks.operator $(if $(TOPICS),--topics $(TOPICS)) $(if $(PROFILE),--profile)
+	@$(BIN)/python -W ignore -m tests.benchmarks.operator $(if $(TOPICS),--topics $(TOPICS)) $(if $(PROFILE),--profile) \
+	  $(if $(LIMITS),--limits) $(if $(CPUS),--cpus $(CPUS))
 
 # LIVES: how many Topics are made and deleted (10000), while the operator's memory is watched.
 bench-lives: $(ALL)

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests import kafka_classes
 from tidemark_cli.local.kafka_brokers import QUICK
-from tidemark_cli.local.kafka_nodes import LIGHT, KafkaNodes
+from tidemark_cli.local.kafka_nodes import KafkaNodes
 from tidemark_cli.local.kafka_properties import BrokerPorts
 from tidemark_cli.local.layout import Layout
 from tidemark_cli.ports import free_ports
@@ -39,7 +40,8 @@ class Wanted:
     """``controllers``: nodes that are nothing else; 0: the first broker is the controller, too.
     ``entries``: of each node's configuration. ``ports``, ``racks``, ``advertised`` (as
     ``localhost:19092``): of the first broker first; none: free ports, no racks, what is bound.
-    ``first_node``: the first broker's id. ``tiered``: LocalTieredStorage in ``FOLDER/tier``."""
+    ``first_node``: the first broker's id. ``tiered``: LocalTieredStorage in ``FOLDER/tier``.
+    ``java``: flags of each JVM; none: light ones."""
 
     brokers: int = 1
     controllers: int = 0
@@ -49,7 +51,7 @@ class Wanted:
     racks: Sequence[str] = ()
     first_node: int = 1
     tiered: bool = False
-    java: Sequence[str] = LIGHT
+    java: Sequence[str] = ()
 
 
 def jars() -> Path:
@@ -68,7 +70,7 @@ def start(folder: Path, wanted: Wanted | None = None) -> KafkaNodes:
         controllers=wanted.controllers,
         replicas=min(3, wanted.brokers),
         tier=layout.tier if wanted.tiered else None,
-        java=wanted.java,
+        java=wanted.java or kafka_classes.flags(jars()),
         entries=wanted.entries,
         first_broker=wanted.first_node,
     )

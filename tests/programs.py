@@ -9,7 +9,8 @@ clients where there is no Node: their tests say so.
 
 import contextlib
 
-from tests import apache_kafka
+from tests import apache_kafka, kafka_classes
+from tests.apicurio import ApicurioMissing, ensure_apicurio
 from tests.conformance.default_clients import ensure_clients
 from tests.conformance.kcat import ensure_kcat
 from tests.helm import ensure_helm
@@ -30,11 +31,13 @@ def main() -> None:
     ensure_promtool()
     ensure_kcat()
     try:
-        apache_kafka.jars()
+        kafka_classes.keep(apache_kafka.jars())
     except apache_kafka.MavenMissing as error:
         print(f"TESTS OF APACHE KAFKA ARE SKIPPED: {error}", flush=True)
     with contextlib.suppress(MavenMissing):
         jars(*Format)
+    with contextlib.suppress(ApicurioMissing):
+        ensure_apicurio()
     with contextlib.suppress(Missing):
         ensure_clients()
         ensure_short()

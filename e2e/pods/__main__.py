@@ -16,7 +16,18 @@ from types import FrameType
 from e2e.pods import kind, not_here
 from e2e.pods.chapters import chosen, own_images
 from e2e.pods.commands import CommandFailed
-from e2e.pods.images import MINIO, OWN, PROMETHEUS, ROOT, Buildah, Docker, Image, build_all
+from e2e.pods.images import (
+    LARGEST_MB,
+    MEGABYTE,
+    MINIO,
+    OWN,
+    PROMETHEUS,
+    ROOT,
+    Buildah,
+    Docker,
+    Image,
+    build_all,
+)
 from e2e.pods.judged import judged
 from e2e.pods.kubernetes import Kubernetes
 from e2e.pods.node.debian import ensure_packages
@@ -36,7 +47,6 @@ from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.programs import ensure_controlplane, ensure_minio
 
 KEPT = ROOT / "build" / "e2e"
-MEGABYTE = 1_000_000
 DOCKER_TIMEOUT_S = 20
 
 
@@ -132,12 +142,16 @@ def on_kind(progress: Progress, chapters: Sequence[str]) -> int:
 
 
 def tell_sizes(images: dict[str, Image], progress: Progress) -> None:
-    """Each of ours, with and without what is below it."""
+    """Each of ours, with and without what is below it. Raises CommandFailed for one that has
+    grown too large."""
     for name in [each for each in OWN if each in images]:
         image = images[name]
         short = name.rpartition("/")[2].partition(":")[0]
-        sizes = f"{image.size / MEGABYTE:.0f} MB ({image.own_size / MEGABYTE:.0f} above the base)"
+        sizes = f"{image.size / MEGABYTE:.0f} MB ({image.own_size / MEGABYTE:.0f} above Python)"
         progress.figure(f"{short} image", sizes)
+        largest = LARGEST_MB.get(name)
+        if largest and image.size > largest * MEGABYTE:
+            raise CommandFailed(f"the {short} image has {sizes}: more than {largest} MB")
 
 
 def main(arguments: list[str]) -> int:

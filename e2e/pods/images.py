@@ -1,11 +1,12 @@
 """The images of a run: the project's own Dockerfiles, a client's, MinIO and Prometheus.
 
 Docker builds them as they are, on the base that they name. Where there is no registry, buildah
-does, on a base made from Debian's packages: the runtime with Python alone, and the same with pip
-for the stage that installs; and for Spark, Java in a folder. What comes out are docker archives,
-which any node can be given.
+does, on a base made from Debian's packages: Python alone, which Spark and the client run on, and
+the same with pip for the stage that installs; and for Spark, Java in a folder. What comes out are
+docker archives, which any node can be given.
 """
 
+import configparser
 import json
 import os
 import platform
@@ -40,11 +41,18 @@ OWN = {
 BUILD_TIMEOUT_S = 900
 BASE_MAX_AGE_S = 7 * 24 * 3600
 MEGABYTE = 1_000_000
+#: In all.
+LARGEST_MB = {OPERATOR: 150, BROKER: 120}
+PIP_SETTINGS = Path("/etc/pip.conf")
+AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
+#: Where a build finds these authorities.
+LENT = "/lent"
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """``archive``: a docker archive; sizes in bytes, ``own_size`` without the base's layers."""
+    """``archive``: a docker archive; sizes in bytes, ``own_size`` without the first layer: a base,
+    or the runtime that was taken out of it."""
 
     archive: Path
     size: int
@@ -112,6 +120,8 @@ class Buildah:
     runtime: str = "localhost/runtime"
     base: str = "localhost/base"
     java: str = "localhost/java"
+    #: More of buildah's, for the images of ``build``.
+    options: tuple[str, ...] = ()
 
     def prepare(self, own: Collection[str], progress: Progress) -> None:
         """Make the images that those of ``own`` begin with. Raises CommandFailed."""
@@ -150,11 +160,22 @@ class Buildah:
     def build(self, name: str, dockerfile: Path, context: Path) -> None:
         stages = {"BASE": self.base, "RUNTIME": self.runtime, "JAVA": self.java}
         arguments = [f"--build-arg={name}={image}" for name, image in stages.items()]
-        # The machine's own way to the package registry: where it is, and whom to trust.
-        lent = [path for path in ("/etc/pip.conf", "/etc/ssl/certs") if Path(path).exists()]
-        arguments += [f"--volume={path}:{path}:ro" for path in lent]
+        arguments += [f"--volume={path}:{inside}:ro" for path, inside in self._lent().items()]
         command = ["bud", "--layers", "--isolation=chroot", "--network=host", *arguments]
-        self._buildah(*command, "--file", dockerfile, "--tag", name, context)
+        self._buildah(*command, *self.options, "--file", dockerfile, "--tag", name, context)
+
+    def _lent(self) -> dict[Path, str]:
+        """The machine's own way to the package registry: where it is, and whom to trust. Not where
+        the base has its authorities, for those go into images."""
+        settings = configparser.ConfigParser(interpolation=None)
+        settings.read(PIP_SETTINGS, encoding="utf-8")
+        lent = {}
+        if AUTHORITIES.exists():
+            lent[AUTHORITIES.parent] = LENT
+            settings.read_dict({"global": {"cert": f"{LENT}/{AUTHORITIES.name}"}})
+        with (self.state / "pip.conf").open("w", encoding="utf-8") as file:
+            settings.write(file)
+        return {self.state / "pip.conf": str(PIP_SETTINGS), **lent}
 
     def save(self, name: str, archive: Path) -> None:
         archive.unlink(missing_ok=True)
@@ -186,6 +207,7 @@ def _debian(tar: Path) -> None:
     part = tar.with_suffix(".part.tar")
     excluded = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/info/*")
     options = [f"--dpkgopt=path-exclude={pattern}" for pattern in excluded]
+    options.append("--dpkgopt=path-include=/usr/share/doc/*/copyright")
     options.append("--dpkgopt=force-unsafe-io")
     # What python:slim has, too: compiled packages are linked with C++'s library.
     packages = "--include=python3,ca-certificates,libstdc++6"

@@ -123,6 +123,10 @@ class Topics:
     pattern: str = ""
     assigned: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
+    def has(self, topic: str) -> bool:
+        """Is it one of them?"""
+        return bool(re.fullmatch(self.pattern, topic)) if self.pattern else topic in self.names
+
     def partitions_of(self, topic: str, there: int) -> tuple[int, ...]:
         """Those of a topic with so many partitions that are read. Raises :class:`OptionError`."""
         assigned = dict(self.assigned).get(topic)

@@ -26,27 +26,42 @@ class SecurityError(ValueError):
     """Options that do not fit together; the message says what to write."""
 
 
-def parse_access(
-    given: Mapping[str, str], environment: Mapping[str, str], prefix: str = "kafka."
-) -> Access | None:
-    """From options without their prefix, which messages have; None where no broker is named. Raises
+def parse_access(given: Mapping[str, str], environment: Mapping[str, str]) -> Access | None:
+    """From options without their prefix ``kafka.``; None where no broker is named. Raises
     :class:`SecurityError`."""
-    addresses = tuple(a.strip() for a in given.get("bootstrap.servers", "").split(",") if a.strip())
+    addresses = parse_bootstrap(given.get("bootstrap.servers", ""))
+    tls, login = parse_security(given, environment if addresses else None, "kafka.")
+    return Access(addresses, tls, login) if addresses else None
+
+
+def parse_bootstrap(text: str) -> tuple[str, ...]:
+    """Addresses, comma-separated. Raises :class:`SecurityError`."""
+    addresses = tuple(each.strip() for each in text.split(",") if each.strip())
     for address in addresses:
         try:
             parse_address(address)
         except BadAddress as error:
             raise SecurityError(f"the broker {error}") from error
+    return addresses
+
+
+def parse_security(
+    given: Mapping[str, str], environment: Mapping[str, str] | None, prefix: str
+) -> tuple[Tls | None, Login | None]:
+    """``prefix``: of the options' names, for messages. ``environment`` None: nobody logs in. Raises
+    :class:`SecurityError`."""
     protocol = given.get("security.protocol", PLAINTEXT).upper()
     if protocol not in PROTOCOLS:
         raise SecurityError(f"{prefix}security.protocol is {protocol!r}: {', '.join(PROTOCOLS)}")
-    if not addresses:
-        return None
-    tls = None
+    tls = login = None
     if protocol in {SSL, SASL_SSL}:
-        tls = Tls(*(given.get(f"ssl.{name}.location", "") for name in ("ca", "certificate", "key")))
-    login = _login(given, environment, prefix) if protocol in {SASL_PLAINTEXT, SASL_SSL} else None
-    return Access(addresses, tls, login)
+        ca, certificate, key = (
+            given.get(f"ssl.{name}.location", "") for name in ("ca", "certificate", "key")
+        )
+        tls = Tls(ca, certificate, key)
+    if protocol in {SASL_PLAINTEXT, SASL_SSL} and environment is not None:
+        login = _login(given, environment, prefix)
+    return tls, login
 
 
 def _login(given: Mapping[str, str], environment: Mapping[str, str], prefix: str) -> Login:

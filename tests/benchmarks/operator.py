@@ -8,6 +8,7 @@ but for what must hold whatever it takes: nothing is lost, and ``/healthz`` is n
 
 import argparse
 import asyncio
+import contextlib
 import pstats
 import random
 import tempfile
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.benchmarks.operator_bench import OperatorBench, plane_of, running, said
+from tests.benchmarks.pod_limits import Cgroup, Limits, limited
 from tests.benchmarks.topic_watch import Seen
 from tidemark_cli.controlplane import ControlPlane
 from tidemark_operator.kube.kinds import TOPIC
@@ -47,16 +49,21 @@ class Sizes:
 
 
 async def measure(
-    plane: ControlPlane, folder: Path, sizes: Sizes, profile: Path | None = None
+    plane: ControlPlane,
+    folder: Path,
+    sizes: Sizes,
+    profile: Path | None = None,
+    cgroup: Cgroup | None = None,
 ) -> list[str]:
     """The figures, in words."""
-    async with running(plane, folder, profile) as bench:
+    async with running(plane, folder, profile, cgroup) as bench:
         return [
             *await applied(bench, sizes.topics),
             *await changed(bench, sizes.topics, sizes.changes),
             *await storm(bench, sizes.topics, sizes.storm),
             *await disabled(bench, min(sizes.topics, sizes.disabled)),
             *await resting(bench, sizes.settle_s, sizes.rest_s),
+            *(() if cgroup is None else within(cgroup)),
         ]
 
 
@@ -192,17 +199,33 @@ async def resting(bench: OperatorBench, settle_s: float, rest_s: float) -> list[
     ]
 
 
+def within(cgroup: Cgroup) -> list[str]:
+    """What of its limits it has come to."""
+    used = f"{cgroup.most_mb():.0f} MiB at most, caches of files included"
+    if cgroup.limits.cpus is not None:
+        used += f", held up in {cgroup.held_up():.0%} of all periods"
+    return [said(f"in a pod's limits ({cgroup.limits}): {used}, killed {cgroup.killed()} times")]
+
+
 def main() -> None:
     """Measure, and print all of it once more in one line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--topics", type=int, default=1000)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--limits", action="store_true", help="those of the chart; root alone")
+    parser.add_argument(
+        "--cpus", type=float, help="the same with so many cores, 0 for what is requested"
+    )
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tidemark-operator-") as name:
+    with contextlib.ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-operator-"))
         profile = Path(name) / "profile" if options.profile else None
         sizes = Sizes(topics=options.topics)
+        cgroup = None
+        if options.limits or options.cpus is not None:
+            cgroup = stack.enter_context(limited(Limits.of_the_operator(options.cpus)))
         with plane_of(Path(name)) as plane:
-            lines = asyncio.run(measure(plane, Path(name), sizes, profile))
+            lines = asyncio.run(measure(plane, Path(name), sizes, profile, cgroup))
         if profile is not None:
             pstats.Stats(str(profile)).sort_stats("tottime").print_stats(PROFILED)
     print("bench-operator: " + "; ".join(lines))

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+from tests.benchmarks.pod_limits import Cgroup
 from tests.benchmarks.processes import cpu_seconds, peak_resident_mb, resident_mb
 from tests.benchmarks.topic_watch import Seen, TopicWatch, watching
 from tests.benchmarks.topics import count_writes
@@ -112,9 +113,9 @@ def plane_of(folder: Path) -> Iterator[ControlPlane]:
 
 @asynccontextmanager
 async def running(
-    plane: ControlPlane, folder: Path, profile: Path | None = None
+    plane: ControlPlane, folder: Path, profile: Path | None = None, cgroup: Cgroup | None = None
 ) -> AsyncIterator[OperatorBench]:
-    """The operator and its brokers, until the block ends."""
+    """The operator, in ``cgroup`` if there is one, and its brokers, until the block ends."""
     world = await ClusterWorld.open(plane.kubeconfig, folder)
     try:
         await world.create_cluster()
@@ -129,7 +130,7 @@ async def running(
             log_level="WARNING",
             profile=profile,
         )
-        operator.executed = True
+        operator.executed, operator.cgroup = True, cgroup
         world.operators.append(operator)
         await operator.start()
         async with watching(world.api, world.namespace) as watch:

@@ -9,8 +9,8 @@ import pytest
 
 from tests.security.secured_broker import NODE, PASSWORD, WRITER, Secured, secured
 from tests.user_states import user
+from tidemark_cli.client_properties import access_of, properties
 from tidemark_cli.top.figures import Asked, Figures, ask
-from tidemark_cli.top.login import Login, properties
 from tidemark_operator.controller.model import PartitionRow
 
 LOOKER = user("looker", "ALLOW DESCRIBE TOPIC orders", password=PASSWORD)
@@ -29,9 +29,9 @@ async def asked(cluster: Secured, listener: str, *lines: str) -> Figures:
         topic_id=uuid.uuid4(), partition=0, leader=NODE, isr=(NODE,), replicas=(NODE,)
     )
     host, _, port = cluster.address(listener).rpartition(":")
-    login = Login.of(properties("\n".join(lines)))
+    access = access_of(properties("\n".join(lines)))
     where = {NODE: (host, int(port))}
-    return await asyncio.to_thread(ask, [Asked("orders", row)], where, login)
+    return await asyncio.to_thread(ask, [Asked("orders", row)], where, access)
 
 
 def sasl(protocol: str, mechanism: str, password: str = PASSWORD) -> list[str]:

@@ -47,11 +47,13 @@ class Login:
 @dataclass(frozen=True, slots=True)
 class Tls:
     """Files, or what would stand in them (PEM); empty: the system's authorities, and no certificate
-    of our own. ``key`` may stand in the certificate's file, too."""
+    of our own. ``key`` may stand in the certificate's file, too. ``check_names``: a certificate has
+    to name the host that is dialled."""
 
     ca: str = ""
     certificate: str = ""
     key: str = field(default="", repr=False)
+    check_names: bool = True
 
     def context(self) -> ssl.SSLContext:
         """For the next connection. Raises ``OSError`` (``ssl.SSLError`` is one)."""
@@ -59,6 +61,7 @@ class Tls:
         context = ssl.create_default_context(
             cafile=None if as_text else self.ca or None, cadata=self.ca if as_text else None
         )
+        context.check_hostname = self.check_names
         if self.certificate.startswith(_PEM):
             # OpenSSL reads keys from files only; nobody else sees this one, nor for long.
             with tempfile.TemporaryDirectory(prefix="tidemark-") as folder:
@@ -88,11 +91,6 @@ class Access:
     bootstrap: tuple[str, ...]
     tls: Tls | None = None
     login: Login | None = None
-
-
-def parse_addresses(text: str) -> tuple[Address, ...]:
-    """``bootstrap.servers``. Raises :class:`BadAddress`."""
-    return tuple(parse_address(each.strip()) for each in text.split(",") if each.strip())
 
 
 def parse_address(text: str) -> Address:

@@ -89,6 +89,12 @@ class KafkaClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    async def use(self, access: Access) -> None:
+        """Reach the cluster in another way from now on."""
+        if access != self._access:
+            self._access = access
+            await self.close()
+
     async def close(self) -> None:
         """End all connections."""
         ended, self._open = list(self._open.values()), {}

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from tidemark_cli.commands.common import console
+from tidemark_cli.commands.common import console, fail
 from tidemark_cli.commands.status import print_status
 from tidemark_cli.demo.flights import FLIGHTS_TOTAL
 from tidemark_cli.local import settings as local_settings
@@ -25,6 +25,10 @@ def demo(
     tier: Annotated[
         Literal["directory", "s3"], typer.Option(help="The remote tier.")
     ] = "directory",
+    engine: Annotated[
+        Literal["tidemark", "kafka"],
+        typer.Option(help="What keeps the topic: Tidemark's own brokers, or Apache Kafka."),
+    ] = "tidemark",
     flights: Annotated[
         int,
         typer.Option(help="How many, the oldest first.", min=FLIGHTS_MIN, max=FLIGHTS_TOTAL),
@@ -32,6 +36,8 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the folder and its logs.")] = False,
 ) -> None:
     """Run the whole job on flight records; status 0 only if every check held."""
+    from tidemark_cli.demo.kafka_stage import KafkaStage
+    from tidemark_cli.demo.own_stage import OwnStage
     from tidemark_cli.demo.report import Report
     from tidemark_cli.demo.scenario import Scenario
 
@@ -41,9 +47,14 @@ def demo(
     root = Path(tempfile.mkdtemp(prefix="tidemark-demo-"))
     layout = Layout.at(root)
     layout.create()
-    settings = local_settings.choose(layout, cluster="tidemark", tier=tier)
+    try:
+        settings = local_settings.choose(layout, cluster="tidemark", tier=tier, engine=engine)
+    except ValueError as error:
+        shutil.rmtree(root, ignore_errors=True)
+        fail(str(error))
     cluster = LocalCluster(layout, settings, report.say)
-    scenario = Scenario(cluster, report, root, flights)
+    stage = KafkaStage(cluster) if engine == local_settings.KAFKA else OwnStage(cluster)
+    scenario = Scenario(cluster, stage, report, root, flights)
     console.print(f"the cluster's folder is {root}", highlight=False)
     try:
         scenario.run()

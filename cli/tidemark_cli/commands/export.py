@@ -38,14 +38,14 @@ from tidemark_cli.commands.tables import (
     pairs,
     place,
 )
-from tidemark_cli.local.tier import read_options
+from tidemark_cli.local.tier import tier_options
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.brokers import BrokersUnavailable, Refused
 from tidemark_pipeline.errors import own_words
 from tidemark_pipeline.export.exported import ExportError, Mode
 from tidemark_pipeline.export.formats import Format
-from tidemark_pipeline.export.table import Period
+from tidemark_pipeline.export.table import Evolution, Period
 from tidemark_pipeline.export.wanted import Wanted, catalog_of
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.options import OptionError
@@ -78,10 +78,32 @@ def export(
     conf: ConfOption = None,
     jar: JarOption = None,
     schema: Annotated[
-        str, typer.Option(help="Values are JSON of these fields: 'id BIGINT, name STRING'.")
+        str,
+        typer.Option(
+            help="Values are JSON of these fields: 'id BIGINT, name STRING'; or 'infer' them."
+        ),
     ] = "",
+    schema_file: Annotated[
+        str, typer.Option(help="Values are Avro (.avsc) or Protobuf (.proto, or descriptors).")
+    ] = "",
+    message: Annotated[
+        str, typer.Option(help="Of a Protobuf schema with several: the full name of the message.")
+    ] = "",
+    registry: Annotated[
+        str, typer.Option(help="Values name a schema of this registry: http://registry:8081.")
+    ] = "",
+    registry_option: Annotated[
+        list[str] | None, typer.Option(help=f"An option of the registry, {PAIR}")
+    ] = None,
+    evolution: Annotated[
+        Evolution,
+        typer.Option(
+            help="Where the schema has more than the table: refuse it, let the table grow, or "
+            "ignore what it has no column for."
+        ),
+    ] = Evolution.REFUSE,
     dead_letters: Annotated[
-        str, typer.Option(help="With --schema: the table of records that do not parse.")
+        str, typer.Option(help="With a schema: the table of records that do not parse.")
     ] = "",
     mode: Annotated[
         Mode,
@@ -124,6 +146,7 @@ def export(
     properties = pairs(catalog, "--catalog")
     conf_given = pairs(conf, "--conf")
     of_table = pairs(table_property, "--table-property")
+    of_registry = pairs(registry_option, "--registry-option")
     named = check_jars(jar)
     try:
         wanted = Wanted(
@@ -131,12 +154,18 @@ def export(
             format=table_format,
             catalog=catalog_of(place(warehouse), properties, table_format),
             schema=schema,
+            schema_file=schema_file,
+            message=message,
+            registry=registry,
+            registry_options=of_registry,
+            evolution=evolution,
             dead_letters=dead_letters,
             mode=mode,
             partition=partition,
             key_buckets=key_buckets,
             properties=of_table,
         )
+        wanted.check()
         options = _source({name: value for name, value in source.items() if value}, directory)
         find_java()
         ensure_spark(console.print)
@@ -154,10 +183,11 @@ def export(
                 stop = threading.Event()
                 if not once:
                     _stop_on_signals(stop)
+                from_topic = {**options, "topic": topic, **extra}
                 done = run(
                     session,
-                    {**options, "topic": topic, **extra},
-                    wanted.tables(session),
+                    from_topic,
+                    wanted.tables(session, from_topic, _tell),
                     every_s=None if once else interval,
                     stop=stop,
                     say=_say,
@@ -173,12 +203,16 @@ def _source(given: dict[str, str], directory: Path) -> dict[str, str]:
     """Of the tier that is named, else of the local cluster."""
     if set(given) - {"bootstrap"}:
         return given
-    return {**read_options(open_cluster(directory), "-"), **given}
+    return {**tier_options(open_cluster(directory), "-"), **given}
 
 
 def _stop_on_signals(stop: threading.Event) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
+
+
+def _tell(text: str) -> None:
+    errors.print(text, highlight=False, markup=False)
 
 
 def _say(progress: "Progress") -> None:

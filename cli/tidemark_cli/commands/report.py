@@ -8,7 +8,7 @@ import typer
 
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
 from tidemark_cli.commands.spark_topic import checked
-from tidemark_cli.local.tier import read_options
+from tidemark_cli.local.tier import read_options, session_settings
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.java import JavaMissing, find_java
@@ -32,7 +32,9 @@ def report(
 
         options = checked(read_options(cluster, topic))
         when = utc(time.time_ns() // 1_000_000)
-        with local_session("tidemark report", log=cluster.layout.log("spark")) as session:
+        with local_session(
+            "tidemark report", log=cluster.layout.log("spark"), settings=session_settings(options)
+        ) as session:
             found = figures(session, options)
         output.write_text(page(found, when), "utf-8")
     except (JavaMissing, ToolchainError) as error:

@@ -12,7 +12,7 @@ from tidemark_cli.commands.maintain import maintain
 from tidemark_cli.commands.report import report
 from tidemark_cli.commands.spark_topic import checked
 from tidemark_cli.commands.usage import usage
-from tidemark_cli.local.tier import read_options
+from tidemark_cli.local.tier import read_options, session_settings
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.java import JavaMissing, find_java
@@ -43,7 +43,11 @@ def aggregate(
         from tidemark_pipeline.session import local_session
 
         options = checked(read_options(cluster, topic))
-        with local_session("tidemark aggregate", log=cluster.layout.log("spark")) as session:
+        with local_session(
+            "tidemark aggregate",
+            log=cluster.layout.log("spark"),
+            settings=session_settings(options),
+        ) as session:
             run(session, options, Aggregate(by, value, output)).show(truncate=False)
     except (JavaMissing, ToolchainError) as error:
         fail(str(error))

@@ -19,10 +19,10 @@ from tidemark_cli.commands.common import (
     fail,
     open_kube,
 )
+from tidemark_cli.commands.kafka_access import ClientConfigOption, open_access
 from tidemark_cli.local.kube import Kube
 from tidemark_cli.top import figures, pages
 from tidemark_cli.top.holdings import BROKER, KINDS, SLICE, Holdings
-from tidemark_cli.top.login import BadLogin, Login
 from tidemark_cli.top.page_html import page
 from tidemark_cli.top.query import PAGE_SIZE, Query, choose
 from tidemark_cli.top.reader import Reader
@@ -54,14 +54,7 @@ def top(
     listener: Annotated[
         str, typer.Option(help="The brokers' listener to ask for offsets; unset: their first.")
     ] = "",
-    client_config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Properties for a listener with TLS or SASL: security.protocol, ssl.ca.location, "
-            "sasl.mechanism, sasl.username, sasl.password and so on.",
-        ),
-    ] = None,
+    client_config: ClientConfigOption = None,
     directory: DirOption = DEFAULT_DIR,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = "",
@@ -84,10 +77,7 @@ def asking(client_config: Path | None) -> Ask:
     """What asks brokers for offsets; ends with a hint where the file cannot be used."""
     if client_config is None:
         return figures.ask
-    try:
-        return functools.partial(figures.ask, login=Login.read(client_config))
-    except BadLogin as error:
-        fail(str(error))
+    return functools.partial(figures.ask, access=open_access("", client_config))
 
 
 def _once(kube: Kube, query: Query, html: Path | None, listener: str, ask: Ask) -> None:

@@ -33,6 +33,11 @@ def cluster_manifest(storage: dict[str, Any]) -> dict[str, Any]:
     return manifest
 
 
+def kafka_cluster_manifest(spec: dict[str, Any]) -> dict[str, Any]:
+    """The same Cluster with Apache Kafka as its engine."""
+    return {**load("00-cluster/cluster.yaml")[0], "spec": spec}
+
+
 def topic_manifest(*, enabled: bool, policy: str | None = None) -> dict[str, Any]:
     """The flights' topic with another ``spec.tiering``."""
     manifest = load(TIERED_TOPIC)[0]

@@ -17,10 +17,18 @@ from tidemark_pipeline.java import find_java
 
 
 class SparkBeside:
-    """A session that opens in the background. ``log`` is where the JVM's words go."""
+    """A session that opens in the background. ``log`` is where the JVM's words go; ``settings``:
+    more of Spark's configuration, asked for once Spark is installed."""
 
-    def __init__(self, scratch: Path, log: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        scratch: Path,
+        log: Path,
+        say: Callable[[str], None],
+        settings: Callable[[], Mapping[str, str]],
+    ) -> None:
         self._scratch, self._log, self._say = scratch, log, say
+        self._settings = settings
         self._stack = ExitStack()
         self._thread = ThreadPoolExecutor(1, "spark")
         self._session: Future[Any] = self._thread.submit(self._open)
@@ -45,7 +53,10 @@ class SparkBeside:
         ensure_spark(self._say)
         from tidemark_pipeline.session import local_session
 
-        return self._stack.enter_context(local_session("tidemark demo", log=self._log, short=True))
+        settings = self._settings()
+        return self._stack.enter_context(
+            local_session("tidemark demo", log=self._log, short=True, settings=settings)
+        )
 
     def _aggregate(self, options: Mapping[str, str]) -> tuple[dict[str, Delay], float]:
         session = self._session.result()

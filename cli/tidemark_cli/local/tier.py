@@ -1,13 +1,48 @@
-"""How a job reads the tier of a local cluster: options of the ``tidemark`` source."""
+"""How a job reads a topic of a local cluster: options of the ``tidemark`` source, or of Spark's own
+where Apache Kafka has the topic."""
+
+from collections.abc import Mapping
 
 from tidemark.tier.config import RemoteStorage, from_options
 from tidemark_cli.controlplane.minio import Settings
 from tidemark_cli.local import processes
 from tidemark_cli.local.cluster import BUCKET, LocalCluster
+from tidemark_cli.local.settings import KAFKA
+from tidemark_cli.toolchain.maven import ensure_jars, spark_kafka
+from tidemark_pipeline.engines import ENGINE, is_kafkas
+
+
+class TierOfKafka(LookupError):
+    """What is asked for is about the tier of our own brokers."""
 
 
 def read_options(cluster: LocalCluster, topic: str) -> dict[str, str]:
-    """Where the tier and the brokers of ``cluster`` are, for ``spark.read.format("tidemark")``."""
+    """For ``tidemark_pipeline.jobs.aggregate.read_topic``."""
+    if cluster.settings.engine == KAFKA:
+        return {ENGINE: KAFKA, "topic": topic, "bootstrap": cluster.addresses().bootstrap}
+    return tier_options(cluster, topic)
+
+
+def session_settings(options: Mapping[str, str]) -> dict[str, str]:
+    """Of the Spark session that reads them: jars of Spark's own Kafka source, fetched where they
+    are missing. Raises ToolchainError."""
+    if not is_kafkas(options):
+        return {}
+    import pyspark
+
+    jars = ensure_jars(spark_kafka(pyspark.__version__))
+    return {"spark.jars": ",".join(str(each) for each in sorted(jars.glob("*.jar")))}
+
+
+def tier_options(cluster: LocalCluster, topic: str) -> dict[str, str]:
+    """Where the tier and the brokers of ``cluster`` are, for ``spark.read.format("tidemark")``.
+    Raises LookupError."""
+    if cluster.settings.engine == KAFKA:
+        raise TierOfKafka(
+            "this cluster's engine is Apache Kafka, whose tier only its brokers can read: this "
+            "command is about the tier of Tidemark's own brokers (tidemark spark aggregate and "
+            "report read either)"
+        )
     options = {"topic": topic, "bootstrap": cluster.addresses().bootstrap}
     if cluster.settings.tier == "directory":
         return {**options, "path": str(cluster.layout.tier)}
@@ -26,4 +61,4 @@ def read_options(cluster: LocalCluster, topic: str) -> dict[str, str]:
 
 def storage(cluster: LocalCluster) -> RemoteStorage:
     """The same as the library's configuration."""
-    return from_options(read_options(cluster, "-"), {})
+    return from_options(tier_options(cluster, "-"), {})

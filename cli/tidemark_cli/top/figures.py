@@ -17,10 +17,11 @@ from kio.schema.list_offsets.v9.response import ListOffsetsResponse
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i64
 
+from tidemark.kafka_client.access import Access
+from tidemark.kafka_client.sasl import LoginFailed, log_in
 from tidemark.wire.blocking import BlockingConnection
 from tidemark.wire.framing import FrameError
 from tidemark_cli.local.topic_rows import TopicRows
-from tidemark_cli.top.login import Login
 from tidemark_cli.top.pages import shown_rows
 from tidemark_cli.top.ranges import Offsets
 from tidemark_operator.controller.model import PartitionRow
@@ -30,7 +31,7 @@ CLIENT_ID = "tidemark-top"
 #: A consumer, and Kafka's debugging replica: who is told of the log's end, by followers as well.
 _CONSUMER, _DEBUGGING = -1, -2
 _TIMEOUT_S = 3.0
-_NOBODY = Login()
+_IN_CLEAR = Access(())
 #: The listener that is for other brokers alone.
 _REPLICATION = "REPLICATION"
 _BROKERS_AT_ONCE = 8
@@ -86,14 +87,14 @@ def addresses(
 
 
 def ask(
-    asked: Sequence[Asked], reached_at: Mapping[int, tuple[str, int]], login: Login = _NOBODY
+    asked: Sequence[Asked], reached_at: Mapping[int, tuple[str, int]], access: Access = _IN_CLEAR
 ) -> Figures:
     """Ask the leaders, then the followers: see :func:`ranges.lag`. Never raises."""
     led, followed = _by_broker(asked)
     # Whatever is copied or goes meanwhile: a range is in two places rather than in none.
-    leaders, problems = _ask_brokers(led, reached_at, login, _OF_A_LEADER)
+    leaders, problems = _ask_brokers(led, reached_at, access, _OF_A_LEADER)
     left = {node: each for node, each in followed.items() if node not in problems}
-    followers, more = _ask_brokers(left, reached_at, login, (_END,))
+    followers, more = _ask_brokers(left, reached_at, access, (_END,))
     problems |= more
     ends: dict[Partition, dict[int, int]] = defaultdict(dict)
     for node, answers in followers.items():
@@ -122,7 +123,7 @@ _OF_A_LEADER = (
 def _ask_brokers(
     whom: Mapping[int, list[Partition]],
     reached_at: Mapping[int, tuple[str, int]],
-    login: Login,
+    access: Access,
     questions: Sequence[_Question],
 ) -> tuple[_Told, dict[int, str]]:
     """Some at a time, in threads that nobody waits for who ends the program."""
@@ -131,7 +132,7 @@ def _ask_brokers(
 
     def one(node_id: int) -> None:
         at = reached_at.get(node_id)
-        answers, problem = _ask_broker(node_id, at, login, whom[node_id], questions)
+        answers, problem = _ask_broker(node_id, at, access, whom[node_id], questions)
         told[node_id] = answers
         if problem:
             problems[node_id] = problem
@@ -180,7 +181,7 @@ def _offsets(
 def _ask_broker(
     node_id: int,
     at: tuple[str, int] | None,
-    login: Login,
+    access: Access,
     partitions: Sequence[Partition],
     questions: Sequence[_Question],
 ) -> tuple[list[Answers], str]:
@@ -189,11 +190,12 @@ def _ask_broker(
         return [], f"broker {node_id} has not said where it is reached"
     try:
         with BlockingConnection(
-            *at, client_id=CLIENT_ID, timeout_s=_TIMEOUT_S, dialer=login
+            *at, client_id=CLIENT_ID, timeout_s=_TIMEOUT_S, dialer=access.tls
         ) as connection:
-            login.authenticate(connection, _TIMEOUT_S)
+            if access.login is not None:
+                log_in(connection, access.login, _TIMEOUT_S)
             return [_list_offsets(connection, partitions, each) for each in questions], ""
-    except (OSError, FrameError) as error:
+    except (OSError, FrameError, LoginFailed) as error:
         return [], (
             f"broker {node_id} at {at[0]}:{at[1]} is not reached, so offsets of its partitions are "
             f"not known: {error or type(error).__name__}. --listener names another of its "

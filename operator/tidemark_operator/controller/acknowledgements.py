@@ -209,3 +209,11 @@ class Acknowledgements:
                 found.overdue = True
                 late.append(topic_id)
         return late
+
+
+class NobodyIsTold(Acknowledgements):
+    """Of an engine whose brokers hear of everything from their own controller: what its metadata
+    say of a partition is so."""
+
+    def has_told(self, broker: BrokerInfo | None) -> bool:
+        return broker is not None

@@ -26,6 +26,7 @@ from tidemark_operator.controller.model import (
     BrokerHealth,
     BrokerInfo,
     ClusterInfo,
+    EngineNotes,
     LogEnd,
     LogReport,
     PartitionRow,
@@ -116,6 +117,7 @@ class ControllerState:
         self.brokers_problem = ""
         self.broker_epoch_max = 0
         self.users = Users()
+        self.engine = EngineNotes()
         #: By which brokers answer names that nobody has; no part of what is compared or shown.
         self.strangers_key = b""
         self._rows: dict[uuid.UUID, dict[int, PartitionRow]] = {}

@@ -298,6 +298,19 @@ class ClusterRebuilding:
     behind: bool
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EngineNotes:
+    """What is to be said of an engine that is not our own brokers. ``problem``: why it cannot be
+    asked at present ("": it can); ``refused``: a person has to mend that; ``tiering``: what it
+    cannot give of KIP-950 ("": nothing is missing); ``keeps_rows``: it has the rows itself, so
+    none is ever rebuilt."""
+
+    keeps_rows: bool = False
+    problem: str = ""
+    refused: bool = False
+    tiering: str = ""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Audits:
     """The last audit of each topic, by its id; ``problem``: why nobody can say ("" otherwise)."""

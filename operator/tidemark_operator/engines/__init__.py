@@ -1,1 +1,1 @@
-"""What stands behind the controller: the brokers that carry out what was decided."""
+"""What stands behind the reconcilers: the engines that keep the topics, and their common port."""

@@ -1,30 +1,23 @@
-"""The narrow interface between the reconcilers and the system that keeps the topics.
+"""What any engine does for the reconcilers that all engines share.
 
-Everything that is particular to our own brokers (command connections, snapshots, deltas) lies
-behind it. The rule for every implementation: requests are level-based and idempotent, are sent only
-for what is already stored, and their answers never stand for anything but what the broker said.
+An engine is what keeps the topics: our own brokers (:mod:`tidemark_operator.engines.own`) or an
+existing Apache Kafka (:mod:`tidemark_operator.engines.kafka`); neither knows of the other. Each
+keeps the core's picture (:class:`~tidemark_operator.controller.controller_state.ControllerState`:
+rows, brokers with their racks, what was acknowledged of a disablement) as things are with it, and
+has reconcilers of its own for what it takes to make a topic so. What is decided and told from that
+picture is one code, and so is what goes through this port.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 from uuid import UUID
 
-from tidemark_operator.controller.broker_calls import (
-    Disablement,
-    DisablementAnswer,
-    ReplicaLogsAnswer,
-    TierDeletion,
-    TierDeletionAnswer,
-)
-from tidemark_operator.controller.commit import SliceWrite
-from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.deletion_values import (
     DeleteCommand,
     DeletionAnswer,
     PointAnswer,
     PointQuery,
 )
-from tidemark_operator.controller.model import RowKey
 
 
 class EngineUnavailable(RuntimeError):
@@ -33,39 +26,10 @@ class EngineUnavailable(RuntimeError):
 
 
 class Engine(Protocol):
-    """Carries out what was decided and stored."""
-
-    def landing(self, state: ControllerState, write: SliceWrite) -> None:
-        """A slice's write took effect; called before the state advances, told by ``flush``."""
-
-    def flush(self) -> None:
-        """Tell what has landed since, and the brokers' states."""
+    """Records are resolved and deleted through it, by the brokers that lead."""
 
     async def close(self) -> None:
         """The term is over: nobody is told anything any more."""
-
-    def publish(self, *, rows: Iterable[RowKey] = (), topics: Iterable[str] = ()) -> None:
-        """Rows and Topics (by object key) that changed, or brokers when both are empty: every
-        broker is told the present state until it has acknowledged it."""
-
-    def publish_users(self) -> None:
-        """Users, or who is authorised, may have changed: every broker is told the present ones
-        until it has acknowledged them."""
-
-    def users_behind(self, version: int) -> list[int]:
-        """The connected brokers that have not acknowledged the users of a version, by id."""
-
-    def connected(self, node_id: int) -> bool:
-        """Whether requests can be sent to a broker right now."""
-
-    async def disable_tiering(self, node_id: int, disablement: Disablement) -> DisablementAnswer:
-        """KIP-950's request. Raises :class:`EngineUnavailable`."""
-
-    async def empty_tier(self, node_id: int, deletion: TierDeletion) -> TierDeletionAnswer:
-        """Remove what a deleted topic left in the tier. Raises :class:`EngineUnavailable`."""
-
-    async def replica_logs(self, node_id: int, keys: Iterable[RowKey]) -> ReplicaLogsAnswer:
-        """How far a broker's replicas reach (KIP-966). Raises :class:`EngineUnavailable`."""
 
     async def deletion_points(
         self, node_id: int, topic_id: UUID, queries: Sequence[PointQuery]

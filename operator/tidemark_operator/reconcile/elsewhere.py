@@ -4,10 +4,10 @@ from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.status.conditions import Condition, render, summary
 from tidemark_operator.kube.kinds import CLUSTER, Json, Key, Kind
 from tidemark_operator.objects.conversions import cluster_of
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import TermServices
 
 
-async def elsewhere(services: Services, kind: Kind, key: Key, body: Json) -> float | None:
+async def elsewhere(services: TermServices, kind: Kind, key: Key, body: Json) -> float | None:
     """Write Ready=False with the reason; nothing else happens until the Cluster is there."""
     name = cluster_of(body)
     exists = services.objects.get(Key(CLUSTER.kind, key.namespace, name)) is not None
@@ -26,7 +26,7 @@ async def elsewhere(services: Services, kind: Kind, key: Key, body: Json) -> flo
 
 
 async def write_conditions(
-    services: Services,
+    services: TermServices,
     kind: Kind,
     key: Key,
     body: Json,

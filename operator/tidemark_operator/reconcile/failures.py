@@ -13,7 +13,7 @@ from tidemark_operator.controller.events import warning
 from tidemark_operator.controller.status.conditions import condition, render
 from tidemark_operator.kube.errors import Conflict, Forbidden, KubeError, Unavailable
 from tidemark_operator.kube.kinds import BY_KIND, Json, Key
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import TermServices
 from tidemark_operator.resources.metadata import InvalidResource
 from tidemark_operator.slices.committer import DecisionFailed
 
@@ -63,7 +63,7 @@ def sentence_of(error: Exception) -> str:
 class Failures:
     """Of one term; bounded by the number of objects that fail."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: TermServices) -> None:
         self._services = services
         self._told: dict[Key, set[str]] = {}
 

@@ -14,7 +14,7 @@ from tidemark_operator.clock import utc_now
 from tidemark_operator.controller.disablement import pending, state_name
 from tidemark_operator.controller.model import NO_LEADER
 from tidemark_operator.kube.kinds import WATCHED
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import TermServices
 
 #: What a condition says when it is not as it should be, and where it counts then; Reconciling and
 #: Registered tell of nothing that Ready does not.
@@ -29,7 +29,7 @@ _WRONG = {
 }
 
 
-def measure(services: Services) -> None:
+def measure(services: TermServices) -> None:
     """Take every figure that the state tells; the API server is not asked."""
     state, queue = services.state, services.queue
     registered = [broker for broker in state.brokers.values() if broker.registered]
@@ -55,7 +55,7 @@ def measure(services: Services) -> None:
     )
 
 
-def _tiering(services: Services) -> dict[Metric, Values]:
+def _tiering(services: TermServices) -> dict[Metric, Values]:
     state = services.state
     disabling = (state.topics[key] for key in state.disabling)
     waiting = sum(len(pending(state, topic, services.disablements)) for topic in disabling)
@@ -65,7 +65,7 @@ def _tiering(services: Services) -> dict[Metric, Values]:
     }
 
 
-def _conditions(services: Services) -> dict[Metric, Values]:
+def _conditions(services: TermServices) -> dict[Metric, Values]:
     """By reason; what nobody has is not shown as 0, for there are a hundred of them."""
     wrong: dict[Metric, Counter[tuple[str, ...]]] = {row: Counter() for row in _WRONG.values()}
     for (kind, type_, status, reason), number in services.objects.tally.conditions.items():

@@ -28,7 +28,7 @@ from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.kube.kinds import RECORD_DELETION, Json, Key
 from tidemark_operator.objects.conversions import deletion_info
 from tidemark_operator.reconcile.leader_turns import LeaderTurns
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import TermServices
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ LEADERS_AT_ONCE = 32
 class RecordDeletionReconciler:
     """Reconciles the RecordDeletions of one term."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: TermServices) -> None:
         self._services = services
         self._turns = LeaderTurns(services.queue.add)
 

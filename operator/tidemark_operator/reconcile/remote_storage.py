@@ -8,8 +8,6 @@ reach brokers over the control connection only and are written nowhere.
 """
 
 import asyncio
-import base64
-import binascii
 import json
 import logging
 import uuid
@@ -30,8 +28,8 @@ from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.events import count
 from tidemark_operator.controller.model import Audits
 from tidemark_operator.kube.client import KubeApi
-from tidemark_operator.kube.errors import KubeError, NotFound
-from tidemark_operator.kube.kinds import SECRET, Json
+from tidemark_operator.kube.kinds import Json
+from tidemark_operator.kube.secrets import SecretProblem, read_secret
 
 logger = logging.getLogger(__name__)
 
@@ -72,26 +70,10 @@ async def resolve(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> str:
 async def _credentials(
     api: KubeApi, namespace: str, section: Mapping[str, Any], names: Sequence[str]
 ) -> dict[str, str]:
-    name = str(section["credentialsSecretRef"]["name"])
     try:
-        secret = await api.get(SECRET, namespace, name)
-    except NotFound as error:
-        raise RemoteStorageProblem(
-            f"Secret {name} does not exist: make it with the keys {' and '.join(names)}"
-        ) from error
-    except KubeError as error:
-        raise RemoteStorageProblem(f"Secret {name} cannot be read: {error}") from error
-    data = secret.get("data") or {}
-    return {key: _decoded(data, name, key) for key in names}
-
-
-def _decoded(data: Mapping[str, str], secret: str, key: str) -> str:
-    try:
-        return base64.b64decode(data[key], validate=True).decode("utf-8")
-    except KeyError as error:
-        raise RemoteStorageProblem(f"Secret {secret} has no key {key}: add it") from error
-    except (binascii.Error, ValueError) as error:
-        raise RemoteStorageProblem(f"key {key} of Secret {secret} is no text") from error
+        return await read_secret(api, namespace, section["credentialsSecretRef"]["name"], names)
+    except SecretProblem as problem:
+        raise RemoteStorageProblem(str(problem)) from problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.disablement import DisablementProgress
 from tidemark_operator.controller.topic_deletion import Deletions
 from tidemark_operator.engines.base import Engine
+from tidemark_operator.engines.own.port import OwnEngine
 from tidemark_operator.events import EventWriter
 from tidemark_operator.kube.kinds import TOPIC, Json, Key, Kind
 from tidemark_operator.metrics import Metrics
@@ -23,15 +24,13 @@ from tidemark_operator.slices.committer import Committer
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Services:
-    """``cluster_key`` names the Cluster that this operator controls; ``state`` is changed by
-    commits and by what the API server holds, ``disablements`` and ``deletions`` by what brokers
-    answer. ``allowed_endpoints``, ``controller_addresses``: see the settings;
-    ``leads``: whether the Lease is held still."""
+class TermServices:
+    """Whatever the engine. ``cluster_key`` names the Cluster that this operator controls; ``state``
+    is the picture that the engine keeps, with what the API server holds, ``disablements`` what
+    brokers have acknowledged; ``leads``: whether the Lease is held still."""
 
     cluster_key: Key
     state: ControllerState
-    committer: Committer
     engine: Engine
     objects: ObjectStore
     client: ObjectClient
@@ -40,12 +39,27 @@ class Services:
     background: BackgroundTasks
     events: EventWriter
     metrics: Metrics
+    leads: Callable[[], bool] = lambda: True
+    disablements: DisablementProgress = dataclasses.field(default_factory=DisablementProgress)
+
+    def wake_topic(self, topic_id: uuid.UUID, *, ahead: bool = False) -> None:
+        """Reconcile the Topic of an id soon, if there is one; ``ahead``: see the queue."""
+        topic = self.state.topic_by_id(topic_id)
+        if topic is not None:
+            self.queue.add(TOPIC.key(topic.key), ahead=ahead)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Services(TermServices):
+    """With our own brokers: ``state`` is changed by commits, ``deletions`` by what brokers answer.
+    ``allowed_endpoints``, ``controller_addresses``: see the settings."""
+
+    engine: OwnEngine
+    committer: Committer
     certificates: Certificates
     client_certificates: ClientCertificates
     allowed_endpoints: frozenset[str] = frozenset()
     controller_addresses: str = ""
-    leads: Callable[[], bool] = lambda: True
-    disablements: DisablementProgress = dataclasses.field(default_factory=DisablementProgress)
     deletions: Deletions = dataclasses.field(default_factory=Deletions)
     first_reports: FirstReports = dataclasses.field(default_factory=FirstReports)
 
@@ -53,12 +67,6 @@ class Services:
         """The object of that name, of a kind that may be listed and not got."""
         found = await self.client.api.list_all(kind, self.cluster_key.namespace, name=name)
         return found[0] if found else None
-
-    def wake_topic(self, topic_id: uuid.UUID, *, ahead: bool = False) -> None:
-        """Reconcile the Topic of an id soon, if there is one; ``ahead``: see the queue."""
-        topic = self.state.topic_by_id(topic_id)
-        if topic is not None:
-            self.queue.add(TOPIC.key(topic.key), ahead=ahead)
 
     def wake_rebuilt(self, node_id: int) -> None:
         """A broker has said what it has: whatever may have waited for that is looked at again."""

@@ -9,7 +9,7 @@ from tidemark_operator.kube.kinds import Key, resource_version
 from tidemark_operator.leadership.terms import ControllerFenced, TermEnded
 from tidemark_operator.reconcile.failures import Failures
 from tidemark_operator.reconcile.queue import RETRY
-from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.services import TermServices
 from tidemark_operator.resources.metadata import InvalidResource
 from tidemark_operator.slices.committer import DecisionFailed
 
@@ -34,7 +34,7 @@ class Workers:
     """What the workers of one term share."""
 
     def __init__(
-        self, services: Services, reconcilers: Mapping[str, Reconcile], last_pass: LastPass
+        self, services: TermServices, reconcilers: Mapping[str, Reconcile], last_pass: LastPass
     ) -> None:
         self._services = services
         self._reconcilers = reconcilers

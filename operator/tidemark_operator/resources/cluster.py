@@ -370,6 +370,15 @@ class ClusterStatus(ApiModel):
         Field(max_length=ACCEPTED_MAX, description="What was accepted by annotation, the latest."),
         Kube(**ATOMIC),
     ] = None
+    throttled_brokers: Annotated[
+        tuple[int, ...] | None,
+        Field(
+            max_length=1024,
+            description="On Apache Kafka: brokers whose replication is throttled while replicas "
+            "are moved.",
+        ),
+        Kube(**ATOMIC),
+    ] = None
     conditions: Conditions = ()
 
 

@@ -226,7 +226,20 @@ class TopicStatus(ApiModel):
     tiering: TieringStatus | None = None
     replicas: ReplicaCounts | None = None
     partitions_placed: Annotated[
-        Count | None, Field(description="Partitions whose placement is in the slices.")
+        Count | None,
+        Field(
+            description="Partitions whose placement is in the slices; on Apache Kafka, without "
+            "topicId: it was asked to create so many."
+        ),
+    ] = None
+    config_keys: Annotated[
+        tuple[Annotated[str, Field(max_length=256)], ...] | None,
+        Field(
+            max_length=128,
+            description="On Apache Kafka: keys that were set for this manifest. One that it names "
+            "no more is taken away.",
+        ),
+        Kube(**ATOMIC),
     ] = None
     held_config: Annotated[
         Mapping[str, Annotated[str, Field(max_length=1024)]] | None,

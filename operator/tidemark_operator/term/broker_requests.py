@@ -19,7 +19,7 @@ from tidemark_operator.controller import elections, epochs, isr, rebuilding, reg
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.held_states import HeldStates
 from tidemark_operator.controller.model import NO_EPOCH, BrokerInfo
-from tidemark_operator.engines.own_brokers import EngineListener, OwnBrokers
+from tidemark_operator.engines.own.own_brokers import EngineListener, OwnBrokers
 from tidemark_operator.kube.kinds import USER
 from tidemark_operator.leadership.terms import (
     ControllerFenced,

@@ -11,15 +11,13 @@ import math
 import time
 from collections.abc import Callable
 
-from tidemark_operator.engines.own_brokers import OwnBrokers
-from tidemark_operator.kube.errors import KubeError
+from tidemark_operator.engines.own.own_brokers import OwnBrokers
 from tidemark_operator.kube.kinds import (
     BROKER,
     CLUSTER,
     RECORD_DELETION,
     TOPIC,
     USER,
-    WATCHED,
     Key,
 )
 from tidemark_operator.leadership.terms import TermEnded
@@ -32,6 +30,7 @@ from tidemark_operator.reconcile.record_deletions import RecordDeletionReconcile
 from tidemark_operator.reconcile.reflector import Reflector
 from tidemark_operator.reconcile.replica_logs import LogQuestions
 from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.term_tasks import relist, telling
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.reconcile.users import UserReconciler
 from tidemark_operator.reconcile.workers import LastPass, Reconcile, Workers
@@ -98,11 +97,11 @@ class Term:
                 group.create_task(services.committer.run(self._effects), name="committer")
                 group.create_task(self._until_ended(), name="ending")
                 group.create_task(self._pacemaker.run(), name="pacemaker")
-                group.create_task(self._relist(), name="relist")
+                group.create_task(relist(services, self._settings.resync_s), name="relist")
                 for number in range(WORKERS):
                     group.create_task(self._workers.work(), name=f"worker-{number}")
         except BaseExceptionGroup as failed:
-            raise _first(failed) from failed
+            raise telling(failed) from failed
         finally:
             self._requests.end()
             services.first_reports.end()
@@ -161,27 +160,3 @@ class Term:
         services.queue.add(key)
         if gone and key == services.cluster_key:
             self.end(TermEnded("the Cluster is gone"))
-
-    async def _relist(self) -> None:
-        """List everything again now and then: what a watch missed is found here."""
-        services = self.services
-        while True:
-            await asyncio.sleep(self._settings.resync_s)
-            for kind in WATCHED:
-                try:
-                    changed = await services.client.relist(kind, services.cluster_key.namespace)
-                except KubeError as error:
-                    logger.warning("cannot list %s: %s", kind.plural, error)
-                    continue
-                for key in changed:
-                    services.queue.add(key)
-
-
-def _first(failed: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The exception that ended the group: one that tells more than "the term has ended"."""
-    leaves: list[BaseException] = []
-    for error in failed.exceptions:
-        leaves.extend([_first(error)] if isinstance(error, BaseExceptionGroup) else [error])
-    unexpected = [error for error in leaves if not isinstance(error, TermEnded)]
-    telling = [error for error in leaves if type(error) is not TermEnded]
-    return (unexpected or telling or leaves)[0]

@@ -24,9 +24,11 @@ from tidemark_operator.certificates.rotation import Authorities
 from tidemark_operator.clock import utc_now, wall_ms
 from tidemark_operator.controller.events import normal
 from tidemark_operator.controller.status.conditions import render, summary
-from tidemark_operator.engines.own_brokers import OwnBrokers
+from tidemark_operator.engines.own.own_brokers import OwnBrokers
 from tidemark_operator.events import EventWriter
 from tidemark_operator.health import Echoes, Pulse
+from tidemark_operator.kafka_term.takeover import TakeOver as KafkaTakeOver
+from tidemark_operator.kafka_term.term import KafkaTerm, TermRoom, kafka_term
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import Forbidden, KubeError, NotFound
 from tidemark_operator.kube.informer import Informer
@@ -100,7 +102,7 @@ class TermLoop:
         self._without_term_since_s = time.monotonic()
         self._excuse = ""
         self._queue = KeyQueue(time.monotonic)
-        self._term: Term | None = None
+        self._term: Term | KafkaTerm | None = None
         self._floor = 0
         self._behind = False
         self._changed = asyncio.Event()
@@ -242,6 +244,10 @@ class TermLoop:
         if await bury(api, self._settings.namespace, cluster):
             self._excuse = f"Cluster {cluster} is being deleted: finalizers of others hold it"
             return
+        body = await api.get(CLUSTER, self._settings.namespace, cluster)
+        if "kafka" in (body["spec"].get("engine") or {}):
+            await self._kafka_term(api, events, body)
+            return
         began_s, behind = self._echoes.begins(), self._behind
         taken = await TakeOver(
             api=api,
@@ -288,11 +294,43 @@ class TermLoop:
             leads=self._leads,
             last_pass=self._last_pass,
         )
+        await self._run(self._term, taken.state.controller_epoch)
+
+    async def _kafka_term(self, api: KubeApi, events: EventWriter, body: Json) -> None:
+        """The engine is an existing Apache Kafka: no slices, no sessions, no certificates."""
+        began_s, self._behind = self._echoes.begins(), False
+        taken = await KafkaTakeOver(
+            api=api,
+            namespace=self._settings.namespace,
+            identity=self._identity,
+            leads=self._leads,
+            objects=self._objects,
+        ).run(body)
+        self._echoes.wrote(CLUSTER.kind, began_s)
+        await keep_lease(api, self._settings.namespace, self._settings.lease_name)
+        self._queue = KeyQueue(time.monotonic)
+        client = ObjectClient(api, self._objects, self._metrics, self._echoes)
+        self._term = kafka_term(
+            taken,
+            TermRoom(
+                client=client,
+                objects=self._objects,
+                queue=self._queue,
+                events=events,
+                metrics=self._metrics,
+            ),
+            resync_s=self._settings.resync_s,
+            leads=self._leads,
+            last_pass=self._last_pass,
+        )
+        await self._run(self._term, taken.state.controller_epoch)
+
+    async def _run(self, term: Term | KafkaTerm, epoch: int) -> None:
         self._excuse = ""
-        self._metrics.controller_epoch.set(taken.state.controller_epoch)
+        self._metrics.controller_epoch.set(epoch)
         self._metrics.term.set(1)
         try:
-            await self._term.run()
+            await term.run()
         finally:
             self._term = None
             self._without_term_since_s = time.monotonic()

@@ -18,17 +18,29 @@ Rows go by Spark's writer or ``MERGE``.
 
 import re
 import uuid
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
 from tidemark_pipeline.export.delta_history import APPLICATION, History
 from tidemark_pipeline.export.delta_log import say
 from tidemark_pipeline.export.exported import Exported, ExportError, Mode, begin, check_ours
-from tidemark_pipeline.export.table import ATTEMPTS, Counts, Layout, Period, Written, contended
+from tidemark_pipeline.export.table import (
+    ATTEMPTS,
+    PERIOD_COLUMNS,
+    Added,
+    Counts,
+    Layout,
+    Period,
+    Widened,
+    Written,
+    contended,
+)
 from tidemark_pipeline.export.upsert import configured, merge_into, refused
 
 _CONF = "spark.databricks.delta."
@@ -42,10 +54,10 @@ _UPSERT_PROPERTIES = {"delta.enableDeletionVectors": "true"}
 _SECONDS = "unix_seconds({0})"
 _DAY = f"date_from_unix_date(CAST(floor({_SECONDS} / 86400) AS INT))"
 _HOUR = f"concat({_DAY}, '-', lpad(CAST(pmod({_SECONDS}, 86400) DIV 3600 AS STRING), 2, '0'))"
-_PERIODS = {
-    Period.DAY: ("kafka_day", "DATE", _DAY),
-    Period.HOUR: ("kafka_hour", "STRING", _HOUR),
-}
+_PERIODS = {Period.DAY: ("DATE", _DAY), Period.HOUR: ("STRING", _HOUR)}
+_NO_TABLE = "DELTA_MISSING_DELTA_TABLE"
+#: A feature that readers must know; a table has it once it needs it.
+_WIDENING = "delta.enableTypeWidening"
 #: Of one commit, as its history tells it; a ``WRITE`` has the first three, a ``MERGE`` the rest.
 _ROWS = ("numOutputRows",)
 _BYTES = ("numOutputBytes", "numTargetBytesAdded")
@@ -126,14 +138,48 @@ class DeltaTable:
     def write(self, frame: DataFrame, exported: Exported) -> None:
         """Rows, and how far the table is with them."""
         if self._period is not Period.NONE:
-            name, _, expression = _PERIODS[self._period]
-            at = self._layout.of_record("timestamp")
-            frame = frame.withColumn(name, f.expr(expression.format(at)))
+            _, expression = _PERIODS[self._period]
+            value = f.expr(expression.format(self._layout.of_record("timestamp")))
+            frame = frame.withColumn(PERIOD_COLUMNS[self._period], value)
         with self._saying(frame.sparkSession, say(exported, self._base), self._transaction + 1):
             if self._layout.mode is Mode.APPEND:
                 frame.writeTo(self.name).append()
             else:
                 merge_into(self.name, frame, self._layout, f"tidemark_job_{self._job}")
+
+    def columns(self) -> StructType | None:
+        """See :class:`~tidemark_pipeline.export.table.NamedTable`."""
+        try:
+            if not self._session.catalog.tableExists(self.name):
+                return None
+        except PySparkException as error:
+            if _NO_TABLE not in str(error):
+                raise
+            return None
+        of_periods = PERIOD_COLUMNS.values()
+        found = self._session.table(self.name).schema
+        return StructType([each for each in found if each.name not in of_periods])
+
+    def grow(self, needed: Sequence[Added | Widened]) -> bool:
+        """See :class:`~tidemark_pipeline.export.table.NamedTable`. Each kind of change is a commit
+        or two of its own."""
+        self._check_ours()
+        added = [f"{_path(c)} {c.type.simpleString()}" for c in needed if isinstance(c, Added)]
+        widened = [each for each in needed if isinstance(each, Widened)]
+        changes = [f"ADD COLUMNS ({', '.join(added)})"] if added else []
+        if widened:
+            changes.append(f"SET TBLPROPERTIES ('{_WIDENING}'='true')")
+        changes += [
+            f"ALTER COLUMN {_path(each)} TYPE {each.type.simpleString()}" for each in widened
+        ]
+        try:
+            for change in changes:
+                self._session.sql(f"ALTER TABLE {self.name} {change}")
+        except _JAVA_ERRORS as error:
+            if not _CONFLICT.search(str(error)):
+                raise
+            return False
+        return True
 
     def counts(self) -> Counts:
         """See :class:`~tidemark_pipeline.export.table.Table`."""
@@ -150,8 +196,10 @@ class DeltaTable:
         if layout.partitioning.buckets:
             raise ExportError("Delta Lake has no buckets of a key: leave them out")
         columns, by = layout.columns, ""
-        if period := _PERIODS.get(layout.partitioning.period):
-            columns, by = f"{columns}, {period[0]} {period[1]}", f" PARTITIONED BY ({period[0]})"
+        if layout.partitioning.period is not Period.NONE:
+            name = PERIOD_COLUMNS[layout.partitioning.period]
+            kind, _ = _PERIODS[layout.partitioning.period]
+            columns, by = f"{columns}, {name} {kind}", f" PARTITIONED BY ({name})"
         upserts = _UPSERT_PROPERTIES if layout.mode is Mode.UPSERT else {}
         properties = ", ".join(
             f"'{name}'='{value}'" for name, value in {**upserts, **layout.properties}.items()
@@ -161,7 +209,7 @@ class DeltaTable:
             f"{f' TBLPROPERTIES ({properties})' if properties else ''}"
         )
         there = self._session.table(self.name).columns
-        self._period = next((p for p, (name, *_) in _PERIODS.items() if name in there), Period.NONE)
+        self._period = next((p for p, c in PERIOD_COLUMNS.items() if c in there), Period.NONE)
         self._opened = History(self._session, self.name)
 
     def _saying(
@@ -195,3 +243,7 @@ class DeltaTable:
             for names in (_ROWS, _BYTES, _FILES, _DELETED)
         )
         return Written(rows=rows, bytes=size, files=files, deleted=deleted)
+
+
+def _path(change: Added | Widened) -> str:
+    return ".".join(f"`{each.replace('`', '``')}`" for each in change.path)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
+from tidemark_pipeline.engines import KAFKA, is_kafkas
 from tidemark_pipeline.jobs.aggregate import read_topic
 from tidemark_pipeline.report import Figures, Held, Period, width_of
 
@@ -21,7 +22,7 @@ _TRACKED = 50_000
 def figures(session: SparkSession, options: Mapping[str, str]) -> Figures:
     """Count the one topic of these options. Raises what a read of it raises."""
     topic = options["topic"]
-    held = _held(_read(session, options, "partition,offset,timestamp,key,value,tier"))
+    held = _held(_with_tier(session, options))
     times = [(each.first_ms, each.last_ms) for each in held]
     first_ms = min((first for first, _ in times if first is not None), default=0)
     last_ms = max((last for _, last in times if last is not None), default=0)
@@ -51,6 +52,14 @@ def figures(session: SparkSession, options: Mapping[str, str]) -> Figures:
 
 def _read(session: SparkSession, options: Mapping[str, str], columns: str) -> DataFrame:
     return read_topic(session, {**options, "columns": columns})
+
+
+def _with_tier(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    """Apache Kafka does not tell from which tier its brokers have read."""
+    named = "partition,offset,timestamp,key,value"
+    if is_kafkas(options):
+        return _read(session, options, named).withColumn("tier", f.lit(KAFKA))
+    return _read(session, options, f"{named},tier")
 
 
 _SIZE = "coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0)"

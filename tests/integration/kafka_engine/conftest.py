@@ -1,13 +1,18 @@
 """One Apache Kafka for all tests of a process; each has topics of its own."""
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+from tests.integration.kafka_engine.kafka_world import KafkaWorld
+from tests.integration.operator.conftest import install_crds
 from tidemark.kafka_client.access import Access
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
+from tidemark_cli.controlplane import ControlPlane
 from tidemark_cli.local.kafka_nodes import KafkaNodes
 
 _numbers = itertools.count(1)
@@ -32,3 +37,21 @@ async def admin(bootstrap: tuple[str, ...]) -> AsyncIterator[Admin]:
 def name() -> str:
     """Of a topic that nobody else has."""
     return f"topic-{next(_numbers)}"
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(control_plane: ControlPlane) -> Path:
+    """The way to an API server that serves our kinds."""
+    asyncio.run(install_crds(control_plane.kubeconfig))
+    return control_plane.kubeconfig
+
+
+@pytest.fixture
+async def world(
+    kubeconfig: Path, tmp_path: Path, bootstrap: tuple[str, ...]
+) -> AsyncIterator[KafkaWorld]:
+    """A namespace with a Cluster on the Apache Kafka that all share."""
+    made = await KafkaWorld.open(kubeconfig, tmp_path)
+    await made.create_kafka_cluster(",".join(bootstrap))
+    yield made
+    await made.close()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests import forked
+from tests.benchmarks.pod_limits import Cgroup
 
 
 class OperatorProcess:
@@ -15,6 +16,8 @@ class OperatorProcess:
 
     #: Is it executed, though a fork would start sooner? For who measures one.
     executed = False
+    #: Then, in these limits, if they are any pod's.
+    cgroup: Cgroup | None = None
 
     def __init__(
         self,
@@ -68,6 +71,8 @@ class OperatorProcess:
     ) -> asyncio.subprocess.Process | forked.Forked:
         if not self.executed:
             return await forked.start("tidemark_operator.main", command, log)
+        if self.cgroup is not None:
+            command = self.cgroup.command(command)
         return await asyncio.create_subprocess_exec(
             *command, stdout=asyncio.subprocess.PIPE, stderr=log
         )

@@ -1,10 +1,15 @@
 """``make bench-operator`` and ``make bench-lives`` in small: their figures are of what they say."""
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.benchmarks import lives, operator
+from tests.benchmarks.pod_limits import CGROUPS, MEBIBYTE, Limits, limited
 from tidemark_cli.controlplane import ControlPlane
 
 
@@ -31,6 +36,28 @@ async def test_topics_come_and_go_in_waves(control_plane: ControlPlane, tmp_path
     line = await lives.measure(control_plane, tmp_path, sizes)
     assert line.startswith("5 lives in waves of 3: ")
     assert line.endswith("; 0 rows are left")
+
+
+def test_the_limits_are_those_of_the_chart() -> None:
+    assert str(Limits.of_the_operator()) == "512 MiB, no limit of CPU"
+    assert str(Limits.of_the_operator(cpus=0)) == "512 MiB, 0.25 cores"
+
+
+@pytest.mark.skipif(
+    not any(os.access(path, os.W_OK) for path in (CGROUPS, CGROUPS / "memory"))
+    or os.geteuid() != 0,
+    reason="only root makes a cgroup",
+)
+@pytest.mark.parametrize(("mebibytes", "status"), [(16, 0), (128, -signal.SIGKILL)])
+def test_a_process_in_the_limits_of_a_pod_is_killed_above_them(mebibytes: int, status: int) -> None:
+    with limited(Limits(64 * MEBIBYTE, cpus=1)) as cgroup:
+        wanted = [sys.executable, "-c", f"bytearray({mebibytes} * 2**20)[::4096]"]
+        ended = subprocess.run(cgroup.command(wanted), check=False, timeout=60)
+        assert ended.returncode == status
+        assert cgroup.killed() == (status != 0)
+        assert mebibytes <= cgroup.most_mb() <= 64 or status
+        assert 0 <= cgroup.held_up() <= 1
+    assert not any(folder.exists() for folder in cgroup.folders.values())
 
 
 def test_a_slope_is_taken_after_the_first_quarter() -> None:

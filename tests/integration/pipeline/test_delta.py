@@ -11,10 +11,11 @@ from pyspark.sql import SparkSession
 from tests.integration.pipeline.lakes import Lake, Pause, new_lake
 from tests.integration.pipeline.marks import MARKS
 from tests.integration.pipeline.rows import records
-from tidemark_pipeline.export.dead_letters import JsonTables
+from tidemark_pipeline.export.dead_letters import LetteredTables
 from tidemark_pipeline.export.exported import Exported, ExportError, Mode, Superseded
 from tidemark_pipeline.export.formats import Format
-from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW_DDL, Json
+from tidemark_pipeline.export.json_values import Json, fields_of
+from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
 from tidemark_pipeline.export.table import Layout, Partitioning, Period
 
 pytestmark = [*MARKS, pytest.mark.timeout(600)]
@@ -101,12 +102,12 @@ def test_an_upsert_that_others_compact_under_is_written_again(lake: Lake, tmp_pa
 
 
 def test_json_and_dead_letters_by_day_and_hour(lake: Lake) -> None:
-    json = Json.of("n INT")
+    fields = fields_of("n INT", lake.session)
     day, hour = Partitioning(Period.DAY), Partitioning(Period.HOUR)
-    of_rows = Layout(columns=json.ddl, kafka=KAFKA, partitioning=hour)
+    of_rows = Layout(columns=columns_ddl(fields), kafka=KAFKA, partitioning=hour)
     of_letters = Layout(columns=LETTERS_DDL, partitioning=day)
     rows = lake.table(layout=of_rows)
-    tables = JsonTables(json, rows, lake.table(layout=of_letters, name="dlq"))
+    tables = LetteredTables(Json(fields), rows, lake.table(layout=of_letters, name="dlq"))
     at = tables.claim("t", str(uuid.UUID(int=1)))
     late = 90_000_000 - 1  # of the second day, in its first hour
     lake.session.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")

@@ -23,7 +23,7 @@ from tests.unit.controller.controller_world import (
 from tidemark_operator.controller import elections, registration, replica_logs, snapshot
 from tidemark_operator.controller.broker_calls import ReplicaLogAnswer, ReplicaLogsAnswer
 from tidemark_operator.controller.model import LogEnd, PartitionRow, RowKey
-from tidemark_operator.engines.control_calls import replica_log_info
+from tidemark_operator.engines.own.control_calls import replica_log_info
 
 MIN_2 = {"min.insync.replicas": "2"}
 UNCLEAN = {"unclean.leader.election.enable": "true"}

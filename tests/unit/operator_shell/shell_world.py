@@ -36,7 +36,8 @@ from tidemark_operator.controller.deletion_values import (
 )
 from tidemark_operator.controller.events import Event
 from tidemark_operator.controller.model import RowKey
-from tidemark_operator.engines.base import Engine, EngineUnavailable
+from tidemark_operator.engines.base import EngineUnavailable
+from tidemark_operator.engines.own.port import OwnEngine
 from tidemark_operator.health import Echoes
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, USER, Json, Key, Kind, key_of
 from tidemark_operator.metrics import Metrics
@@ -57,7 +58,7 @@ NAMESPACE = "ns"
 UNDER_REPLICATED = {"enable.under.replicated.topic.creation": "true"}
 
 
-class FakeEngine(Engine):
+class FakeEngine(OwnEngine):
     """Notes in ``journal`` what brokers are told, in ``asked`` what they are asked; answers what is
     laid down in ``answers`` by method."""
 

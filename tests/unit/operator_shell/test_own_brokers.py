@@ -23,10 +23,10 @@ from tidemark_operator.controller.deletion_values import (
 )
 from tidemark_operator.controller.model import LogEnd
 from tidemark_operator.controller.users import UserInfo
-from tidemark_operator.engines import link as link_module
-from tidemark_operator.engines import user_link
 from tidemark_operator.engines.base import EngineUnavailable
-from tidemark_operator.engines.own_brokers import OwnBrokers
+from tidemark_operator.engines.own import link as link_module
+from tidemark_operator.engines.own import user_link
+from tidemark_operator.engines.own.own_brokers import OwnBrokers
 
 ID = numbered_uuid(1)
 STATES = control.PartitionStatesRequest

@@ -41,6 +41,9 @@ _UNREACHED = (
     "test_a_controller_that_no_broker_has_reached_says_so_and_when_one_has"
 )
 _TIER = "Topic, as the leaders report of the tier"
+_KAFKA_TOPICS = "integration/kafka_engine/test_topics.py::"
+_KAFKA_UNASKED = _KAFKA_TOPICS + "test_what_was_deleted_elsewhere_is_not_made_again_unasked"
+_KAFKA_OUT = _KAFKA_TOPICS + "test_a_cluster_that_cannot_be_asked"
 
 #: Reason -> the test that takes the exit.
 TAKEN = {
@@ -198,6 +201,26 @@ TAKEN = {
             _FAILURES,
         ),
     },
+    "Topic, with engine kafka": {
+        "KafkaUnavailable": _KAFKA_OUT,
+        "ConfigRefused": _KAFKA_TOPICS + "test_a_configuration_that_kafka_refuses",
+        "NameRefused": _KAFKA_TOPICS + "test_names_that_kafka_refuses",
+        "TopicGone": _KAFKA_UNASKED,
+        "TopicReplaced": _KAFKA_UNASKED,
+        "PartitionsAdded": _KAFKA_TOPICS + "test_partitions_are_added_and_never_taken_away",
+        "TieredElsewhere": "integration/kafka_engine/test_tiering.py::"
+        "test_what_is_tiered_elsewhere_is_told_and_left_alone",
+        "ReassignedElsewhere": "integration/kafka_engine/test_moves.py::"
+        "test_somebody_elses_reassignment_is_left_alone",
+    },
+    "Cluster, with engine kafka": {
+        "EngineUnavailable": _KAFKA_OUT,
+        "EngineRefuses": _KAFKA_OUT,
+    },
+    "Broker and User, with engine kafka": {
+        "EngineKafka": "integration/kafka_engine/test_brokers.py::"
+        "test_brokers_appear_and_come_back",
+    },
 }
 
 _WELL = "nothing is wrong"
@@ -263,6 +286,11 @@ NOT_TAKEN = {
     "User": {
         "Pending": _STARTS,
         "Usable": _WELL,
+    },
+    "Topic, with engine kafka": {
+        "Creating": _PASSES,
+        "KafkaBusy": _PASSES,
+        **dict.fromkeys(("KafkaRefuses", "PolicyViolation"), "Kafka's own words say what to do"),
     },
 }
 

@@ -55,11 +55,16 @@ def _is_overtaken(broker: BrokerInfo) -> bool:
 
 def _registration(broker: BrokerInfo) -> dict[str, object]:
     rack = {} if broker.reported_rack is None else {"rack": broker.reported_rack}
+    process: dict[str, object] = {}
+    if broker.incarnation_id is not None:
+        process = {
+            "brokerEpoch": broker.broker_epoch,
+            "incarnationId": str(broker.incarnation_id),
+            "directoryId": str(broker.directory_id),
+        }
     return {
         **rack,
-        "brokerEpoch": broker.broker_epoch,
-        "incarnationId": str(broker.incarnation_id),
-        "directoryId": str(broker.directory_id),
+        **process,
         "endpoints": [
             {"name": listener.name, "host": listener.host, "port": listener.port}
             for listener in broker.listeners
@@ -86,6 +91,8 @@ def _conditions(broker: BrokerInfo, health: BrokerHealth, *, unreached: bool) ->
         text = f"start a broker with node.id {broker.node_id} and this cluster's id"
         return [*main, condition("Registered", False, "NeverRegistered", text)]
     text = f"broker epoch {broker.broker_epoch}"
+    if broker.incarnation_id is None:
+        text = "its cluster's controller knows it"
     return [*main, condition("Registered", True, "Registered", text)]
 
 

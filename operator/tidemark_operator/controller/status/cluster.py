@@ -42,7 +42,8 @@ def cluster_status(state: ControllerState, *, generation: int, now_ms: int) -> S
         status["leftBehind"] = rendered(kept)
     if not kept:
         status.pop("leftBehind", None)
-    status.update(rebuilding.rendered(state, now_ms=now_ms))
+    if not state.engine.keeps_rows:
+        status.update(rebuilding.rendered(state, now_ms=now_ms))
     for name in rebuilding.FIELDS:
         if not status.get(name):
             status.pop(name, None)
@@ -74,6 +75,16 @@ def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Co
         )
         text = departure.waiting_text(*names) or "its PartitionSlices are being removed"
         return summary(ready=False, reason="Deleting", message=text, reconciling=True)
+    if state.engine.problem:
+        stuck = state.engine.refused
+        reason = "EngineRefuses" if stuck else "EngineUnavailable"
+        return summary(
+            ready=False,
+            reason=reason,
+            message=state.engine.problem,
+            reconciling=not stuck,
+            stalled=stuck,
+        )
     live = registered - len(fenced)
     problem = state.cluster.certificates_problem
     if problem:

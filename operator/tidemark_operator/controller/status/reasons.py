@@ -907,6 +907,109 @@ FAILING = (
     ),
 )
 
+#: With ``Cluster.spec.engine.kafka``.
+KAFKA = (
+    Reason(
+        "KafkaUnavailable",
+        "Ready=False, Reconciling=True",
+        "Kafka does not answer, so what is asked for here waits. A Topic that was Ready stays so.",
+        "See the Cluster's conditions.",
+    ),
+    Reason(
+        "KafkaBusy",
+        "Ready=False, Reconciling=True; Reconciling=True",
+        "Kafka did not do what it was asked, and may when it is asked again, as it is.",
+        "Wait; the message has Kafka's own words.",
+    ),
+    Reason(
+        "KafkaRefuses",
+        "Ready=False, Stalled=True; Stalled=True",
+        "Kafka refuses what it was asked; the message has its own words.",
+        "Do what they say.",
+    ),
+    Reason(
+        "ConfigRefused",
+        "Ready=False, Stalled=True; Stalled=True",
+        "Kafka refuses the configuration, or a value of it. Nothing of the change is in force.",
+        "Correct spec.config as the message says.",
+    ),
+    Reason(
+        "PolicyViolation",
+        "Ready=False, Stalled=True; Stalled=True",
+        "A policy of the Kafka cluster (create.topic.policy, alter.config.policy) refuses it.",
+        "Change the manifest, or the policy.",
+    ),
+    Reason(
+        "NameRefused",
+        "Ready=False, Stalled=True",
+        "Kafka takes no topic of that name.",
+        "Use another topicName.",
+    ),
+    Reason(
+        "Creating",
+        "Ready=False, Reconciling=True",
+        "Kafka is being asked to create the topic.",
+        "Wait.",
+    ),
+    Reason(
+        "TopicGone",
+        "Ready=False, Stalled=True",
+        "The topic was deleted in Kafka by somebody else. None is made in its place: it "
+        "would be empty.",
+        "Delete the Topic, and apply it again to have a new one.",
+    ),
+    Reason(
+        "TopicReplaced",
+        "Ready=False, Stalled=True",
+        "The topic was deleted in Kafka by somebody else, and another one has its name.",
+        "Delete the Topic with deletionPolicy Orphan, and apply it again with "
+        "tidemark.dev/adopt-topic-id.",
+    ),
+    Reason(
+        "PartitionsAdded",
+        "Stalled=True",
+        "Somebody else has given the topic more partitions than the manifest says.",
+        "Set partitions to the number that the message names.",
+    ),
+    Reason(
+        "TieredElsewhere",
+        "Stalled=True",
+        "Somebody else has begun to tier the topic.",
+        "Set tiering.enabled.",
+    ),
+    Reason(
+        "ReassignedElsewhere",
+        "Reconciling=True",
+        "A reassignment that was begun by somebody else is under way; none is begun from here.",
+        "Wait, or have whoever began it end it.",
+    ),
+)
+
+ENGINE = (
+    Reason(
+        "EngineUnavailable",
+        "Ready=False, Reconciling=True",
+        "Kafka does not answer. Its topics go on without the operator.",
+        "See whether its brokers run, and are reached from where the operator is.",
+    ),
+    Reason(
+        "EngineRefuses",
+        "Ready=False, Stalled=True",
+        "Kafka cannot be spoken to as the manifest says: a certificate, a password, a Secret that "
+        "is missing, an older version, or another cluster than before.",
+        "Do what the message says; it is tried again every few seconds.",
+    ),
+)
+
+OF_OWN_BROKERS = (
+    Reason(
+        "EngineKafka",
+        "Ready=False, Stalled=True",
+        "The Cluster's engine is an Apache Kafka, which looks after its brokers and users itself.",
+        "Delete the object.",
+    ),
+)
+
 TABLE = {
     "Topic": TOPIC,
     "Topic, as the leaders report of the tier": TIER,
@@ -916,5 +1019,8 @@ TABLE = {
     "User": USER,
     "Topic, Broker and Cluster": PROTECTED,
     "Topic, Broker and User": ELSEWHERE,
+    "Topic, with engine kafka": KAFKA,
+    "Cluster, with engine kafka": ENGINE,
+    "Broker and User, with engine kafka": OF_OWN_BROKERS,
     "Every kind": FAILING,
 }

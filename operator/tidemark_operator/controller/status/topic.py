@@ -379,7 +379,7 @@ def _settled(
     if not tiering.ever_tiered:
         return []
     if tiering.is_disabling:
-        return [_being_disabled(topic, decision.tiering_status, disablements)]
+        return [_being_disabled(state, topic, decision.tiering_status, disablements)]
     failing = _first_error(state, topic)
     if failing is not None:
         text = f"partition {failing.partition}: {failing.error_message or failing.error_reason}"
@@ -401,12 +401,17 @@ def _integrity(state: ControllerState, topic: TopicInfo) -> list[Condition]:
 
 
 def _being_disabled(
-    topic: TopicInfo, status: TieringStatus, disablements: DisablementProgress
+    state: ControllerState,
+    topic: TopicInfo,
+    status: TieringStatus,
+    disablements: DisablementProgress,
 ) -> Condition:
     text = (
         f"{_pending(status)}; ends when each has acknowledged, its Broker is deleted, or the Topic "
         "is"
     )
+    if state.engine.tiering:
+        text = f"{text}; {state.engine.tiering}"
     problem = disablements.errors.get(topic.id)
     if problem:
         text = f"{problem}; {text}"
@@ -418,6 +423,11 @@ def _being_disabled(
 
 
 def _disabled_text(state: ControllerState, topic: TopicInfo, tiering: Tiering) -> str:
+    if state.engine.tiering:
+        what = "the brokers delete what was tiered"
+        if not tiering.deletes:
+            what = "what is in the tier stays readable until its retention ends"
+        return f"tiering is off; {what}; {state.engine.tiering}"
     if tiering.deletes and any(each.remaining_segments for each in _reports(state, topic)):
         return "tiering is off, what was tiered is being deleted: remainingSegments counts it"
     if tiering.deletes:

@@ -36,10 +36,11 @@ from tidemark_operator.controller.deletion_values import (
     PointQuery,
 )
 from tidemark_operator.controller.model import RowKey
-from tidemark_operator.engines import control_calls
-from tidemark_operator.engines.base import Engine, EngineUnavailable
-from tidemark_operator.engines.link import Change, Link, LinkListener
-from tidemark_operator.engines.user_link import DEAF, UserLink, UserListener
+from tidemark_operator.engines.base import EngineUnavailable
+from tidemark_operator.engines.own import control_calls
+from tidemark_operator.engines.own.link import Change, Link, LinkListener
+from tidemark_operator.engines.own.port import OwnEngine
+from tidemark_operator.engines.own.user_link import DEAF, UserLink, UserListener
 from tidemark_operator.listener.channel import Channel
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class EngineListener(LinkListener, UserListener, Protocol):
     """Who is told what brokers answered to what they were told."""
 
 
-class OwnBrokers(Engine):
+class OwnBrokers(OwnEngine):
     """The engine of one controller term. Belongs to the main loop."""
 
     def __init__(

@@ -1,0 +1,98 @@
+"""The demo on Apache Kafka: placement from its metadata, segments from the folder of
+LocalTieredStorage, whose files say where each begins."""
+
+import asyncio
+import functools
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from tidemark.kafka_client.access import Access
+from tidemark.kafka_client.admin import Admin
+from tidemark.kafka_client.client import KafkaClient
+from tidemark.kafka_client.values import TopicView
+from tidemark_cli.demo import manifests
+from tidemark_cli.demo.stage import NO_GAPS, TOPIC, WAITS, Placed
+from tidemark_cli.local import topic_rows
+from tidemark_cli.local.cluster import LocalCluster
+from tidemark_cli.local.kube import Kube
+from tidemark_cli.local.tier import read_options, session_settings
+
+#: ``<topic>-<partition>-<topic id>/<first offset>-<segment id>.log``
+_SEGMENT = re.compile(rf"{TOPIC}-(\d+)-[\w-]{{22}}/(\d{{20}})-[\w-]{{22}}\.log")
+
+
+class KafkaStage:
+    """One local cluster whose engine is Apache Kafka."""
+
+    name = "Apache Kafka"
+    cannot: Mapping[str, str] = {
+        WAITS: "KIP-950's acknowledgements are not in Kafka: brokers that are down are not asked",
+        NO_GAPS: "Kafka tells nobody which segment answers for which offset",
+    }
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+
+    def start(self, say: Callable[[str], None]) -> None:
+        cluster = self._cluster
+        cluster.start_control_plane()
+        cluster.install_crds()
+        say(manifests.apply(cluster, manifests.kafka_cluster_manifest(cluster.start_engine(2))))
+        cluster.start_operator()
+
+    def read_options(self) -> dict[str, str]:
+        return read_options(self._cluster, TOPIC)
+
+    def spark_settings(self) -> dict[str, str]:
+        return session_settings(self.read_options())
+
+    def partitions(self) -> list[Placed]:
+        view = asyncio.run(_look(self._access()))
+        return [
+            Placed(each.partition, each.replicas, each.isr, each.leader, each.leader_epoch)
+            for each in (view.partitions if view else ())
+        ]
+
+    def placeholders(self) -> int:
+        replicas = topic_rows.topic(self._kube, TOPIC).status.get("replicas") or {}
+        return int(replicas.get("placeholders", -1))
+
+    def objects(self) -> list[str]:
+        tier = self._cluster.layout.tier
+        return [
+            str(each.relative_to(tier)) for each in tier.glob(f"*/{TOPIC}-*/*") if each.is_file()
+        ]
+
+    def segments(self) -> int:
+        return sum(map(len, self._firsts().values()))
+
+    def segments_below(self, starts: Mapping[int, int]) -> int:
+        """A segment ends where the next one begins."""
+        return sum(
+            following <= starts[partition]
+            for partition, firsts in self._firsts().items()
+            for following in firsts[1:]
+        )
+
+    def gaps(self, _starts: Mapping[int, int]) -> None:
+        """See ``cannot``."""
+
+    def _firsts(self) -> dict[int, list[int]]:
+        """First offsets of segments, ascending, by partition."""
+        found = defaultdict(list)
+        for match in filter(None, map(_SEGMENT.search, self.objects())):
+            found[int(match[1])].append(int(match[2]))
+        return {partition: sorted(firsts) for partition, firsts in found.items()}
+
+    @functools.cached_property
+    def _kube(self) -> Kube:
+        return self._cluster.kube()
+
+    def _access(self) -> Access:
+        return Access(tuple(self._cluster.addresses().bootstrap.split(",")))
+
+
+async def _look(access: Access) -> TopicView | None:
+    async with KafkaClient(access) as client:
+        return (await Admin(client).topics([TOPIC])).get(TOPIC)

@@ -1,0 +1,90 @@
+"""The demo on Tidemark's own brokers: placement from the slices, segments from the manifests."""
+
+import functools
+from collections.abc import Callable, Mapping
+
+from tidemark.tier.layout import topic_data_prefix
+from tidemark.tier.open import Tier, open_tier
+from tidemark.tier.queries import SegmentRange
+from tidemark_cli.demo import manifests
+from tidemark_cli.demo.stage import PARTITIONS, TOPIC, Placed
+from tidemark_cli.local import topic_rows
+from tidemark_cli.local.cluster import LocalCluster
+from tidemark_cli.local.kube import Kube
+from tidemark_cli.local.tier import read_options, storage
+
+
+class OwnStage:
+    """One local cluster."""
+
+    name = "Tidemark"
+    cannot: Mapping[str, str] = {}
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+
+    def start(self, say: Callable[[str], None]) -> None:
+        cluster = self._cluster
+        cluster.start_control_plane()
+        cluster.install_crds()
+        say(manifests.apply(cluster, manifests.cluster_manifest(cluster.start_tier())))
+        cluster.start_operator()
+        cluster.start_brokers((1, 2))
+
+    def read_options(self) -> dict[str, str]:
+        return read_options(self._cluster, TOPIC)
+
+    def spark_settings(self) -> dict[str, str]:
+        return {}
+
+    def partitions(self) -> list[Placed]:
+        return [
+            Placed(row.partition, row.replicas, row.isr, row.leader, row.leader_epoch)
+            for row in self._topic().rows
+        ]
+
+    def placeholders(self) -> int:
+        return self._topic().placeholders()
+
+    def objects(self) -> list[str]:
+        """Keys of every object under the topic's prefix."""
+        prefix = topic_data_prefix(TOPIC, self._topic().rows[0].topic_id)
+        return [info.key for info in self._tier().store.list(prefix)]
+
+    def segments(self) -> int:
+        return sum(key.endswith(".log") for key in self.objects())
+
+    def segments_below(self, _starts: Mapping[int, int]) -> int:
+        """Segments in the store that the manifests no longer answer for."""
+        live = {part.entry.log_key for parts in self._ranges().values() for part in parts}
+        return sum(1 for key in self.objects() if key.endswith(".log") and key not in live)
+
+    def gaps(self, starts: Mapping[int, int]) -> list[str]:
+        """Where the manifest does not answer for every offset exactly once."""
+        found: list[str] = []
+        for partition, ranges in self._ranges().items():
+            expected = ranges[0].from_offset if ranges else starts[partition]
+            for part in ranges:
+                if part.from_offset != expected:
+                    found.append(f"{partition}: {part.from_offset} where {expected} was expected")
+                expected = part.to_offset_inclusive + 1
+        return found
+
+    def _topic(self) -> topic_rows.TopicRows:
+        return topic_rows.topic(self._kube, TOPIC)
+
+    @functools.cached_property
+    def _kube(self) -> Kube:
+        return self._cluster.kube()
+
+    def _tier(self) -> Tier:
+        return open_tier(storage(self._cluster))
+
+    def _ranges(self) -> dict[int, tuple[SegmentRange, ...]]:
+        """What the manifests answer for, by partition."""
+        tier, topic_id = self._tier(), self._topic().rows[0].topic_id
+        found = {}
+        for partition in range(PARTITIONS):
+            start = tier.reader.snapshot(topic_id, partition).head.log_start_offset
+            found[partition] = tier.reader.plan(topic_id, partition, start, 2**62)[1]
+        return found

@@ -1,0 +1,119 @@
+"""``make reproducible``: the images of operator and broker, each built twice from nothing.
+
+Who installs an image wants to know that it is of the sources that it says. That can be told by
+building it again: all digests are the same, or the files that differ are named. Packages come from
+their registry each time; the base is one for both.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from e2e.pods.commands import CommandFailed, run
+from e2e.pods.images import BROKER, OPERATOR, OWN, ROOT, Buildah
+from e2e.pods.progress import Failed, Progress
+from tidemark_cli.toolchain.cache import locked, user_cache
+
+IMAGES = (OPERATOR, BROKER)
+PROGRAMS = ("buildah", "mmdebstrap")
+SHOWN = 20
+
+
+def main() -> int:
+    """1 where two builds differ, 2 where nothing can be built."""
+    progress = Progress()
+    missing = [name for name in PROGRAMS if not shutil.which(name)]
+    if os.geteuid() or missing:
+        need = f"root and Debian's {' and '.join(PROGRAMS)}"
+        print(f"make reproducible: it needs {need} (apt install {' '.join(PROGRAMS)})")
+        return 2
+    cache = user_cache() / "e2e"
+    try:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            locked(cache / "lock", lambda: progress.say("waiting for another run's images")),
+        ):
+            buildah = Buildah(cache / "buildah", Path(folder, "state"))
+            buildah.prepare(IMAGES, progress)
+            for name in IMAGES:
+                _twice(name, buildah, Path(folder), progress)
+    except Failed as error:
+        progress.say(f"FAILED: {error}")
+    except CommandFailed as error:
+        print(f"make reproducible: {error}", file=sys.stderr)
+        return 2
+    print(progress.closing())
+    return 1 if progress.failed else 0
+
+
+def _twice(name: str, buildah: Buildah, folder: Path, progress: Progress) -> None:
+    """Raises Failed, CommandFailed."""
+    epoch = run(["git", "-C", ROOT, "log", "-1", "--format=%ct"]).strip()
+    options = ("--no-cache", "--timestamp", epoch, "--build-arg", f"SOURCE_DATE_EPOCH={epoch}")
+    builder = dataclasses.replace(buildah, options=options)
+    short = Path(OWN[name]).parent.name
+    archives = [folder / f"{short}-{number}.tar" for number in (1, 2)]
+    with progress.check(f"{name}, built twice"):
+        for archive in archives:
+            builder.build(name, ROOT / OWN[name], ROOT)
+            builder.save(name, archive)
+        if differences := different(*archives):
+            raise Failed("\n".join(differences[:SHOWN]))
+        progress.figure(name, digest(archives[0]))
+    for archive in archives:
+        archive.unlink()
+
+
+def digest(archive: Path) -> str:
+    """Of the image in a docker archive: of its configuration, which names its layers."""
+    return f"sha256:{_manifest(archive)['Config'].removesuffix('.json')}"
+
+
+def different(first: Path, second: Path) -> list[str]:
+    """What the images in two archives do not have in common, a line for each; none if they are the
+    same image."""
+    if digest(first) == digest(second):
+        return []
+    layers = zip(_manifest(first)["Layers"], _manifest(second)["Layers"], strict=False)
+    found = [
+        f"layer {number}: {path}"
+        for number, (one, other) in enumerate(layers)
+        if one != other
+        for path in _different_files((first, one), (second, other))
+    ]
+    return found or ["the configurations"]
+
+
+def _different_files(first: tuple[Path, str], second: tuple[Path, str]) -> list[str]:
+    one, other = _members(*first), _members(*second)
+    return sorted(path for path in {*one, *other} if one.get(path) != other.get(path))
+
+
+def _members(archive: Path, layer: str) -> dict[str, tuple[object, ...]]:
+    """By path all that a layer says of a file, and what is in it."""
+    with tarfile.open(archive) as outer, tarfile.open(fileobj=outer.extractfile(layer)) as files:
+        return {
+            each.name: (
+                *(each.mode, each.type, each.uid, each.gid, each.mtime, each.linkname),
+                hash(file.read()) if (file := files.extractfile(each)) else None,
+            )
+            for each in files
+        }
+
+
+def _manifest(archive: Path) -> dict[str, Any]:
+    with tarfile.open(archive) as file:
+        manifest = file.extractfile("manifest.json")
+        assert manifest is not None
+        (image,) = json.load(manifest)
+        return dict(image)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""How the Apache Kafka of a Cluster is reached, from its manifest and the Secrets that it names."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tidemark.kafka_client.access import OAUTHBEARER, Access, Login, Tls
+from tidemark_operator.kube.client import KubeApi
+from tidemark_operator.kube.secrets import read_secret
+
+USERNAME, PASSWORD, TOKEN = "username", "password", "token"
+CA, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
+
+
+async def read_access(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> Access:
+    """Of ``spec.engine.kafka``. Raises ``SecretProblem``."""
+    bootstrap = tuple(str(spec["bootstrapServers"]).split(","))
+    tls, sasl = spec.get("tls"), spec.get("sasl")
+    return Access(
+        bootstrap,
+        None if tls is None else await _tls(api, namespace, tls),
+        None if sasl is None else await _login(api, namespace, sasl),
+    )
+
+
+async def _tls(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> Tls:
+    trusted, own = spec.get("caSecretRef"), spec.get("certificateSecretRef")
+    ca = {} if trusted is None else await read_secret(api, namespace, trusted["name"], [CA])
+    leaf = {} if own is None else await read_secret(api, namespace, own["name"], [CERTIFICATE, KEY])
+    return Tls(ca.get(CA, ""), leaf.get(CERTIFICATE, ""), leaf.get(KEY, ""))
+
+
+async def _login(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> Login:
+    mechanism, name = str(spec["mechanism"]), str(spec["credentialsSecretRef"]["name"])
+    if mechanism == OAUTHBEARER:
+        found = await read_secret(api, namespace, name, [TOKEN])
+        return Login(mechanism, "", found[TOKEN].strip())
+    found = await read_secret(api, namespace, name, [USERNAME, PASSWORD])
+    return Login(mechanism, found[USERNAME], found[PASSWORD])

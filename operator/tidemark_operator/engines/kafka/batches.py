@@ -1,0 +1,77 @@
+"""Many questions of one kind in one request: whoever asks waits for its own answer.
+
+While a request is under way the next one fills; so what comes alone is asked at once, and a
+thousand at a time cost a few requests. What fails as a whole fails for all that were in it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Generic, TypeVar
+
+from tidemark_operator.engines.base import EngineUnavailable
+
+K = TypeVar("K")
+V = TypeVar("V")
+R = TypeVar("R")
+
+#: So long the first of a batch waits for others.
+LINGER_S = 0.01
+
+
+class Batches(Generic[K, V, R]):
+    """Belongs to one loop. A key that is asked for twice waits for its former answer."""
+
+    def __init__(
+        self, send: Callable[[Mapping[K, V]], Awaitable[Mapping[K, R]]], *, at_most: int
+    ) -> None:
+        """``send``: one request; raises ``EngineUnavailable``."""
+        self._send = send
+        self._at_most = at_most
+        self._waiting: dict[K, tuple[V, asyncio.Future[R]]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def ask(self, key: K, value: V) -> R:
+        """The answer for a key. Raises ``EngineUnavailable``."""
+        loop = asyncio.get_running_loop()
+        while key in self._waiting:
+            await asyncio.wait([self._waiting[key][1]])
+        answer: asyncio.Future[R] = loop.create_future()
+        self._waiting[key] = value, answer
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._run())
+        return await answer
+
+    async def close(self) -> None:
+        """Nothing is sent any more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for _, answer in self._waiting.values():
+            answer.cancel()
+        self._waiting.clear()
+
+    async def _run(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(LINGER_S)
+            keys = list(self._waiting)[: self._at_most]
+            batch = {key: self._waiting.pop(key) for key in keys}
+            await self._one(batch)
+
+    async def _one(self, batch: Mapping[K, tuple[V, "asyncio.Future[R]"]]) -> None:
+        try:
+            answers = await self._send({key: value for key, (value, _) in batch.items()})
+        except BaseException as error:
+            failed = error if isinstance(error, EngineUnavailable) else None
+            for _, answer in batch.values():
+                if not answer.done():
+                    answer.set_exception(failed or EngineUnavailable(f"not asked: {error!r}"))
+            if failed is None:
+                raise
+            return
+        for key, (_, answer) in batch.items():
+            if answer.done():
+                continue
+            if key in answers:
+                answer.set_result(answers[key])
+            else:
+                answer.set_exception(EngineUnavailable(f"no answer for {key}"))

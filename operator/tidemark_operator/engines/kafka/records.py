@@ -1,0 +1,156 @@
+"""Deleting records of Apache Kafka (KIP-107), behind the port that all engines share.
+
+DeleteRecords and ListOffsets go by the topic's name and know no leader epoch of the records that
+are meant. So the name is asked for its id right before, and a leader that has fewer records than
+were meant is told from one that is merely behind; what an unclean election has put in the place of
+records that were meant cannot be told apart (docs/engines.md).
+"""
+
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.kafka_client import offsets
+from tidemark.kafka_client.client import KafkaError
+from tidemark.kafka_client.values import EARLIEST, LATEST, Failure, Offset, TopicPartition
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.deletion_values import (
+    HIGH_WATERMARK,
+    DeleteCommand,
+    DeletionAnswer,
+    PointAnswer,
+    PointQuery,
+)
+from tidemark_operator.engines.base import Engine, EngineUnavailable
+from tidemark_operator.engines.kafka.cluster import KafkaCluster
+
+R = TypeVar("R")
+CLEANUP_POLICY = "cleanup.policy"
+
+
+class ApacheKafka(Engine):
+    """The engine of one term."""
+
+    def __init__(self, cluster: KafkaCluster, state: ControllerState) -> None:
+        self.cluster = cluster
+        self._state = state
+
+    async def close(self) -> None:
+        """The term is over."""
+        await self.cluster.close()
+
+    async def deletion_points(
+        self, node_id: int, topic_id: UUID, queries: Sequence[PointQuery]
+    ) -> dict[int, PointAnswer]:
+        """ListOffsets of the leader: the log start, the high watermark, and times."""
+        name = await self._name_of(topic_id)
+        policies = await self.cluster.in_force(node_id, [name], [CLEANUP_POLICY])
+        if "delete" not in policies.get(name, {}).get(CLEANUP_POLICY, "delete"):
+            refused = PointAnswer(error_code=ErrorCode.policy_violation.value)
+            return {query.partition: refused for query in queries}
+        parts = [query.partition for query in queries]
+        starts = await self._list(node_id, name, dict.fromkeys(parts, EARLIEST))
+        ends = await self._list(node_id, name, dict.fromkeys(parts, LATEST))
+        times = {
+            query.partition: query.before_time_ms
+            for query in queries
+            if query.before_time_ms is not None
+        }
+        timed = await self._list(node_id, name, times) if times else {}
+        return {
+            query.partition: _point(
+                query,
+                starts.get((name, query.partition)),
+                ends.get((name, query.partition)),
+                timed.get((name, query.partition)),
+            )
+            for query in queries
+        }
+
+    async def delete_records(
+        self, command: DeleteCommand, timeout_ms: int
+    ) -> dict[int, DeletionAnswer]:
+        """DeleteRecords of the leader."""
+        name = await self._name_of(command.topic_id)
+        asked = {(name, part): point.offset for part, point in command.points.items()}
+        answers = await self._asked(
+            offsets.delete_records(self.cluster.client, command.node_id, asked, timeout_ms)
+        )
+        beyond = [
+            part
+            for (_, part), (_, failure) in answers.items()
+            if failure is not None and failure.code is ErrorCode.offset_out_of_range
+        ]
+        ends = await self._list(command.node_id, name, dict.fromkeys(beyond, LATEST))
+        return {
+            part: _answer(low_watermark, failure, command.points[part].offset, ends.get(key))
+            for key, (low_watermark, failure) in answers.items()
+            for _, part in [key]
+        }
+
+    async def _name_of(self, topic_id: UUID) -> str:
+        """The topic's name, if it is the name's topic still."""
+        topic = self._state.topic_by_id(topic_id)
+        if topic is None:
+            raise EngineUnavailable("the Topic is gone")
+        found = (await self.cluster.topics([topic.name])).get(topic.name)
+        if found is None or found.topic_id != topic_id:
+            raise EngineUnavailable(f"topic {topic.name} is not the one that was resolved")
+        return topic.name
+
+    async def _list(
+        self, node_id: int, name: str, timestamps: Mapping[int, int]
+    ) -> dict[TopicPartition, Offset | Failure]:
+        if not timestamps:
+            return {}
+        asked = {(name, part): timestamp for part, timestamp in timestamps.items()}
+        return await self._asked(offsets.list_offsets(self.cluster.client, node_id, asked))
+
+    @staticmethod
+    async def _asked(answer: Awaitable[R]) -> R:
+        try:
+            return await answer
+        except KafkaError as error:
+            raise EngineUnavailable(str(error)) from error
+
+
+def _point(
+    query: PointQuery,
+    start: Offset | Failure | None,
+    end: Offset | Failure | None,
+    timed: Offset | Failure | None,
+) -> PointAnswer:
+    needed = [start, end] if query.before_time_ms is None else [start, end, timed]
+    failures = [each for each in needed if not isinstance(each, Offset)]
+    if failures or not isinstance(start, Offset) or not isinstance(end, Offset):
+        code = next((each.code.value for each in failures if each is not None), None)
+        return PointAnswer(error_code=code or ErrorCode.offset_not_available.value)
+    offset, last_epoch = query.before_offset, end.leader_epoch
+    if isinstance(timed, Offset) and timed.offset >= 0:
+        offset, last_epoch = timed.offset, timed.leader_epoch
+    elif query.before_time_ms is not None or query.before_offset == HIGH_WATERMARK:
+        offset = end.offset
+    return PointAnswer(
+        error_code=0,
+        log_start_offset=start.offset,
+        high_watermark=end.offset,
+        offset=offset,
+        last_epoch=max(last_epoch, 0),
+    )
+
+
+def _answer(
+    low_watermark: int, failure: Failure | None, offset: int, end: Offset | Failure | None
+) -> DeletionAnswer:
+    """A leader that was just elected may not know yet how far what is committed reaches."""
+    if failure is None:
+        return DeletionAnswer(low_watermark=low_watermark)
+    code = failure.code
+    if code is ErrorCode.offset_out_of_range and (
+        not isinstance(end, Offset) or end.offset >= offset
+    ):
+        return DeletionAnswer(error_code=ErrorCode.offset_not_available.value)
+    lost_from = end.offset if isinstance(end, Offset) else -1
+    return DeletionAnswer(error_code=code.value, low_watermark=low_watermark, lost_from=lost_from)

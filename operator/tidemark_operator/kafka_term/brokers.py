@@ -1,0 +1,117 @@
+"""The brokers of an Apache Kafka as ``Broker`` objects: made, kept up to date and removed by the
+operator, only to be read by people."""
+
+import dataclasses
+import logging
+
+from tidemark_operator.clock import wall_ms
+from tidemark_operator.controller.status import broker_status
+from tidemark_operator.controller.status.conditions import summary
+from tidemark_operator.controller.status.pacing import figures_interval_ms
+from tidemark_operator.kafka_term.observer import broker_key
+from tidemark_operator.kafka_term.services import KafkaServices
+from tidemark_operator.kube.errors import NotFound
+from tidemark_operator.kube.kinds import BROKER, Json, Key, key_of
+from tidemark_operator.objects.conversions import cluster_of
+from tidemark_operator.pods.identity import MANAGER, cluster_labels
+from tidemark_operator.reconcile.elsewhere import elsewhere, write_conditions
+from tidemark_operator.resources.broker import Workload
+
+logger = logging.getLogger(__name__)
+
+_ONLY = (
+    "the brokers of this Cluster are Apache Kafka's (spec.engine.kafka), and the operator makes "
+    "their objects: delete this one"
+)
+
+
+class BrokerReconciler:
+    """Of one term."""
+
+    def __init__(self, services: KafkaServices) -> None:
+        self._services = services
+
+    async def reconcile(self, key: Key) -> float | None:
+        """One step; when to look again, in seconds."""
+        services = self._services
+        body = services.objects.get(key)
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            return None  # the Cluster makes it again, if the broker is there
+        if cluster_of(body) != services.cluster_key.name:
+            return await elsewhere(services, BROKER, key, body)
+        if body["spec"]["workload"] != Workload.OBSERVED:
+            conditions = summary(ready=False, reason="EngineKafka", message=_ONLY, stalled=True)
+            await write_conditions(services, BROKER, key, body, conditions, once=False)
+            return None
+        broker = services.state.brokers.get(int(body["spec"]["nodeId"]))
+        if broker is None or broker.key != key.namespaced_name:
+            services.queue.add(services.cluster_key)  # which removes it, if there is none
+            return None
+        return await self._write(key, body, broker.node_id)
+
+    async def _write(self, key: Key, body: Json, node_id: int) -> float | None:
+        services, now_ms = self._services, wall_ms()
+        generation = int(body["metadata"]["generation"])
+        former = body.get("status") or {}
+        broker = dataclasses.replace(
+            services.state.brokers[node_id], status=former, generation=generation
+        )
+        status = broker_status(services.state, broker, now_ms=now_ms).status
+        written = await services.statuses.write_if_due(BROKER, key, former, status, now_ms=now_ms)
+        return None if written or former == status else figures_interval_ms(status) / 1000
+
+
+async def keep_objects(services: KafkaServices) -> None:
+    """One for each broker that is registered with Kafka's controller, and no other of ours."""
+    seen, cluster = services.seen.cluster, services.cluster_key
+    if seen is None:
+        return
+    bodies = {
+        key_of(body).name: body
+        for body in services.objects.of_kind(BROKER)
+        if cluster_of(body) == cluster.name
+    }
+    wanted = {broker_key(services, node.node_id): node.node_id for node in seen.nodes}
+    for name, node_id in wanted.items():
+        if name not in bodies:
+            body = _manifest(services, name, node_id)
+            await services.client.apply(BROKER, body, manager=MANAGER)
+            services.queue.add(BROKER.key(f"{cluster.namespace}/{name}"))
+    for name, body in bodies.items():
+        if name not in wanted and body["spec"]["workload"] == Workload.OBSERVED:
+            await _remove(services, body)
+
+
+async def remove_objects(services: KafkaServices) -> None:
+    """The Cluster goes: what shows its brokers does, too."""
+    for body in list(services.objects.of_kind(BROKER)):
+        observed = body["spec"]["workload"] == Workload.OBSERVED
+        if observed and cluster_of(body) == services.cluster_key.name:
+            await _remove(services, body)
+
+
+async def _remove(services: KafkaServices, body: Json) -> None:
+    if body["metadata"].get("deletionTimestamp"):
+        return
+    try:
+        await services.client.delete(BROKER, key_of(body), uid=str(body["metadata"]["uid"]))
+    except NotFound:
+        logger.info("%s is gone already", key_of(body))
+
+
+def _manifest(services: KafkaServices, name: str, node_id: int) -> Json:
+    cluster = services.cluster_key
+    return {
+        "apiVersion": BROKER.api_version,
+        "kind": BROKER.kind,
+        "metadata": {
+            "name": name,
+            "namespace": cluster.namespace,
+            "labels": cluster_labels(cluster.name),
+        },
+        "spec": {
+            "clusterRef": {"name": cluster.name},
+            "nodeId": node_id,
+            "workload": str(Workload.OBSERVED),
+        },
+    }

@@ -1,0 +1,103 @@
+"""The Cluster whose engine is an Apache Kafka: which cluster that is, its brokers' objects, its
+status."""
+
+import dataclasses
+import logging
+
+from tidemark_operator.clock import wall_ms
+from tidemark_operator.controller import left_behind
+from tidemark_operator.controller.events import normal, warning
+from tidemark_operator.controller.status import cluster_status
+from tidemark_operator.controller.status.conditions import summary
+from tidemark_operator.kafka_term.brokers import keep_objects, remove_objects
+from tidemark_operator.kafka_term.services import KafkaServices
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, Key
+from tidemark_operator.leadership.terms import TermEnded
+from tidemark_operator.objects.conversions import cluster_of, is_leaving
+from tidemark_operator.reconcile.elsewhere import write_conditions
+from tidemark_operator.resources.names import CLUSTER_FINALIZER
+
+logger = logging.getLogger(__name__)
+
+LEAVING_CHECK_S = 5.0
+
+
+class ClusterReconciler:
+    """Of one term."""
+
+    def __init__(self, services: KafkaServices) -> None:
+        self._services = services
+        self._told = ""
+
+    async def reconcile(self, key: Key) -> float | None:
+        """One step; when to look again, in seconds."""
+        services = self._services
+        body = services.objects.get(key)
+        if body is None:
+            return None
+        if key != services.cluster_key:
+            text = (
+                f"this operator looks after Cluster {services.cluster_key.name} of this namespace: "
+                "delete one of the two, as each Cluster has a namespace of its own"
+            )
+            conditions = summary(ready=False, reason="SecondCluster", message=text, stalled=True)
+            await write_conditions(services, CLUSTER, key, body, conditions)
+            return None
+        generation = int(body["metadata"]["generation"])
+        if is_leaving(body):
+            return await self._leave(key, generation)
+        if not services.state.cluster.deletion_held:
+            await services.client.hold(CLUSTER, body, CLUSTER_FINALIZER)
+        await self._know_cluster(key)
+        if not services.seen.problem:
+            await keep_objects(services)
+        self._tell(key)
+        await self._write(key, generation)
+        return None
+
+    async def _know_cluster(self, key: Key) -> None:
+        """Which Kafka cluster this is stands in the status before anything is done in it."""
+        services, seen = self._services, self._services.seen.cluster
+        status = services.state.cluster.status
+        if seen is not None and "clusterId" not in status:
+            written = {**status, "clusterId": seen.cluster_id}
+            await services.statuses.write(CLUSTER, key, written)
+
+    async def _leave(self, key: Key, generation: int) -> float | None:
+        """Topics first: what they are to be deleted from is to be reached until then."""
+        services, objects = self._services, self._services.objects
+        if any(cluster_of(each) == key.name for each in objects.of_kind(TOPIC)):
+            await self._write(key, generation)
+            return LEAVING_CHECK_S
+        if any(cluster_of(each) == key.name for each in objects.of_kind(BROKER)):
+            await remove_objects(services)
+            await self._write(key, generation)
+            return LEAVING_CHECK_S
+        raise TermEnded(f"Cluster {key.name} is being deleted, and nothing needs it any more")
+
+    def _tell(self, key: Key) -> None:
+        """One Event when Kafka cannot be asked, and when it can again."""
+        services, seen = self._services, self._services.seen
+        if seen.problem == self._told:
+            return
+        event = (
+            warning(CLUSTER.kind, key.namespaced_name, "EngineUnavailable", seen.problem)
+            if seen.problem
+            else normal(CLUSTER.kind, key.namespaced_name, "EngineAnswers", "Kafka answers again")
+        )
+        self._told = seen.problem
+        services.events.emit(event)
+
+    async def _write(self, key: Key, generation: int) -> None:
+        services, now_ms = self._services, wall_ms()
+        state, seen = services.state, services.seen
+        unheard = "" if seen.cluster is not None else "the Kafka cluster has not answered yet"
+        state.engine = dataclasses.replace(
+            state.engine, problem=seen.problem or unheard, refused=seen.refused
+        )
+        former = state.cluster.status
+        status = cluster_status(state, generation=generation, now_ms=now_ms).status
+        forgotten = left_behind.settle(state).events
+        if await services.statuses.write_if_due(CLUSTER, key, former, status, now_ms=now_ms):
+            for event in forgotten:
+                services.events.emit(event)

@@ -1,0 +1,246 @@
+"""Looks at the Apache Kafka cluster every few seconds, in a few requests however many topics there
+are, and wakes what has changed: brokers, placement, configurations (drift).
+
+A look is about the topics that have a Topic; no other is asked for. What a look finds is the
+picture from then on. That a cluster does not answer is told in the Cluster's conditions, and
+nothing is forgotten meanwhile.
+"""
+
+import asyncio
+import dataclasses
+import logging
+import time
+
+from tidemark.kafka_client.values import ClusterView, TopicView
+from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.engines.base import EngineUnavailable
+from tidemark_operator.engines.kafka import picture, wanted
+from tidemark_operator.engines.kafka.access import read_access
+from tidemark_operator.engines.kafka.cluster import EngineRefused, Found
+from tidemark_operator.kafka_term.services import KafkaServices
+from tidemark_operator.kube.kinds import BROKER, TOPIC, Json
+from tidemark_operator.kube.secrets import SecretProblem
+from tidemark_operator.objects.conversions import cluster_of
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 5.0
+#: While replicas are moved.
+MOVING_S = 1.0
+#: Turns between looks at configurations: drift is seen within 20 seconds.
+CONFIG_TURNS = 3
+#: Turns between looks at Secrets, and at what brokers are configured for.
+ACCESS_TURNS = 6
+SYSTEM, INTERVAL = "remote.log.storage.system.enable", "remote.log.manager.task.interval.ms"
+NO_SYSTEM = (
+    "the brokers have no remote storage: set remote.log.storage.system.enable and a "
+    "remote.log.storage.manager.class.name on each, and restart them"
+)
+
+
+class Observer:
+    """Of one term."""
+
+    def __init__(self, services: KafkaServices) -> None:
+        self._services = services
+        self._soon = asyncio.Event()
+
+    def look_soon(self) -> None:
+        """Something was changed."""
+        self._soon.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        turn = 0
+        while True:
+            started_s = time.monotonic()
+            await self._turn(turn)
+            turn += 1
+            took_s = time.monotonic() - started_s
+            try:
+                pause_s = MOVING_S if self._services.state.moving else POLL_S
+                async with asyncio.timeout(max(pause_s, 4 * took_s)):
+                    await self._soon.wait()
+            except TimeoutError:
+                continue
+            self._soon.clear()
+            await asyncio.sleep(0.2 + 2 * took_s)  # what comes with it, and is not seen at once
+
+    async def _turn(self, turn: int) -> None:
+        try:
+            if turn % ACCESS_TURNS == 0 or self._services.seen.problem:
+                await self._read_access()
+            await self._look(with_configs=turn % CONFIG_TURNS == 0)
+            if turn % ACCESS_TURNS == 0:
+                await self._look_at_brokers()
+        except EngineUnavailable as error:
+            self._know(str(error), refused=isinstance(error, EngineRefused))
+        except SecretProblem as error:
+            self._know(str(error), refused=True)
+        else:
+            self._know("", refused=False)
+
+    def _know(self, problem: str, *, refused: bool) -> None:
+        services, seen = self._services, self._services.seen
+        if (problem, refused) == (seen.problem, seen.refused):
+            return
+        was_out = bool(seen.problem)
+        seen.problem, seen.refused = problem, refused
+        if problem:
+            logger.warning("the Kafka cluster cannot be asked: %s", problem)
+        services.queue.add(services.cluster_key)
+        if not problem and was_out:
+            self._wake_all()
+
+    def _wake_all(self) -> None:
+        for key in self._services.state.topics:
+            self._services.queue.add(TOPIC.key(key))
+
+    async def _read_access(self) -> None:
+        """The manifest and its Secrets, which may have changed."""
+        services = self._services
+        body = services.objects.get(services.cluster_key)
+        if body is None:
+            return
+        spec = body["spec"]["engine"]["kafka"]
+        namespace = services.cluster_key.namespace
+        await services.kafka.use(await read_access(services.client.api, namespace, spec))
+
+    # ------------------------------------------------------------ brokers
+
+    async def _look_at_brokers(self) -> None:
+        """What any of them is configured for: they have it in common."""
+        seen = self._services.seen
+        live = [] if seen.cluster is None else [n for n in seen.cluster.nodes if not n.fenced]
+        if not live:
+            return
+        values = await self._services.kafka.broker_values(live[0].node_id, [SYSTEM, INTERVAL])
+        not_tiered = "" if values.get(SYSTEM) == "true" else NO_SYSTEM
+        seen.copy_interval_s = int(values.get(INTERVAL, "30000")) / 1000
+        if not_tiered != seen.not_tiered:
+            seen.not_tiered = not_tiered
+            self._wake_all()
+
+    def _take_cluster(self, found: ClusterView) -> None:
+        services, state = self._services, self._services.state
+        former, services.seen.cluster = services.seen.cluster, found
+        if former is not None and set(former.nodes) == set(found.nodes):
+            return
+        bodies = {int(body["spec"]["nodeId"]): body for body in self._broker_objects()}
+        for node in found.nodes:
+            body = bodies.get(node.node_id)
+            meta: Json = {} if body is None else body["metadata"]
+            key = broker_key(services, node.node_id)
+            state.put_broker(
+                picture.broker(
+                    node,
+                    f"{services.cluster_key.namespace}/{key}",
+                    (body or {}).get("status") or {},
+                    int(meta.get("generation", 1)),
+                )
+            )
+            services.queue.add(BROKER.key(f"{services.cluster_key.namespace}/{key}"))
+        for node_id in set(state.brokers) - {node.node_id for node in found.nodes}:
+            state.drop_broker(node_id)
+        services.queue.add(services.cluster_key)
+        self._wake_all()
+
+    def _broker_objects(self) -> list[Json]:
+        services = self._services
+        bodies = services.objects.of_kind(BROKER)
+        return [body for body in bodies if cluster_of(body) == services.cluster_key.name]
+
+    # ------------------------------------------------------------ topics
+
+    async def _look(self, *, with_configs: bool) -> None:
+        services, seen = self._services, self._services.seen
+        found = await services.kafka.describe()
+        if foreign(services, found):
+            raise EngineRefused(
+                f"bootstrapServers lead to the Kafka cluster {found.cluster_id}, and this Cluster "
+                f"is {services.state.cluster.cluster_id}: set them back, or make another Cluster"
+            )
+        names = sorted({topic.name for topic in services.state.topics.values() if topic.topic_id})
+        moves = await services.kafka.moves() if names else {}
+        views = await services.kafka.topics(names) if names else {}
+        own: dict[str, dict[str, str]] | None = None
+        if with_configs and views:
+            own = await services.kafka.own_configs(sorted(views), self._keys())
+        first = seen.cluster is None
+        self._take_cluster(found)
+        seen.moves = moves
+        for name in names:
+            self._take(name, views.get(name), own)
+        if first:
+            self._wake_all()
+        for name in set(seen.topics) - set(names):
+            del seen.topics[name]
+
+    def _take(
+        self, name: str, view: TopicView | None, own: dict[str, dict[str, str]] | None
+    ) -> None:
+        services, seen = self._services, self._services.seen
+        former = seen.topics.get(name)
+        if view is None:
+            if former is not None:
+                del seen.topics[name]
+            for topic in services.state.topics_named(name):
+                if topic.topic_id is not None and seen.missing_for_s(name) < 6 * POLL_S:
+                    services.queue.add(TOPIC.key(topic.key))
+            return
+        kept = {} if former is None else former.own
+        present = Found(view, kept if own is None else own.get(name, kept))
+        seen.missing_since_s.pop(name, None)
+        seen.topics[name] = present
+        for topic in services.state.topics_named(name):
+            if topic.topic_id == present.view.topic_id:
+                changed = take_rows(services, topic, present)
+                if changed or former is None or former.own != present.own:
+                    services.queue.add(TOPIC.key(topic.key))
+
+    def _keys(self) -> list[str]:
+        """The keys that any manifest names, or named."""
+        keys = {*wanted.SWITCHES, *wanted.LOCAL_RETENTION, *wanted.THROTTLED}
+        for topic in self._services.state.topics.values():
+            keys.update(topic.config)
+            keys.update(config_keys(topic))
+        return sorted(keys)
+
+
+def take_rows(services: KafkaServices, topic: TopicInfo, found: Found) -> bool:
+    """What was seen of a topic is the picture's; whether anything is new."""
+    state, topic_id = services.state, found.view.topic_id
+    places = topic.replication_factor if state.cluster.under_replicated_creation else 0
+    present = picture.rows(found.view, services.seen.moves, places=places)
+    known, changed = state.rows_of(topic_id), False
+    for row in present:
+        if known.get(row.partition) != row:
+            state.put_row(row)
+            changed = True
+    for partition in set(known) - {row.partition for row in present}:
+        state.remove_row((topic_id, partition))
+        changed = True
+    return changed
+
+
+def config_keys(topic: TopicInfo) -> frozenset[str]:
+    """Keys that were ever set for the manifest, as the status has it."""
+    kept = topic.status.get("configKeys")
+    return frozenset(map(str, kept)) if isinstance(kept, list | tuple) else frozenset()
+
+
+def broker_key(services: KafkaServices, node_id: int) -> str:
+    """The name of a broker's object."""
+    return f"{services.cluster_key.name}-{node_id}"
+
+
+def foreign(services: KafkaServices, found: ClusterView) -> bool:
+    """Whether it is another Kafka cluster than the one that this Cluster is."""
+    stored = services.state.cluster.status.get("clusterId")
+    return stored is not None and stored != found.cluster_id
+
+
+def with_changes(found: Found, values: dict[str, str], unset: tuple[str, ...]) -> Found:
+    """As it is once a change of its configuration has been taken in."""
+    kept = {key: value for key, value in found.own.items() if key not in unset}
+    return dataclasses.replace(found, own={**kept, **values})

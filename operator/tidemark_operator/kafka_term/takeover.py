@@ -1,0 +1,72 @@
+"""Taking over a Cluster whose engine is an Apache Kafka: the controller epoch, and what there is.
+
+There are no slices: Kafka has the rows. So the epoch in the Cluster's status is what is claimed,
+and what it fences are the statuses, which carry it; what is asked of Kafka itself is fenced by the
+Lease alone, whose time is looked at before each request (docs/engines.md).
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidemark_operator.controller.acknowledgements import NobodyIsTold
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.model import EngineNotes
+from tidemark_operator.kafka_term.disabling import NOTE
+from tidemark_operator.kube.client import KubeApi
+from tidemark_operator.kube.finalizers import add_finalizer, finalizers_of
+from tidemark_operator.kube.kinds import CLUSTER, WATCHED, Json, Key, key_of
+from tidemark_operator.leadership.epoch import raise_epoch, stored_epoch
+from tidemark_operator.objects.client import take_list
+from tidemark_operator.objects.conversions import cluster_info
+from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.resources.names import CLUSTER_FINALIZER
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """The start of a term."""
+
+    cluster_key: Key
+    state: ControllerState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeOver:
+    """Everything that a take-over needs; ``run`` does it."""
+
+    api: KubeApi
+    namespace: str
+    identity: str
+    leads: Callable[[], bool]
+    objects: ObjectStore
+
+    async def run(self, body: Json) -> TakenOver:
+        """Become the controller of a Cluster, as it was just read."""
+        meta = body["metadata"]
+        if not meta.get("deletionTimestamp") and CLUSTER_FINALIZER not in finalizers_of(body):
+            await add_finalizer(self.api, CLUSTER, body, CLUSTER_FINALIZER)
+        body = await raise_epoch(
+            self.api,
+            self.namespace,
+            str(meta["name"]),
+            identity=self.identity,
+            uid=str(meta["uid"]),
+            beginning={},
+            floor=0,
+            leads=self.leads,
+        )
+        state = ControllerState(
+            controller_id=self.identity,
+            controller_epoch=stored_epoch(body),
+            cluster=cluster_info(body, remote_storage="", storage_problem=""),
+        )
+        state.acknowledgements = NobodyIsTold()
+        state.engine = EngineNotes(keeps_rows=True, tiering=NOTE)
+        for kind in WATCHED:
+            await take_list(self.api, self.objects, kind, self.namespace)
+        self.objects.put(body)
+        logger.info("Cluster %s: epoch %d", key_of(body), state.controller_epoch)
+        return TakenOver(key_of(body), state)

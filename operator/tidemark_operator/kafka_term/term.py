@@ -1,0 +1,164 @@
+"""One term over an Apache Kafka: from a take-over to whatever ends it."""
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+
+from tidemark.kafka_client.access import Access
+from tidemark_operator.background import BackgroundTasks
+from tidemark_operator.controller.status.conditions import summary
+from tidemark_operator.engines.kafka.cluster import KafkaCluster
+from tidemark_operator.engines.kafka.records import ApacheKafka
+from tidemark_operator.events import EventWriter
+from tidemark_operator.kafka_term.brokers import BrokerReconciler
+from tidemark_operator.kafka_term.clusters import ClusterReconciler
+from tidemark_operator.kafka_term.disabling import Disabler
+from tidemark_operator.kafka_term.moves import Mover
+from tidemark_operator.kafka_term.observer import Observer
+from tidemark_operator.kafka_term.reflector import KafkaReflector
+from tidemark_operator.kafka_term.services import KafkaServices, Seen
+from tidemark_operator.kafka_term.takeover import TakenOver
+from tidemark_operator.kafka_term.topics import TopicReconciler
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, RECORD_DELETION, TOPIC, USER, Key
+from tidemark_operator.leadership.terms import TermEnded
+from tidemark_operator.metrics import Metrics
+from tidemark_operator.objects.client import ObjectClient
+from tidemark_operator.objects.conversions import cluster_of
+from tidemark_operator.objects.statuses import StatusWriter
+from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.reconcile.elsewhere import write_conditions
+from tidemark_operator.reconcile.queue import KeyQueue
+from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
+from tidemark_operator.reconcile.term_tasks import relist, telling
+from tidemark_operator.reconcile.workers import LastPass, Reconcile, Workers
+
+#: Each waits for its part of a request that it shares with others.
+WORKERS = 1024
+TICK_S = 1.0
+_NO_USERS = (
+    "users of an Apache Kafka are not looked after from here: make them in that cluster "
+    "(kafka-configs.sh, kafka-acls.sh), and delete this object"
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TermRoom:
+    """What outlives a term, or is made for it by whoever runs it."""
+
+    client: ObjectClient
+    objects: ObjectStore
+    queue: KeyQueue
+    events: EventWriter
+    metrics: Metrics
+
+
+def kafka_term(
+    taken: TakenOver,
+    room: TermRoom,
+    *,
+    resync_s: float,
+    leads: Callable[[], bool],
+    last_pass: LastPass,
+) -> "KafkaTerm":
+    """A term after its take-over. How Kafka is reached is read by its first look."""
+    cluster = KafkaCluster(Access(()), leads=leads)
+    services = KafkaServices(
+        cluster_key=taken.cluster_key,
+        state=taken.state,
+        engine=ApacheKafka(cluster, taken.state),
+        objects=room.objects,
+        client=room.client,
+        statuses=StatusWriter(room.client),
+        queue=room.queue,
+        background=BackgroundTasks(),
+        events=room.events,
+        metrics=room.metrics,
+        leads=leads,
+        seen=Seen(),
+    )
+    return KafkaTerm(services, resync_s=resync_s, leads=leads, last_pass=last_pass)
+
+
+class KafkaTerm:
+    """Runs one term; ``run`` ends by raising why."""
+
+    def __init__(
+        self,
+        services: KafkaServices,
+        *,
+        resync_s: float,
+        leads: Callable[[], bool],
+        last_pass: LastPass,
+    ) -> None:
+        self.services = services
+        self._resync_s = resync_s
+        self._leads = leads
+        self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._reflector = KafkaReflector(services)
+        self._observer = Observer(services)
+        self._mover = Mover(services, self._observer)
+        self._disabler = Disabler(services)
+        topics = TopicReconciler(services, self._observer, self._mover, self._disabler)
+        reconcilers: dict[str, Reconcile] = {
+            TOPIC.kind: topics.reconcile,
+            BROKER.kind: BrokerReconciler(services).reconcile,
+            RECORD_DELETION.kind: RecordDeletionReconciler(services).reconcile,
+            CLUSTER.kind: ClusterReconciler(services).reconcile,
+            USER.kind: self._user,
+        }
+        self._workers = Workers(services, reconcilers, last_pass)
+
+    def end(self, why: TermEnded) -> None:
+        """End the term; the first reason counts. It hears of nothing more."""
+        if not self._ending.done():
+            self._ending.set_exception(why)
+            self.services.objects.listener = None
+
+    async def run(self) -> None:
+        """Serve until the term ends. Raises the reason, alone, not as a group."""
+        services = self.services
+        services.objects.listener = self._reflector
+        try:
+            self._reflector.catch_up()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._until_ended(), name="ending")
+                group.create_task(self._keep_leading(), name="pacemaker")
+                group.create_task(self._observer.run(), name="observer")
+                group.create_task(self._mover.run(), name="mover")
+                group.create_task(self._disabler.run(), name="disabler")
+                group.create_task(relist(services, self._resync_s), name="relist")
+                for number in range(WORKERS):
+                    group.create_task(self._workers.work(), name=f"worker-{number}")
+        except BaseExceptionGroup as failed:
+            raise telling(failed) from failed
+        finally:
+            await services.engine.close()
+            await services.background.close()
+            services.objects.listener = None
+
+    def deliver(self, key: Key, gone: bool) -> None:
+        """There is news of an object: it is reconciled."""
+        self.services.queue.add(key)
+        if gone and key == self.services.cluster_key:
+            self.end(TermEnded("the Cluster is gone"))
+
+    async def _until_ended(self) -> None:
+        await self._ending
+
+    async def _keep_leading(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            if not self._leads():
+                raise TermEnded("the Lease ran out")
+            self.services.disablements.forget_gone(self.services.state)
+
+    async def _user(self, key: Key) -> float | None:
+        """Said, once, of what is not done here."""
+        services = self.services
+        body = services.objects.get(key)
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            return None
+        if cluster_of(body) == services.cluster_key.name:
+            conditions = summary(ready=False, reason="EngineKafka", message=_NO_USERS, stalled=True)
+            await write_conditions(services, USER, key, body, conditions)
+        return None

@@ -1,0 +1,36 @@
+"""What every term does beside its reconcilers, whatever the engine."""
+
+import asyncio
+import logging
+
+from tidemark_operator.kube.errors import KubeError
+from tidemark_operator.kube.kinds import WATCHED
+from tidemark_operator.leadership.terms import TermEnded
+from tidemark_operator.reconcile.services import TermServices
+
+logger = logging.getLogger(__name__)
+
+
+async def relist(services: TermServices, every_s: float) -> None:
+    """List everything again now and then: what a watch missed is found here."""
+    while True:
+        await asyncio.sleep(every_s)
+        for kind in WATCHED:
+            try:
+                changed = await services.client.relist(kind, services.cluster_key.namespace)
+            except KubeError as error:
+                logger.warning("cannot list %s: %s", kind.plural, error)
+                continue
+            for key in changed:
+                services.queue.add(key)
+
+
+def telling(failed: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The exception that ended the tasks of a term: one that tells more than "the term has
+    ended"."""
+    leaves: list[BaseException] = []
+    for error in failed.exceptions:
+        leaves.extend([telling(error)] if isinstance(error, BaseExceptionGroup) else [error])
+    unexpected = [error for error in leaves if not isinstance(error, TermEnded)]
+    reasons = [error for error in leaves if type(error) is not TermEnded]
+    return (unexpected or reasons or leaves)[0]

@@ -1,0 +1,34 @@
+"""Brokers of Apache Kafka as objects that are only to be read."""
+
+from tests.integration.kafka_engine.kafka_world import KafkaWorld
+from tidemark_operator.kube.kinds import BROKER, CLUSTER
+
+
+async def test_brokers_appear_and_come_back(world: KafkaWorld) -> None:
+    await world.start_operator()
+    for node_id, rack in enumerate("abc", 1):
+        name = f"demo-{node_id}"
+        await world.condition(BROKER, name, "Ready", "True")
+        broker = await world.get(BROKER, name)
+        assert broker["spec"]["workload"] == "Observed"
+        assert broker["status"]["rack"] == rack
+        assert broker["status"]["endpoints"][0]["port"]
+    await world.condition(CLUSTER, "demo", "Ready", "True")
+    cluster = await world.get(CLUSTER, "demo")
+    assert cluster["status"]["brokers"] == {"registered": 3, "fenced": 0}
+    uid = (await world.get(BROKER, "demo-2"))["metadata"]["uid"]
+    await world.delete(BROKER, "demo-2")  # by a person: the broker is there all the same
+
+    async def again() -> bool:
+        there = await world.there(BROKER, "demo-2")
+        return there and (await world.get(BROKER, "demo-2"))["metadata"]["uid"] != uid
+
+    await world.until(again, "the Broker is shown again")
+    stranger = await world.create(BROKER, "mine", nodeId=9, workload="External")
+    await world.condition(BROKER, stranger["metadata"]["name"], "Stalled", "True", "EngineKafka")
+    await world.create(BROKER, "invented", nodeId=10, workload="Observed")
+    await world.until(lambda: world.gone(BROKER, "invented"), "there is no such broker")
+    await world.delete(CLUSTER, "demo")
+    await world.delete(BROKER, "mine")
+    await world.until(lambda: world.gone(CLUSTER, "demo"), "the Cluster is gone, brokers and all")
+    assert await world.gone(BROKER, "demo-1")

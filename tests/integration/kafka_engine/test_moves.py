@@ -1,0 +1,92 @@
+"""Replication factors on Apache Kafka: up and down by throttled reassignments, and nothing that
+throttles left behind."""
+
+from tests.integration.kafka_engine.kafka_world import KafkaWorld
+from tests.integration.kafka_engine.producing import produce
+from tests.integration.kafka_engine.test_topics import own, set_elsewhere
+from tests.integration.kafka_engine.waiting import until
+from tidemark.annotations import ADOPT_TOPIC_ID
+from tidemark.ids import id_text
+from tidemark.kafka_client import configs
+from tidemark.kafka_client.admin import Admin
+from tidemark.kafka_client.values import BROKER, ConfigChange, NewTopic
+from tidemark_operator.engines.kafka.wanted import THROTTLED
+from tidemark_operator.kafka_term.moves import RATES
+from tidemark_operator.kube.kinds import CLUSTER, TOPIC
+
+
+async def replicas(admin: Admin, name: str) -> list[int]:
+    """How many each partition has, and has in sync."""
+    view = (await admin.topics([name]))[name]
+    return [len(each.replicas) if each.replicas else 0 for each in view.partitions]
+
+
+async def is_unthrottled(world: KafkaWorld, admin: Admin, name: str) -> bool:
+    """Nothing is left of a throttle, in Kafka or on record."""
+    if set(THROTTLED) & set(await own(admin, name)):
+        return False
+    for node_id in (1, 2, 3):
+        found = await configs.broker_config(admin.client, node_id, RATES)
+        if any(entry.own for entry in found.values()):
+            return False
+    status = (await world.get(CLUSTER, "demo"))["status"]
+    topic = (await world.get(TOPIC, name))["status"]
+    kept = set(topic.get("configKeys") or ())
+    return "throttledBrokers" not in status and not kept & set(THROTTLED)
+
+
+async def test_a_replication_factor_goes_up_and_down(
+    world: KafkaWorld, admin: Admin, bootstrap: tuple[str, ...], name: str
+) -> None:
+    await world.start_operator()
+    await world.create_topic(name, 4, 1)
+    await world.ready(name)
+    for partition in range(4):
+        await produce(bootstrap, name, partition, b"x" * 10_000)
+    await world.patch(TOPIC, name, replicationFactor=3)
+    await world.condition(TOPIC, name, "FullyReplicated", "False", "ReplicationFactorChanging")
+    await until(lambda: replicas(admin, name), lambda found: found == [3] * 4)
+    await world.status_where(
+        TOPIC, name, lambda status: status["replicas"]["inSync"] == 12, timeout_s=60
+    )
+    await world.condition(TOPIC, name, "FullyReplicated", "True")
+    await until(lambda: is_unthrottled(world, admin, name), lambda found: found)
+    await world.patch(TOPIC, name, replicationFactor=2)
+    await until(lambda: replicas(admin, name), lambda found: found == [2] * 4)
+    await world.condition(TOPIC, name, "FullyReplicated", "True")
+    await world.patch(TOPIC, name, replicationFactor=4)
+    told = await world.condition(TOPIC, name, "Stalled", "True", "ReplicationFactorWaits")
+    assert "start more, or set it back" in told["message"]
+
+
+async def test_somebody_elses_reassignment_is_left_alone(
+    world: KafkaWorld, admin: Admin, bootstrap: tuple[str, ...], name: str
+) -> None:
+    made = await admin.create_topics([NewTopic(name, ((1,), (2,)))])
+    await produce(bootstrap, name, 0, *([b"x" * 900_000] * 4))
+    slow = dict.fromkeys(RATES, "1000")
+    nodes = [ConfigChange(BROKER, str(node), slow) for node in (1, 2, 3)]
+    await set_elsewhere(admin, name, **{key.replace(".", "_"): "*" for key in THROTTLED})
+    await configs.alter_configs(admin.client, nodes)
+    await admin.reassign({(name, 0): (1, 2)})
+    try:
+        await world.create_topic(name, 2, 1)
+        await world.annotate(TOPIC, name, **{ADOPT_TOPIC_ID: id_text(made[name])})  # type: ignore[arg-type]
+        await world.start_operator()
+        # Its partitions have 1 and 2 replicas for the time being: that is nobody's manifest.
+        await world.condition(TOPIC, name, "Stalled", "True", "AdoptionRefused")
+        await admin.reassign({(name, 0): None})
+        await world.ready(name)
+        await admin.reassign({(name, 0): (1, 2)})
+        await world.patch(TOPIC, name, replicationFactor=3)
+        await world.condition(TOPIC, name, "Reconciling", "True", "ReassignedElsewhere")
+        assert (await admin.reassignments())[name, 0].adding == (2,)
+        assert (name, 1) not in await admin.reassignments()
+    finally:
+        await admin.reassign({(name, 0): None})
+        free = [ConfigChange(BROKER, str(node), {}, RATES) for node in (1, 2, 3)]
+        await configs.alter_configs(admin.client, free)
+    await until(lambda: replicas(admin, name), lambda found: found == [3, 3])
+    await world.status_where(
+        TOPIC, name, lambda status: status["replicas"]["inSync"] == 6, timeout_s=60
+    )

@@ -1,0 +1,197 @@
+"""Topics on Apache Kafka: created, configured, grown, deleted, taken over, left alone."""
+
+from typing import Any
+
+import pytest
+
+from tests.integration.kafka_engine.kafka_world import KafkaWorld
+from tests.integration.kafka_engine.waiting import until
+from tidemark.annotations import ADOPT_TOPIC_ID
+from tidemark.ids import id_text
+from tidemark.kafka_client import configs
+from tidemark.kafka_client.admin import Admin
+from tidemark.kafka_client.values import TOPIC as CONFIG_OF_TOPIC
+from tidemark.kafka_client.values import ConfigChange, Failure, NewTopic
+from tidemark_operator.kube.kinds import CLUSTER, TOPIC
+
+
+async def own(admin: Admin, name: str) -> dict[str, str | None]:
+    """Values that a topic has of its own."""
+    found = (await configs.topic_configs(admin.client, [name]))[name]
+    assert not isinstance(found, Failure)
+    return {key: entry.value for key, entry in found.items() if entry.own}
+
+
+async def has(admin: Admin, name: str, **values: str | None) -> None:
+    """Wait until a topic has these values of its own, or (None) has not."""
+    asked = {key.replace("_", "."): value for key, value in values.items()}
+
+    async def look() -> dict[str, str | None]:
+        found = await own(admin, name)
+        return {key: found.get(key) for key in asked}
+
+    await until(look, lambda found: found == asked)
+
+
+async def set_elsewhere(admin: Admin, name: str, **values: str) -> None:
+    asked = {key.replace("_", "."): value for key, value in values.items()}
+    await configs.alter_configs(admin.client, [ConfigChange(CONFIG_OF_TOPIC, name, asked)])
+
+
+async def partitions(admin: Admin, name: str) -> int:
+    found = await admin.topics([name])
+    return len(found[name].partitions) if name in found else 0
+
+
+async def test_the_life_of_a_topic(world: KafkaWorld, admin: Admin, name: str) -> None:
+    await world.start_operator()
+    await world.create_topic(name, 2, 3, config={"retention.ms": "3600000"})
+    topic = await world.ready(name)
+    found = (await admin.topics([name]))[name]
+    assert topic["status"]["topicId"] == id_text(found.topic_id)
+    assert topic["status"]["replicas"] == {
+        "desired": 6, "placed": 6, "inSync": 6, "placeholders": 0
+    }  # fmt: skip
+    assert {len(set(part.replicas)) for part in found.partitions} == {3}
+    assert len({part.replicas[0] for part in found.partitions}) == 2
+    await world.condition(CLUSTER, "demo", "Ready", "True")
+    await world.delete(TOPIC, name)
+    await world.until(lambda: world.gone(TOPIC, name), "the Topic is gone")
+    await until(lambda: partitions(admin, name), lambda found: found == 0)
+
+
+async def test_a_configuration_follows_the_manifest_and_nothing_else(
+    world: KafkaWorld, admin: Admin, name: str
+) -> None:
+    await world.start_operator()
+    await world.create_topic(name, config={"retention.ms": "3600000", "flush.ms": "007"})
+    await world.ready(name)
+    await set_elsewhere(admin, name, segment_ms="60000")  # the manifest does not name it
+    await set_elsewhere(admin, name, retention_ms="1")  # drift
+    await has(admin, name, retention_ms="3600000", segment_ms="60000", flush_ms="7")
+    await world.patch(TOPIC, name, config={"retention.ms": "7200000", "flush.ms": None})
+    await has(admin, name, retention_ms="7200000", segment_ms="60000", flush_ms=None)
+
+
+async def test_a_configuration_that_kafka_refuses(world: KafkaWorld, name: str) -> None:
+    await world.start_operator()
+    too_long = {"enabled": True, "localRetention": {"time": "300h"}}
+    await world.create_topic(name, tiering=too_long)  # longer than the brokers' log.retention.ms
+    told = await world.condition(TOPIC, name, "Stalled", "True", "ConfigRefused")
+    assert "local.retention.ms" in told["message"]
+    await world.patch(TOPIC, name, tiering={"localRetention": {"time": "1h"}})
+    await world.ready(name)
+    await world.patch(TOPIC, name, tiering={"localRetention": {"time": "300h"}})
+    await world.condition(TOPIC, name, "Stalled", "True", "ConfigRefused")
+    await world.condition(TOPIC, name, "Ready", "True")  # what was there goes on
+    await world.patch(TOPIC, name, tiering={"localRetention": {"time": "2h"}})
+    await world.condition(TOPIC, name, "Stalled", "False")
+
+
+async def test_partitions_are_added_and_never_taken_away(
+    world: KafkaWorld, admin: Admin, name: str
+) -> None:
+    await world.start_operator()
+    await world.create_topic(name, 1, 2)
+    await world.ready(name)
+    await world.patch(TOPIC, name, partitions=4)
+    await until(lambda: partitions(admin, name), lambda found: found == 4)
+    await world.status_where(TOPIC, name, lambda status: status["replicas"]["placed"] == 8)
+    assert await admin.add_partitions({name: (5, [(1, 2)])}) == {name: None}
+    told = await world.condition(TOPIC, name, "Stalled", "True", "PartitionsAdded")
+    assert "set partitions to 5" in told["message"]
+    await world.patch(TOPIC, name, partitions=5)
+    await world.condition(TOPIC, name, "Stalled", "False")
+
+
+async def test_a_topic_that_is_there_is_taken_over_only_where_it_is_asked_for_and_matches(
+    world: KafkaWorld, admin: Admin, name: str
+) -> None:
+    config = {"retention.ms": "3600000", "segment.ms": "60000"}
+    made = await admin.create_topics([NewTopic(name, ((2, 1), (3, 2)), config)])
+    topic_id = made[name]
+    assert not isinstance(topic_id, Failure)
+    await until(lambda: partitions(admin, name), lambda found: found == 2)
+    await world.start_operator()
+    await world.create_topic(name, 3, 2, config={"retention.ms": "1"})
+    told = await world.condition(TOPIC, name, "Stalled", "True", "AdoptionRequired")
+    assert id_text(topic_id) in told["message"]
+    await world.annotate(TOPIC, name, **{ADOPT_TOPIC_ID: id_text(topic_id)})
+    told = await world.condition(TOPIC, name, "Stalled", "True", "AdoptionRefused")
+    assert "it has 2 partitions, not 3" in told["message"]
+    assert "retention.ms has 3600000, not 1" in told["message"]
+    await world.delete(TOPIC, name)
+    await world.until(lambda: world.gone(TOPIC, name), "nothing held it")
+    before = await own(admin, name), (await admin.topics([name]))[name]
+    body = await world.create_topic(name, 2, 2, config={"retention.ms": "3600000"})
+    await world.annotate(TOPIC, body["metadata"]["name"], **{ADOPT_TOPIC_ID: id_text(topic_id)})
+    topic = await world.ready(name)
+    assert topic["status"]["topicId"] == id_text(topic_id)
+    assert (await own(admin, name), (await admin.topics([name]))[name]) == before
+
+
+async def test_what_was_deleted_elsewhere_is_not_made_again_unasked(
+    world: KafkaWorld, admin: Admin, name: str
+) -> None:
+    await world.start_operator()
+    await world.create_topic(name)
+    await world.ready(name)
+    view = (await admin.topics([name]))[name]
+    await admin.delete_topics([view.topic_id])
+    await world.condition(TOPIC, name, "Stalled", "True", "TopicGone")
+    assert await partitions(admin, name) == 0
+    made = await admin.create_topics([NewTopic(name, ((1, 2),))])
+    again = made[name]
+    assert not isinstance(again, Failure)
+    await world.condition(TOPIC, name, "Stalled", "True", "TopicReplaced")
+    await world.patch(TOPIC, name, deletionPolicy="Orphan")
+    await world.delete(TOPIC, name)
+    await world.until(lambda: world.gone(TOPIC, name), "it is left behind")
+    assert (await admin.topics([name]))[name].topic_id == again
+    await world.create_topic(name)
+    await world.annotate(TOPIC, name, **{ADOPT_TOPIC_ID: id_text(again)})
+    await world.ready(name)
+    await admin.delete_topics([again])
+    await world.condition(TOPIC, name, "Stalled", "True", "TopicGone")
+    await world.delete(TOPIC, name)
+    await world.until(lambda: world.gone(TOPIC, name), "there is nothing to delete")
+    await world.create_topic(name)
+    await world.ready(name)
+
+
+async def test_names_that_kafka_refuses(world: KafkaWorld, admin: Admin, name: str) -> None:
+    await world.start_operator()
+    await world.create_topic(f"{name}-a", topicName=f"{name}.x")
+    await world.ready(f"{name}-a")
+    await world.create_topic(f"{name}-b", topicName=f"{name}_x")
+    await world.condition(TOPIC, f"{name}-b", "Stalled", "True", "NameRefused")
+    await world.delete(TOPIC, f"{name}-b")
+    await world.create_topic(f"{name}-c", topicName=f"{name}-x")
+    await world.ready(f"{name}-c")
+
+
+@pytest.mark.parametrize(
+    ("kafka", "reason"),
+    [
+        ({"bootstrapServers": "127.0.0.1:1"}, "EngineUnavailable"),
+        (
+            {"sasl": {"mechanism": "PLAIN", "credentialsSecretRef": {"name": "nobody"}}},
+            "EngineRefuses",
+        ),
+    ],
+    ids=["unreachable", "refused"],
+)
+async def test_a_cluster_that_cannot_be_asked(
+    world: KafkaWorld, name: str, kafka: dict[str, Any], reason: str
+) -> None:
+    cluster = await world.get(CLUSTER, "demo")
+    right = cluster["spec"]["engine"]["kafka"]
+    await world.patch(CLUSTER, "demo", engine={"kafka": {**right, **kafka}})
+    await world.start_operator()
+    await world.create_topic(name)
+    await world.condition(CLUSTER, "demo", "Ready", "False", reason)
+    await world.condition(TOPIC, name, "Ready", "False", "KafkaUnavailable")
+    mended = {**right, **dict.fromkeys(set(kafka) - set(right))}
+    await world.patch(CLUSTER, "demo", engine={"kafka": mended})
+    await world.condition(CLUSTER, "demo", "Ready", "True")
+    await world.ready(name)

@@ -1,0 +1,109 @@
+"""A topic of Apache Kafka, most of it in its tier, through Spark's own source."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from tests.integration.pipeline.marks import MARKS
+from tidemark_cli.local.kafka_nodes import KafkaNodes
+from tidemark_cli.local.settings import KAFKA, Settings
+from tidemark_cli.main import app
+from tidemark_pipeline.jobs.aggregate import Aggregate, aggregate, read_topic
+from tidemark_pipeline.jobs.report import figures
+
+pytestmark = MARKS
+
+RECORDS = 4000
+
+
+@pytest.fixture(scope="module")
+def topic(apache_kafka: KafkaNodes) -> dict[str, str]:
+    """Options of a topic of two partitions; closed segments are in the tier and gone locally."""
+    how = {"bootstrap.servers": apache_kafka.bootstrap, "log_level": 1}
+    config = {
+        "remote.storage.enable": "true",
+        "segment.bytes": "1048576",
+        "retention.ms": "-1",  # the records are of 1970
+        "local.retention.bytes": "1",
+    }
+    admin = AdminClient(how)
+    admin.create_topics([NewTopic("spark", 2, 1, config=config)])["spark"].result(30)
+    producer = Producer(how)
+    for number in range(RECORDS):
+        value = {"carrier": "AB"[number % 2], "delay": number, "more": "x" * 1000}
+        producer.produce(
+            "spark",
+            json.dumps(value).encode(),
+            partition=number % 2,
+            headers=[("number", str(number).encode())],
+            timestamp=1_000 + number,
+        )
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    deadline = time.monotonic() + 60
+    while not list(apache_kafka.layout.tier.glob("*/spark-*/*.log")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return {"engine": "kafka", "topic": "spark", "bootstrap": apache_kafka.bootstrap}
+
+
+def test_rows_are_what_was_produced(session: SparkSession, topic: dict[str, str]) -> None:
+    table = read_topic(session, topic)
+    assert table.columns == [
+        *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+    ]
+    rows = table.orderBy("offset", "partition").collect()
+    assert len(rows) == RECORDS
+    for number, row in enumerate(rows):
+        assert (row.topic, row.partition, row.offset) == ("spark", number % 2, number // 2)
+        assert json.loads(bytes(row.value))["delay"] == number
+        assert [(each.key, bytes(each.value)) for each in row.headers] == [
+            ("number", str(number).encode())
+        ]
+        assert round(row.timestamp.timestamp() * 1000) == 1_000 + number
+
+
+def test_ends_are_those_of_our_own_source(session: SparkSession, topic: dict[str, str]) -> None:
+    ends = {"startingOffsets": '{"1": 1998}', "endingOffsets": '{"0": 2}', "columns": "offset"}
+    rows = read_topic(session, {**topic, **ends}).collect()
+    assert sorted(row.offset for row in rows) == [0, 1, 1998, 1999]
+    late = {"startingTimestamp": str(1_000 + RECORDS - 3), "columns": "offset,partition"}
+    assert read_topic(session, {**topic, **late}).count() == 3
+
+
+def test_the_jobs_read_it(session: SparkSession, topic: dict[str, str], tmp_path: Path) -> None:
+    job = Aggregate("carrier", "delay", tmp_path / "out.parquet")
+    found = {row.carrier: row.total for row in aggregate(session, topic, job).collect()}
+    assert found == {name: float(sum(range(i, RECORDS, 2))) for i, name in enumerate("AB")}
+    counted = figures(session, topic)
+    assert [(each.partition, each.tier, each.rows) for each in counted.held] == [
+        (0, "kafka", RECORDS // 2),
+        (1, "kafka", RECORDS // 2),
+    ]
+
+
+def test_a_command_says_what_it_cannot_read(apache_kafka: KafkaNodes, tmp_path: Path) -> None:
+    """Before Spark starts."""
+    layout = apache_kafka.layout
+    settings = Settings("c", "default", "directory", "/none", 1, 2, KAFKA)
+    settings.save(layout)
+    try:
+        for command, why in (
+            (
+                f"spark aggregate none --by a --value b --output {tmp_path}",
+                "there is no topic none",
+            ),
+            ("spark usage", "whose tier only its brokers can read"),
+            (f"spark export spark --table a.b --warehouse {tmp_path}", "whose tier only its"),
+        ):
+            done = CliRunner().invoke(app, [*command.split(), "--dir", str(layout.root)])
+            assert done.exit_code == 1
+            assert why in " ".join(done.stderr.split())
+    finally:
+        layout.settings.unlink()

@@ -1,0 +1,128 @@
+"""Our options of a topic of Apache Kafka, in the words of Spark's own source."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tidemark_pipeline.options import OptionError, Topics
+from tidemark_pipeline.spark_kafka import COLUMNS, checked, kafka_options
+
+BROKERS = {"engine": "kafka", "bootstrap": "b1:9092,b2:9092"}
+
+
+def nobody(_: Topics) -> Mapping[str, int]:
+    pytest.fail("brokers are asked for partitions that nothing names")
+
+
+def said(partitions: Mapping[str, int] | None = None, **given: str) -> dict[str, str]:
+    """What Spark is told beside what it always is."""
+    counts = nobody if partitions is None else lambda _: partitions
+    return kafka_options(checked({**BROKERS, **given}), counts)
+
+
+def test_a_topic_is_read_whole_as_a_consumer_of_what_was_committed() -> None:
+    assert said(topic="t") == {
+        "kafka.bootstrap.servers": "b1:9092,b2:9092",
+        "kafka.security.protocol": "PLAINTEXT",
+        "kafka.isolation.level": "read_committed",
+        "subscribe": "t",
+        "startingOffsets": "earliest",
+        "endingOffsets": "latest",
+        "startingOffsetsByTimestampStrategy": "error",
+        "failOnDataLoss": "true",
+        "includeHeaders": "true",
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"subscribe": "a, b"}, {"subscribe": "a,b"}),
+        ({"subscribePattern": "a.*"}, {"subscribePattern": "a.*"}),
+        ({"assign": '{"a": [1, 0]}'}, {"assign": '{"a": [0, 1]}'}),
+        ({"topic": "a", "startingTimestamp": "7"}, {"startingTimestamp": "7"}),
+        ({"topic": "a", "endingTimestamp": "7"}, {"endingTimestamp": "7"}),
+        ({"topic": "a", "failOnDataLoss": "false"}, {"failOnDataLoss": "false"}),
+        (
+            {"topic": "a", "startingOffsetsByTimestampStrategy": "latest"},
+            {"startingOffsetsByTimestampStrategy": "latest"},
+        ),
+    ],
+)
+def test_options_of_both_mean_the_same(given: dict[str, str], expected: dict[str, str]) -> None:
+    assert expected.items() <= said(**given).items()
+
+
+def test_partitions_that_are_not_named_are_read_from_their_ends() -> None:
+    """Spark's source wants each of them."""
+    found = said({"t": 3}, topic="t", startingOffsets='{"0": 17}', endingOffsets='{"t": {"1": 4}}')
+    assert json.loads(found["startingOffsets"]) == {"t": {"0": 17, "1": -2, "2": -2}}
+    assert json.loads(found["endingOffsets"]) == {"t": {"0": -1, "1": 4, "2": -1}}
+
+
+def test_times_of_partitions() -> None:
+    times = '{"t": {"0": 1700000000000}}'
+    found = said(
+        {"t": 2}, topic="t", startingOffsetsByTimestamp=times, endingOffsetsByTimestamp=times
+    )
+    starting = json.loads(found["startingOffsetsByTimestamp"])
+    ending = json.loads(found["endingOffsetsByTimestamp"])
+    assert starting == {"t": {"0": 1_700_000_000_000, "1": 0}}
+    assert ending["t"]["0"] == 1_700_000_000_000
+    assert ending["t"]["1"] > 2**61
+    assert "startingOffsets" not in found
+
+
+def test_only_assigned_partitions_are_given_offsets() -> None:
+    found = said({"t": 3}, assign='{"t": [2]}', startingOffsets='{"t": {"2": 5}}')
+    assert json.loads(found["startingOffsets"]) == {"t": {"2": 5}}
+
+
+def test_who_we_are_is_said_in_java(tmp_path: Path) -> None:
+    for name in ("ca", "crt", "key"):
+        (tmp_path / name).write_text(f"PEM of {name}", encoding="utf-8")
+    found = said(
+        topic="t",
+        **{
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.ssl.ca.location": str(tmp_path / "ca"),
+            "kafka.ssl.certificate.location": str(tmp_path / "crt"),
+            "kafka.ssl.key.location": str(tmp_path / "key"),
+            "kafka.sasl.mechanism": "SCRAM-SHA-256",
+            "kafka.sasl.username": "ann",
+            "kafka.sasl.password": 'a"b\\c',
+        },
+    )
+    assert found["kafka.security.protocol"] == "SASL_SSL"
+    assert found["kafka.ssl.truststore.certificates"] == "PEM of ca"
+    assert found["kafka.ssl.keystore.certificate.chain"] == "PEM of crt"
+    assert found["kafka.ssl.keystore.key"] == "PEM of key"
+    assert found["kafka.sasl.jaas.config"] == (
+        "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        'username="ann" password="a\\"b\\\\c";'
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"path": "/tier"}, "path is no option of a topic of Apache Kafka"),
+        ({"Tier": "remote"}, "tier is no option of a topic of Apache Kafka"),
+        ({"timestampSkewMs": "1"}, "timestampSkewMs is no option"),
+        ({"columns": "value,tier"}, "columns has tier, which Kafka's protocol does not tell"),
+        ({"nonsense": "1"}, "unknown option 'nonsense'"),
+        ({"bootstrap": ""}, "name the brokers"),
+        ({"kafka.security.protocol": "SSL", "kafka.ssl.ca.location": "/none"}, "/none cannot be"),
+    ],
+)
+def test_what_there_is_not_is_said(given: dict[str, str], why: str) -> None:
+    with pytest.raises(OptionError, match=why):
+        said(**{"topic": "t", **given})
+
+
+def test_columns_are_those_of_both() -> None:
+    assert set(checked({**BROKERS, "topic": "t"}).columns) - set(COLUMNS) == {
+        *("tier", "tieredEpoch", "leaderEpoch")
+    }
