@@ -18,9 +18,9 @@ from tidemark_pipeline.errors import ExportError
 
 __all__ = ["ExportError", "Exported", "Mode", "Superseded", "begin", "check_ours"]
 
-_PREFIX = "tidemark."
+PREFIX = "tidemark."
 _TOPIC, _TOPIC_ID, _OFFSETS, _EPOCH, _JOB, _MODE = (
-    _PREFIX + name for name in ("topic", "topic-id", "offsets", "epoch", "job", "mode")
+    PREFIX + name for name in ("topic", "topic-id", "offsets", "epoch", "job", "mode")
 )
 
 

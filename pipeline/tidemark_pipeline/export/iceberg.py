@@ -2,7 +2,8 @@
 
 Spark's writer makes the data files, and the ``MERGE`` of an upsert the deletes; both commit to a
 branch of the job's own, which :mod:`tidemark_pipeline.export.iceberg_branch` makes the table's
-where nobody else has committed meanwhile. Else the batch is written once more.
+where nobody else has committed meanwhile. Else the batch is put behind what they have committed:
+appended files as they are, and an upsert written once more.
 """
 
 import uuid
@@ -82,23 +83,31 @@ class IcebergTable:
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
         """See :class:`~tidemark_pipeline.export.table.Table`."""
+        is_written = False
         for _ in range(ATTEMPTS):
             self._check_ours()
-            base = self._branch.begin()
+            base = self._branch.rebase() if is_written else self._branch.begin()
             if base is None:
+                is_written = False
                 continue
-            try:
-                self.write(frame, exported)
-            except JAVA_ERRORS as error:
-                self._check_ours()  # whoever took over has removed the branch
-                refusal = refused(error)
-                if refusal is not None:
-                    raise refusal from error
-                raise
+            if not is_written:
+                self._write(frame, exported)
             if self.publish(base, exported):
                 self._mine = exported
                 return self._written()
+            # Deletes are of the files that a table had; appended files are what they are.
+            is_written = self._layout.mode is Mode.APPEND
         raise contended(self.name)
+
+    def _write(self, frame: DataFrame, exported: Exported) -> None:
+        try:
+            self.write(frame, exported)
+        except JAVA_ERRORS as error:
+            self._check_ours()  # whoever took over has removed the branch
+            refusal = refused(error)
+            if refusal is not None:
+                raise refusal from error
+            raise
 
     def write(self, frame: DataFrame, exported: Exported) -> None:
         """Data files, and a commit of the branch."""

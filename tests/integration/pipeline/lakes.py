@@ -128,13 +128,14 @@ class Pause:
 
         def wait(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
             Path(reached).touch()
-            for _ in range(30_000):
+            for _ in range(6_000):
                 if Path(go_on).exists():
                     break
                 time.sleep(0.02)
             yield from batches
 
-        return frame.mapInArrow(wait, frame.schema)
+        # One task, so that whoever is waited for has a core to work on.
+        return frame.coalesce(1).mapInArrow(wait, frame.schema)
 
     @contextmanager
     def meanwhile(self, do: Any) -> Iterator[None]:
