@@ -137,9 +137,10 @@ kafka-kills: $(ALL)
 	@KAFKA_KILLS=1 $(BIN)/python -m pytest -q -s --timeout 3600 tests/integration/kafka_engine/test_killed_at_every_call.py
 
 # The example of an export to Iceberg; one whose processes are killed at each step of a commit, and one that another job overtakes; ROUNDS: so many times (1).
+# TABLE: iceberg (which is what there is without it), iceberg-upsert, delta, delta-upsert, or all.
 export-kills: $(ALL)
 	@EXPORT_EXAMPLE=1 $(BIN)/python -m pytest -q e2e/test_examples.py e2e/test_exports.py -k "10-export or 11-export or exports"
-	@$(BIN)/python -m tests.export_kills $(if $(ROUNDS),--rounds $(ROUNDS))
+	@$(BIN)/python -m tests.export_kills $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(TABLE),--table $(TABLE))
 
 # Spark, and an export to Iceberg, beside confluent-kafka while workers and brokers are killed and tiering is switched; RECORDS: about so many (5000000), TIER=s3: on MinIO, ONLY: scenarios.
 pipeline-proof: $(ALL) $(SPARK)

@@ -12,24 +12,27 @@ branch; its files go as Iceberg's orphans do.
 Branches and tags are Iceberg's Java API through py4j, which needs no SQL extensions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from tidemark_pipeline.export.exported import Exported, ExportError
+from tidemark_pipeline.export.exported import PREFIX, Exported, ExportError
+from tidemark_pipeline.export.table import ATTEMPTS, contended
 
 TAG = "tidemark_export"
 BRANCH = "tidemark_job_"
 _MAIN = "main"
-#: Others (a compaction) may commit meanwhile; then it is tried again.
-ATTEMPTS = 5
 JAVA_ERRORS = (Py4JJavaError, PySparkException)
 #: Iceberg's exception where a table was changed between reading and writing it.
 _CONFLICT = "CommitFailedException"
 #: A row that went has one position; an equality may stand for any number.
 _TOTALS = ("records", "position-deletes", "equality-deletes")
+
+
+#: The column's path, whether it is added, and Iceberg's type.
+ColumnChange = tuple[tuple[str, ...], bool, Any]
 
 
 class Branch:
@@ -94,6 +97,50 @@ class Branch:
             return None
         return base
 
+    def rebase(self) -> int | None:
+        """Put the rows of the branch's one commit, an append, behind what ``main`` is by now; the
+        id of that snapshot, None where that is not to be had. Nothing is written again."""
+        base: int = self._table.currentSnapshot().snapshotId()
+        head = self._table.snapshot(self.name)
+        if head is None:
+            return None
+        files = head.addedDataFiles(self._table.io()).iterator()
+        together = self._table.newTransaction()
+        try:
+            together.manageSnapshots().replaceBranch(self.name, base).commit()
+            append = together.newFastAppend().toBranch(self.name)
+            while files.hasNext():
+                append = append.appendFile(files.next())
+            for key, value in head.summary().items():
+                if key.startswith(PREFIX):
+                    append = append.set(key, value)
+            append.commit()
+            together.commitTransaction()
+        except JAVA_ERRORS as error:
+            if _CONFLICT not in str(error):
+                raise
+            return None
+        return base
+
+    def grow(self, columns: Sequence[ColumnChange]) -> bool:
+        """Add and widen columns of the table; false where it was changed meanwhile."""
+        update = self._table.updateSchema()
+        for path, is_added, kind in columns:
+            if is_added:
+                parent = ".".join(path[:-1]) or None
+                update = update.addColumn(parent, path[-1], kind)
+            else:
+                update = update.updateColumn(".".join(path), kind)
+        try:
+            update.commit()
+        except JAVA_ERRORS as error:
+            if _CONFLICT not in str(error):
+                raise
+            return False
+        finally:
+            self.refresh()
+        return True
+
     def commit_nothing(self, exported: Exported) -> None:
         """A commit of no rows."""
         append = self._table.newFastAppend().toBranch(self.name)
@@ -151,11 +198,3 @@ class Branch:
         for name in left:
             changes = changes.removeBranch(name)
         changes.commit()
-
-
-def contended(name: str) -> ExportError:
-    """Of a table that others do not leave alone."""
-    return ExportError(
-        f"{name} was changed by others during each of {ATTEMPTS} attempts to commit; "
-        "start again when they are done"
-    )
