@@ -4,6 +4,7 @@ Keys and values are copied once, from where they lie between other bytes into on
 column; nothing is made for a single record, nor for a column that nobody wants.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,8 +14,10 @@ import pyarrow as pa
 
 from tidemark_pipeline import columns, scan
 
-_US_PER_MS = 1000
-_NO_TIMESTAMP = -1
+#: Of one Arrow batch: a few KiB may unpack to millions of records.
+ROWS_MAX = 64 * 1024
+#: Kafka's -1 for none.
+_NO_TIMESTAMP_US = -1000
 _TYPES = {
     "key": pa.binary(),
     "value": pa.binary(),
@@ -51,15 +54,15 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Records of one or more batches: where their parts lie in ``buffer`` (a table of
-    :mod:`scan`), and what their batches say of them, an array of the rows' length each."""
+    """Records of one or more batches, at most ROWS_MAX: where their parts lie in ``buffer`` (a
+    table of :mod:`scan`), and what their batches say of them, an array of the rows' length each."""
 
     buffer: scan.Bytes
     table: scan.Longs
     offsets: scan.Longs
-    timestamps_ms: scan.Longs
-    timestamp_types: scan.Longs
-    leader_epochs: scan.Longs
+    timestamps_us: scan.Longs
+    timestamp_types: scan.Ints
+    leader_epochs: scan.Ints
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> "Rows":
         """Some of them."""
@@ -67,7 +70,7 @@ class Rows:
             self.buffer,
             self.table[chosen],
             self.offsets[chosen],
-            self.timestamps_ms[chosen],
+            self.timestamps_us[chosen],
             self.timestamp_types[chosen],
             self.leader_epochs[chosen],
         )
@@ -85,51 +88,52 @@ def to_arrow(rows: Rows, source: Source) -> pa.RecordBatch:
 
 
 def _repeat(name: str, value: object, rows: Rows) -> pa.Array:
-    return pa.repeat(pa.scalar(value, type=_TYPES[name]), len(rows.offsets))
+    return _repeated(name, value).slice(0, len(rows.offsets))
+
+
+@functools.lru_cache(maxsize=64)
+def _repeated(name: str, value: object) -> pa.Array:
+    """As often as a batch may need it; what a task says again and again."""
+    return pa.repeat(pa.scalar(value, type=_TYPES[name]), ROWS_MAX)
+
+
+def _plain(
+    name: str, values: scan.Longs | scan.Ints, validity: pa.Buffer | None = None
+) -> pa.Array:
+    """The values as they lie in memory."""
+    return pa.Array.from_buffers(_TYPES[name], len(values), [validity, pa.py_buffer(values)])
 
 
 def _timestamps(rows: Rows, _: Source) -> pa.Array:
-    stamps = rows.timestamps_ms
-    none = stamps == _NO_TIMESTAMP
-    return pa.array(
-        stamps * _US_PER_MS, mask=none if none.any() else None, type=_TYPES["timestamp"]
-    )
-
-
-def _bytes_of(rows: Rows, start: int, length: int) -> pa.Array:
-    return _binary(rows.buffer, rows.table[:, start], rows.table[:, length])
+    none = rows.timestamps_us == _NO_TIMESTAMP_US
+    return _plain("timestamp", rows.timestamps_us, _validity(none) if none.any() else None)
 
 
 _MAKERS: dict[str, Callable[[Rows, Source], pa.Array]] = {
-    "key": lambda rows, _: _bytes_of(rows, scan.KEY_START, scan.KEY_LENGTH),
-    "value": lambda rows, _: _bytes_of(rows, scan.VALUE_START, scan.VALUE_LENGTH),
+    "key": lambda rows, _: _binary(rows.buffer, rows.table, scan.KEY_START),
+    "value": lambda rows, _: _binary(rows.buffer, rows.table, scan.VALUE_START),
     "topic": lambda rows, source: _repeat("topic", source.topic, rows),
     "partition": lambda rows, source: _repeat("partition", source.partition, rows),
-    "offset": lambda rows, _: pa.array(rows.offsets, type=pa.int64()),
+    "offset": lambda rows, _: _plain("offset", rows.offsets),
     "timestamp": _timestamps,
-    "timestampType": lambda rows, _: pa.array(rows.timestamp_types.astype(np.int32)),
+    "timestampType": lambda rows, _: _plain("timestampType", rows.timestamp_types),
     "headers": lambda rows, _: _headers(rows.buffer, rows.table),
     "tier": lambda rows, source: _repeat("tier", source.tier, rows),
     "tieredEpoch": lambda rows, source: _repeat("tieredEpoch", source.tiered_epoch, rows),
-    "leaderEpoch": lambda rows, _: pa.array(rows.leader_epochs.astype(np.int32)),
+    "leaderEpoch": lambda rows, _: _plain("leaderEpoch", rows.leader_epochs),
 }
 
 
-def _binary(buffer: scan.Bytes, starts: scan.Longs, lengths: scan.Longs) -> pa.Array:
-    """A binary array of the pieces; a negative length is null."""
-    rows = len(starts)
-    sizes = np.maximum(lengths, 0)
-    offsets = np.zeros(rows + 1, dtype=np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    out = np.empty(int(offsets[-1]), dtype=np.uint8)
-    scan.gather(buffer, np.ascontiguousarray(starts), sizes, offsets, out)
-    nulls = lengths < 0
-    validity = _validity(nulls) if nulls.any() else None
-    return pa.Array.from_buffers(
-        pa.binary(),
-        rows,
-        [validity, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(out)],
-    )
+def _binary(buffer: scan.Bytes, table: scan.Longs, column: int) -> pa.Array:
+    """A binary array of the pieces whose starts are in a column, and whose lengths are in the next;
+    a negative length is null."""
+    ends = np.empty(len(table) + 1, dtype=np.int32)
+    size, nulls = scan.measure(table, column, ends)
+    out = np.empty(size, dtype=np.uint8)
+    scan.gather(buffer, table, column, ends, out)
+    validity = _validity(table[:, column + 1] < 0) if nulls else None
+    buffers = [validity, pa.py_buffer(ends), pa.py_buffer(out)]
+    return pa.Array.from_buffers(pa.binary(), len(table), buffers)
 
 
 def _validity(nulls: npt.NDArray[np.bool_]) -> pa.Buffer:
@@ -137,15 +141,15 @@ def _validity(nulls: npt.NDArray[np.bool_]) -> pa.Buffer:
 
 
 def _headers(buffer: scan.Bytes, table: scan.Longs) -> pa.Array:
-    counts = np.ascontiguousarray(table[:, scan.HEADERS_COUNT])
+    counts = table[:, scan.HEADERS_COUNT]
     total = int(counts.sum())
     kind = _TYPES["headers"]
     if total == 0:
         return pa.nulls(len(counts), type=kind)
     spans = np.empty((total, 4), dtype=np.int64)
-    scan.scan_headers(buffer, np.ascontiguousarray(table[:, scan.HEADERS_START]), counts, spans)
-    keys = _text(_binary(buffer, spans[:, 0], spans[:, 1]))
-    values = _binary(buffer, spans[:, 2], spans[:, 3])
+    scan.scan_headers(buffer, table, spans)
+    keys = _text(_binary(buffer, spans, 0))
+    values = _binary(buffer, spans, 2)
     structs = pa.StructArray.from_arrays([keys, values], fields=list(kind.value_type))
     offsets = np.zeros(len(counts) + 1, dtype=np.int32)
     np.cumsum(counts, out=offsets[1:])

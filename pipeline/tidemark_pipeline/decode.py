@@ -31,18 +31,15 @@ from tidemark.records.codecs import Codec, decompress
 from tidemark.records.committed import AbortedProducers, committed
 from tidemark.records.decode import RECORD_BYTES_MIN
 from tidemark_pipeline import scan
-from tidemark_pipeline.arrow import Rows, Source, to_arrow
+from tidemark_pipeline.arrow import ROWS_MAX, Rows, Source, to_arrow
 from tidemark_pipeline.errors import CorruptData
 
 __all__ = ["Source", "Threads", "decode", "decode_batches"]
 
 T = TypeVar("T")
 R = TypeVar("R")
-#: Of one Arrow batch: a few KiB may unpack to millions of records.
-ROWS_MAX = 64 * 1024
 #: What batches unpack to, beyond which an Arrow batch ends.
 UNPACKED_BYTES_MAX = 64 * 1024 * 1024
-_LATEST_MS = (2**63 - 1) // 1000
 #: So many batches for each thread are on their way: each may unpack to 256 MiB.
 _AHEAD = 2
 
@@ -232,34 +229,45 @@ def _chosen(
     source: Source,
 ) -> Iterator[pa.RecordBatch]:
     """Those of the rows that are wanted. ``counts``: how many are of each batch."""
-
-    def of_batches(values: Iterable[int]) -> scan.Longs:
-        return np.repeat(np.fromiter(values, dtype=np.int64, count=len(headers)), counts)
-
-    appended = [header.timestamp_type is TimestampType.LOG_APPEND_TIME for header in headers]
-    timestamps = of_batches(header.base_timestamp for header in headers)
-    timestamps += table[:, scan.TIMESTAMP_DELTA]
-    if any(appended):
-        latest = of_batches(header.max_timestamp for header in headers)
-        timestamps = np.where(of_batches(appended) == 1, latest, timestamps)
+    size = len(table)
     rows = Rows(
         buffer,
         table,
-        of_batches(header.base_offset for header in headers) + table[:, scan.OFFSET_DELTA],
-        timestamps,
-        of_batches(int(each) for each in appended),
-        of_batches(header.partition_leader_epoch for header in headers),
+        np.empty(size, dtype=np.int64),
+        np.empty(size, dtype=np.int64),
+        np.empty(size, dtype=np.int32),
+        np.empty(size, dtype=np.int32),
     )
-    wanted = (rows.offsets >= source.from_offset) & (rows.offsets <= source.to_offset_inclusive)
-    beyond = wanted & ((timestamps > _LATEST_MS) | (timestamps < -_LATEST_MS))
-    if beyond.any():
-        number = int(np.searchsorted(np.cumsum(counts), int(np.argmax(beyond)), side="right"))
+    found, beyond = scan.spread(
+        table,
+        counts,
+        np.array([_said(header) for header in headers], dtype=np.int64),
+        (source.from_offset, source.to_offset_inclusive),
+        rows.offsets,
+        rows.timestamps_us,
+        rows.timestamp_types,
+        rows.leader_epochs,
+    )
+    if beyond >= 0:
+        number = int(np.searchsorted(np.cumsum(counts), beyond, side="right"))
         why = "a timestamp is beyond what microseconds can tell"
         raise _corrupt(source, headers[number], why)
-    if not wanted.all():
-        rows = rows.only(wanted)
-    if len(rows.offsets):
+    if found < size:
+        offsets = rows.offsets
+        rows = rows.only((offsets >= source.from_offset) & (offsets <= source.to_offset_inclusive))
+    if found:
         yield to_arrow(rows, source)
+
+
+def _said(header: BatchHeader) -> tuple[int, ...]:
+    """For :func:`scan.spread`."""
+    return (
+        header.base_offset,
+        header.base_timestamp,
+        header.max_timestamp,
+        int(header.timestamp_type is TimestampType.LOG_APPEND_TIME),
+        header.partition_leader_epoch,
+    )
 
 
 def _corrupt(source: Source, header: BatchHeader, reason: str) -> CorruptData:

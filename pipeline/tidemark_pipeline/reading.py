@@ -4,15 +4,16 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from tidemark.records.builder import Record, build_batch
 from tidemark.tier.open import open_tier
-from tidemark_pipeline import columns, remote, tail
-from tidemark_pipeline.brokers import Brokers, OutOfRange
+from tidemark_pipeline import columns, remote
 from tidemark_pipeline.decode import Source, Threads, decode
 from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.options import Options
 from tidemark_pipeline.plan import Planned
 from tidemark_pipeline.survey import Part
-from tidemark_pipeline.tasks import TailTask
+from tidemark_pipeline.tasks import RemoteTask, TailTask
+from tidemark_pipeline.workers import settle
 
 
 def read_planned(
@@ -22,27 +23,45 @@ def read_planned(
 
     Raises :class:`~DataLoss`, :class:`CorruptData`, StoreUnavailable, BrokersUnavailable,
     Refused."""
-    part, task = planned.part, planned.task
     with Threads(options.threads) as threads:
-        if isinstance(task, TailTask):
-            yield from _read_tail(options, part, task, since_ms, threads)
-            return
-        assert options.storage is not None
-        assert part.topic_id is not None
-        yield from remote.read_task(
-            open_tier(options.storage),
-            part.topic,
-            part.topic_id,
-            task,
-            fail_on_data_loss=options.fail_on_data_loss,
-            wanted=remote.Wanted(options.columns, since_ms),
-            threads=threads,
-        )
+        if isinstance(planned.task, TailTask):
+            yield from _read_tail(options, planned.part, planned.task, since_ms, threads)
+        else:
+            yield from _read_remote(options, planned.part, planned.task, since_ms, threads)
+    settle()
+
+
+def load_decoder() -> None:
+    """Load the compiled code of every column, as the first record of a process does otherwise."""
+    record = Record(key=b"k", value=None, headers=(("h", b"v"),))
+    data = build_batch([record], base_offset=0)
+    for _ in decode(data, Source("t", 0, columns.REMOTE, 0, 0)):
+        pass
+
+
+def _read_remote(
+    options: Options, part: Part, task: RemoteTask, since_ms: int | None, threads: Threads
+) -> Iterator[pa.RecordBatch]:
+    assert options.storage is not None
+    assert part.topic_id is not None
+    yield from remote.read_task(
+        open_tier(options.storage),
+        part.topic,
+        part.topic_id,
+        task,
+        fail_on_data_loss=options.fail_on_data_loss,
+        wanted=remote.Wanted(options.columns, since_ms),
+        threads=threads,
+    )
 
 
 def _read_tail(
     options: Options, part: Part, task: TailTask, since_ms: int | None, threads: Threads
 ) -> Iterator[pa.RecordBatch]:
+    # Kafka's protocol is imported by those who speak it: it takes a quarter of a second.
+    from tidemark_pipeline import tail
+    from tidemark_pipeline.brokers import Brokers, OutOfRange
+
     assert options.access is not None
     source = Source(
         part.topic,

@@ -10,23 +10,50 @@ Kafka's null. It goes on where an earlier call ended, so that a table need not b
 batch. What is a record is what :mod:`tidemark.records.decode` takes for one.
 """
 
+from typing import Any
+
 import numba
 import numpy as np
 import numpy.typing as npt
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
 Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 
 #: Columns of the table that :func:`scan_records` fills.
 OFFSET_DELTA, TIMESTAMP_DELTA = 0, 1
-KEY_START, KEY_LENGTH = 2, 3
-VALUE_START, VALUE_LENGTH = 4, 5
+#: The length of each stands in the column behind.
+KEY_START, VALUE_START = 2, 4
 HEADERS_START, HEADERS_COUNT = 6, 7
 COLUMNS = 8
+
+#: Columns of what :func:`spread` is told of batches; APPEND_TIME is 1 where the batch's greatest
+#: timestamp is that of all its records.
+BASE_OFFSET, BASE_TIMESTAMP, MAX_TIMESTAMP, APPEND_TIME, LEADER_EPOCH = 0, 1, 2, 3, 4
+
+#: Beyond it microseconds are more than 64 bits.
+LATEST_MS = (2**63 - 1) // 1000
 
 
 #: Where ``scan_records`` ends that has met something else than a record.
 BROKEN = -1
+
+
+@intrinsic
+def _copy(context: Any, out: Any, to: Any, data: Any, begin: Any, size: Any) -> Any:
+    """``out[to : to + size] = data[begin : begin + size]`` by C's memcpy: an assignment of slices
+    is four times as long on its way, because they might overlap."""
+
+    def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        into = context.make_array(signature.args[0])(context, builder, given[0]).data
+        source = context.make_array(signature.args[2])(context, builder, given[2]).data
+        to_here, from_here = builder.gep(into, [given[1]]), builder.gep(source, [given[3]])
+        cgutils.raw_memcpy(builder, to_here, from_here, given[4], 1)  # type: ignore[no-untyped-call]
+        return context.get_dummy_value()
+
+    return types.void(out, to, data, begin, size), build
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
@@ -139,24 +166,73 @@ def scan_batches(data: Bytes, starts: Longs, ends: Longs, counts: Longs, table: 
 
 
 @numba.njit(cache=True, nogil=True)
-def gather(data: Bytes, starts: Longs, lengths: Longs, offsets: Longs, out: Bytes) -> None:
-    """Copy the pieces ``data[starts[i]:starts[i]+lengths[i]]`` to ``out`` at ``offsets[i]``."""
-    for row in range(len(starts)):
-        size = lengths[row]
-        if size > 0:
-            begin = starts[row]
-            target = offsets[row]
-            out[target : target + size] = data[begin : begin + size]
+def spread(
+    table: Longs,
+    counts: Longs,
+    batches: Longs,
+    wanted: tuple[int, int],
+    offsets: Longs,
+    timestamps_us: Longs,
+    timestamp_types: Ints,
+    leader_epochs: Ints,
+) -> tuple[int, int]:
+    """What a record has of its batch, for each that was scanned: ``counts`` are how many are of
+    each of the ``batches`` (its columns are named above), ``wanted`` the first and the last
+    offset that is wanted. Fills the last four; (how many are wanted, the first wanted row whose
+    timestamp is beyond LATEST_MS, or -1)."""
+    row, found, beyond = 0, 0, -1
+    for batch in range(len(counts)):
+        for _ in range(counts[batch]):
+            offset = batches[batch, BASE_OFFSET] + table[row, OFFSET_DELTA]
+            stamp = batches[batch, MAX_TIMESTAMP]
+            if batches[batch, APPEND_TIME] == 0:
+                stamp = batches[batch, BASE_TIMESTAMP] + table[row, TIMESTAMP_DELTA]
+            offsets[row] = offset
+            timestamps_us[row] = stamp * 1000
+            timestamp_types[row] = batches[batch, APPEND_TIME]
+            leader_epochs[row] = batches[batch, LEADER_EPOCH]
+            if wanted[0] <= offset <= wanted[1]:
+                found += 1
+                if beyond < 0 and (stamp > LATEST_MS or stamp < -LATEST_MS):
+                    beyond = row
+            row += 1
+    return found, beyond
 
 
 @numba.njit(cache=True, nogil=True)
-def scan_headers(data: Bytes, starts: Longs, counts: Longs, spans: Longs) -> None:
+def measure(table: Longs, column: int, ends: Ints) -> tuple[int, int]:
+    """Where each piece ends when all are laid one behind the other, into ``ends`` behind its first;
+    a piece's length stands in the column behind ``column``. (Bytes of all, how many are null)."""
+    total, nulls = 0, 0
+    ends[0] = 0
+    for row in range(len(table)):
+        size = table[row, column + 1]
+        if size < 0:
+            nulls += 1
+        else:
+            total += size
+        ends[row + 1] = total
+    return total, nulls
+
+
+@numba.njit(cache=True, nogil=True)
+def gather(data: Bytes, table: Longs, column: int, ends: Ints, out: Bytes) -> None:
+    """Lay the pieces that were measured one behind the other; ``column`` says where each begins."""
+    for row in range(len(table)):
+        size = ends[row + 1] - ends[row]
+        if size > 0:
+            to = np.int64(ends[row])
+            _copy(out, to, data, table[row, column], np.int64(size))  # type: ignore[call-arg]
+
+
+@numba.njit(cache=True, nogil=True)
+def scan_headers(data: Bytes, table: Longs, spans: Longs) -> None:
     """Read every header of rows that were scanned into ``spans`` (key start, key length, value
     start, value length)."""
     found = 0
-    for row in range(len(starts)):
-        position = starts[row]
-        for _ in range(counts[row]):
+    for row in range(len(table)):
+        position = table[row, HEADERS_START]
+        for _ in range(table[row, HEADERS_COUNT]):
             for column in (0, 2):
                 spans[found, column], spans[found, column + 1], position = _sized(
                     data, position, len(data)

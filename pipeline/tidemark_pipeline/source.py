@@ -2,8 +2,8 @@
 
 The driver pins what a read will see (the head's version, the log start, the end) and cuts it into
 tasks; executors read the object store themselves and ask brokers for the local tail only.
-Everything an executor needs travels in its task, so it imports no more than the readers. Three more
-processes are started for each query, to plan it: those import no reader.
+Everything an executor needs travels in its task, so it imports no more than the readers. Up to
+three more processes plan a query: those import no reader.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,6 +19,7 @@ from tidemark_pipeline.options import Options, parse
 from tidemark_pipeline.plan import plan_batch
 from tidemark_pipeline.streaming import TidemarkPartition, TidemarkStreamReader
 from tidemark_pipeline.survey import Survey
+from tidemark_pipeline.workers import settle
 
 #: Without it Spark refuses a Python source that takes filters.
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -38,7 +39,9 @@ class TidemarkDataSource(DataSource):
         return "tidemark"
 
     def schema(self) -> str:
-        return columns.ddl(parse(self.options).columns)
+        ddl = columns.ddl(parse(self.options).columns)
+        settle()
+        return ddl
 
     def reader(self, schema: StructType) -> "TidemarkReader":
         return TidemarkReader(parse(self.options))
@@ -63,6 +66,7 @@ class TidemarkReader(DataSourceReader):
         """The tasks of one read; every offset between start and end is in exactly one."""
         with Survey(self._options) as survey:
             plan = plan_batch(survey, self._options, self._narrowing)
+        settle()
         return [TidemarkPartition(each, self._narrowing.since_ms) for each in plan.tasks]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:

@@ -4,19 +4,21 @@ The same records are in a tiered topic of ours, of which the brokers keep everyt
 Apache Kafka. In turn a Spark driver reads all of it: by ``tidemark`` (tier, and the tail from
 brokers; all columns, and those three that the query needs), by ``kafka`` from our broker, and by
 ``kafka`` from Apache Kafka. Counted are the CPU-seconds of the driver's JVM, its Python workers and
-the brokers together, and wall time; each driver has read once before. Every read's sums must be
-what was produced.
+the brokers together, and wall time; each driver has read it some times before. Every read's sums
+must be what was produced. Each round reads a few records, too: what that costs is what a query
+costs whatever it reads, and the rest is what rows cost.
 
 Then, without Spark: how long a plan over a long manifest takes.
 """
 
 import argparse
+import json
 import os
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyspark
@@ -39,6 +41,10 @@ BROKER, APACHE = "kafka source, our broker", "kafka source, Apache Kafka"
 PARTITIONS = 2
 KEY_BYTES = 8
 SEGMENT_BYTES = 16 * 1024 * 1024
+#: Records of each partition that stand for a query of next to nothing.
+FEW = 1000
+#: Reads that are not counted: the JVM compiles in them.
+WARM_UPS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,10 @@ class Load:
     record_bytes: int
     codec: str
     records: int
+
+    def few(self) -> "Load":
+        """Its first records, by turns from each partition."""
+        return replace(self, records=FEW * PARTITIONS)
 
     def sums(self) -> tuple[int, ...]:
         """What a read of all of it finds; the last is the greatest offset."""
@@ -90,50 +100,84 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One: ``rows`` of a CPU-second, and wall time."""
+    """One: CPU-seconds of all, of the brokers among them, and wall time."""
 
-    rows: float
-    seconds: float
+    cpu_s: float
     brokers_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a side paid, in the median: for all, for a few records; ``records`` of all."""
+
+    records: int
+    all: Read
+    few: Read
+
+    @property
+    def rows(self) -> float:
+        """Of all records, for a CPU-second."""
+        return self.records / self.all.cpu_s
+
+    @property
+    def marginal_rows(self) -> float:
+        """Of those after the first few, for a CPU-second."""
+        return (self.records - FEW * PARTITIONS) / max(self.all.cpu_s - self.few.cpu_s, 0.01)
 
 
 class Side:
-    """A driver and the brokers that it may use."""
+    """A driver and the brokers that it may use; ``topic`` is what the records are in."""
 
-    def __init__(self, reader: SparkReader, brokers: Callable[[], Sequence[int]]) -> None:
+    def __init__(
+        self, reader: SparkReader, topic: str, brokers: Callable[[], Sequence[int]]
+    ) -> None:
         self._reader = reader
         self._brokers = brokers
-        self.reads: list[Read] = []
+        ends = {topic: {str(partition): FEW for partition in range(PARTITIONS)}}
+        self._few = {"endingOffsets": json.dumps(ends)}
+        self._all_read: list[Read] = []
+        self._few_read: list[Read] = []
 
-    def read(self, load: Load) -> None:
-        """Once, counted."""
-        drivers, brokers = self._reader.cpu_seconds(), self._brokers_s()
-        sums, seconds = self._reader.read()
-        if sums != load.sums():
-            raise SystemExit(f"read {sums}, produced {load.sums()}")
-        brokers_s = self._brokers_s() - brokers
-        cpu_s = self._reader.cpu_seconds() - drivers + brokers_s
-        self.reads.append(Read(load.records / cpu_s, seconds, brokers_s))
+    def read(self, load: Load) -> Read:
+        """All once and a few once, counted."""
+        self._all_read.append(self._measured(load, {}))
+        self._few_read.append(self._measured(load.few(), self._few))
+        return self._all_read[-1]
 
     def warm_up(self) -> None:
         """Not counted."""
-        self._reader.read()
+        for options in ({}, self._few):
+            self._reader.read(options)
 
     def close(self) -> None:
         """End the driver."""
         self._reader.close()
 
-    def median(self) -> Read:
-        """Of each figure."""
-        return Read(
-            *(
-                statistics.median(getattr(each, name) for each in self.reads)
-                for name in ("rows", "seconds", "brokers_s")
-            )
-        )
+    def cost(self, load: Load) -> Cost:
+        """Of all reads until now."""
+        return Cost(load.records, _median(self._all_read), _median(self._few_read))
+
+    def _measured(self, load: Load, options: Mapping[str, str]) -> Read:
+        drivers, brokers = self._reader.cpu_seconds(), self._brokers_s()
+        sums, seconds = self._reader.read(options)
+        if sums != load.sums():
+            raise SystemExit(f"read {sums}, produced {load.sums()}")
+        brokers_s = self._brokers_s() - brokers
+        return Read(self._reader.cpu_seconds() - drivers + brokers_s, brokers_s, seconds)
 
     def _brokers_s(self) -> float:
         return sum(map(cpu_seconds, self._brokers()))
+
+
+def _median(reads: Sequence[Read]) -> Read:
+    """Of each figure."""
+    return Read(
+        *(
+            statistics.median(getattr(each, name) for each in reads)
+            for name in ("cpu_s", "brokers_s", "seconds")
+        )
+    )
 
 
 def main() -> None:
@@ -160,26 +204,35 @@ def main() -> None:
 
 
 def compare(name: str, load: Load, rounds: int, kafka_jars: Path) -> str:
-    """The ratios."""
+    """Prints a table; the ratios."""
     print(f"{name}: {load.records:,} records", flush=True)
     with started(load, kafka_jars) as sides:
-        for side in sides.values():
-            side.warm_up()
+        for _ in range(WARM_UPS):
+            for side in sides.values():
+                side.warm_up()
         for number in range(1, rounds + 1):
             for label, side in sides.items():
-                side.read(load)
-                last = side.reads[-1]
+                last = side.read(load)
                 print(
-                    f"  round {number}: {label:28} {last.rows / 1e6:5.2f} million rows a "
-                    f"CPU-second (brokers {last.brokers_s:.1f} CPU-s), {last.seconds:.1f} s",
+                    f"  round {number}: {label:28} {load.records / last.cpu_s / 1e6:5.2f} million "
+                    f"rows a CPU-second (brokers {last.brokers_s:.1f} CPU-s), {last.seconds:.1f} s",
                     flush=True,
                 )
-        found = {label: side.median() for label, side in sides.items()}
+        found = {label: side.cost(load) for label, side in sides.items()}
+    print(f"  {'million rows a CPU-second:':28} all  without  |  CPU-s of a few rows")
+    for label, cost in found.items():
+        print(
+            f"  {label:28} {cost.rows / 1e6:5.2f}  {cost.marginal_rows / 1e6:5.2f}   |  "
+            f"{cost.few.cpu_s:.2f}",
+            flush=True,
+        )
     return ", ".join(
         f"{label} {found[label].rows / 1e6:.2f} million rows a CPU-second, "
         + " and ".join(
             f"{found[label].rows / found[other].rows:.2f} times {other}"
-            f" ({found[other].seconds / found[label].seconds:.2f} in wall time)"
+            f" ({found[label].marginal_rows / found[other].marginal_rows:.2f} without what a query "
+            f"of a few rows costs, {found[other].all.seconds / found[label].all.seconds:.2f} in "
+            "wall time)"
             for other in (BROKER, APACHE)
         )
         for label in (OURS, NARROW)
@@ -211,7 +264,7 @@ def started(load: Load, kafka_jars: Path) -> Iterator[Mapping[str, Side]]:
                 "columns": columns,
             }
             reader = SparkReader("tidemark", options, folder(str(len(sides))))
-            sides[label] = Side(reader, lambda: our_brokers(cluster))
+            sides[label] = Side(reader, topic, lambda: our_brokers(cluster))
         for label, bootstrap, name, pids in (
             (BROKER, cluster.bootstrap, topic, lambda: our_brokers(cluster)),
             (APACHE, theirs.bootstrap, their_topic, theirs.pids),
@@ -222,7 +275,7 @@ def started(load: Load, kafka_jars: Path) -> Iterator[Mapping[str, Side]]:
                 "startingOffsets": "earliest",
             }
             reader = SparkReader("kafka", options, folder(str(len(sides))), kafka_jars)
-            sides[label] = Side(reader, pids)
+            sides[label] = Side(reader, name, pids)
         for side in sides.values():
             stack.callback(side.close)
         yield sides

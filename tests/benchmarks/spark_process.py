@@ -1,8 +1,9 @@
 """One Spark driver of the comparison: reads a topic whenever it is told to.
 
-Each line on standard input is one read; the answer is a JSON line with what was read and the
-seconds that it took. The sums force every key and value out of the source, and are compared with
-what was produced. A process group of its own, so that its cost is that of all processes in it.
+Each line on standard input is one read, with options of its own as JSON; the answer is a JSON line
+with what was read and the seconds that it took. The sums force every key and value out of the
+source, and are compared with what was produced. A process group of its own, so that its cost is
+that of all processes in it.
 """
 
 import json
@@ -43,11 +44,11 @@ class SparkReader:
         )
         self._log = folder / "spark.log"
 
-    def read(self) -> tuple[tuple[int, ...], float]:
-        """The sums, and seconds. Raises RuntimeError where Spark failed."""
+    def read(self, options: Mapping[str, str]) -> tuple[tuple[int, ...], float]:
+        """The sums, and seconds; with more options. Raises RuntimeError where Spark failed."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write("\n")
+        self._process.stdin.write(json.dumps(options) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
@@ -66,10 +67,8 @@ class SparkReader:
         self._process.wait()
 
 
-def _sums(session: SparkSession, wanted: Mapping[str, object]) -> list[int]:
-    options = wanted["options"]
-    assert isinstance(options, dict)
-    table = session.read.format(str(wanted["source"])).options(**options).load()
+def _sums(session: SparkSession, source: str, options: Mapping[str, str]) -> list[int]:
+    table = session.read.format(source).options(**options).load()
     row = table.selectExpr(*_SUMS).first()
     assert row is not None
     return [int(each) for each in row]
@@ -79,9 +78,9 @@ def main() -> None:
     """Serve until standard input ends."""
     wanted = json.loads(sys.argv[1])
     with local_session("benchmark", log=Path(wanted["log"])) as session:
-        for _ in sys.stdin:
+        for line in sys.stdin:
             began_s = time.monotonic()
-            sums = _sums(session, wanted)
+            sums = _sums(session, wanted["source"], wanted["options"] | json.loads(line))
             answer = {"sums": sums, "seconds": time.monotonic() - began_s}
             print(json.dumps(answer), flush=True)
 

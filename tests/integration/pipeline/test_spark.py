@@ -48,6 +48,20 @@ def test_rows_have_kafkas_columns_and_their_tier(session: SparkSession, flights:
     assert json.loads(bytes(rows[7]["value"])) == {"carrier": "B", "delay": 7}
 
 
+def test_workers_are_forked_with_the_decoder_loaded(session: SparkSession) -> None:
+    """So that none loads it, and no garbage collection behind a task looks at it."""
+
+    def looked(_: int) -> tuple[bool, int]:
+        import gc
+        import sys
+
+        return "tidemark_pipeline.decode" in sys.modules, gc.get_freeze_count()
+
+    ((loaded, frozen),) = session.sparkContext.parallelize([0], 1).map(looked).collect()
+    assert loaded
+    assert frozen > 10_000
+
+
 def test_the_aggregate_is_what_plain_python_computes(
     session: SparkSession, flights: SmallTier, tmp_path: Path
 ) -> None:

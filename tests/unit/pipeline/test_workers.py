@@ -1,0 +1,40 @@
+"""What a Python worker of Spark is spared behind a task, looked at in a process of its own."""
+
+import subprocess
+import sys
+
+SETTLED = """
+import gc, importlib, sys, zipfile
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+names = ["python/lib/pyspark.zip", "python/lib/py4j-0.10.9.9-src.zip", "python/lib/job.zip"]
+for number, name in enumerate(names):
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(folder / name, "w") as archive:
+        for each in "ab":
+            archive.writestr(f"package{number}/{each}.py", "X = 1")
+        archive.writestr(f"package{number}/__init__.py", "")
+    sys.path.append(str(folder / name))
+    importlib.import_module(f"package{number}.a")
+
+def kept():
+    return {n for n in range(3) if any(names[n] in path for path in sys.path_importer_cache)}
+
+from tidemark_pipeline.workers import settle
+
+assert kept() == {0, 1, 2}
+settle()
+assert kept() == {2}, "Spark's own are dropped, a job's is not"
+frozen = gc.get_freeze_count()
+assert frozen > 1000
+# What is not loaded yet is found all the same.
+importlib.import_module("package0.b")
+settle()
+assert kept() == {2}
+assert gc.get_freeze_count() == frozen, "garbage of later tasks is collected"
+"""
+
+
+def test_spark_looks_again_at_nothing_that_stays(tmp_path: object) -> None:
+    subprocess.run([sys.executable, "-c", SETTLED, str(tmp_path)], check=True)
