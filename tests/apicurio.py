@@ -16,7 +16,7 @@ from pathlib import Path
 VERSION = "3.0.9"
 _ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
 _PATH = "/apis/ccompat/v7"
-_START_S = 120.0
+_START_S = 300.0
 _MEMORY = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 

@@ -35,6 +35,8 @@ def choose(
 ) -> tuple[Reading, StructType]:
     """The reading, and the fields of a table that is not ``there``. Raises
     :class:`ExportError`."""
+    if not source.get("topic"):
+        raise ExportError("name the topic with the option 'topic'")
     if there is None and asked.evolution is Evolution.IGNORE and not asked.schema:
         raise ExportError(_NEEDS_TABLE)
     reading = _reading(asked, session, source, there, say)

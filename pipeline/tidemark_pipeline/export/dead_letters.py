@@ -47,6 +47,7 @@ class LetteredTables:
         """Both; as far as the one that is behind."""
         self._letters_at = self._letters.claim(topic, topic_id)
         self._rows_at = self._rows.claim(topic, topic_id)
+        shapes.check_table(self._rows.name, self._rows.columns())
         self._grown()  # what is refused is said before anything is read
         self._before = replace(
             self._rows_at, offsets=behind(self._rows_at.offsets, self._letters_at.offsets)

@@ -56,10 +56,22 @@ def _check_names(kind: DataType, path: str) -> None:
         _check_names(kind.valueType, f"{path}.value")
 
 
+def check_table(name: str, table: StructType | None) -> None:
+    """Raises :class:`ExportError` where the record's own have no place in it."""
+    if table is None or KAFKA not in table.fieldNames():
+        raise ExportError(
+            f"{name} has no column {KAFKA}, in which the record's own are: "
+            f"ALTER TABLE {name} ADD COLUMN {_kafka_ddl()}, or export into a new table"
+        )
+
+
+def _kafka_ddl() -> str:
+    return f"{KAFKA} struct<{', '.join(f'`{name}`: {_TYPES[name]}' for name in _OF_KAFKA)}>"
+
+
 def columns_ddl(fields: StructType) -> str:
     """The columns of a table with these fields of the value."""
-    kafka = ", ".join(f"`{name}`: {_TYPES[name]}" for name in _OF_KAFKA)
-    return f"{KAFKA} struct<{kafka}>, {fields_ddl(fields)}"
+    return f"{_kafka_ddl()}, {fields_ddl(fields)}"
 
 
 def fields_ddl(fields: StructType) -> str:

@@ -157,18 +157,14 @@ def test_avro_by_a_registry(topic: Topic, registry: str, monkeypatch: pytest.Mon
             topic.run(registry=registry, evolution=Evolution.GROW)
     grown = "struct<id:bigint,name:string,price:decimal(9,2),lines:array<int>>"
     assert topic.types() == grown
-    topic.run(registry=registry, evolution=Evolution.GROW)
-    added = topic.rows()[6:]
-    assert added == [
-        {"offset": 11, "id": 0, "name": "n0", "price": None, "lines": None},
-        {"offset": 12, "id": 2**40, "name": "new", "price": Decimal("1.50"), "lines": [1, 2]},
-    ]
-
     # Others' columns stay, and have nothing.
     topic.session.sql(f"ALTER TABLE {topic.lake.name} ADD COLUMNS (note STRING)")
-    topic.tier.copy([newer])
     topic.run(registry=registry)
-    assert topic.rows()[-1]["note"] is None
+    had = {"price": Decimal("1.50"), "lines": [1, 2]}
+    assert topic.rows()[6:] == [
+        {"offset": 11, "id": 0, "name": "n0", "price": None, "lines": None, "note": None},
+        {"offset": 12, "id": 2**40, "name": "new", **had, "note": None},
+    ]
 
     # What no table can become is refused, by its name; the table's own columns can be kept.
     narrow = AvroSerializer(client, avro(("id", "string"), ("name", "string")))

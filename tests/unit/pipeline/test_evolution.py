@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 from tidemark_pipeline.export.evolution import applied, changes, check_allowed, text
 from tidemark_pipeline.export.exported import ExportError
 from tidemark_pipeline.export.inferring import extended
-from tidemark_pipeline.export.shapes import check_fields, columns_ddl
+from tidemark_pipeline.export.shapes import check_fields, check_table, columns_ddl
 from tidemark_pipeline.export.table import Evolution
 from tidemark_pipeline.schemas.avro.schema import parse_schema
 from tidemark_pipeline.schemas.avro.types import columns_of
@@ -165,3 +165,10 @@ def test_names_that_columns_cannot_have_are_refused() -> None:
     odd = of(**{"with space": of(**{"ü-1": INT})})
     check_fields(odd)
     assert columns_ddl(odd).endswith("`with space` struct<`ü-1`: int>")
+
+
+def test_a_table_made_by_hand_needs_a_place_for_the_records_own() -> None:
+    check_table("db.t", of(kafka=of(offset=LONG), a=INT))
+    for table in (None, of(a=INT)):
+        with pytest.raises(ExportError, match=r"ALTER TABLE db\.t ADD COLUMN kafka struct<`topic`"):
+            check_table("db.t", table)

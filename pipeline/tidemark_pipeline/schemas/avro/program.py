@@ -7,29 +7,18 @@ read over. A type that fits no column refuses the schema; where it is one branch
 records that have it.
 """
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    StringType,
     StructType,
-    TimestampNTZType,
-    TimestampType,
 )
 
 from tidemark_pipeline.schemas.avro import kernel
+from tidemark_pipeline.schemas.avro.conversions import conversion
+from tidemark_pipeline.schemas.avro.defaults import encode
 from tidemark_pipeline.schemas.avro.layout import (
     Layout,
     Leaf,
@@ -45,7 +34,6 @@ from tidemark_pipeline.schemas.values.refused import SchemaRefused
 
 _DEFAULT_BYTES_MAX = 64 * 1024
 _NODES_MAX = 100_000
-_SIGN = 1 << 63
 _MASK = (1 << 64) - 1
 _OPS = {
     "null": kernel.NULL,
@@ -59,8 +47,6 @@ _OPS = {
     "fixed": kernel.FIXED,
     "enum": kernel.ENUM,
 }
-_NUMBERS = {"int": 0, "long": 1, "float": 2, "double": 3}
-_WIDTHS: dict[type[DataType], int] = {IntegerType: 0, LongType: 1, FloatType: 2, DoubleType: 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +177,7 @@ class _Compiler:
         raise SchemaRefused(_misfit(path, writer, layout))
 
     def _leaf(self, writer: Schema, layout: Leaf, path: str) -> int:
-        convert = _conversion(writer, layout.type)
+        convert = conversion(writer, layout.type)
         if convert is None:
             raise SchemaRefused(_misfit(path, writer, layout))
         node = self._node(_OPS[writer.kind], layout, path)
@@ -276,8 +262,15 @@ class _Compiler:
             schema = schema.branches[0]
         encoded = bytearray()
         try:
-            _encode(wanted.default, schema, encoded)
-        except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+            encode(wanted.default, schema, encoded)
+        except (
+            TypeError,
+            ValueError,
+            KeyError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             raise SchemaRefused(f"{path}: the default does not fit its type") from error
         if len(self.behind) + len(encoded) > _DEFAULT_BYTES_MAX:
             raise SchemaRefused(f"{path}: the defaults have more than {_DEFAULT_BYTES_MAX} bytes")
@@ -339,103 +332,9 @@ def _counterpart(reader: Schema | None, writer: Schema) -> Schema | None:
     return next(iter(named or like), None)
 
 
-def _conversion(writer: Schema, wanted: DataType) -> int | None:
-    """How a value goes into a column of a type; None where it does not."""
-    if writer.logical == "decimal":
-        if isinstance(wanted, DecimalType):
-            if wanted.scale != writer.scale:
-                return None
-            return kernel.TO_DECIMAL + wanted.precision
-        return kernel.AS_IS if isinstance(wanted, BinaryType) else None
-    if writer.kind == "long" and writer.logical:
-        local = writer.logical.startswith("local-")
-        if isinstance(wanted, TimestampNTZType if local else TimestampType):
-            return kernel.MILLIS if writer.logical.endswith("millis") else kernel.MICROS
-        return kernel.AS_IS if isinstance(wanted, LongType) else None
-    if writer.kind == "int" and writer.logical == "date":
-        if isinstance(wanted, DateType):
-            return kernel.DAYS
-        return kernel.AS_IS if isinstance(wanted, IntegerType) else None
-    if writer.kind in _NUMBERS:
-        width = _WIDTHS.get(type(wanted))
-        if width is None or width < _NUMBERS[writer.kind]:
-            return None
-        whole = _NUMBERS[writer.kind] < 2
-        return kernel.TO_DOUBLE if whole and width >= 2 else kernel.AS_IS
-    if writer.kind in {"string", "bytes"} and isinstance(wanted, StringType):
-        return kernel.TEXT
-    fits = {
-        "boolean": BooleanType,
-        "enum": StringType,
-        "string": BinaryType,
-        "bytes": BinaryType,
-        "fixed": BinaryType,
-    }.get(writer.kind)
-    return kernel.AS_IS if fits is not None and isinstance(wanted, fits) else None
-
-
 def _misfit(path: str, writer: Schema, layout: Layout) -> str:
     kinds = {ListOf: "array", MapOf: "map", StructOf: "struct"}
     wanted = layout.type.simpleString() if isinstance(layout, Leaf) else kinds[type(layout)]
     logical = f" ({writer.logical})" if writer.logical else ""
     where = path or "the record"
     return f"{where}: {writer.name}{logical} in the record's schema does not fit {wanted}"
-
-
-def _encode(value: Any, schema: Schema, out: bytearray) -> None:  # noqa: PLR0912
-    """A default, which JSON has, as Avro's bytes."""
-    kind = schema.kind
-    if kind == "null":
-        if value is not None:
-            raise ValueError
-    elif kind == "boolean":
-        if not isinstance(value, bool):
-            raise TypeError
-        out.append(value)
-    elif kind in {"int", "long"}:
-        if isinstance(value, bool) or value != int(value):
-            raise TypeError
-        _encode_long(int(value), out)
-    elif kind in {"float", "double"}:
-        if isinstance(value, bool):
-            raise TypeError
-        out += struct.pack("<f" if kind == "float" else "<d", float(value))
-    elif kind in {"bytes", "fixed", "string"}:
-        data = value.encode("utf-8" if kind == "string" else "iso-8859-1")
-        if kind == "fixed":
-            if len(data) != schema.size:
-                raise ValueError
-        else:
-            _encode_long(len(data), out)
-        out += data
-    elif kind == "enum":
-        _encode_long(schema.symbols.index(value), out)
-    elif kind == "union":
-        _encode_long(0, out)
-        _encode(value, schema.branches[0], out)
-    elif kind == "record":
-        for each in schema.fields:
-            if each.name not in value and not each.has_default:
-                raise KeyError(each.name)
-            _encode(value.get(each.name, each.default), each.schema, out)
-    else:
-        assert schema.items is not None
-        items = value.items() if kind == "map" else ((None, each) for each in value)
-        if len(value):
-            _encode_long(len(value), out)
-        for key, each in items:
-            if kind == "map":
-                _encode(key, Schema("string", "string"), out)
-            _encode(each, schema.items, out)
-        out.append(0)
-
-
-def _encode_long(value: int, out: bytearray) -> None:
-    if not -_SIGN <= value < _SIGN:
-        raise OverflowError
-    raw = (value << 1) ^ (value >> 63)
-    raw &= _MASK
-    while raw >= 0x80:
-        out.append(raw & 0x7F | 0x80)
-        raw >>= 7
-    out.append(raw)

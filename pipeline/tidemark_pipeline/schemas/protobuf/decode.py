@@ -12,6 +12,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
@@ -62,21 +63,35 @@ class Decoder:
     def decode(self, data: Bytes, starts: Longs, ends: Longs) -> Iterator[Piece]:
         """Pieces of the messages ``data[starts[i]:ends[i]]``, which are all of them in the end."""
         view = data.tobytes()
+        behind = np.cumsum(ends - starts)
+        first = 0
+        while first < len(starts):
+            before = int(behind[first - 1]) if first else 0
+            fits = int(np.searchsorted(behind, before + _BYTES_MAX, side="right"))
+            last = max(first + 1, min(first + _MESSAGES_MAX, fits))
+            places = list(zip(starts[first:last].tolist(), ends[first:last].tolist(), strict=True))
+            group, errors = self._parsed(view, places)
+            yield from self._columns(group, errors, int(behind[last - 1]) - before)
+            first = last
+
+    def _parsed(
+        self, view: bytes, places: list[tuple[int, int]]
+    ) -> tuple[list[Message | None], dict[int, str]]:
+        """Messages, and by its place why one is none."""
+        parse = self._parse
+        try:
+            return [parse(view[start:end]) for start, end in places], {}
+        except DecodeError:
+            pass
         group: list[Message | None] = []
         errors: dict[int, str] = {}
-        size = 0
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        for start, end in places:
             try:
-                group.append(self._parse(view[start:end]))
+                group.append(parse(view[start:end]))
             except DecodeError as error:
                 errors[len(group)] = f"no message: {error}"
                 group.append(None)
-            size += end - start
-            if len(group) >= _MESSAGES_MAX or size > _BYTES_MAX:
-                yield from self._columns(group, errors, size)
-                group, errors, size = [], {}, 0
-        if group:
-            yield from self._columns(group, errors, size)
+        return group, errors
 
     def _columns(
         self, group: list[Message | None], errors: Mapping[int, str], size: int
