@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from tests.iceberg import IcebergMissing, ensure_iceberg
 from typer.testing import CliRunner
 
 from tests.conformance.local_cluster import Cluster, run_cluster, wait
-from tests.iceberg import IcebergMissing, ensure_iceberg
 from tidemark_cli.local import processes
 from tidemark_cli.main import app
 from tidemark_pipeline.java import JavaMissing, find_java

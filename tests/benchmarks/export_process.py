@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.processes import group_cpu_seconds
 from tests.iceberg import ensure_iceberg
+
+from tests.benchmarks.processes import group_cpu_seconds
 from tidemark_pipeline.export.iceberg import IcebergTable, catalog_settings
 from tidemark_pipeline.export.shapes import RAW_DDL
 from tidemark_pipeline.export.table import Layout

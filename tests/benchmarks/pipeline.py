@@ -24,6 +24,7 @@ from pathlib import Path
 
 import pyspark
 from confluent_kafka import Producer
+from tests.iceberg import IcebergMissing, ensure_iceberg
 
 from tests import apache_kafka
 from tests.benchmarks.exports import export_figures, freshness_figures
@@ -32,7 +33,6 @@ from tests.benchmarks.processes import cpu_seconds
 from tests.benchmarks.sides import start_kafka
 from tests.benchmarks.spark_process import SparkReader
 from tests.conformance.local_cluster import Cluster, run_cluster, wait
-from tests.iceberg import IcebergMissing, ensure_iceberg
 from tidemark.ids import parse_id
 from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.manifest import ManifestStore

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.conformance.local_cluster import run_cluster
 from tests.iceberg import ensure_iceberg
+
+from tests.conformance.local_cluster import run_cluster
 from tests.pipeline_proof.scenarios import BROKERS, Proof, ProofFailed, Size
 from tidemark_pipeline.session import local_session
 
