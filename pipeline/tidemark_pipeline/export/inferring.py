@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
@@ -57,10 +57,16 @@ def _between(
     return reader.load()
 
 
+def text_of_value() -> Column:
+    """A value's JSON, without the frame that a registry's serializer puts before it: a zero byte,
+    with which no JSON begins, and four of an id."""
+    return f.expr("if(startswith(value, X'00'), substring(value, 6), value)").cast("string")
+
+
 def inferred(values: DataFrame) -> StructType:
     """The fields of the values that are JSON objects."""
     short = f.octet_length("value") <= _VALUE_BYTES_MAX
-    texts = values.where(short).select(f.col("value").cast("string").alias("value"))
+    texts = values.where(short).select(text_of_value().alias("value"))
     session: Any = values.sparkSession
     encoder = session._jvm.org.apache.spark.sql.Encoders.STRING()
     reader = session._jsparkSession.read().option("mode", "DROPMALFORMED")

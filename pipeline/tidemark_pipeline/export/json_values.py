@@ -6,7 +6,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from tidemark_pipeline.export.exported import ExportError
-from tidemark_pipeline.export.inferring import extended, inferred
+from tidemark_pipeline.export.inferring import extended, inferred, text_of_value
 from tidemark_pipeline.schemas.values.reading import ERROR, NO_VALUE, PARSED
 
 _CORRUPT = "_corrupt"
@@ -38,7 +38,7 @@ class Json:
         schema = StructType([*columns.fields]).add(corrupt, "string")
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt}
         value = f.col("value")
-        text = value.cast("string")
+        text = text_of_value()
         parsed = f.from_json(text, schema, options)
         fits = f.col(PARSED).isNotNull() & f.col(PARSED)[corrupt].isNull()
         error = (

@@ -242,7 +242,8 @@ def test_protobuf_by_a_registry_and_by_a_file(topic: Topic, registry: str, tmp_p
 def test_json_whose_fields_are_inferred(topic: Topic) -> None:
     deep = b'{"a": ' * 5_000 + b"1" + b"}" * 5_000
     huge = b'{"id": 3, "name": "' + b"x" * 3_000_000 + b'"}'
-    values = [b'{"id": 1, "name": "a", "in": {"x": 0.5}}', b'{"id": 2, "no": null}', b"[", huge]
+    framed = b"\x00\x00\x00\x00\x07" + b'{"id": 2, "no": null}'
+    values = [b'{"id": 1, "name": "a", "in": {"x": 0.5}}', framed, b"[", huge]
     topic.tier.copy([*values, deep, b"7"])
     topic.run(schema=INFER)
     assert topic.said == ["inferred: `id` bigint, `in` struct<`x`: double>, `name` string"]
