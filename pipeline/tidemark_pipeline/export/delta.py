@@ -10,8 +10,8 @@ So all exports are one application, and each commit is the transaction above the
 job's, another job has committed its number. An older job that wakes in the middle of its write is
 refused by Delta, one that wakes before it writes nothing; both then read in the log why.
 
-A rollback changes no transaction. It does change the table's metadata, which refuses a write that
-has begun; between a job's look at the log and its write the next look finds it.
+A rollback changes no transaction, and Delta puts rows behind one that came since the job looked.
+The look after the write finds it.
 
 Rows go by Spark's writer or ``MERGE``.
 """
@@ -19,7 +19,6 @@ Rows go by Spark's writer or ``MERGE``.
 import re
 import uuid
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -102,8 +101,7 @@ class DeltaTable:
             mine = begin(found, topic, topic_id, self._job, self._layout.mode)
             number = history.transaction + 1
             try:
-                with self._saying(self._session, say(mine, self._base, claim=True), number):
-                    nothing.writeTo(self.name).append()
+                self._append(nothing, say(mine, self._base, claim=True), number)
             except _JAVA_ERRORS as error:
                 if not _CONFLICT.search(str(error)):
                     raise
@@ -141,11 +139,18 @@ class DeltaTable:
             _, expression = _PERIODS[self._period]
             value = f.expr(expression.format(self._layout.of_record("timestamp")))
             frame = frame.withColumn(PERIOD_COLUMNS[self._period], value)
-        with self._saying(frame.sparkSession, say(exported, self._base), self._transaction + 1):
-            if self._layout.mode is Mode.APPEND:
-                frame.writeTo(self.name).append()
-            else:
-                merge_into(self.name, frame, self._layout, f"tidemark_job_{self._job}")
+        said, number = say(exported, self._base), self._transaction + 1
+        if self._layout.mode is Mode.APPEND:
+            self._append(frame, said, number)
+            return
+        # A MERGE has no options. A stream's batches have a session of their own.
+        settings = {
+            _CONF + "commitInfo.userMetadata": said,
+            _CONF + "write.txnAppId": APPLICATION,
+            _CONF + "write.txnVersion": str(number),
+        }
+        with configured(frame.sparkSession, settings):
+            merge_into(self.name, frame, self._layout, f"tidemark_job_{self._job}")
 
     def columns(self) -> StructType | None:
         """See :class:`~tidemark_pipeline.export.table.NamedTable`."""
@@ -212,17 +217,9 @@ class DeltaTable:
         self._period = next((p for p, c in PERIOD_COLUMNS.items() if c in there), Period.NONE)
         self._opened = History(self._session, self.name)
 
-    def _saying(
-        self, session: SparkSession, said: str, transaction: int
-    ) -> AbstractContextManager[None]:
-        return configured(
-            session,
-            {
-                _CONF + "commitInfo.userMetadata": said,
-                _CONF + "write.txnAppId": APPLICATION,
-                _CONF + "write.txnVersion": str(transaction),
-            },
-        )
+    def _append(self, frame: DataFrame, said: str, number: int) -> None:
+        writer = frame.writeTo(self.name).option("userMetadata", said)
+        writer.option("txnAppId", APPLICATION).option("txnVersion", str(number)).append()
 
     def _check_ours(self) -> None:
         """And see the table as it is."""

@@ -59,32 +59,35 @@ def test_a_job_that_was_taken_over_from_commits_nothing_more(
 
 
 def test_a_rollback_is_noticed_and_the_next_job_begins_there(lake: Lake, tmp_path: Path) -> None:
-    """In the middle of a commit, before the next one, and by whoever looks next where a job that
-    had looked wrote over it."""
+    """Before the next commit; and where it came in the middle of a commit, whoever looks says to
+    which version to go back."""
     table = lake.table()
     at = table.claim("t", "")
     table.commit(of_offsets(lake, 0), one := at.reaching({0: 1}))
     table.commit(of_offsets(lake, 1), two := at.reaching({0: 2}))
+    others = lake.elsewhere().session
 
     def roll_back(version: int) -> None:  # 0: made, 1: claimed, 2 and 3: written
-        lake.session.sql(f"RESTORE TABLE {lake.name} TO VERSION AS OF {version}")
+        others.sql(f"RESTORE TABLE {lake.name} TO VERSION AS OF {version}")
 
-    pause = Pause(tmp_path)
-    with pytest.raises(Superseded, match="rolled back"), pause.meanwhile(lambda: roll_back(2)):
-        table.commit(pause.of(of_offsets(lake, 2)), two.reaching({0: 3}))
+    roll_back(2)
     with pytest.raises(Superseded, match="rolled back"):
         table.commit(of_offsets(lake, 2), two.reaching({0: 3}))
     assert offsets(lake) == [0]
     table = lake.table()
-    assert table.claim("t", "").offsets == one.offsets  # version 5
-    roll_back(1)
-    table._check_ours = lambda: None
-    with pytest.raises(ExportError, match="TO VERSION AS OF 6"):
-        table.commit(of_offsets(lake, 1), table._mine.reaching({0: 2}))
+    at = table.claim("t", "")  # version 5
+    assert at.offsets == one.offsets
+    pause = Pause(tmp_path)
+    with (
+        pytest.raises(ExportError, match="TO VERSION AS OF 6"),
+        pause.meanwhile(lambda: roll_back(1)),
+    ):
+        table.commit(pause.of(of_offsets(lake, 1)), at.reaching({0: 2}))
     with pytest.raises(ExportError, match="TO VERSION AS OF 6"):
         lake.table().claim("t", "")
     roll_back(6)
     assert lake.table().claim("t", "").offsets == {}
+    assert offsets(lake) == []
 
 
 def test_an_upsert_that_others_compact_under_is_written_again(lake: Lake, tmp_path: Path) -> None:
@@ -94,7 +97,8 @@ def test_an_upsert_that_others_compact_under_is_written_again(lake: Lake, tmp_pa
         table.commit(of_offsets(lake, n), at := at.reaching({0: n + 1}))
     pause = Pause(tmp_path)
     again = records(lake.session, (b"k0", 0, 3, 3, "new"), (b"k1", 0, 4, 4, None))
-    with pause.meanwhile(lambda: lake.session.sql(f"OPTIMIZE {lake.name}")):
+    others = lake.elsewhere().session
+    with pause.meanwhile(lambda: others.sql(f"OPTIMIZE {lake.name}")):
         written = table.commit(pause.of(again), at.reaching({0: 5}))
     assert (written.rows, written.deleted) == (1, 1)
     assert offsets(lake) == [2, 3]
