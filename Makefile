@@ -13,7 +13,7 @@ ALL    := $(VENV)/.all
 # newer release than the pinned one where an extra is asked for, and refuse it for want of a hash).
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo up spark test retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
+.PHONY: kafka-kills demo up spark test retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
   simulate fuzz histories export-kills release sbom pins crds argocd pages docs conformance compatibility
 .DEFAULT_GOAL := demo
 
@@ -126,6 +126,10 @@ fuzz: $(ALL)
 # KAFKA=1: on Apache Kafka's brokers.
 histories: $(ALL)
 	@$(BIN)/python -m tests.histories $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--kafka)
+
+# The operator, killed at every call by which it changes something in Kubernetes or in Apache Kafka (needs Java and Maven).
+kafka-kills: $(ALL)
+	@KAFKA_KILLS=1 $(BIN)/python -m pytest -q -s --timeout 3600 tests/integration/kafka_engine/test_killed_at_every_call.py
 
 # The example of an export to Iceberg; one whose processes are killed at each step of a commit, and one that another job overtakes; ROUNDS: so many times (1).
 export-kills: $(ALL)

@@ -198,7 +198,10 @@ def _pieces(tier: Tier, entry: SegmentEntry, window: Window) -> Iterator[bytes]:
 def _corrupt(tier: Tier, entry: SegmentEntry, source: Source, error: Exception) -> CorruptData:
     if isinstance(error, CorruptBatch):
         error = damaged(entry, entry.log_key, tier.segments.describe(entry), str(error))
-    return CorruptData(f"{source.topic}-{source.partition}: {error}")
+    return CorruptData(
+        f"{source.topic}-{source.partition}, offsets {source.from_offset} to "
+        f"{source.to_offset_inclusive}: {error}"
+    )
 
 
 def _judge_missing(

@@ -133,13 +133,8 @@ class Survey:
             snapshot = self._snapshot(part)
             if snapshot is None:
                 return 0, start, ()
-            head = snapshot.head
-            start = max(start, head.log_start_offset)
-            first = head.remote_log_start_offset
-            if first is None or max(start, first) >= until:
-                return head.version, start, ()
             try:
-                return head.version, start, snapshot.plan(max(start, first), until)
+                return snapshot.head.version, *answered(snapshot, start, until)
             except PageNotFound:
                 if attempt == _ATTEMPTS:
                     raise
@@ -206,6 +201,17 @@ class Survey:
         if snapshot.head.deleted_at_ms is not None:
             raise TopicDeleted(f"{part.topic} was deleted")
         return snapshot
+
+
+def answered(snapshot: Snapshot, start: int, until: int) -> tuple[int, tuple[SegmentRange, ...]]:
+    """Where a read begins that was to begin at ``start``, later where that has expired, and what
+    the tier answers for between there and ``until``. Raises PageNotFound."""
+    head = snapshot.head
+    start = max(start, head.log_start_offset)
+    first = head.remote_log_start_offset
+    if first is None or max(start, first) >= until:
+        return start, ()
+    return start, snapshot.plan(max(start, first), until)
 
 
 def _brokers(access: Access) -> "Brokers":

@@ -204,6 +204,7 @@ class KafkaClient:
     async def _ask(
         self, address: Address, broker: _Broker, request: Any, answer: type[R], timeout_s: float
     ) -> R:
+        logger.debug("asked %s: %s", address, type(request).__name__)
         try:
             return await broker.connection.request(request, answer, timeout_s)
         except TimeoutError as error:

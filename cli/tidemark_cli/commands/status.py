@@ -34,6 +34,7 @@ from tidemark_cli.local.words import (
     why_not_ready,
 )
 from tidemark_operator.controller.model import PartitionRow
+from tidemark_operator.resources.broker import Workload
 
 TOPICS_SHOWN = 20
 #: The status of an answer to a question for what the API server does not know.
@@ -127,18 +128,21 @@ def print_status(
 
 def _broker_table(brokers: list[dict[str, Any]], rows: list[PartitionRow]) -> Table:
     """Leaders and replicas are counted in the rows, as the other tables do: a Broker's status has
-    them too, but is written once a minute."""
+    them too, but is written once a minute. Of brokers of Apache Kafka only their status tells."""
     columns = ("broker", "node", "ready", "leaders", "replicas", "log bytes", "message")
     table = Table(*columns, title="brokers")
     for broker in brokers:
-        node_id = broker["spec"]["nodeId"]
+        node_id, status = broker["spec"]["nodeId"], broker.get("status") or {}
+        observed = broker["spec"].get("workload") == Workload.OBSERVED
         table.add_row(
             broker["metadata"]["name"],
             str(node_id),
             ready_of(broker),
-            figure(sum(row.leader == node_id for row in rows)),
-            figure(sum(node_id in row.replicas for row in rows)),
-            figure((broker.get("status") or {}).get("logBytes")),
+            figure(status.get("leaders") if observed else sum(r.leader == node_id for r in rows)),
+            figure(
+                status.get("replicas") if observed else sum(node_id in r.replicas for r in rows)
+            ),
+            figure(status.get("logBytes")),
             why_not_ready(broker),
         )
     return table

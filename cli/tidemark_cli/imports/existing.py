@@ -98,7 +98,8 @@ def identified(topic: Wanted, there: Mapping[str, Existing]) -> Wanted:
     with what is different there. Raises :class:`NotImported`."""
     found = there.get(topic.name)
     if found is None:
-        return replace(topic, remarks=(*topic.remarks, "is not in the cluster: it will be made"))
+        said = (*topic.remarks, "is not in the cluster: it will be made")
+        return replace(topic, topic_id="", remarks=said)
     topic_id = id_text(found.view.topic_id)
     if topic.topic_id not in ("", topic_id):
         raise NotImported(

@@ -46,8 +46,11 @@ class TopicRows:
         return condition(self.obj, kind)
 
     def placeholders(self) -> int:
-        """Replica ids below zero over all partitions (KIP-409)."""
-        return sum(1 for row in self.rows for replica in row.replicas if replica < 0)
+        """Replica ids below zero over all partitions (KIP-409); where there are no rows, as of a
+        topic of Apache Kafka, as many as the status counts."""
+        if self.rows:
+            return sum(1 for row in self.rows for replica in row.replicas if replica < 0)
+        return int((self.status.get("replicas") or {}).get("placeholders") or 0)
 
 
 def condition(obj: dict[str, Any], kind: str) -> dict[str, Any]:

@@ -193,7 +193,7 @@ class Holdings:
 
 def topic_line(topic: TopicRows) -> TopicLine:
     """A topic as the list has it; where none of its rows is known by what its status counts."""
-    counts, tiering = topic.status.get("replicas") or {}, topic.tiering
+    tiering = topic.tiering
     behind = sum(len(row.isr) < len(row.replicas) for row in topic.rows)
     return TopicLine(
         name=topic.name,
@@ -202,7 +202,7 @@ def topic_line(topic: TopicRows) -> TopicLine:
         partitions=len(topic.rows) or int(topic.status.get("partitionsPlaced") or 0),
         leaderless=sum(row.leader < 0 for row in topic.rows),
         behind=behind,
-        placeholders=topic.placeholders() if topic.rows else int(counts.get("placeholders") or 0),
+        placeholders=topic.placeholders(),
         remote_bytes=int(tiering.get("remoteBytes") or 0),
         disabling=tiering.get("state") == "Disabling",
         troubles=tuple(troubles(topic)),

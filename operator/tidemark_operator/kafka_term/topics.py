@@ -231,7 +231,7 @@ class TopicReconciler:
         found = await self._known(topic.name, topic_id)
         if found is None:
             return 0.2  # it is there, and the next look claims it
-        return await self._claim(key, topic, found, asked_for=True)
+        return await self._claim(key, topic, found, asked_for=True, created=topic_id)
 
     async def _known(self, name: str, topic_id: uuid.UUID) -> Found | None:
         """A topic that was just made, once its leaders are known."""
@@ -268,13 +268,25 @@ class TopicReconciler:
         return await self._write(key, topic, _nothing(topic, blocker=blocker))
 
     async def _claim(
-        self, key: Key, topic: TopicInfo, found: Found, *, asked_for: bool
+        self,
+        key: Key,
+        topic: TopicInfo,
+        found: Found,
+        *,
+        asked_for: bool,
+        created: uuid.UUID | None = None,
     ) -> float | None:
         """The write of its id makes a topic the Topic's."""
-        claimed = decide.claim(topic, found, asked_for=asked_for)
+        services = self._services
+        claimed = decide.claim(
+            topic,
+            found,
+            asked_for=asked_for,
+            created=created,
+            may_lack=services.state.cluster.under_replicated_creation,
+        )
         if isinstance(claimed, Blocker):
             return await self._write(key, topic, _nothing(topic, blocker=claimed))
-        services = self._services
         tiering_status = claimed.tiering_status
         mine = dataclasses.replace(
             topic,
@@ -423,7 +435,8 @@ class TopicReconciler:
         topic_id = topic.topic_id
         if topic_id is None and topic.partitions_placed and taken is None:
             found = await services.kafka.looks.ask(topic.name, None)
-            claimed = None if found is None else decide.claim(topic, found, asked_for=True)
+            lacks = services.state.cluster.under_replicated_creation
+            claimed = found and decide.claim(topic, found, asked_for=True, may_lack=lacks)
             topic_id = claimed.topic_id if isinstance(claimed, Adoption) else None
         if topic_id is None:
             await self._release(body, topic, "TopicDeleted", "nothing was created")

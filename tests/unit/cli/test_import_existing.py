@@ -90,7 +90,12 @@ def test_what_is_different_in_the_cluster_is_said() -> None:
         "has 3 partitions in the cluster, and 2 here",
         "has 1 and 2 replicas in the cluster, and 2 here",
     )
-    assert identified(described(), {}).remarks == ("is not in the cluster: it will be made",)
+
+
+def test_a_topic_that_is_not_there_adopts_none() -> None:
+    """Its manifest named the id that it has in another cluster, and would have waited for that."""
+    found = identified(described(topic_id="A" * 22), {})
+    assert (found.topic_id, found.remarks) == ("", ("is not in the cluster: it will be made",))
 
 
 def test_another_topic_of_that_name_is_not_adopted() -> None:

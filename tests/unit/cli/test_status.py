@@ -56,6 +56,19 @@ def test_leaders_and_replicas_are_counted_in_the_rows() -> None:
     assert ["2", "none", "2", "2 1", "2 1", ""] in cells
 
 
+def test_what_apache_kafka_keeps_is_counted_by_statuses() -> None:
+    """It has no rows: its brokers were told to lead nothing, and a placeholder was not told."""
+    broker = {
+        "metadata": {"name": "tidemark-1"},
+        "spec": {"nodeId": 1, "workload": "Observed"},
+        "status": {"leaders": 4, "replicas": 9},
+    }
+    topic = TopicRows("orders", {"spec": {}, "status": {"replicas": {"placeholders": 2}}}, ())
+    cells = printed([broker], [topic])
+    assert ["tidemark-1", "1", "Unknown", "4", "9", "-", ""] in cells
+    assert ["orders", "Unknown", "never", "-", "2", ""] in cells
+
+
 @pytest.mark.parametrize("status", [{"topicId": id_text(uuid.UUID(int=1))}, {}], ids=["id", "name"])
 def test_rows_are_those_of_the_topics_id(status: dict[str, str]) -> None:
     """They come as slices have them: of more than 64 partitions not that of partition 0 first."""

@@ -5,6 +5,7 @@ A topic that is there already is a Topic's only by the annotation that names its
 it is what the manifest says: taking it over changes nothing.
 """
 
+import uuid
 from collections.abc import Mapping, Sequence
 
 from kio.schema.errors import ErrorCode
@@ -61,15 +62,16 @@ def tiering_found(own: Mapping[str, str]) -> Tiering:
     return Tiering(TieringState.ENABLED, 0)
 
 
-def mismatches(topic: TopicInfo, found: Found) -> list[str]:
-    """How a topic differs from the manifest."""
+def mismatches(topic: TopicInfo, found: Found, *, may_lack: bool = False) -> list[str]:
+    """How a topic differs from the manifest; ``may_lack``: it may have fewer replicas."""
     view, problems = found.view, []
     if len(view.partitions) != topic.partitions:
         problems.append(
             f"it has {count(len(view.partitions), 'partition')}, not {topic.partitions}"
         )
     factors = sorted({len(each.replicas) for each in view.partitions})
-    if factors != [topic.replication_factor]:
+    lacks = may_lack and factors[-1:] < [topic.replication_factor]
+    if factors != [topic.replication_factor] and not lacks:
         text = " or ".join(map(str, factors))
         problems.append(f"its partitions have {text} replicas, not {topic.replication_factor}")
     tiering = tiering_found(found.own)
@@ -87,13 +89,22 @@ def mismatches(topic: TopicInfo, found: Found) -> list[str]:
     return problems
 
 
-def claim(topic: TopicInfo, found: Found, *, asked_for: bool) -> Adoption | Blocker:
+def claim(
+    topic: TopicInfo,
+    found: Found,
+    *,
+    asked_for: bool,
+    created: uuid.UUID | None = None,
+    may_lack: bool = False,
+) -> Adoption | Blocker:
     """Of a Topic without an id whose name is there already. ``asked_for``: this operator, or one
-    before it, has asked Kafka to create it, and does not know what came of that."""
+    before it, has asked Kafka to create it, and does not know what came of that; ``created``: it
+    does know, and under which id; ``may_lack``: with fewer replicas, too (KIP-409)."""
     view, annotated = found.view, topic.asked.get(ADOPT_TOPIC_ID, "")
-    problems = mismatches(topic, found)
+    is_made = created == view.topic_id
+    problems = [] if is_made else mismatches(topic, found, may_lack=may_lack)
     named = parse_topic_id(annotated) == view.topic_id
-    if (named or (asked_for and not annotated)) and not problems:
+    if (named or is_made or (asked_for and not annotated)) and not problems:
         tiering_status = TieringStatus(tiering=tiering_found(found.own), since_ms=topic.created_ms)
         return Adoption(
             topic_id=view.topic_id,

@@ -74,16 +74,23 @@ def _tiered(topic: TopicInfo, tiering: Tiering) -> Wanted:
 
 
 def difference(found: Mapping[str, str], asked: Wanted, ours: Collection[str]) -> Difference:
-    """``found``: the topic's own values; ``ours``: keys that were ever set for this manifest."""
-    changed = {
-        key: value
-        for key, value in asked.values.items()
-        if key not in found or not _same(key, found[key], value)
-    }
+    """``found``: the topic's own values; ``ours``: keys that were ever set for this manifest. What
+    amounts to the same is left as it is: a topic that is taken over is not touched."""
+    changed = {key: value for key, value in asked.values.items() if not _stands(key, value, found)}
     dropped = [
-        key for key in found if key not in asked.values and (key in asked.absent or key in ours)
+        key
+        for key, value in found.items()
+        if key not in asked.values
+        and (key in ours or (key in asked.absent and (key not in SWITCHES or value != "false")))
     ]
     return Difference(changed, tuple(sorted(dropped)))
+
+
+def _stands(key: str, value: str, found: Mapping[str, str]) -> bool:
+    if key in found:
+        return _same(key, found[key], value)
+    # Kafka has seen to it, as long as nothing is copied: what it has by default is the same.
+    return key in LOCAL_RETENTION and value == _AS_TOTAL and found.get(COPY_DISABLE) == "true"
 
 
 def _same(key: str, one: str, other: str) -> bool:

@@ -1,0 +1,151 @@
+"""How long the operator needs for many Topics on Apache Kafka: made, changed, deleted, in batches.
+
+    python -m tests.benchmarks.kafka_topics [--batches 10,100,500,1000]
+
+Each batch is applied at once, and done when every Topic is Ready in its generation (or gone).
+Three brokers, topics of 12 partitions and 3 replicas, as in Strimzi's own figures
+(docs/engines.md). Beside the seconds stand processor seconds of the operator and of Kafka's nodes.
+Kafka's own share: the same requests, sent without an operator.
+"""
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from tests.apache_kafka import Wanted, running
+from tests.benchmarks.processes import cpu_seconds
+from tests.integration.kafka_engine.kafka_world import KafkaWorld
+from tests.integration.operator.cluster_world import condition_of
+from tests.integration.operator.conftest import install_crds
+from tidemark.kafka_client import configs
+from tidemark.kafka_client.access import Access
+from tidemark.kafka_client.admin import Admin
+from tidemark.kafka_client.client import KafkaClient
+from tidemark.kafka_client.values import TOPIC as CONFIG_OF_TOPIC
+from tidemark.kafka_client.values import ConfigChange, NewTopic
+from tidemark_cli.controlplane import ControlPlane
+from tidemark_cli.local.kafka_nodes import KafkaNodes
+from tidemark_operator.kube.kinds import TOPIC
+
+PARTITIONS, REPLICAS = 12, 3
+AT_ONCE = 16
+AT_MOST_S = 1800.0
+
+
+class Bench:
+    """One cluster, one operator."""
+
+    def __init__(self, world: KafkaWorld, nodes: KafkaNodes, operator_pid: int) -> None:
+        self._world = world
+        self._nodes = nodes
+        self._operator_pid = operator_pid
+
+    async def batch(self, size: int) -> None:
+        names = [f"many-{size}-{number}" for number in range(size)]
+        await self._step(f"{size} made", names, self._make, self._all_ready)
+        await self._step(f"{size} changed", names, self._change, self._all_ready)
+        await self._step(f"{size} deleted", names, self._world_delete, self._all_gone)
+
+    async def _step(
+        self,
+        what: str,
+        names: list[str],
+        do: Callable[[str], Awaitable[object]],
+        done: Callable[[list[str]], Awaitable[bool]],
+    ) -> None:
+        began_s, operator_s, kafka_s = time.monotonic(), self._operator_cpu(), self._kafka_cpu()
+        gate = asyncio.Semaphore(AT_ONCE)
+
+        async def one(name: str) -> None:
+            async with gate:
+                await do(name)
+
+        await asyncio.gather(*(one(name) for name in names))
+        await self._world.until(lambda: done(names), what, AT_MOST_S)
+        print(
+            f"{what:>16}: {time.monotonic() - began_s:7.1f} s, processor seconds: operator "
+            f"{self._operator_cpu() - operator_s:.1f}, Kafka {self._kafka_cpu() - kafka_s:.1f}",
+            flush=True,
+        )
+
+    async def _make(self, name: str) -> None:
+        config = {"retention.ms": "3600000"}
+        await self._world.create_topic(name, PARTITIONS, REPLICAS, config=config)
+
+    async def _change(self, name: str) -> None:
+        await self._world.patch(TOPIC, name, config={"retention.ms": "7200000"})
+
+    async def _world_delete(self, name: str) -> None:
+        await self._world.delete(TOPIC, name)
+
+    async def _all_ready(self, names: list[str]) -> bool:
+        wanted = set(names)
+        for body in await self._world.api.list_all(TOPIC, self._world.namespace):
+            ready, meta = condition_of(body.get("status") or {}, "Ready"), body["metadata"]
+            told = ready.get("status"), ready.get("observedGeneration")
+            if told == ("True", meta["generation"]):
+                wanted.discard(meta["name"])
+        return not wanted
+
+    async def _all_gone(self, _: list[str]) -> bool:
+        return not await self._world.api.list_all(TOPIC, self._world.namespace)
+
+    def _operator_cpu(self) -> float:
+        return cpu_seconds(self._operator_pid)
+
+    def _kafka_cpu(self) -> float:
+        nodes = [*self._nodes.broker_ids(), *self._nodes.controller_ids()]
+        return sum(cpu_seconds(each.pid) for node in nodes if (each := self._nodes.find(node)))
+
+
+async def alone(bootstrap: str, size: int) -> None:
+    """Kafka's own share: as few requests as there can be."""
+    assignment = tuple((1 + part % 3, 1 + (part + 1) % 3, 1 + (part + 2) % 3) for part in range(12))
+    async with KafkaClient(Access(tuple(bootstrap.split(",")))) as client:
+        admin, names = Admin(client), [f"alone-{size}-{number}" for number in range(size)]
+        began_s, ids = time.monotonic(), []
+        for first in range(0, size, 200):
+            new = [NewTopic(name, assignment) for name in names[first : first + 200]]
+            ids += list((await admin.create_topics(new)).values())
+        made_s = time.monotonic()
+        changes = [ConfigChange(CONFIG_OF_TOPIC, name, {"retention.ms": "7"}) for name in names]
+        await configs.alter_configs(client, changes)
+        changed_s = time.monotonic()
+        await admin.delete_topics(ids)  # type: ignore[arg-type]
+        deleted_s = time.monotonic() - changed_s
+    print(
+        f"  Kafka alone, {size}: made {made_s - began_s:.1f} s, "
+        f"changed {changed_s - made_s:.1f} s, deleted {deleted_s:.1f} s",
+        flush=True,
+    )
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batches", default="10,100,500,1000")
+    sizes = [int(text) for text in parser.parse_args().batches.split(",")]
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        wanted = Wanted(brokers=3, controllers=1, racks=("a", "b", "c"))
+        with (
+            running(root / "kafka", wanted) as nodes,
+            ControlPlane.start(root / "control-plane", fsync=False) as control,
+        ):
+            await install_crds(control.kubeconfig)
+            world = await KafkaWorld.open(control.kubeconfig, root)
+            try:
+                await world.create_kafka_cluster(nodes.bootstrap)
+                operator = await world.start_operator()
+                bench = Bench(world, nodes, operator.pid)
+                for size in sizes:
+                    await alone(nodes.bootstrap, size)
+                    await bench.batch(size)
+            finally:
+                await world.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

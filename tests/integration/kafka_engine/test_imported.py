@@ -1,0 +1,72 @@
+"""What ``tidemark import`` writes of a cluster changes nothing of it when it is applied."""
+
+import asyncio
+from typing import Any
+
+import yaml
+from typer.testing import CliRunner
+
+from tests.integration.kafka_engine.kafka_world import KafkaWorld
+from tests.integration.kafka_engine.waiting import until
+from tidemark.ids import id_text
+from tidemark.kafka_client import configs
+from tidemark.kafka_client.admin import Admin
+from tidemark.kafka_client.values import Failure, NewTopic
+from tidemark_cli.main import app
+from tidemark_operator.kube.kinds import TOPIC
+
+#: Longer than two looks of the operator at what has not changed.
+AT_REST_S = 5.0
+WEEK_MS = str(7 * 86_400_000)
+TOPICS = {
+    "plain": {},
+    "Capital_letters": {"segment.bytes": "2097152", "min.insync.replicas": "2"},
+    "compacted": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.2"},
+    "zipped": {"compression.type": "zstd", "retention.ms": "-1"},
+    "tiered": {
+        "remote.storage.enable": "true",
+        "retention.ms": WEEK_MS,
+        "local.retention.ms": "3600000",
+        "local.retention.bytes": "10485760",
+    },
+    "kept": {"remote.storage.enable": "true", "remote.log.copy.disable": "true"},
+    "left": {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"},
+}
+PLACED = ((1, 2), (3, 1), (2, 3))
+
+
+async def seen(admin: Admin, names: list[str]) -> dict[str, Any]:
+    """All that DescribeConfigs and Metadata say of topics."""
+    views = await admin.topics(names)
+    found = await configs.topic_configs(admin.client, names)
+    said: dict[str, Any] = {}
+    for name, view in views.items():
+        configuration = found[name]
+        assert not isinstance(configuration, Failure)
+        placed = [(each.partition, each.replicas) for each in view.partitions]
+        said[name] = id_text(view.topic_id), placed, configuration
+    return said
+
+
+async def test_applying_what_was_imported_changes_nothing(
+    world: KafkaWorld, admin: Admin, bootstrap: tuple[str, ...], name: str
+) -> None:
+    names = {f"{name}-{each}": config for each, config in TOPICS.items()}
+    await admin.create_topics([NewTopic(each, PLACED, config) for each, config in names.items()])
+    before = await until(
+        lambda: seen(admin, list(names)), lambda found: found.keys() == names.keys()
+    )
+    arguments = ["--bootstrap", bootstrap[0], "--topics", f"{name}-.*", "--cluster", "demo"]
+    done = await asyncio.to_thread(CliRunner().invoke, app, ["import", *arguments])
+    assert done.exit_code == 0, done.stderr
+    await world.start_operator()
+    made = list(yaml.safe_load_all(done.stdout))
+    assert len(made) == len(TOPICS)
+    for manifest in made:
+        await world.api.create(TOPIC, world.namespace, manifest)
+    for manifest in made:
+        topic = await world.ready(manifest["metadata"]["name"])
+        kafka_name = manifest["spec"].get("topicName", manifest["metadata"]["name"])
+        assert topic["status"]["topicId"] == before[kafka_name][0]
+    await asyncio.sleep(AT_REST_S)
+    assert await seen(admin, list(names)) == before

@@ -1,0 +1,181 @@
+"""Whatever has happened to a partition's tier, a plan has each offset exactly once: copies that
+overlap, leaders that take over, expiration, tiering switched off with either policy and on again,
+pages that are sealed and dropped (invariants 4, 5 and 26)."""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.tier import transitions
+from tidemark.tier.head import Claim, Diverged, Head, IllegalTransition, Page, new_head
+from tidemark.tier.queries import pending_deletes
+from tidemark.tier.reader import Snapshot
+from tidemark.tier.segment import new_segment
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
+from tidemark_pipeline.survey import answered
+from tidemark_pipeline.tasks import RemoteTask, cut
+
+TOPIC_ID, CLUSTER = uuid.UUID(int=1), "c"
+OPERATIONS = (
+    *("copy",) * 6,
+    *("enable",) * 3,
+    "lead",
+    "expire",
+    "retain",
+    "delete",
+    "seal",
+    "drop",
+)
+
+
+@dataclass
+class History:
+    """A head and its pages; what the log has, up to ``end``, is the brokers' besides."""
+
+    end: int = 0
+    epochs: list[tuple[int, int]] = field(default_factory=lambda: [(1, 0)])
+    pages: dict[str, Page] = field(default_factory=dict)
+    head: Head = field(
+        default_factory=lambda: new_head(
+            topic="t",
+            topic_id=TOPIC_ID,
+            partition=0,
+            cluster_id=CLUSTER,
+            leader_epoch=1,
+            tiering=Tiering(TieringState.ENABLED, 0),
+            broker_id=1,
+            log_start_offset=0,
+        )
+    )
+
+    def copy(self, a: int, b: int) -> None:
+        """So many offsets behind what the tier has, and some of those again."""
+        behind = max(self.head.next_copy_offset, self.head.log_start_offset)
+        start, last = max(behind - b, self.head.log_start_offset), behind + a
+        by = self.head.claim
+        entry = new_segment(
+            topic="t",
+            topic_id=TOPIC_ID,
+            partition=0,
+            segment_id=uuid.uuid4(),
+            start_offset=start,
+            end_offset_inclusive=last,
+            max_timestamp_ms=last,
+            size_bytes=100,
+            broker_id=1,
+            event_time_ms=0,
+            leader_epochs=self._epochs(start, last),
+            leader_epoch=by.leader_epoch,
+            tiered_epoch=by.tiered_epoch,
+        )
+        started = transitions.start_copy(self.head, by, entry)
+        self.end = max(self.end, last + 1)
+        if a == 3:  # it is given up
+            self.head = transitions.abandon_copy(started, by, entry, now_ms=0)
+        else:
+            self.head = transitions.finish_copy(started, by, entry, b"")
+
+    def lead(self, a: int, b: int) -> None:
+        self._claim(self.head.claim.leader_epoch + 1, self.head.tiering)
+        self.end += b
+        self.epochs.append((self.head.claim.leader_epoch, self.end))
+
+    def expire(self, a: int, b: int) -> None:
+        offset = min(self.head.log_start_offset + a + b, self.end)
+        self.head = transitions.expire_to(
+            self.head, self.head.claim, offset, now_ms=0, delete_delay_ms=0
+        )
+
+    def retain(self, a: int, b: int) -> None:
+        epoch = self.head.tiering.epoch + 1
+        retained = Tiering(TieringState.DISABLED, epoch, DisablePolicy.RETAIN)
+        self._claim(self.head.claim.leader_epoch, retained)
+
+    def delete(self, a: int, b: int) -> None:
+        by = Claim(self.head.claim.leader_epoch, self.head.tiering.epoch + 1)
+        self.head = transitions.disable_delete(
+            self.head,
+            by,
+            cluster_id=CLUSTER,
+            broker_id=1,
+            log_start_offset=min(self.head.log_start_offset + a, self.end),
+            now_ms=0,
+            delete_delay_ms=0,
+        )
+
+    def enable(self, a: int, b: int) -> None:
+        tiering = Tiering(TieringState.ENABLED, self.head.tiering.epoch + 1)
+        self._claim(self.head.claim.leader_epoch, tiering)
+
+    def seal(self, a: int, b: int) -> None:
+        name = f"page-{uuid.uuid4()}"
+        sealed = transitions.seal(self.head, name, 1 + a % 3)
+        if sealed is not None:
+            self.head, self.pages[name] = sealed
+
+    def drop(self, a: int, b: int) -> None:
+        gone = pending_deletes(self.head, self.pages, now_ms=1, delay_ms=0, limit=1 + a)
+        self.head = transitions.finish_delete(self.head, self.head.claim, gone)
+
+    def _epochs(self, start: int, last: int) -> list[tuple[int, int]]:
+        """Of these offsets."""
+        ends = [*(begin for _, begin in self.epochs[1:]), last + 1]
+        return [
+            (epoch, max(begin, start))
+            for (epoch, begin), end in zip(self.epochs, ends, strict=True)
+            if max(begin, start) < min(end, last + 1)
+        ]
+
+    def _claim(self, leader_epoch: int, tiering: Tiering) -> None:
+        self.head = transitions.claim(
+            self.head, leader_epoch, tiering, cluster_id=CLUSTER, broker_id=1, now_ms=0
+        )
+
+
+steps = st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 9), st.integers(0, 6))
+
+
+@given(
+    steps=st.lists(steps, max_size=40),
+    places=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    task_bytes=st.integers(1, 1000),
+)
+def test_a_plan_has_each_offset_once_whatever_has_happened(
+    steps: list[tuple[str, int, int]], places: tuple[float, float], task_bytes: int
+) -> None:
+    history = History()
+    for name, a, b in steps:
+        try:
+            getattr(history, name)(a, b)
+        except (IllegalTransition, Diverged):
+            continue  # a leader does not do that, either
+    first, until = sorted(round(history.end * each) for each in places)
+    found = read(history.head, history.pages, first, until, task_bytes)
+    assert found == list(range(max(first, history.head.log_start_offset), until))
+
+
+def read(
+    head: Head, pages: Mapping[str, Page], first: int, until: int, task_bytes: int
+) -> list[int]:
+    """The offsets of all tasks, in their order."""
+    known: Any = pages
+    start, ranges = answered(Snapshot(head, head.version, known), first, until)
+    offsets: list[int] = []
+    for task in (
+        cut(0, start, until, ranges, head_version=1, brokers=True, task_bytes=task_bytes)
+        if start < until
+        else ()
+    ):
+        if isinstance(task, RemoteTask):
+            for part in task.ranges:
+                entry = part.entry
+                assert entry.start_offset <= part.from_offset <= part.to_offset_inclusive
+                assert part.to_offset_inclusive <= entry.end_offset_inclusive
+                offsets += range(part.from_offset, part.to_offset_inclusive + 1)
+        else:
+            offsets += range(task.start_offset, task.end_offset)
+    return offsets
