@@ -117,7 +117,30 @@ def pod(name: str, where: str, container: dict[str, Any], labels: dict[str, str]
     }
 
 
-def job(name: str, image: str, program: str, options: dict[str, str]) -> dict[str, Any]:
+def claim(name: str, size: str = "1Gi") -> dict[str, Any]:
+    """A volume of the brokers' namespace."""
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
+    metadata = {"name": name, "namespace": NAMESPACE}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+def mounted(body: dict[str, Any], claimed: str, path: str) -> dict[str, Any]:
+    """A pod, or a Job, with a volume."""
+    spec = body["spec"] if body["kind"] == "Pod" else body["spec"]["template"]["spec"]
+    volume = {"name": claimed, "persistentVolumeClaim": {"claimName": claimed}}
+    spec["volumes"] = [*spec.get("volumes", ()), volume]
+    (container,) = spec["containers"]
+    mount = {"name": claimed, "mountPath": path}
+    container["volumeMounts"] = [*container.get("volumeMounts", ()), mount]
+    return body
+
+
+def job(name: str, image: str, program: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """A Job that runs a Python program once, with the tier's keys in its environment; what it
     writes it writes to /tmp."""
     keys = {"AWS_ACCESS_KEY_ID": "accessKeyId", "AWS_SECRET_ACCESS_KEY": "secretAccessKey"}

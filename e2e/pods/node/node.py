@@ -21,7 +21,7 @@ from e2e.pods.progress import Failed
 
 READY_TIMEOUT_S = 240
 IMPORT_TIMEOUT_S = 300
-VOLUMES = 6
+VOLUMES = 7
 LAST_LINES = 15
 
 

@@ -43,7 +43,10 @@ class KubernetesJobs:
 
     async def look(self, run: ExportRunIdentity) -> JobSeen:
         """See :class:`~tidemark_operator.jobs.runner.JobRunner`."""
-        job = _named(await self._list(JOB, run), run.job)
+        jobs = await self._list(JOB, run)
+        for stray in _strays(jobs, run):
+            await self._delete(stray, "Foreground")
+        job = _named(jobs, run.job)
         if job is None:
             return ABSENT
         if not _is_owned(job, run.uid):
@@ -116,6 +119,19 @@ class KubernetesJobs:
 
 def _named(bodies: Iterable[Json], name: str) -> Json | None:
     return next((each for each in bodies if each["metadata"]["name"] == name), None)
+
+
+def _strays(jobs: Iterable[Json], run: ExportRunIdentity) -> list[Json]:
+    """Of other runs, and not ended: an operator that led before may have asked for one when it had
+    no say any more. It would take the table from the run that is meant."""
+    return [
+        each
+        for each in jobs
+        if _is_owned(each, run.uid)
+        and each["metadata"]["name"] != run.job
+        and not each["metadata"].get("deletionTimestamp")
+        and _ended(each) is None
+    ]
 
 
 def _number(job: Json) -> int:

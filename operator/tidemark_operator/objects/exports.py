@@ -26,11 +26,13 @@ from tidemark_operator.resources.durations import duration_ms
 from tidemark_operator.resources.export import (
     Export,
     ExportRun,
+    ExportSchema,
     ExportSource,
     ExportSpec,
     ExportTable,
     ReadTier,
     TableFormat,
+    ValueFormat,
     parse_export,
 )
 from tidemark_operator.resources.export_pod import SecretValue
@@ -263,7 +265,7 @@ class _Order:
             "table": table.name,
             "warehouse": table.warehouse,
             "catalog": dict(table.catalog),
-            "schema": table.schema_.fields if table.schema_ else None,
+            "schema": _fields(table.schema_),
             "dead_letters": table.dead_letters,
             "mode": table.mode and str(table.mode),
             "partition": table.partition and str(table.partition),
@@ -288,6 +290,13 @@ class _Order:
 
     def _file(self, option: str, secret: str, key: str) -> None:
         self.files.append(SecretFile(option=option, secret=secret, key=key))
+
+
+def _fields(schema: ExportSchema | None) -> str | None:
+    if schema is None:
+        return None
+    assert schema.format is ValueFormat.JSON
+    return schema.fields
 
 
 def bootstrap(brokers: Iterable[tuple[Endpoint, ...]], listener: str) -> str:

@@ -9,7 +9,9 @@ import pytest
 from tests.integration.operator import jobs
 from tests.integration.operator.cluster_world import ClusterWorld
 from tidemark.export_job import ORDER_VARIABLE, Order, Phase, Report
+from tidemark_operator.controller.export_values import JobWanted
 from tidemark_operator.kube.kinds import EXPORT, JOB, SECRET, TOPIC, Json
+from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
 
 #: Of the loopback, each test process its own.
 IP = f"127.8.{os.getpid() // 250 % 250}.{1 + os.getpid() % 250}"
@@ -70,6 +72,14 @@ async def test_from_a_manifest_to_a_job_that_is_watched_and_begun_again(
     third = await _within(world, "x-3")
     assert order(third).source["failOnDataLoss"] == "false"
     assert await number(world) == 3
+    # What an operator asked for that did not lead any more would take the table from it.
+    uid = str((await world.get(EXPORT, "x"))["metadata"]["uid"])
+    late = ExportRunIdentity(
+        name="x", namespace=world.namespace, uid=uid, cluster="demo", number=1000
+    )
+    told = JobWanted(order=order(made), job={"image": jobs.IMAGE})
+    await world.api.create(JOB, world.namespace, export_job(late, told))
+    await world.until(lambda: world.gone(JOB, "x-1000"), "a job of no run that there is ends")
     # The Topic goes, and no job is left.
     await world.delete(TOPIC, "t")
     await world.condition(EXPORT, "x", "Ready", "False", "TopicNotFound")

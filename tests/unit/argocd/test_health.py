@@ -85,8 +85,8 @@ VERDICTS = {
     },
     "Export": {
         # The table is there and gets what it can: that it is old fails no sync.
-        "Healthy": "Running Scheduled UpToDate CatchingUp Lagging NoProgress ReportMissing",
-        "Progressing": "Pending JobStarting TopicNotFound",
+        "Healthy": "Running Scheduled UpToDate CatchingUp Lagging NoProgress",
+        "Progressing": "Pending JobStarting ReportMissing TopicNotFound",
         "Suspended": "Suspended",
         "Degraded": "JobFailed TopicReplaced TableTaken TableTakenOver ScheduleInvalid "
         "SourceUnusable ImageMissing JobRefused",

@@ -230,7 +230,9 @@ def test_a_job_whose_page_is_not_reached_runs_as_far_as_is_known() -> None:
     later = conditions(export, NOW + 20 * MINUTE, job=silent)
     assert later["Exporting"] == ("False", "ReportMissing")
     # Of one that never was, nothing is known.
-    assert conditions(info(run=run()), job=silent)["Ready"] == ("False", "JobStarting")
+    begun = info(run=run(start_ms=NOW - MINUTE))
+    assert conditions(begun, job=silent)["Ready"] == ("False", "JobStarting")
+    assert conditions(begun, NOW + 5 * MINUTE, job=silent)["Ready"] == ("False", "ReportMissing")
 
 
 def test_figures_that_move_are_written_once_a_minute_and_in_no_message() -> None:

@@ -36,6 +36,8 @@ PATIENCE = 3
 #: longer interval so many of these.
 STALE_MS = 15 * 60_000
 STALE_INTERVALS = 10
+#: How long a run may say nothing at all: its page is there before anything else of it.
+SILENT_MS = 5 * 60_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +122,10 @@ def _current_ms(export: ExportInfo, report: Report | None) -> int | None:
 
 def export_conditions(export: ExportInfo, view: ExportView, *, now_ms: int) -> list[Condition]:
     """Ready, Reconciling, Stalled and Exporting."""
+    if export.suspended:
+        ends = view.job.phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.ENDING)
+        text = "spec.suspend is true: no job runs" if not ends else "the job is being ended"
+        return _told("Suspended", text, ready=True, reconciling=ends)
     if view.problem is not None:
         return _told(
             view.problem.reason,
@@ -127,10 +133,6 @@ def export_conditions(export: ExportInfo, view: ExportView, *, now_ms: int) -> l
             reconciling=view.problem.waits,
             stalled=not view.problem.waits,
         )
-    if export.suspended:
-        ends = view.job.phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.ENDING)
-        text = "spec.suspend is true: no job runs" if not ends else "the job is being ended"
-        return _told("Suspended", text, ready=True, reconciling=ends)
     run = export.run
     if run is not None and run.outcome is Outcome.SUPERSEDED and export.schedule is None:
         text = (
@@ -192,11 +194,12 @@ def _scheduled(export: ExportInfo, view: ExportView) -> list[Condition]:
 
 
 def _continuous(export: ExportInfo, view: ExportView, now_ms: int) -> list[Condition]:
-    job, run = view.job, export.run
-    was_ready = (find(export.status, "Ready") or {}).get("reason") == "Running"
-    report = job.report
-    if job.phase is JobPhase.RUNNING and report is None and run is not None and was_ready:
-        return _silent(export, run, now_ms)
+    job, run, report = view.job, export.run, view.job.report
+    if job.phase is JobPhase.RUNNING and report is None and run is not None:
+        if (find(export.status, "Ready") or {}).get("reason") == "Running":
+            return _silent(export, now_ms)
+        if now_ms - run.start_ms > SILENT_MS:
+            return _told("ReportMissing", _SILENT, reconciling=True)
     if job.phase is not JobPhase.RUNNING or report is None or report.lag is None:
         text = f"the job starts: {job.why}" if job.why else "the job starts"
         return _told("JobStarting", text, reconciling=True, exporting=None)
@@ -204,15 +207,17 @@ def _continuous(export: ExportInfo, view: ExportView, now_ms: int) -> list[Condi
     return [*ready, _exporting(export, report, now_ms)]
 
 
-def _silent(export: ExportInfo, run: Run, now_ms: int) -> list[Condition]:
+_SILENT = (
+    "the job runs, and its page is not reached: see whether a NetworkPolicy lets the operator "
+    "through to it"
+)
+
+
+def _silent(export: ExportInfo, now_ms: int) -> list[Condition]:
     """It ran, and its page is not reached: it may run as ever."""
-    text = (
-        "the job runs, and its page is not reached: see whether a NetworkPolicy lets the operator "
-        "through to it"
-    )
     former = find(export.status, EXPORTING) or {}
     stale = _is_stale(export, was=former.get("reason") == "Lagging", now_ms=now_ms)
-    exporting = condition(EXPORTING, False if stale else None, "ReportMissing", text)
+    exporting = condition(EXPORTING, False if stale else None, "ReportMissing", _SILENT)
     return [*summary(ready=True, reason="Running", message="the job runs"), exporting]
 
 

@@ -901,7 +901,8 @@ EXPORT = (
     ),
     Reason(
         "ReportMissing",
-        "Exporting=Unknown, and Exporting=False once what the table shows may be old",
+        "Exporting=Unknown, and Exporting=False once what the table shows may be old; Ready=False "
+        "and Reconciling=True of a run that was never reached",
         "The job's pod runs, and the operator does not reach its page.",
         "Let the operator's pods through to port 8080 of the export's: see the NetworkPolicies of "
         "the namespace.",
