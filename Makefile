@@ -13,13 +13,8 @@ ALL    := $(VENV)/.all
 # newer release than the pinned one where an extra is asked for, and refuse it for want of a hash).
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-<<<<<<< ours
 .PHONY: kafka-kills demo up spark test retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
-  simulate fuzz histories export-kills release sbom pins crds argocd pages docs conformance compatibility
-=======
-.PHONY: demo up spark test retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
   simulate fuzz histories export-kills pipeline-proof release sbom pins crds argocd pages docs conformance compatibility
->>>>>>> theirs
 .DEFAULT_GOAL := demo
 
 $(RUN): requirements/run.txt pyproject.toml
