@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.iceberg import ensure_iceberg
-
 from tests.benchmarks.processes import group_cpu_seconds
-from tidemark_pipeline.export.iceberg import IcebergTable, catalog_settings
+from tests.table_jars import settings as settings_of
+from tidemark_pipeline.export.formats import Format, catalog_settings
+from tidemark_pipeline.export.iceberg import IcebergTable
 from tidemark_pipeline.export.shapes import RAW_DDL
 from tidemark_pipeline.export.table import Layout
 from tidemark_pipeline.jobs.export import Progress, export
@@ -79,7 +79,7 @@ def main() -> None:
     """Serve until standard input ends."""
     wanted = json.loads(sys.argv[1])
     folder = Path(wanted["folder"])
-    settings = {"spark.jars": str(ensure_iceberg())}
+    settings = settings_of(Format.ICEBERG)
     settings |= catalog_settings(_CATALOG, {"type": "hadoop", "warehouse": str(folder / "lake")})
     with local_session("exports", log=folder / "spark.log", settings=settings) as session:
         if wanted["every_s"] is not None:

@@ -24,7 +24,6 @@ from pathlib import Path
 
 import pyspark
 from confluent_kafka import Producer
-from tests.iceberg import IcebergMissing, ensure_iceberg
 
 from tests import apache_kafka
 from tests.benchmarks.exports import export_figures, freshness_figures
@@ -33,11 +32,13 @@ from tests.benchmarks.processes import cpu_seconds
 from tests.benchmarks.sides import start_kafka
 from tests.benchmarks.spark_process import SparkReader
 from tests.conformance.local_cluster import Cluster, run_cluster, wait
+from tests.table_jars import MavenMissing, jars
 from tidemark.ids import parse_id
 from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.manifest import ManifestStore
 from tidemark_cli.local import processes
 from tidemark_cli.toolchain.maven import ensure_jars, spark_kafka
+from tidemark_pipeline.export.formats import Format
 
 OURS, NARROW = "tidemark", "tidemark, three columns"
 BROKER, APACHE = "kafka source, our broker", "kafka source, Apache Kafka"
@@ -195,10 +196,10 @@ def main() -> None:
     )
     given = parser.parse_args()
     try:
-        ensure_iceberg()
+        jars(Format.ICEBERG)
         kafka_jars = ensure_jars(spark_kafka(pyspark.__version__))
         apache_kafka.jars()
-    except (apache_kafka.MavenMissing, IcebergMissing) as error:
+    except MavenMissing as error:
         raise SystemExit(str(error)) from None
     figures = []
     for size in (100, 1024):

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.iceberg import ensure_iceberg
-
 from tests.conformance.local_cluster import run_cluster
 from tests.pipeline_proof.scenarios import BROKERS, Proof, ProofFailed, Size
+from tests.table_jars import settings as settings_of
+from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.session import local_session
 
 #: Spark tries a task again; on one machine it does not by itself.
@@ -29,7 +29,7 @@ def main() -> None:
     def say(text: str) -> None:
         print(f"  {time.monotonic() - began_s:5.0f} s  {text}", flush=True)
 
-    settings = {"spark.jars": str(ensure_iceberg()), "spark.master": _MASTER}
+    settings = settings_of(Format.ICEBERG) | {"spark.master": _MASTER}
     size = Size(given.records, max(1024 * 1024, given.records * 3))
     held = 0
     with tempfile.TemporaryDirectory(prefix="pipeline-proof-") as name:

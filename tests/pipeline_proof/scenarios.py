@@ -29,7 +29,8 @@ from tests.pipeline_proof.truth import Sums, Truth, sums
 from tidemark.tier.queries import SegmentRange
 from tidemark_cli.demo import flights
 from tidemark_cli.local.tier import read_options
-from tidemark_pipeline.export.iceberg import IcebergTable, catalog_settings
+from tidemark_pipeline.export.formats import catalog_settings
+from tidemark_pipeline.export.iceberg import IcebergTable
 from tidemark_pipeline.export.shapes import RAW_DDL
 from tidemark_pipeline.export.table import Layout
 from tidemark_pipeline.jobs.export import Progress, export

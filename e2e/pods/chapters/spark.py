@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.iceberg import IcebergMissing, ensure_iceberg
+
 from e2e.pods import objects
 from e2e.pods.chapters.chapter import Chapter, Step
 from e2e.pods.client import BOOTSTRAP
@@ -15,7 +17,6 @@ from e2e.pods.kubernetes import not_ready
 from e2e.pods.objects import NAMESPACE
 from e2e.pods.progress import Failed
 from e2e.pods.stage import PARTITIONS, Stage
-from tests.iceberg import IcebergMissing, ensure_iceberg
 
 TOPIC = "counted"
 JOB = "count"
