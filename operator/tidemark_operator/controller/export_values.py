@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from tidemark.export_job import Order, Report
+from tidemark.export_job import Order, Place, Report
 from tidemark_operator.controller.export_schedule import Schedule
 from tidemark_operator.controller.model import Json
 
@@ -86,8 +86,9 @@ class SecretVariable:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SecretFile:
-    """An option of the source that names a file: that of a key of a Secret."""
+    """An option that names a file: that of a key of a Secret."""
 
+    place: Place
     option: str
     secret: str
     key: str
@@ -118,8 +119,7 @@ class JobWanted:
 
     def ordered(self, paths: Mapping[SecretFile, str]) -> Order:
         """The order, with where its files are."""
-        found = {each.option: path for each, path in paths.items()}
-        return dataclasses.replace(self.order, source={**self.order.source, **found})
+        return self.order.put({(each.place, each.option): path for each, path in paths.items()})
 
 
 class JobPhase(enum.Enum):

@@ -31,11 +31,13 @@ from tidemark_operator.resources.export import (
     ExportSpec,
     ExportTable,
     ReadTier,
+    SchemaRegistry,
     TableFormat,
     ValueFormat,
     parse_export,
 )
 from tidemark_operator.resources.export_pod import SecretValue
+from tidemark_operator.resources.references import SecretKeyRef
 from tidemark_operator.resources.times import ms_of_time
 
 INTERVAL_MS = 60_000
@@ -53,6 +55,12 @@ _CERTIFICATE = {
 }
 _CA = "kafka.ssl.ca.location"
 _PASSWORD = "password"
+#: What the file of a schema is called, by which it is told what it is.
+_DEFINITIONS = {
+    ValueFormat.JSON: "",
+    ValueFormat.AVRO: "schema.avsc",
+    ValueFormat.PROTOBUF: "schema.proto",
+}
 #: By KIP-554's numbers.
 _MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
@@ -164,6 +172,8 @@ def job_wanted(body: Json, around: Surroundings, *, image: str) -> JobWanted | P
             jars=job.jars if job else (),
             every_s=None if export.spec.schedule else _interval_s(export.spec),
             cores=(job and job.cores) or CORES,
+            definition=made.definition[0],
+            definition_name=made.definition[1],
         ),
         variables=tuple(made.variables),
         files=tuple(made.files),
@@ -192,6 +202,8 @@ class _Order:
         self.hidden: list[Hidden] = []
         self.variables: list[SecretVariable] = []
         self.files: list[SecretFile] = []
+        #: The text of a schema, and what its file is called.
+        self.definition = "", ""
 
     def read_tier(self) -> None:
         """Where segments are."""
@@ -235,7 +247,7 @@ class _Order:
                 waits=True,
             )
         if given.trusted_secret_ref is not None:
-            self._file(_CA, given.trusted_secret_ref.name, given.trusted_secret_ref.key)
+            self._file(Place.SOURCE, _CA, given.trusted_secret_ref)
         if given.user_ref is not None:
             self._prove(given.user_ref.name)
 
@@ -245,7 +257,7 @@ class _Order:
             raise _Unusable(f"there is no User {name}: make it", waits=True)
         if user.certificate:
             for option, key in _CERTIFICATE.items():
-                self._file(option, name, key)
+                self._file(Place.SOURCE, option, SecretKeyRef(name=name, key=key))
             return
         if not user.mechanism:
             raise _Unusable(
@@ -265,7 +277,6 @@ class _Order:
             "table": table.name,
             "warehouse": table.warehouse,
             "catalog": dict(table.catalog),
-            "schema": _fields(table.schema_),
             "dead_letters": table.dead_letters,
             "mode": table.mode and str(table.mode),
             "partition": table.partition and str(table.partition),
@@ -274,10 +285,37 @@ class _Order:
         }
         self.table = {name: value for name, value in told.items() if value}
         assert table.format in (None, TableFormat.ICEBERG)
+        if table.schema_ is not None:
+            self._read_schema(table.schema_)
         self._hide_all(Place.CATALOG, table.catalog_secrets)
         if job is not None:
             self.conf |= job.conf
             self._hide_all(Place.CONF, job.conf_secrets)
+
+    def _read_schema(self, schema: ExportSchema) -> None:
+        told = {
+            "schema": schema.fields,
+            "schema_file": schema.file,
+            "message": schema.message,
+            "evolution": schema.evolution and str(schema.evolution),
+        }
+        self.table |= {name: value for name, value in told.items() if value}
+        if schema.definition is not None:
+            self.definition = schema.definition, _DEFINITIONS[schema.format]
+        if schema.registry is not None:
+            self._read_registry(schema.registry)
+
+    def _read_registry(self, registry: SchemaRegistry) -> None:
+        self.table["registry"] = registry.url
+        if registry.options:
+            self.table["registry_options"] = dict(registry.options)
+        self._hide_all(Place.REGISTRY, registry.secrets)
+        if registry.trusted_secret_ref is not None:
+            self._file(Place.REGISTRY, "ca", registry.trusted_secret_ref)
+        if registry.certificate_secret_ref is not None:
+            for option, key in (("certificate", "tls.crt"), ("key", "tls.key")):
+                ref = SecretKeyRef(name=registry.certificate_secret_ref.name, key=key)
+                self._file(Place.REGISTRY, option, ref)
 
     def _hide_all(self, place: Place, values: Iterable[SecretValue]) -> None:
         for each in values:
@@ -288,15 +326,8 @@ class _Order:
         self.hidden.append(Hidden(place=place, name=name, variable=variable))
         self.variables.append(SecretVariable(variable=variable, secret=secret, key=key))
 
-    def _file(self, option: str, secret: str, key: str) -> None:
-        self.files.append(SecretFile(option=option, secret=secret, key=key))
-
-
-def _fields(schema: ExportSchema | None) -> str | None:
-    if schema is None:
-        return None
-    assert schema.format is ValueFormat.JSON
-    return schema.fields
+    def _file(self, place: Place, option: str, ref: SecretKeyRef) -> None:
+        self.files.append(SecretFile(place=place, option=option, secret=ref.name, key=ref.key))
 
 
 def bootstrap(brokers: Iterable[tuple[Endpoint, ...]], listener: str) -> str:

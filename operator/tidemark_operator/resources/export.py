@@ -14,10 +14,10 @@ from pydantic import Field
 from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.config_rules import cel_list
 from tidemark_operator.resources.durations import Duration
-from tidemark_operator.resources.export_pod import ExportJob, SecretValues
+from tidemark_operator.resources.export_pod import ExportJob, SecretValue, SecretValues
 from tidemark_operator.resources.metadata import Resource
 from tidemark_operator.resources.names import CATEGORY
-from tidemark_operator.resources.references import SecretKeyRef, TopicRef, UserRef
+from tidemark_operator.resources.references import SecretKeyRef, SecretRef, TopicRef, UserRef
 from tidemark_operator.resources.schema import (
     AGE,
     IMMUTABLE,
@@ -57,6 +57,8 @@ _FIXED = (
     *("format", "name", "warehouse", "mode", "partition", "keyBuckets", "properties"),
     "deadLetters",
 )
+#: Of the registry's options (docs/schemas.md) those that are neither secret nor files.
+REGISTRY_OPTIONS = ("subject", "unknown", "user", "timeout", "patience")
 #: Of a catalog's properties those that are no secret's place in a manifest.
 _SECRET = "(password|secret|secret-access-key|session-token)$"
 _SECRETS = ("token", "credential")
@@ -97,21 +99,121 @@ class ValueFormat(enum.StrEnum):
     """What the records' values are."""
 
     JSON = "json"
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
+
+
+class Evolution(enum.StrEnum):
+    """What is done where the schema has more than the table."""
+
+    REFUSE = "refuse"
+    GROW = "grow"
+    IGNORE = "ignore"
+
+
+class SchemaRegistry(SpecModel):
+    """A registry that answers as Confluent's does."""
+
+    url: Annotated[
+        str,
+        Field(
+            min_length=8,
+            max_length=2048,
+            pattern=r"^https?://[^\s,@]+(,https?://[^\s,@]+)*$",
+            description="With its path; several of one registry with commas.",
+        ),
+    ]
+    options: Annotated[
+        dict[str, Annotated[str, Field(max_length=1024)]],
+        Field(max_length=8, description="As docs/schemas.md has them."),
+        Kube(
+            Rule(
+                rule=f"self.all(k, k in {cel_list(REGISTRY_OPTIONS)})",
+                message=f"options are {', '.join(REGISTRY_OPTIONS)}; what is secret, and files, "
+                "have fields of their own",
+            )
+        ),
+    ] = Field(default_factory=dict)
+    secrets: Annotated[
+        tuple[SecretValue, ...],
+        Field(max_length=2, description="The options password and token."),
+        Kube(
+            Rule(
+                rule="self.all(s, s.name in ['password', 'token'])",
+                message="the secrets of a registry are password and token",
+            ),
+            **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        ),
+    ] = ()
+    trusted_secret_ref: Annotated[
+        SecretKeyRef | None, Field(description="PEM of who signs the registry's certificate.")
+    ] = None
+    certificate_secret_ref: Annotated[
+        SecretRef | None, Field(description="Secret with tls.crt and tls.key, shown to it.")
+    ] = None
 
 
 class ExportSchema(SpecModel):
     """How values become columns. Where it is unset, rows are records as they are."""
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule="self.format == 'json' ? has(self.fields) && !has(self.definition) && "
+            "!has(self.file) && !has(self.registry) : !has(self.fields) && "
+            "[has(self.definition), has(self.file), has(self.registry)].exists_one(one, one)",
+            message="json has fields; avro and protobuf have one of definition, file and registry",
+        ),
+        Rule(
+            rule="!has(self.message) || self.format == 'protobuf'",
+            message="only Protobuf has a message",
+            field_path=".message",
+        ),
+    )
+
     format: ValueFormat
     fields: Annotated[
-        str,
+        str | None,
         Field(
             min_length=1,
             max_length=32768,
-            description="Spark's DDL, as in id BIGINT, name STRING. To add one, add it to the "
-            "table first.",
+            description="Of JSON: Spark's DDL, as in id BIGINT, name STRING; or infer.",
         ),
-    ]
+    ] = None
+    definition: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=65536,
+            description="The schema itself, as it would stand in a file .avsc or .proto.",
+        ),
+    ] = None
+    file: Annotated[
+        str | None,
+        Field(
+            min_length=2,
+            max_length=1024,
+            pattern=r"^/\S+$",
+            description="A path in the image, or in one of job.volumes: .avsc, .proto, or a set of "
+            "descriptors.",
+        ),
+    ] = None
+    registry: SchemaRegistry | None = None
+    message: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=255,
+            pattern="^[A-Za-z_][A-Za-z0-9_.]*$",
+            description="Of Protobuf: the full name, where there are several.",
+        ),
+    ] = None
+    evolution: Annotated[
+        Evolution | None,
+        Field(
+            description="Where the schema has more than the table: refuse it (also when unset), "
+            "let the table grow, or ignore what it has no column for."
+        ),
+    ] = None
 
 
 def _never(field: str) -> Rule:

@@ -178,6 +178,26 @@ ACCEPTED |= {
             "serviceAccountName": "exporter",
         },
     ),
+    "export of Avro by its text": export(
+        table={"schema": {"format": "avro", "definition": "{}", "evolution": "grow"}}
+    ),
+    "export of Protobuf by a file": export(
+        table={"schema": {"format": "protobuf", "file": "/lake/o.proto", "message": "shop.Order"}}
+    ),
+    "export by a registry": export(
+        table={
+            "schema": {
+                "format": "avro",
+                "registry": {
+                    "url": "https://one:8081,https://two:8081/apis/ccompat/v7",
+                    "options": {"subject": "s", "unknown": "stop", "user": "reader"},
+                    "secrets": [{"name": "password", **VALUE}],
+                    "trustedSecretRef": {"name": "trust", "key": "ca.crt"},
+                    "certificateSecretRef": {"name": "shown"},
+                },
+            }
+        }
+    ),
     **{
         f"export at {when}": export(schedule=when, timeZone="Europe/Berlin")
         for when in ("*/5 * * * *", "0 2 * * MON-FRI", "@daily", "0  0 1,15 * *")
@@ -614,6 +634,38 @@ REFUSED: dict[str, tuple[Object, str]] = {
     "export with dead letters of records": (
         export(table={"deadLetters": "db.dlq"}),
         "without a schema every record is a row",
+    ),
+    **{
+        f"export with {'/'.join(schema) or 'nothing'} of {name}": (
+            export(table={"schema": {"format": name, **schema}}),
+            "json has fields; avro and protobuf have one of definition, file and registry",
+        )
+        for name, schema in (
+            ("json", {}),
+            ("json", {"definition": "{}"}),
+            ("avro", {"fields": "id BIGINT"}),
+            ("avro", {"definition": "{}", "file": "/a.avsc"}),
+            ("protobuf", {}),
+        )
+    },
+    "export with a message of Avro": (
+        export(table={"schema": {"format": "avro", "definition": "{}", "message": "m"}}),
+        "only Protobuf has a message",
+    ),
+    "export with a registry's password in its manifest": (
+        export(
+            table={
+                "schema": {
+                    "format": "avro",
+                    "registry": {"url": "http://r:1", "options": {"password": "x"}},
+                }
+            }
+        ),
+        "what is secret, and files, have fields of their own",
+    ),
+    "export with a password in an address": (
+        export(table={"schema": {"format": "avro", "registry": {"url": "http://a:b@r:1"}}}),
+        "registry.url in body should match",
     ),
     "export with its dead letters among its rows": (
         export(

@@ -462,6 +462,16 @@ CHANGES: dict[str, Change] = {
     "export with a field more": (
         FULL_EXPORT, None, "spec.table.schema.fields", "id BIGINT, name STRING", None
     ),
+    "export of JSON becomes one of Avro": (
+        FULL_EXPORT,
+        None,
+        "spec.table.schema",
+        {"format": "avro", "definition": "{}"},
+        "a table of records stays one",
+    ),
+    "export that grows from now on": (
+        FULL_EXPORT, None, "spec.table.schema.evolution", "grow", None
+    ),
     "export whose catalog has moved": (
         FULL_EXPORT, EXPORT_STATUS, "spec.table.catalog.uri", "https://other.example", None
     ),

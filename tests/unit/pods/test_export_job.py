@@ -16,6 +16,9 @@ from tidemark_operator.controller.users import UserInfo
 from tidemark_operator.objects.exports import Surroundings, bootstrap, job_wanted
 from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
 from tidemark_operator.resources.cluster import parse_cluster
+from tidemark_operator.resources.export import OPTIONS, REGISTRY_OPTIONS
+from tidemark_pipeline import options as source_options
+from tidemark_pipeline.export.wanted import Wanted
 
 RUN = ExportRunIdentity(name="flights", namespace=NAMESPACE, uid="u-1", cluster="main", number=7)
 S3 = {
@@ -144,6 +147,50 @@ def test_everything_of_the_table_and_of_spark_is_told() -> None:
     places = {(each.place, each.name) for each in told.hidden}
     assert {(Place.CATALOG, "token"), (Place.CONF, "spark.hadoop.fs.s3a.secret.key")} <= places
     assert "secret" not in json.dumps(told.conf)
+
+
+def test_a_schema_is_told_by_its_text_its_file_or_its_registry() -> None:
+    avro = {"format": "avro", "definition": '{"type": "record"}', "evolution": "grow"}
+    told = order(body(table={"schema": avro}))
+    assert (told.definition, told.definition_name) == ('{"type": "record"}', "schema.avsc")
+    assert told.table["evolution"] == "grow"
+    proto = {"format": "protobuf", "file": "/lake/order.proto", "message": "shop.Order"}
+    told = order(body(table={"schema": proto}))
+    assert told.table["schema_file"] == "/lake/order.proto"
+    assert told.table["message"] == "shop.Order"
+    registry = {
+        "url": "https://registry:8081",
+        "options": {"subject": "orders-value", "user": "reader"},
+        "secrets": [{"name": "password", **VALUE}],
+        "trustedSecretRef": {"name": "trust", "key": "ca.crt"},
+        "certificateSecretRef": {"name": "shown"},
+    }
+    made = body(table={"schema": {"format": "avro", "registry": registry}})
+    told = order(made)
+    assert told.table["registry"] == "https://registry:8081"
+    folder = "/var/run/tidemark"
+    assert told.table["registry_options"] == {
+        "subject": "orders-value",
+        "user": "reader",
+        "ca": f"{folder}/trust/ca.crt",
+        "certificate": f"{folder}/shown/tls.crt",
+        "key": f"{folder}/shown/tls.key",
+    }
+    assert (Place.REGISTRY, "password") in {(each.place, each.name) for each in told.hidden}
+
+
+def test_what_an_order_has_of_a_table_is_what_the_job_knows() -> None:
+    """Words are those of the pipeline, which the operator cannot ask."""
+    registry = {"url": "http://r:1", "options": dict.fromkeys(REGISTRY_OPTIONS, "1")}
+    schemas: list[dict[str, Any]] = [
+        {"format": "json", "fields": "id BIGINT", "evolution": "ignore"},
+        {"format": "protobuf", "file": "/x.proto", "message": "m"},
+        {"format": "avro", "registry": registry},
+    ]
+    for schema in schemas:
+        table = {"mode": "append", "partition": "hour", "keyBuckets": 2, "properties": {"a": "b"}}
+        Wanted.of(order(body(table={**table, "schema": schema})).table)
+    assert set(OPTIONS) <= {each.name for each in source_options.OPTIONS}
 
 
 def test_a_user_proves_itself_by_its_secret() -> None:
