@@ -10,6 +10,7 @@ Maven, clients where there is no Node: their tests say so.
 import contextlib
 
 from tests import apache_kafka, kafka_classes
+from tests.apicurio import ApicurioMissing, ensure_apicurio
 from tests.conformance.default_clients import ensure_clients
 from tests.conformance.kcat import ensure_kcat
 from tests.helm import ensure_helm
@@ -34,6 +35,8 @@ def main() -> None:
         print(f"TESTS OF APACHE KAFKA ARE SKIPPED: {error}", flush=True)
     with contextlib.suppress(IcebergMissing):
         ensure_iceberg()
+    with contextlib.suppress(ApicurioMissing):
+        ensure_apicurio()
     with contextlib.suppress(Missing):
         ensure_clients()
         ensure_short()

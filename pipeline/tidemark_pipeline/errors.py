@@ -8,6 +8,14 @@ class DataLoss(RuntimeError):
     """Rows expired while the read was under way; set failOnDataLoss=false to go on without them."""
 
 
+class ExportError(RuntimeError):
+    """An export cannot go on; the message says what to do."""
+
+
+class Unavailable(ExportError):
+    """What an export needs does not answer, and may later."""
+
+
 class CorruptData(ValueError):
     """Bytes that are no record batches; the message names topic, partition and offsets."""
 

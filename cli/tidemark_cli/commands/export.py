@@ -31,7 +31,7 @@ from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.brokers import BrokersUnavailable, Refused
 from tidemark_pipeline.errors import own_words
 from tidemark_pipeline.export.exported import ExportError, Mode
-from tidemark_pipeline.export.table import Period
+from tidemark_pipeline.export.table import Evolution, Period
 from tidemark_pipeline.export.wanted import Wanted, catalog_of
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.options import OptionError
@@ -72,10 +72,32 @@ def export(
         list[Path] | None, typer.Option(help="Iceberg's jar and others, instead of fetching it.")
     ] = None,
     schema: Annotated[
-        str, typer.Option(help="Values are JSON of these fields: 'id BIGINT, name STRING'.")
+        str,
+        typer.Option(
+            help="Values are JSON of these fields: 'id BIGINT, name STRING'; or 'infer' them."
+        ),
     ] = "",
+    schema_file: Annotated[
+        str, typer.Option(help="Values are Avro (.avsc) or Protobuf (.proto, or descriptors).")
+    ] = "",
+    message: Annotated[
+        str, typer.Option(help="Of a Protobuf schema with several: the full name of the message.")
+    ] = "",
+    registry: Annotated[
+        str, typer.Option(help="Values name a schema of this registry: http://registry:8081.")
+    ] = "",
+    registry_option: Annotated[
+        list[str] | None, typer.Option(help=f"An option of the registry, {_PAIR}")
+    ] = None,
+    evolution: Annotated[
+        Evolution,
+        typer.Option(
+            help="Where the schema has more than the table: refuse it, let the table grow, or "
+            "ignore what it has no column for."
+        ),
+    ] = Evolution.REFUSE,
     dead_letters: Annotated[
-        str, typer.Option(help="With --schema: the table of records that do not parse.")
+        str, typer.Option(help="With a schema: the table of records that do not parse.")
     ] = "",
     mode: Annotated[
         Mode,
@@ -117,18 +139,25 @@ def export(
     properties = _pairs(catalog, "--catalog")
     conf_given = _pairs(conf, "--conf")
     of_table = _pairs(table_property, "--table-property")
+    of_registry = _pairs(registry_option, "--registry-option")
     jars = _jars(jar)
     try:
         wanted = Wanted(
             table=table,
             catalog=catalog_of(_place(warehouse), properties),
             schema=schema,
+            schema_file=schema_file,
+            message=message,
+            registry=registry,
+            registry_options=of_registry,
+            evolution=evolution,
             dead_letters=dead_letters,
             mode=mode,
             partition=partition,
             key_buckets=key_buckets,
             properties=of_table,
         )
+        wanted.check()
         options = _source({name: value for name, value in source.items() if value}, directory)
         find_java()
         ensure_spark(console.print)
@@ -145,10 +174,11 @@ def export(
                 stop = threading.Event()
                 if not once:
                     _stop_on_signals(stop)
+                from_topic = {**options, "topic": topic, **extra}
                 done = run(
                     session,
-                    {**options, "topic": topic, **extra},
-                    wanted.tables(session),
+                    from_topic,
+                    wanted.tables(session, from_topic, _tell),
                     every_s=None if once else interval,
                     stop=stop,
                     say=_say,
@@ -192,6 +222,10 @@ def _pairs(texts: Sequence[str] | None, name: str) -> dict[str, str]:
 def _stop_on_signals(stop: threading.Event) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
+
+
+def _tell(text: str) -> None:
+    errors.print(text, highlight=False, markup=False)
 
 
 def _say(progress: "Progress") -> None:

@@ -1,4 +1,5 @@
-"""Two tables that an export keeps in step: rows of JSON, and the records that are none.
+"""Two tables that an export keeps in step: rows of what values come to, and the records that come
+to nothing.
 
 Each table says in its own commits how far it is, and the dead letters are committed first. A job
 that ends between the two commits leaves letters that are ahead; the next reads from where the one
@@ -6,23 +7,40 @@ behind is, and writes to each what it has not. Of letters that are ahead that is
 itself, record by record: with another schema other records may be letters.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
-from tidemark_pipeline.export.exported import Exported
-from tidemark_pipeline.export.shapes import KAFKA, Json
-from tidemark_pipeline.export.table import Counts, NamedTable, Written
+from tidemark_pipeline.export import shapes
+from tidemark_pipeline.export.evolution import applied, changes, check_allowed, text
+from tidemark_pipeline.export.exported import Exported, Mode
+from tidemark_pipeline.export.iceberg_branch import contended
+from tidemark_pipeline.export.shapes import KAFKA
+from tidemark_pipeline.export.table import Counts, Evolution, NamedTable, Written
+from tidemark_pipeline.schemas.values.reading import Reading
+
+#: How often a batch is read, and a table grown, until there is nothing new.
+_LOOKS = 5
 
 
-class JsonTables:
-    """``rows`` of a :class:`~tidemark_pipeline.export.shapes.Json` and ``letters``, as one table
-    to the job."""
+class LetteredTables:
+    """``rows`` of what a :class:`~tidemark_pipeline.schemas.values.reading.Reading` makes of
+    values, and ``letters``, as one table to the job. ``say`` is told how the table grows."""
 
-    def __init__(self, json: Json, rows: NamedTable, letters: NamedTable) -> None:
-        self._json, self._rows, self._letters = json, rows, letters
+    def __init__(
+        self,
+        reading: Reading,
+        rows: NamedTable,
+        letters: NamedTable,
+        mode: Mode = Mode.APPEND,
+        evolution: Evolution = Evolution.REFUSE,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._reading, self._rows, self._letters = reading, rows, letters
+        self._mode, self._evolution, self._say = mode, evolution, say
         self._rows_at = self._letters_at = Exported("")
         self._before: Exported = Exported("")
 
@@ -30,6 +48,8 @@ class JsonTables:
         """Both; as far as the one that is behind."""
         self._letters_at = self._letters.claim(topic, topic_id)
         self._rows_at = self._rows.claim(topic, topic_id)
+        shapes.check_table(self._rows.name, self._rows.columns())
+        self._grown()  # what is refused is said before anything is read
         self._before = replace(
             self._rows_at, offsets=behind(self._rows_at.offsets, self._letters_at.offsets)
         )
@@ -37,9 +57,10 @@ class JsonTables:
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
         """The letters of a batch, then its rows."""
-        parsed = self._json.parsed(frame).persist()
+        read, fields = self._read(frame)
         try:
-            letters, rows = self._json.letters(parsed), self._json.rows(parsed)
+            letters = shapes.letters(read, self._mode)
+            rows = shapes.rows(read, fields, self._mode)
             if ahead(self._letters_at.offsets, self._before.offsets):
                 letters = self._not_there(letters)
             passed = ahead(self._rows_at.offsets, self._before.offsets)
@@ -50,9 +71,37 @@ class JsonTables:
             self._rows_at = at_least(self._rows_at, exported)
             written = self._rows.commit(rows, self._rows_at)
         finally:
-            parsed.unpersist()
+            read.unpersist()
         self._before = exported
         return replace(written + replace(lettered, rows=0), letters=lettered.rows)
+
+    def _read(self, frame: DataFrame) -> tuple[DataFrame, StructType]:
+        """A batch as it is read by all that it shows, kept; and the fields that it has."""
+        for _ in range(_LOOKS):
+            fields = self._grown()
+            read = self._reading.read(frame, fields).persist()
+            try:
+                if not self._reading.learn(read):
+                    return read, fields
+            except BaseException:
+                read.unpersist()
+                raise
+            read.unpersist()
+        raise AssertionError("a batch shows something new each time that it is read")
+
+    def _grown(self) -> StructType:
+        """The fields that the table has, once it has those that are wanted."""
+        for _ in range(_LOOKS):
+            fields = shapes.value_fields(self._rows.columns() or StructType())
+            wanted = self._reading.wanted
+            needed = changes(fields, wanted) if wanted is not None else []
+            if not needed or self._evolution is Evolution.IGNORE:
+                return fields
+            check_allowed(needed, self._evolution)
+            shapes.check_fields(applied(fields, wanted or fields))
+            if self._rows.grow(needed):
+                self._say("; ".join(map(text, needed)))
+        raise contended(self._rows.name)
 
     def counts(self) -> Counts:
         """Of both."""

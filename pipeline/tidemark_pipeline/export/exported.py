@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from tidemark_pipeline.errors import ExportError
+
+__all__ = ["ExportError", "Exported", "Mode", "Superseded", "begin", "check_ours"]
+
 _PREFIX = "tidemark."
 _TOPIC, _TOPIC_ID, _OFFSETS, _EPOCH, _JOB, _MODE = (
     _PREFIX + name for name in ("topic", "topic-id", "offsets", "epoch", "job", "mode")
 )
-
-
-class ExportError(RuntimeError):
-    """The export cannot go on; the message says what to do."""
 
 
 class Superseded(ExportError):

@@ -7,22 +7,25 @@ where nobody else has committed meanwhile. Else the batch is written once more.
 
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructField, StructType
 
+from tidemark_pipeline.export.evolution import Change
 from tidemark_pipeline.export.exported import Exported, ExportError, Mode, begin, check_ours
 from tidemark_pipeline.export.iceberg_branch import (
     ATTEMPTS,
     BRANCH,
     JAVA_ERRORS,
     Branch,
+    ColumnChange,
     contended,
 )
-from tidemark_pipeline.export.table import Counts, Layout, Period, Written
+from tidemark_pipeline.export.table import Added, Counts, Layout, Period, Written
 from tidemark_pipeline.export.upsert import configured, latest, merge, refused, view
 
 #: What goes with PySpark 4.1 (https://iceberg.apache.org/docs, Apache-2.0); it brings all it needs.
@@ -134,6 +137,17 @@ class IcebergTable:
         """Readers see the rows; False where ``main`` was moved meanwhile."""
         return self._branch.publish(base, exported)
 
+    def columns(self) -> StructType | None:
+        """See :class:`~tidemark_pipeline.export.table.NamedTable`."""
+        if not self._session.catalog.tableExists(self.name):
+            return None
+        return self._session.table(self.name).schema
+
+    def grow(self, needed: Sequence[Change]) -> bool:
+        """See :class:`~tidemark_pipeline.export.table.NamedTable`."""
+        self._check_ours()
+        return self._branch.grow([_change_of(self._session, each) for each in needed])
+
     def counts(self) -> Counts:
         """See :class:`~tidemark_pipeline.export.table.Table`."""
         return Counts(rows=self._branch.rows())
@@ -184,6 +198,14 @@ class IcebergTable:
             )
         )
         return Written(rows=rows, bytes=size, files=files + deletes, deleted=deleted)
+
+
+def _change_of(session: Any, change: Change) -> ColumnChange:
+    """With the type as Iceberg's Java has it."""
+    whole = StructType([StructField("c", change.type)]).json()
+    java = session._jsparkSession.parseDataType(whole)
+    schema = session._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(java)
+    return change.path, isinstance(change, Added), schema.columns().get(0).type()
 
 
 def _transforms(layout: Layout) -> list[str]:

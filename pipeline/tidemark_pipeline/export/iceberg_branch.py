@@ -12,7 +12,7 @@ branch; its files go as Iceberg's orphans do.
 Branches and tags are Iceberg's Java API through py4j, which needs no SQL extensions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -30,6 +30,10 @@ JAVA_ERRORS = (Py4JJavaError, PySparkException)
 _CONFLICT = "CommitFailedException"
 #: A row that went has one position; an equality may stand for any number.
 _TOTALS = ("records", "position-deletes", "equality-deletes")
+
+
+#: The column's path, whether it is added, and Iceberg's type.
+ColumnChange = tuple[tuple[str, ...], bool, Any]
 
 
 class Branch:
@@ -93,6 +97,25 @@ class Branch:
                 raise
             return None
         return base
+
+    def grow(self, columns: Sequence[ColumnChange]) -> bool:
+        """Add and widen columns of the table; false where it was changed meanwhile."""
+        update = self._table.updateSchema()
+        for path, is_added, kind in columns:
+            if is_added:
+                parent = ".".join(path[:-1]) or None
+                update = update.addColumn(parent, path[-1], kind)
+            else:
+                update = update.updateColumn(".".join(path), kind)
+        try:
+            update.commit()
+        except JAVA_ERRORS as error:
+            if _CONFLICT not in str(error):
+                raise
+            return False
+        finally:
+            self.refresh()
+        return True
 
     def commit_nothing(self, exported: Exported) -> None:
         """A commit of no rows."""

@@ -1,19 +1,17 @@
-"""What a record looks like in a table: as it is, or as the fields of its JSON.
+"""What a record looks like in a table: as it is, or as the fields of its value.
 
-The record's own columns stand in one column ``kafka`` beside the fields of JSON, so that no field's
-name can meet one of theirs.
+The record's own columns stand in one column ``kafka`` beside the fields of the value, so that no
+field's name can meet one of theirs.
 """
 
-from dataclasses import dataclass
-
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from tidemark_pipeline import columns
 from tidemark_pipeline.export.exported import ExportError, Mode
 from tidemark_pipeline.export.table import DELETED
+from tidemark_pipeline.schemas.values.reading import ERROR, PARSED
 
 #: In the order of the table; which tier a row was read from is not the record's.
 RAW = (
@@ -24,76 +22,101 @@ KAFKA = "kafka"
 _OF_KAFKA = tuple(name for name in RAW if name != "value")
 _LETTER = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 _TYPES = {column.name: column.type for column in columns.COLUMNS}
-_WRITE = "write fields with their types, as in id BIGINT, name STRING"
-_PARSED, _CORRUPT = "_parsed", "_corrupt"
+#: Iceberg's paths, and quotes.
+_NO_NAMES = ".`\\\n\r\0"
 
 RAW_DDL = ", ".join(f"`{name}` {_TYPES[name]}" for name in RAW)
 LETTERS_DDL = ", ".join((*(f"`{name}` {_TYPES[name]}" for name in _LETTER), "error string"))
 
 
-@dataclass(frozen=True, slots=True)
-class Json:
-    """Values that are JSON objects of these fields; ``schema`` as Spark's DDL has them. For an
-    upsert a null value is no letter, but a row that goes, and a record without a key is one."""
+def check_fields(fields: StructType) -> None:
+    """Raises :class:`ExportError` where a table cannot have them beside the record's own."""
+    if not len(fields):
+        raise ExportError("the schema has no fields")
+    _check_names(fields, "")
+    taken = {KAFKA, DELETED} & {each.name.lower() for each in fields}
+    if taken:
+        raise ExportError(f"a field of the schema is called {taken.pop()}, which is taken")
 
-    schema: StructType
-    mode: Mode = Mode.APPEND
 
-    @classmethod
-    def of(cls, text: str, mode: Mode = Mode.APPEND) -> "Json":
-        """Of a schema as Spark's DDL has it; there must be a session. Raises
-        :class:`ExportError`."""
-        try:
-            schema = StructType.fromDDL(text)
-        except PySparkException as error:
-            raise ExportError(f"the schema is {text!r}; {_WRITE}: {error}") from error
-        if not isinstance(schema, StructType):
-            raise ExportError(f"the schema is {text!r}; {_WRITE}")
-        taken = {KAFKA, _CORRUPT, DELETED} & {name.lower() for name in schema.fieldNames()}
-        if taken:
-            raise ExportError(f"a field of the schema is called {taken.pop()}, which is taken")
-        return cls(schema, mode)
+def _check_names(kind: DataType, path: str) -> None:
+    if isinstance(kind, StructType):
+        seen: dict[str, str] = {}
+        for each in kind:
+            where = f"{path}.{each.name}" if path else each.name
+            other = seen.setdefault(each.name.lower(), each.name)
+            if other is not each.name:
+                raise ExportError(f"{where}: {other} differs from it by case only, if at all")
+            if not each.name or any(c in _NO_NAMES for c in each.name):
+                raise ExportError(f"{where!r} is no name that a column can have")
+            _check_names(each.dataType, where)
+    elif isinstance(kind, ArrayType):
+        _check_names(kind.elementType, f"{path}.element")
+    elif isinstance(kind, MapType):
+        _check_names(kind.valueType, f"{path}.value")
 
-    @property
-    def ddl(self) -> str:
-        """The columns of the table."""
-        kafka = ", ".join(f"`{name}`: {_TYPES[name]}" for name in _OF_KAFKA)
-        fields = (f"`{each.name}` {each.dataType.simpleString()}" for each in self.schema)
-        return ", ".join((f"{KAFKA} struct<{kafka}>", *fields))
 
-    def parsed(self, frame: DataFrame) -> DataFrame:
-        """With what its value comes to; nothing yet is left out."""
-        schema = StructType([*self.schema.fields]).add(_CORRUPT, "string")
-        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-        return frame.withColumn(
-            _PARSED, f.from_json(f.col("value").cast("string"), schema, options)
+def check_table(name: str, table: StructType | None) -> None:
+    """Raises :class:`ExportError` where the record's own have no place in it."""
+    if table is None or KAFKA not in table.fieldNames():
+        raise ExportError(
+            f"{name} has no column {KAFKA}, in which the record's own are: "
+            f"ALTER TABLE {name} ADD COLUMN {_kafka_ddl()}, or export into a new table"
         )
 
-    def rows(self, parsed: DataFrame) -> DataFrame:
-        """Those of the table."""
-        kafka = f.struct(*_OF_KAFKA).alias(KAFKA)
-        fields = [f.col(_PARSED)[name].alias(name) for name in self.schema.fieldNames()]
-        if self.mode is Mode.UPSERT:
-            fields.append(f.col("value").isNull().alias(DELETED))
-        return parsed.where(self._fits()).select(kafka, *fields)
 
-    def letters(self, parsed: DataFrame) -> DataFrame:
-        """Those that do not parse, as they are, with why."""
-        text = f.col("value").cast("string")
-        error = (
-            f.when(self._keyless(), "no key")
-            .when(f.col("value").isNull(), "no value")
-            .when(f.get_json_object(text, "$").isNull(), "not JSON")
-            .otherwise("JSON that does not fit the schema")
-        )
-        return parsed.where(~self._fits()).select(*_LETTER, error.alias("error"))
+def _kafka_ddl() -> str:
+    return f"{KAFKA} struct<{', '.join(f'`{name}`: {_TYPES[name]}' for name in _OF_KAFKA)}>"
 
-    def _fits(self) -> Column:
-        found = f.col(_PARSED)
-        fits = found.isNotNull() & found[_CORRUPT].isNull()
-        if self.mode is Mode.UPSERT:
-            return ~self._keyless() & (f.col("value").isNull() | fits)
-        return fits
 
-    def _keyless(self) -> Column:
-        return f.lit(self.mode is Mode.UPSERT) & f.col("key").isNull()
+def columns_ddl(fields: StructType) -> str:
+    """The columns of a table with these fields of the value."""
+    return f"{_kafka_ddl()}, {fields_ddl(fields)}"
+
+
+def fields_ddl(fields: StructType) -> str:
+    """As a schema is written."""
+    return ", ".join(f"`{each.name}` {_ddl(each.dataType)}" for each in fields)
+
+
+def _ddl(kind: DataType) -> str:
+    """With names in quotes, which Spark's own text of a type has not."""
+    if isinstance(kind, StructType):
+        return f"struct<{', '.join(f'`{each.name}`: {_ddl(each.dataType)}' for each in kind)}>"
+    if isinstance(kind, ArrayType):
+        return f"array<{_ddl(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"map<{_ddl(kind.keyType)}, {_ddl(kind.valueType)}>"
+    return kind.simpleString()
+
+
+def value_fields(table: StructType) -> StructType:
+    """Of a table's columns those that are not the record's own."""
+    return StructType([each for each in table if each.name != KAFKA])
+
+
+def rows(read: DataFrame, fields: StructType, mode: Mode) -> DataFrame:
+    """Of records that were read (:mod:`~tidemark_pipeline.schemas.values.reading`) those of the
+    table. For an upsert a null value is a row that goes."""
+    kafka = f.struct(*_OF_KAFKA).alias(KAFKA)
+    made = [f.col(PARSED)[each.name].alias(each.name) for each in fields]
+    if mode is Mode.UPSERT:
+        made.append(f.col("value").isNull().alias(DELETED))
+    return read.where(_fits(mode)).select(kafka, *made)
+
+
+def letters(read: DataFrame, mode: Mode) -> DataFrame:
+    """Those that do not parse, as they are, with why; for an upsert those without a key, too."""
+    error = f.when(_keyless(mode), "no key").otherwise(f.col(ERROR))
+    return read.where(~_fits(mode)).select(*_LETTER, error.alias("error"))
+
+
+def _fits(mode: Mode) -> Column:
+    fits = f.col(ERROR).isNull()
+    if mode is Mode.UPSERT:
+        return ~_keyless(mode) & (f.col("value").isNull() | fits)
+    return fits
+
+
+def _keyless(mode: Mode) -> Column:
+    return f.lit(mode is Mode.UPSERT) & f.col("key").isNull()

@@ -11,7 +11,7 @@ each key the last record (:mod:`tidemark_pipeline.export.upsert`); its frames ma
 No Spark is needed to say what is wanted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
@@ -20,6 +20,8 @@ from tidemark_pipeline.export.exported import Exported, Mode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType, StructType
+
 
 #: Of a frame for an upsert: the row of this key goes. Where a frame has no such column, its rows
 #: have Kafka's own columns, and one whose ``value`` is null goes.
@@ -32,6 +34,33 @@ class Period(StrEnum):
     NONE = "none"
     HOUR = "hour"
     DAY = "day"
+
+
+class Evolution(StrEnum):
+    """What is done where the schema of values has more than the table. ``IGNORE``: what the table
+    has no column for is left out."""
+
+    REFUSE = "refuse"
+    GROW = "grow"
+    IGNORE = "ignore"
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A column that a table is to have; ``path`` as Spark's DDL names it, within lists by
+    ``element``, within maps by ``value``."""
+
+    path: tuple[str, ...]
+    type: "DataType"
+
+
+@dataclass(frozen=True, slots=True)
+class Widened:
+    """A column of ``before`` that is to be ``type``."""
+
+    path: tuple[str, ...]
+    before: "DataType"
+    type: "DataType"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +120,7 @@ class Counts:
 
 class Table(Protocol):
     """One table, or several that are kept in step
-    (:class:`~tidemark_pipeline.export.dead_letters.JsonTables`)."""
+    (:class:`~tidemark_pipeline.export.dead_letters.LetteredTables`)."""
 
     def claim(self, topic: str, topic_id: str) -> Exported:
         """Make it where it is not there, take it over, and say how far it is; an older job commits
@@ -113,3 +142,10 @@ class NamedTable(Table, Protocol):
     """One table, that can be asked for what it has."""
 
     name: str
+
+    def columns(self) -> "StructType | None":
+        """Those that it has now; None where it is not there."""
+
+    def grow(self, needed: Sequence[Added | Widened]) -> bool:
+        """Add and widen columns of a claimed table, in one commit; false where others have changed
+        the table meanwhile. Raises :class:`~tidemark_pipeline.export.exported.Superseded`."""

@@ -5,12 +5,13 @@ once there is one. Without Spark until then, so that what is wrong is said befor
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tidemark_pipeline.export.asked import Asked
 from tidemark_pipeline.export.exported import ExportError, Mode
-from tidemark_pipeline.export.table import Layout, Partitioning, Period, Table
+from tidemark_pipeline.export.table import Evolution, Layout, Partitioning, Period, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,16 +24,21 @@ LETTERS_SUFFIX = "_dead_letters"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """``table``: with its namespace, as ``db.orders``. ``catalog``: properties of Iceberg's catalog
-    (:func:`catalog_of`). ``schema``: of values that are JSON, as Spark's DDL has it; "": rows are
-    records as they are. ``dead_letters``: with a schema, the table of records that do not parse;
-    "": the table's name with ``_dead_letters``. ``mode``: of a table's rows, see
-    :mod:`~tidemark_pipeline.export.table`. Of a table that is not there yet ``partition``: the
-    period of its partitions, ``key_buckets``: into how many they are divided by key, 0 is none,
-    ``properties``: in its format's words."""
+    (:func:`catalog_of`). ``schema`` to ``evolution``: as
+    :class:`~tidemark_pipeline.export.asked.Asked` has them. ``dead_letters``: with a schema, the
+    table of records that do not parse; "": the table's name with ``_dead_letters``. ``mode``: of a
+    table's rows, see :mod:`~tidemark_pipeline.export.table`. Of a table that is not there yet
+    ``partition``: the period of its partitions, ``key_buckets``: into how many they are divided by
+    key, 0 is none, ``properties``: in its format's words."""
 
     table: str
     catalog: Mapping[str, str] = field(default_factory=dict)
     schema: str = ""
+    schema_file: str = ""
+    message: str = ""
+    registry: str = ""
+    registry_options: Mapping[str, str] = field(default_factory=dict)
+    evolution: Evolution = Evolution.REFUSE
     dead_letters: str = ""
     mode: Mode = Mode.APPEND
     partition: Period = Period.NONE
@@ -56,6 +62,7 @@ class Wanted:
         try:
             given["mode"] = Mode(given.get("mode", Mode.APPEND))
             given["partition"] = Period(given.get("partition", Period.NONE))
+            given["evolution"] = Evolution(given.get("evolution", Evolution.REFUSE))
         except ValueError as error:
             raise ExportError(f"{error}: give the job an image of the operator's version") from None
         return cls(**{**given, "catalog": catalog_of(warehouse, given.get("catalog", {}))})
@@ -77,20 +84,53 @@ class Wanted:
             found = {"spark.jars": ",".join(jars)} if jars else {}
         return {**found, **(conf or {}), **catalog_settings(CATALOG, self.catalog)}
 
-    def tables(self, session: "SparkSession") -> "Table":
-        """What rows are written to. Raises :class:`ExportError`."""
-        from tidemark_pipeline.export.dead_letters import JsonTables
-        from tidemark_pipeline.export.iceberg import IcebergTable
-        from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW_DDL, Json
+    @property
+    def asked(self) -> Asked:
+        """The schema of values."""
+        return Asked(
+            schema=self.schema,
+            schema_file=self.schema_file,
+            message=self.message,
+            registry=self.registry,
+            registry_options=self.registry_options,
+            evolution=self.evolution,
+        )
 
+    def check(self) -> None:
+        """What can be said before Spark starts. Raises :class:`ExportError`."""
+        self.asked.check()
+
+    def tables(
+        self,
+        session: "SparkSession",
+        source: Mapping[str, str],
+        say: Callable[[str], None] = lambda _: None,
+    ) -> "Table":
+        """What rows are written to. ``source``: options of the data source, whose topic may be
+        looked at; ``say`` is told what was inferred, and how the table grows. Raises
+        :class:`ExportError`."""
+        from tidemark_pipeline.export.choosing import choose
+        from tidemark_pipeline.export.dead_letters import LetteredTables
+        from tidemark_pipeline.export.iceberg import IcebergTable
+        from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
+
+        self.check()
         name, letters = f"{CATALOG}.{self.table}", f"{CATALOG}.{self.letters}"
-        if not self.schema:
+        if not self.asked.any:
             return IcebergTable(session, name, self._layout(RAW_DDL))
-        json = Json.of(self.schema, self.mode)
-        rows = IcebergTable(session, name, self._layout(json.ddl, KAFKA))
+        there = IcebergTable(session, name, self._layout("")).columns()
+        reading, fields = choose(self.asked, session, source, there, say)
+        rows = IcebergTable(session, name, self._layout(columns_ddl(fields), KAFKA))
         by = Partitioning(self.partition)
         of_letters = Layout(columns=LETTERS_DDL, partitioning=by, properties=self.properties)
-        return JsonTables(json, rows, IcebergTable(session, letters, of_letters))
+        return LetteredTables(
+            reading,
+            rows,
+            IcebergTable(session, letters, of_letters),
+            mode=self.mode,
+            evolution=self.evolution,
+            say=say,
+        )
 
     def _layout(self, columns: str, kafka: str = "") -> Layout:
         return Layout(

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemark.export_job import ORDER_VARIABLE, Order, OrderError, Phase
-from tidemark_pipeline.errors import DataLoss, own_words
-from tidemark_pipeline.export.exported import ExportError, Superseded
+from tidemark_pipeline.errors import DataLoss, ExportError, Unavailable, own_words
+from tidemark_pipeline.export.exported import Superseded
 from tidemark_pipeline.export.wanted import Wanted
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.jobs.told import Told
@@ -92,6 +92,8 @@ def judged(error: Exception) -> tuple[Phase, str]:
     """Whether trying again helps, and what to tell a person."""
     if isinstance(error, Superseded):
         return Phase.SUPERSEDED, str(error)
+    if isinstance(error, Unavailable):
+        return Phase.FAILED, str(error)
     if isinstance(error, _REFUSED):
         return Phase.REFUSED, str(error)
     name, message = own_words(str(error))
@@ -111,7 +113,7 @@ def _export(order: Order, told: Told, stop: threading.Event) -> None:
         export(
             session,
             order.source,
-            wanted.tables(session),
+            wanted.tables(session, order.source, logger.info),
             every_s=order.every_s,
             stop=stop,
             say=_say,

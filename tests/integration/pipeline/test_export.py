@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tidemark_pipeline.export.dead_letters import JsonTables
+from tidemark_pipeline.export.dead_letters import LetteredTables
 from tidemark_pipeline.export.exported import Exported, ExportError, Superseded
 from tidemark_pipeline.export.iceberg import IcebergTable
 from tidemark_pipeline.export.iceberg_branch import TAG
-from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW, Json
+from tidemark_pipeline.export.json_values import Json, fields_of
+from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW, columns_ddl
 from tidemark_pipeline.export.table import Layout, Partitioning, Period
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
@@ -130,14 +131,14 @@ def test_json_that_does_not_parse_goes_to_the_dead_letters(lake: Lake, tmp_path:
     good = [b'{"id": %d, "name": "n%d", "more": 1}' % (n, n) for n in range(30)]
     tier.copy([BAD.get(n, value) for n, value in enumerate(good)])
 
-    def tables(kind: type[IcebergTable], schema: str) -> JsonTables:
-        json = Json.of(schema)
+    def tables(kind: type[IcebergTable], schema: str) -> LetteredTables:
+        fields = fields_of(schema, lake.session)
         by_day, by_hour = Partitioning(Period.DAY), Partitioning(Period.HOUR)
-        of_rows = Layout(columns=json.ddl, kafka=KAFKA, partitioning=by_day)
+        of_rows = Layout(columns=columns_ddl(fields), kafka=KAFKA, partitioning=by_day)
         of_letters = Layout(columns=LETTERS_DDL, partitioning=by_hour)
         rows = kind(lake.session, lake.name, of_rows)
         letters = IcebergTable(lake.session, lake.name + "_dlq", of_letters)
-        return JsonTables(json, rows, letters)
+        return LetteredTables(Json(fields), rows, letters)
 
     with pytest.raises(Killed):
         lake.run(tables(KilledAfterWriting, SCHEMA))

@@ -23,10 +23,11 @@ from tests.integration.pipeline.marks import MARKS
 from tests.integration.remote_log.tiered_host import NOW_MS, TOPIC, TieredHost
 from tidemark.records.builder import Record, build_batch
 from tidemark_broker.replication.partition import produce
-from tidemark_pipeline.export.dead_letters import JsonTables
+from tidemark_pipeline.export.dead_letters import LetteredTables
 from tidemark_pipeline.export.exported import ExportError, Mode
 from tidemark_pipeline.export.iceberg import IcebergTable
-from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW_DDL, Json
+from tidemark_pipeline.export.json_values import Json, fields_of
+from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
 from tidemark_pipeline.export.table import Layout, Partitioning
 
 pytestmark = [*MARKS, pytest.mark.timeout(600)]
@@ -178,10 +179,11 @@ def test_of_two_partitions_the_newer_record_counts(session: SparkSession, tmp_pa
 def test_json_by_key(session: SparkSession, tmp_path: Path) -> None:
     """What does not parse changes no row; a record without a key is a dead letter."""
     lake = new_lake(session, {}, tmp_path / "warehouse")
-    json = Json.of("n INT", Mode.UPSERT)
-    layout = replace(UPSERT, columns=json.ddl, kafka=KAFKA)
+    fields = fields_of("n INT", session)
+    layout = replace(UPSERT, columns=columns_ddl(fields), kafka=KAFKA)
     letters = IcebergTable(session, lake.name + "_dlq", Layout(columns=LETTERS_DDL))
-    tables = JsonTables(json, lake.table(layout=layout), letters)
+    rows = lake.table(layout=layout)
+    tables = LetteredTables(Json(fields), rows, letters, Mode.UPSERT)
     at = tables.claim("t", "")
     first = records(
         session,
@@ -199,8 +201,8 @@ def test_json_by_key(session: SparkSession, tmp_path: Path) -> None:
     )
     written = tables.commit(second, at.reaching({0: 9}))
     assert (written.rows, written.deleted, written.letters) == (1, 1, 2)
-    rows = session.table(lake.name).orderBy("kafka.key").collect()
-    assert [(bytes(row["kafka"]["key"]), row["n"]) for row in rows] == [(b"a", 2), (b"c", 4)]
+    kept = session.table(lake.name).orderBy("kafka.key").collect()
+    assert [(bytes(row["kafka"]["key"]), row["n"]) for row in kept] == [(b"a", 2), (b"c", 4)]
     errors = session.table(letters.name).orderBy("offset").collect()
     assert [row["error"] for row in errors] == ["no key", "not JSON", "not JSON"]
     tables.close()

@@ -23,6 +23,9 @@ def test_a_catalog(warehouse: str, given: dict[str, str], properties: dict[str, 
     assert catalog_of(warehouse, given) == properties
 
 
+LAKE = ["--warehouse", "/lake"]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -30,8 +33,18 @@ def test_a_catalog(warehouse: str, given: dict[str, str], properties: dict[str, 
         (["--warehouse", "/lake", "--option", "a"], "write name=value"),
         (["--warehouse", "/lake", "--catalog", "=x"], "write name=value"),
         (["--warehouse", "/lake", "--jar", "/none.jar"], "there is no such file"),
+        ([*LAKE, "--schema", "a INT", "--registry", "http://r"], "one of them"),
+        ([*LAKE, "--schema-file", "/none.avsc"], "there is no such file"),
+        ([*LAKE, "--schema-file", "/schema.xsd"], "its name says no format"),
+        ([*LAKE, "--registry", "r:8081"], "is no address of a registry"),
+        ([*LAKE, "--registry", "http://me:secret@r"], "as options, not in its address"),
+        ([*LAKE, "--registry", "http://r", "--registry-option", "a=b"], "has no option a"),
+        ([*LAKE, "--registry", "http://r", "--registry-option", "unknown=x"], "or stop"),
+        ([*LAKE, "--registry", "http://r", "--registry-option", "timeout=0"], "number of seconds"),
+        ([*LAKE, "--registry", "http://r", "--registry-option", "key=k"], "go together"),
+        ([*LAKE, "--registry-option", "user=me"], "need its address"),
+        ([*LAKE, "--evolution", "grow"], "have no schema: give one"),
     ],
-    ids=["no warehouse", "no value", "no name", "no jar"],
 )
 def test_what_is_wrong_is_said_before_spark_starts(
     options: list[str], said: str, tmp_path: Path

@@ -15,6 +15,7 @@ from tidemark_pipeline.export.wanted import Wanted
 from tidemark_pipeline.jobs import export_job
 from tidemark_pipeline.jobs.export import Progress
 from tidemark_pipeline.jobs.told import Told
+from tidemark_pipeline.schemas.registry.client import RegistryDown, RegistryRefused
 
 TRACE = "[STREAM_FAILED] Query terminated\nTraceback:\n  File x\ntidemark_pipeline.{}: gone\n\tat y"
 
@@ -33,8 +34,13 @@ def test_an_error_of_sparks_is_told_in_a_line() -> None:
         (RuntimeError(TRACE.format("errors.DataLoss")), Phase.REFUSED),
         (RuntimeError(TRACE.format("remote.CorruptData")), Phase.FAILED),
         (ConnectionError(), Phase.FAILED),
+        (RegistryDown("it does not answer"), Phase.FAILED),
+        (RegistryRefused("it refuses"), Phase.REFUSED),
     ],
-    ids=["superseded", "refused", "lost", "lost, by Spark", "corrupt", "without a text"],
+    ids=[
+        *("superseded", "refused", "lost", "lost, by Spark", "corrupt", "without a text"),
+        *("a registry is down", "a registry refuses"),
+    ],
 )
 def test_an_end_is_judged_by_whether_trying_again_helps(error: Exception, phase: Phase) -> None:
     found, message = export_job.judged(error)

@@ -1,0 +1,23 @@
+"""A file with a schema: its name says what it is."""
+
+from pathlib import Path
+
+from tidemark_pipeline.export.exported import ExportError
+
+AVRO, PROTO, DESCRIPTORS = (".avsc",), (".proto",), (".desc", ".protoset", ".binpb", ".pb")
+_BYTES_MAX = 4 * 1024 * 1024
+
+
+def check_file(name: str) -> Path:
+    """The file. Raises :class:`ExportError`."""
+    path = Path(name)
+    if path.suffix not in AVRO + PROTO + DESCRIPTORS:
+        raise ExportError(
+            f"{name}: its name says no format: {', '.join(AVRO)} is Avro, {', '.join(PROTO)} and "
+            f"{', '.join(DESCRIPTORS)} (protoc --include_imports --descriptor_set_out) Protobuf"
+        )
+    if not path.is_file():
+        raise ExportError(f"{name}: there is no such file")
+    if path.stat().st_size > _BYTES_MAX:
+        raise ExportError(f"{name}: a schema has {_BYTES_MAX:,} bytes at most")
+    return path

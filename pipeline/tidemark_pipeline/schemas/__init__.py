@@ -1,0 +1,1 @@
+"""Schemas of values, and what reads values by them, into Arrow."""

@@ -1,0 +1,97 @@
+"""Slots into Arrow's arrays, a column at a time."""
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    StringType,
+    StructType,
+)
+
+from tidemark_pipeline.schemas.avro import kernel
+from tidemark_pipeline.schemas.avro.layout import Layout, Leaf, ListOf, MapOf, StructOf
+
+
+def arrow_type(columns: StructType) -> pa.DataType:
+    """As Spark's workers have it."""
+    return to_arrow_type(columns)
+
+
+def to_arrow(
+    store: kernel.Store, data: kernel.Bytes, layout: Layout, wanted: pa.DataType
+) -> pa.Array:
+    """The values of a layout. ``data``: what texts and bytes lie in."""
+    first = store.base[layout.slot]
+    entries = slice(first, first + store.size[layout.slot])
+    there = store.there[entries]
+    if isinstance(layout, Leaf):
+        return _leaf(store, data, layout, entries, wanted)
+    validity = _bits(there)
+    if isinstance(layout, StructOf):
+        children = [
+            to_arrow(store, data, each, wanted.field(name).type) for name, each in layout.fields
+        ]
+        return pa.Array.from_buffers(wanted, len(there), [validity], children=children)
+    offsets = _offsets(store.low[entries])
+    if isinstance(layout, ListOf):
+        children = [to_arrow(store, data, layout.item, wanted.value_type)]
+    else:
+        assert isinstance(layout, MapOf)
+        pair = pa.struct([wanted.key_field, wanted.item_field])
+        pairs = [
+            to_arrow(store, data, layout.key, wanted.key_type),
+            to_arrow(store, data, layout.value, wanted.item_type),
+        ]
+        children = [pa.Array.from_buffers(pair, len(pairs[0]), [None], children=pairs)]
+    buffers = [validity, pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(wanted, len(there), buffers, children=children)
+
+
+def _leaf(
+    store: kernel.Store, data: kernel.Bytes, layout: Leaf, entries: slice, wanted: pa.DataType
+) -> pa.Array:
+    low, high = store.low[entries], store.high[entries]
+    validity = _bits(store.there[entries])
+    match layout.type:
+        case StringType() | BinaryType():
+            offsets = _offsets(high)
+            out = np.empty(int(offsets[-1]), dtype=np.uint8)
+            kernel.gather(data, low, offsets, out)
+            buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(out)]
+        case DecimalType():
+            words = np.empty((len(low), 2), dtype=np.int64)
+            words[:, 0], words[:, 1] = low, high
+            buffers = [validity, pa.py_buffer(words)]
+        case BooleanType():
+            buffers = [validity, _bits(low.astype(np.uint8))]
+        case DoubleType():
+            buffers = [validity, pa.py_buffer(low.copy())]
+        case FloatType():
+            with np.errstate(over="ignore"):
+                singles = low.view(np.float64).astype(np.float32)
+            buffers = [validity, pa.py_buffer(singles)]
+        case IntegerType() | DateType():
+            buffers = [validity, pa.py_buffer(low.astype(np.int32))]
+        case _:
+            buffers = [validity, pa.py_buffer(low.copy())]
+    return pa.Array.from_buffers(wanted, len(low), buffers)
+
+
+def _bits(there: kernel.Bytes) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(there, bitorder="little"))
+
+
+def _offsets(lengths: kernel.Longs) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
+    ends = np.cumsum(lengths, dtype=np.int64)
+    if len(ends) and ends[-1] > np.iinfo(np.int32).max:
+        raise OverflowError("one Arrow batch would have more than 2 GiB in a column")
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
+    offsets[1:] = ends
+    return offsets

@@ -1,0 +1,111 @@
+"""Records of Avro into Arrow: so many at a time that what they unpack to is bounded."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from pyspark.sql.types import StructType
+
+from tidemark_pipeline.schemas.avro import kernel
+from tidemark_pipeline.schemas.avro.columns import arrow_type, to_arrow
+from tidemark_pipeline.schemas.avro.program import Compiled, compile_program
+from tidemark_pipeline.schemas.avro.schema import Schema
+from tidemark_pipeline.schemas.values.pieces import Piece, reasons
+
+#: In the slots (17 bytes each) when a piece ends.
+ENTRIES_MAX = 4_000_000
+_ROOM_LEAST = 64
+_WHY = {
+    kernel.ENDS: "the bytes end within it",
+    kernel.OVERLONG: "a number has more than 64 bits",
+    kernel.RANGE: "a number is out of range",
+    kernel.NO_BOOLEAN: "a boolean is neither 0 nor 1",
+    kernel.NO_TEXT: "a string is no UTF-8",
+    kernel.NO_BRANCH: "the union has no such branch",
+    kernel.NO_SYMBOL: "the enum has no such symbol",
+    kernel.NO_COUNT: "there are more items than bytes",
+    kernel.DEEP: "nested too deep",
+    kernel.LARGE: "the record unpacks to too many values",
+    kernel.DIGITS: "a decimal has too many digits",
+    kernel.LEFT: "bytes are left over behind it",
+}
+
+
+class Decoder:
+    """Records of one writer's schema, as rows with the columns of a table."""
+
+    def __init__(self, writer: Schema, columns: StructType, reader: Schema | None = None) -> None:
+        """Raises SchemaRefused where the schema does not fit the columns."""
+        self._compiled: Compiled = compile_program(writer, columns, reader)
+        self._wanted = arrow_type(columns)
+        #: Of a slot within a list, by record; as it was needed so far.
+        self._each = np.full(len(self._compiled.in_list), 2.0)
+
+    def decode(
+        self, data: kernel.Bytes, starts: kernel.Longs, ends: kernel.Longs
+    ) -> Iterator[Piece]:
+        """Pieces of the records ``data[starts[i]:ends[i]]``, which are all of them in the end."""
+        compiled = self._compiled
+        if compiled.behind:
+            behind = np.frombuffer(compiled.behind, dtype=np.uint8)
+            data, place = np.concatenate((data, behind)), len(data)
+        else:
+            place = len(data)
+        program = compiled.at(place)
+        failures = np.zeros((len(starts), 2), dtype=np.int64)
+        first = 0
+        while first < len(starts):
+            store = self._store(len(starts) - first)
+            done = first
+            while True:
+                done, full = kernel.read_records(
+                    program, store, data, starts, ends, done, ENTRIES_MAX, failures
+                )
+                if full < 0:
+                    break
+                store = _larger(store, full)
+                self._each = np.maximum(self._each, store.room / (len(starts) - first))
+            values = to_arrow(store, data, compiled.layout, self._wanted)
+            codes = failures[first:done]
+            failed = np.flatnonzero(codes[:, 0]).tolist()
+            why = {place: self._why(*codes[place].tolist()) for place in failed}
+            yield Piece(values, reasons(done - first, why))
+            first = done
+
+    def _store(self, records: int) -> kernel.Store:
+        within = np.array(self._compiled.in_list)
+        room = np.where(within, records * self._each + _ROOM_LEAST, records)
+        return _with_room(room.astype(np.int64))
+
+    def _why(self, code: int, node: int) -> str:
+        if code == kernel.UNFIT:
+            return self._compiled.unfit[node]
+        path = self._compiled.paths[node]
+        return f"{path}: {_WHY[code]}" if path else _WHY[code]
+
+
+def _with_room(room: kernel.Longs) -> kernel.Store:
+    total = int(room.sum())
+    return kernel.Store(
+        np.empty(total, dtype=np.int64),
+        np.empty(total, dtype=np.int64),
+        np.empty(total, dtype=np.uint8),
+        np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(room)[:-1])),
+        room,
+        np.zeros(len(room), dtype=np.int64),
+        np.zeros(len(room), dtype=np.int64),
+        np.empty((kernel.DEPTH_MAX, kernel.FRAME), dtype=np.int64),
+    )
+
+
+def _larger(store: kernel.Store, slot: int) -> kernel.Store:
+    """With more room in this slot, and in others that are half full."""
+    room = np.where(store.reached * 2 > store.room, store.room * 2, store.room)
+    room[slot] = store.room[slot] * 2
+    made = _with_room(room)
+    for each in range(len(room)):
+        size = store.size[each]
+        old, new = store.base[each], made.base[each]
+        for name in ("low", "high", "there"):
+            getattr(made, name)[new : new + size] = getattr(store, name)[old : old + size]
+    made.size[:] = store.size
+    return made

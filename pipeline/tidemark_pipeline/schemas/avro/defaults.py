@@ -1,0 +1,69 @@
+"""A field's default, which a schema has as JSON, as Avro's bytes: so it is read as any value is."""
+
+import struct
+from typing import Any
+
+from tidemark_pipeline.schemas.avro.schema import Schema
+
+_SIGN = 1 << 63
+_MASK = (1 << 64) - 1
+
+
+def encode(value: Any, schema: Schema, out: bytearray) -> None:  # noqa: PLR0912
+    """Append it to ``out``. Raises TypeError, ValueError, KeyError, AttributeError or OverflowError
+    where it does not fit the schema."""
+    kind = schema.kind
+    if kind == "null":
+        if value is not None:
+            raise ValueError
+    elif kind == "boolean":
+        if not isinstance(value, bool):
+            raise TypeError
+        out.append(value)
+    elif kind in {"int", "long"}:
+        if isinstance(value, bool) or value != int(value):
+            raise TypeError
+        _encode_long(int(value), out)
+    elif kind in {"float", "double"}:
+        if isinstance(value, bool):
+            raise TypeError
+        out += struct.pack("<f" if kind == "float" else "<d", float(value))
+    elif kind in {"bytes", "fixed", "string"}:
+        data = value.encode("utf-8" if kind == "string" else "iso-8859-1")
+        if kind == "fixed":
+            if len(data) != schema.size:
+                raise ValueError
+        else:
+            _encode_long(len(data), out)
+        out += data
+    elif kind == "enum":
+        _encode_long(schema.symbols.index(value), out)
+    elif kind == "union":
+        _encode_long(0, out)
+        encode(value, schema.branches[0], out)
+    elif kind == "record":
+        for each in schema.fields:
+            if each.name not in value and not each.has_default:
+                raise KeyError(each.name)
+            encode(value.get(each.name, each.default), each.schema, out)
+    else:
+        assert schema.items is not None
+        items = value.items() if kind == "map" else ((None, each) for each in value)
+        if len(value):
+            _encode_long(len(value), out)
+        for key, each in items:
+            if kind == "map":
+                encode(key, Schema("string", "string"), out)
+            encode(each, schema.items, out)
+        out.append(0)
+
+
+def _encode_long(value: int, out: bytearray) -> None:
+    if not -_SIGN <= value < _SIGN:
+        raise OverflowError
+    raw = (value << 1) ^ (value >> 63)
+    raw &= _MASK
+    while raw >= 0x80:
+        out.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    out.append(raw)

@@ -1,0 +1,386 @@
+"""Avro's bytes into slots, in one pass of compiled code.
+
+The format is a chain of varints without any marks, so it can only be read value by value; plain
+Python reads a hundred thousand small records a second, and the libraries there are crash on a
+record that is nested deep enough. This walks a program (:mod:`~.program`) over each record: a node
+says how a value of the writer's schema is read and which slot it goes to, if any.
+
+Nothing in a record is believed. Lengths and counts are held against the bytes that are left,
+numbers against their types, text against UTF-8, depth against a limit, and entries against the
+bytes that they were made of. A record that does not hold leaves nothing in the slots but a null.
+"""
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+Longs = npt.NDArray[np.int64]
+
+#: What a node reads: first what begins with a varint; then nothing, for the record has no such
+#: field; then what has parts, of which a default stands behind the records.
+(LONG, INT, ENUM, STRING, BYTES, UNION, NULL, MISSING, ARRAY, MAP, RECORD, DEFAULT, REFUSED,
+ BOOLEAN, FIXED, FLOAT, DOUBLE) = range(17)  # fmt: skip
+#: Columns of a node. ``KIDS``, ``COUNT``: a stretch of ``Program.kids``; ``NULLS``, ``NULLS_COUNT``
+#: of ``Program.nulls``, the slots that a null goes to. ``SIZE``: of a fixed; a default's place.
+OP, SLOT, KIDS, COUNT, NULLS, NULLS_COUNT, SIZE, CONVERT = range(8)
+NODE = 8
+#: What a value becomes on its way into the slot; of a decimal its digits are added.
+AS_IS, TO_DOUBLE, DAYS, MICROS, MILLIS, TEXT, TO_DECIMAL = range(7)
+#: The root is the first node.
+ROOT = 0
+
+#: Why a record ends: negative, where else the next position would be.
+FULL = -1
+(ENDS, OVERLONG, RANGE, NO_BOOLEAN, NO_TEXT, NO_BRANCH, NO_SYMBOL, NO_COUNT, DEEP, UNFIT, LARGE,
+ DIGITS, LEFT) = range(-2, -15, -1)  # fmt: skip
+DEPTH_MAX = 100
+#: Of a record: so many entries, and so many for each byte.
+ENTRIES_LEAST, ENTRIES_PER_BYTE = 65_536, 16
+
+
+class Program(NamedTuple):
+    """``limits``: by digits the two words (high, low) of a decimal's bound. ``behind``: where, in
+    the bytes, defaults and symbols begin."""
+
+    nodes: Longs
+    kids: Longs
+    nulls: Longs
+    limits: npt.NDArray[np.uint64]
+    behind: int
+
+
+class Store(NamedTuple):
+    """The slots, one behind the other: where each begins, how many entries there is room for, how
+    many it has, and had when one was full. ``frames``: the stack."""
+
+    low: Longs
+    high: Longs
+    there: Bytes
+    base: Longs
+    room: Longs
+    size: Longs
+    reached: Longs
+    frames: Longs
+
+
+#: Columns of a frame.
+NODE_OF, NEXT, LEFT_OF, ITEMS = range(4)
+FRAME = 4
+#: From the year 1 to the year 9999, in days since 1970: Spark's dates and times are no others.
+_DAYS_LEAST, _DAYS_END = -719_162, 2_932_897
+_DAY_MS = 86_400_000
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _long(data: Bytes, position: int, end: int) -> tuple[int, int]:
+    """(value, next position): a zigzag varint of 64 bits."""
+    raw = np.uint64(0)
+    shift = np.uint64(0)
+    while True:
+        if position >= end:
+            return 0, ENDS
+        byte = np.uint64(data[position])
+        position += 1
+        if shift == np.uint64(63) and byte > np.uint64(1):
+            return 0, OVERLONG
+        raw |= (byte & np.uint64(0x7F)) << shift
+        if byte < np.uint64(0x80):
+            return int(np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1))), position
+        shift += np.uint64(7)
+
+
+@numba.njit(cache=True, nogil=True)
+def _is_text(data: Bytes, position: int, end: int) -> bool:
+    """Is it UTF-8 (RFC 3629)?"""
+    while position < end:
+        first = data[position]
+        position += 1
+        if first < 0x80:
+            continue
+        if 0xC2 <= first <= 0xDF:
+            more, low, high = 1, 0x80, 0xBF
+        elif 0xE0 <= first <= 0xEF:
+            more = 2
+            low = 0xA0 if first == 0xE0 else 0x80
+            high = 0x9F if first == 0xED else 0xBF
+        elif 0xF0 <= first <= 0xF4:
+            more = 3
+            low = 0x90 if first == 0xF0 else 0x80
+            high = 0x8F if first == 0xF4 else 0xBF
+        else:
+            return False
+        if position + more > end or not low <= data[position] <= high:
+            return False
+        for at in range(position + 1, position + more):
+            if data[at] & 0xC0 != 0x80:
+                return False
+        position += more
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def _decimal(
+    data: Bytes, start: int, end: int, bound: npt.NDArray[np.uint64]
+) -> tuple[int, int, bool]:
+    """(low, high, fits) of a number in two's complement, high byte first; whether its absolute
+    value is below the bound (high, low)."""
+    negative = end > start and data[start] >= 0x80
+    fill = np.uint8(0xFF) if negative else np.uint8(0)
+    while end - start > 16:
+        if data[start] != fill:
+            return 0, 0, False
+        start += 1
+        if end - start == 16 and (data[start] >= 0x80) != negative:
+            return 0, 0, False
+    high = np.uint64(0xFFFFFFFFFFFFFFFF) if negative else np.uint64(0)
+    low = high
+    for at in range(start, end):
+        high = (high << np.uint64(8)) | (low >> np.uint64(56))
+        low = (low << np.uint64(8)) | np.uint64(data[at])
+    upper, lower = high, low
+    if negative:
+        lower = ~lower + np.uint64(1)
+        upper = ~upper + (np.uint64(1) if lower == np.uint64(0) else np.uint64(0))
+    fits = upper < bound[0] or (upper == bound[0] and lower < bound[1])
+    return int(np.int64(low)), int(np.int64(high)), bool(fits)
+
+
+@numba.njit(cache=True, nogil=True)
+def _read(  # noqa: PLR0912, PLR0915
+    program: Program, store: Store, data: Bytes, position: int, end: int, most: int
+) -> tuple[int, int]:
+    """Read one value at the root; the next position, or why there is none, and the node. A frame of
+    the stack is a node of which there is more to read: its next kid, and of items how many are left
+    and how many there were; of a default where the record goes on."""
+    nodes, kids, nulls = program.nodes, program.kids, program.nulls
+    low, high, there = store.low, store.high, store.there
+    base, room, sizes = store.base, store.room, store.size
+    frames = store.frames
+    entries = 0
+    depth = -1
+    node = ROOT
+    first_end = end
+    while True:
+        # One instruction.
+        op, slot = nodes[node, OP], nodes[node, SLOT]
+        one, two, is_there = 0, 0, 1
+        if op <= UNION:  # what begins with a varint: LONG, INT, UNION, ENUM, STRING, BYTES
+            raw, shift = np.uint64(0), np.uint64(0)
+            while True:
+                if position >= end:
+                    return ENDS, node
+                byte = np.uint64(data[position])
+                position += 1
+                if shift == np.uint64(63) and byte > np.uint64(1):
+                    return OVERLONG, node
+                raw |= (byte & np.uint64(0x7F)) << shift
+                if byte < np.uint64(0x80):
+                    break
+                shift += np.uint64(7)
+            one = int(np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)))
+            if op == UNION:
+                if one < 0 or one >= nodes[node, COUNT]:
+                    return NO_BRANCH, node
+                node = kids[nodes[node, KIDS] + one]
+                continue
+            convert = nodes[node, CONVERT]
+            if op <= INT:
+                if op == INT and (one < -(2**31) or one >= 2**31):
+                    return RANGE, node
+                if convert == TO_DOUBLE:
+                    one = int(np.float64(one).view(np.int64))
+                elif convert == DAYS:
+                    if one < _DAYS_LEAST or one >= _DAYS_END:
+                        return RANGE, node
+                elif convert == MILLIS:
+                    if one < _DAYS_LEAST * _DAY_MS or one >= _DAYS_END * _DAY_MS:
+                        return RANGE, node
+                    one *= 1000
+                elif convert == MICROS and (
+                    one < _DAYS_LEAST * _DAY_MS * 1000 or one >= _DAYS_END * _DAY_MS * 1000
+                ):
+                    return RANGE, node
+            elif op == ENUM:
+                if one < 0 or one >= nodes[node, COUNT]:
+                    return NO_SYMBOL, node
+                at = nodes[node, KIDS] + 2 * one
+                if slot >= 0:
+                    one, two = program.behind + kids[at], kids[at + 1]
+            else:
+                if one < 0 or one > end - position:
+                    return ENDS, node
+                two, one = one, position
+                position += two
+                if convert == TEXT and not _is_text(data, one, position):
+                    return NO_TEXT, node
+                if convert >= TO_DECIMAL and slot >= 0:
+                    one, two, fits = _decimal(
+                        data, one, position, program.limits[convert - TO_DECIMAL]
+                    )
+                    if not fits:
+                        return DIGITS, node
+        elif op <= MISSING:  # NULL, MISSING
+            for at in range(nodes[node, NULLS], nodes[node, NULLS] + nodes[node, NULLS_COUNT]):
+                into = nulls[at]
+                if sizes[into] >= room[into]:
+                    return FULL, into
+                place = base[into] + sizes[into]
+                low[place], high[place], there[place] = 0, 0, 0
+                sizes[into] += 1
+                entries += 1
+            slot = -1
+        elif op <= DEFAULT:  # ARRAY, MAP, RECORD, DEFAULT: there is more
+            if depth + 1 >= DEPTH_MAX:
+                return DEEP, node
+            depth += 1
+            frames[depth, NODE_OF] = node
+            frames[depth, NEXT] = nodes[node, KIDS]
+            frames[depth, LEFT_OF] = 0
+            frames[depth, ITEMS] = 0
+            if op == DEFAULT:
+                frames[depth, LEFT_OF] = position
+                position, end = program.behind + nodes[node, SIZE], len(data)
+            if op != RECORD:
+                slot = -1
+        elif op == REFUSED:
+            return UNFIT, node
+        elif op == BOOLEAN:
+            if position >= end:
+                return ENDS, node
+            one = data[position]
+            if one > 1:
+                return NO_BOOLEAN, node
+            position += 1
+        elif op == FIXED:
+            one, two = position, nodes[node, SIZE]
+            if two > end - position:
+                return ENDS, node
+            position += two
+            convert = nodes[node, CONVERT]
+            if convert >= TO_DECIMAL and slot >= 0:
+                bound = program.limits[convert - TO_DECIMAL]
+                one, two, fits = _decimal(data, one, position, bound)
+                if not fits:
+                    return DIGITS, node
+        else:  # FLOAT, DOUBLE
+            size = 8 if op == DOUBLE else 4
+            if size > end - position:
+                return ENDS, node
+            raw = np.uint64(0)
+            for at in range(size):
+                raw |= np.uint64(data[position + at]) << np.uint64(8 * at)
+            position += size
+            if op == FLOAT:
+                raw = np.float64(np.uint32(raw).view(np.float32)).view(np.uint64)
+            one = int(np.int64(raw))
+        if slot >= 0:
+            if sizes[slot] >= room[slot]:
+                return FULL, slot
+            place = base[slot] + sizes[slot]
+            low[place], high[place], there[place] = one, two, is_there
+            sizes[slot] += 1
+            entries += 1
+        # The next node.
+        while True:
+            if depth < 0:
+                return (position, node) if position == first_end else (LEFT, ROOT)
+            node = frames[depth, NODE_OF]
+            op = nodes[node, OP]
+            at = frames[depth, NEXT]
+            if at < nodes[node, KIDS] + nodes[node, COUNT] and (
+                op in (RECORD, DEFAULT) or frames[depth, LEFT_OF] > 0
+            ):
+                frames[depth, NEXT] = at + 1
+                node = kids[at]
+                break
+            if op == DEFAULT:
+                position, end = frames[depth, LEFT_OF], first_end
+            elif op != RECORD:
+                frames[depth, NEXT] = nodes[node, KIDS]
+                if entries > most:
+                    return LARGE, node
+                if frames[depth, LEFT_OF] > 1:
+                    frames[depth, LEFT_OF] -= 1
+                    continue
+                # A block of items, or the end of them.
+                block, position = _long(data, position, end)
+                if position >= 0 and block < 0:
+                    size, position = _long(data, position, end)
+                    if position >= 0 and (size < 0 or size > end - position or block == -(2**63)):
+                        return NO_COUNT, node
+                    block = -block
+                if position < 0:
+                    return position, node
+                # Of each item at least one byte is left.
+                if block > end - position:
+                    return NO_COUNT, node
+                if block > 0:
+                    frames[depth, LEFT_OF] = block
+                    frames[depth, ITEMS] += block
+                    continue
+                into = nodes[node, SLOT]
+                if into >= 0:
+                    if sizes[into] >= room[into]:
+                        return FULL, into
+                    place = base[into] + sizes[into]
+                    low[place], high[place], there[place] = frames[depth, ITEMS], 0, 1
+                    sizes[into] += 1
+                    entries += 1
+            depth -= 1
+
+
+@numba.njit(cache=True, nogil=True)
+def read_records(
+    program: Program,
+    store: Store,
+    data: Bytes,
+    starts: Longs,
+    ends: Longs,
+    first: int,
+    entries_max: int,
+    failures: Longs,
+) -> tuple[int, int]:
+    """Read the records ``data[starts[i]:ends[i]]`` from ``first`` on, until the slots have more
+    than ``entries_max`` entries. ``failures`` gets why each failed and at which node; zeros where
+    it did not. Returns the next record, and the slot that has no room for it, -1 where that is not
+    why."""
+    sizes = store.size
+    before = np.empty_like(sizes)
+    first_null = program.nodes[ROOT, NULLS]
+    root_nulls = program.nulls[first_null : first_null + program.nodes[ROOT, NULLS_COUNT]]
+    for record in range(first, len(starts)):
+        if record > first and sizes.sum() > entries_max:
+            return record, -1
+        before[:] = sizes
+        most = ENTRIES_LEAST + ENTRIES_PER_BYTE * (ends[record] - starts[record])
+        code, node = _read(program, store, data, starts[record], ends[record], most)
+        if code >= 0:
+            continue
+        if code == FULL:
+            store.reached[:] = sizes
+        sizes[:] = before
+        if code == FULL:
+            return record, node
+        for slot in root_nulls:
+            if sizes[slot] >= store.room[slot]:
+                store.reached[:] = sizes
+                sizes[:] = before
+                return record, slot
+            place = store.base[slot] + sizes[slot]
+            store.low[place], store.high[place], store.there[place] = 0, 0, 0
+            sizes[slot] += 1
+        failures[record, 0], failures[record, 1] = code, node
+    return len(starts), -1
+
+
+@numba.njit(cache=True, nogil=True)
+def gather(data: Bytes, starts: Longs, offsets: npt.NDArray[np.int32], out: Bytes) -> None:
+    """Copy the pieces of ``data`` from ``starts`` on to between ``offsets`` of ``out``."""
+    for row in range(len(starts)):
+        begin, target = starts[row], offsets[row]
+        size = offsets[row + 1] - target
+        if size > 0:
+            out[target : target + size] = data[begin : begin + size]

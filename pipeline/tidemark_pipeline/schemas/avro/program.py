@@ -1,0 +1,340 @@
+"""How records of a writer's schema become rows with given columns: what the kernel runs.
+
+The columns are the table's. A field of the record goes to the column of its name, or of a name that
+the reader's schema has it as an alias of; numbers are widened as Avro's schema resolution has it. A
+column that the record has no field for gets the reader's default, else null. What has no column is
+read over. A type that fits no column refuses the schema; where it is one branch of several only
+records that have it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from pyspark.sql.types import (
+    StructType,
+)
+
+from tidemark_pipeline.schemas.avro import kernel
+from tidemark_pipeline.schemas.avro.conversions import conversion
+from tidemark_pipeline.schemas.avro.defaults import encode
+from tidemark_pipeline.schemas.avro.layout import (
+    Layout,
+    Leaf,
+    ListOf,
+    MapOf,
+    Slots,
+    StructOf,
+    null_slots,
+)
+from tidemark_pipeline.schemas.avro.schema import DECIMAL_DIGITS_MAX, Field, Schema
+from tidemark_pipeline.schemas.avro.types import VALUE, member_names
+from tidemark_pipeline.schemas.values.refused import SchemaRefused
+
+_DEFAULT_BYTES_MAX = 64 * 1024
+_NODES_MAX = 100_000
+_MASK = (1 << 64) - 1
+_OPS = {
+    "null": kernel.NULL,
+    "boolean": kernel.BOOLEAN,
+    "int": kernel.INT,
+    "long": kernel.LONG,
+    "float": kernel.FLOAT,
+    "double": kernel.DOUBLE,
+    "bytes": kernel.BYTES,
+    "string": kernel.STRING,
+    "fixed": kernel.FIXED,
+    "enum": kernel.ENUM,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """``behind``: bytes that are to stand behind the records. ``paths``: of each node, for
+    messages; ``unfit``: why one refuses its records."""
+
+    nodes: kernel.Longs
+    kids: kernel.Longs
+    nulls: kernel.Longs
+    behind: bytes
+    layout: StructOf
+    in_list: Sequence[bool]
+    paths: Sequence[str]
+    unfit: dict[int, str]
+
+    def at(self, behind: int) -> kernel.Program:
+        """To run where the defaults stand at ``behind``."""
+        return kernel.Program(self.nodes, self.kids, self.nulls, _LIMITS, behind)
+
+
+def _limits() -> "np.ndarray[Any, np.dtype[np.uint64]]":
+    bounds = [10**digits for digits in range(DECIMAL_DIGITS_MAX + 1)]
+    return np.array([[bound >> 64, bound & _MASK] for bound in bounds], dtype=np.uint64)
+
+
+_LIMITS = _limits()
+
+
+def compile_program(writer: Schema, columns: StructType, reader: Schema | None) -> Compiled:
+    """Raises :class:`SchemaRefused` where the writer's schema does not fit the columns."""
+    try:
+        return _Compiler().program(writer, columns, reader)
+    except RecursionError as error:  # of names, one within the other by the thousand
+        raise SchemaRefused("the record's schema is nested too deep") from error
+
+
+@dataclass(slots=True)
+class _Compiler:
+    nodes: list[list[int]] = field(default_factory=list)
+    kids: list[int] = field(default_factory=list)
+    nulls: list[int] = field(default_factory=list)
+    behind: bytearray = field(default_factory=bytearray)
+    paths: list[str] = field(default_factory=list)
+    unfit: dict[int, str] = field(default_factory=dict)
+    passed_over: dict[int, int] = field(default_factory=dict)
+
+    def program(self, writer: Schema, columns: StructType, reader: Schema | None) -> Compiled:
+        slots = Slots()
+        layout = slots.layout(columns)
+        assert isinstance(layout, StructOf)
+        root = self._root(writer, layout, reader)
+        assert root == kernel.ROOT
+        return Compiled(
+            np.array(self.nodes, dtype=np.int64).reshape(-1, kernel.NODE),
+            np.array(self.kids, dtype=np.int64),
+            np.array(self.nulls, dtype=np.int64),
+            bytes(self.behind),
+            layout,
+            slots.in_list,
+            self.paths,
+            self.unfit,
+        )
+
+    def _root(self, writer: Schema, layout: StructOf, reader: Schema | None) -> int:
+        """A record, or one value in a column of its own."""
+        is_record = writer.kind == "record" or (
+            writer.kind == "union" and [b.kind for b in _present(writer)] == ["record"]
+        )
+        if is_record:
+            return self._read(writer, layout, reader, "")
+        node = self._node(kernel.RECORD, layout, "")
+        kids = [
+            self._read(writer, each, reader, VALUE) if name == VALUE else self._missing(each, name)
+            for name, each in layout.fields
+        ]
+        if VALUE not in dict(layout.fields):
+            raise SchemaRefused(f"the record's schema is {writer.name}, and no record")
+        self._kids(node, kids)
+        return node
+
+    def _node(self, op: int, layout: Layout | None, path: str) -> int:
+        if len(self.nodes) >= _NODES_MAX:
+            raise SchemaRefused("the schema is too large")
+        row = [0] * kernel.NODE
+        row[kernel.OP] = op
+        row[kernel.SLOT] = -1 if layout is None else layout.slot
+        if layout is not None:
+            slots = list(null_slots(layout))
+            row[kernel.NULLS], row[kernel.NULLS_COUNT] = len(self.nulls), len(slots)
+            self.nulls += slots
+        self.nodes.append(row)
+        self.paths.append(path)
+        return len(self.nodes) - 1
+
+    def _kids(self, node: int, kids: list[int]) -> None:
+        self.nodes[node][kernel.KIDS], self.nodes[node][kernel.COUNT] = len(self.kids), len(kids)
+        self.kids += kids
+
+    def _missing(self, layout: Layout, path: str) -> int:
+        return self._node(kernel.MISSING, layout, path)
+
+    def _read(self, writer: Schema, layout: Layout, reader: Schema | None, path: str) -> int:
+        if writer.kind == "null":
+            return self._node(kernel.NULL, layout, path)
+        if writer.kind == "union":
+            return self._union(writer, layout, reader, path)
+        reader = _counterpart(reader, writer)
+        if writer.kind == "record" and isinstance(layout, StructOf):
+            return self._record(writer, layout, reader, path)
+        if writer.kind == "array" and isinstance(layout, ListOf) and writer.items is not None:
+            node = self._node(kernel.ARRAY, layout, path)
+            inner = reader.items if reader is not None else None
+            self._kids(node, [self._read(writer.items, layout.item, inner, f"{path}.element")])
+            return node
+        if writer.kind == "map" and isinstance(layout, MapOf) and writer.items is not None:
+            node = self._node(kernel.MAP, layout, path)
+            inner = reader.items if reader is not None else None
+            key = self._node(kernel.STRING, layout.key, f"{path}.key")
+            self.nodes[key][kernel.CONVERT] = kernel.TEXT
+            kids = [key, self._read(writer.items, layout.value, inner, f"{path}.value")]
+            self._kids(node, kids)
+            return node
+        if isinstance(layout, Leaf):
+            return self._leaf(writer, layout, path)
+        if isinstance(layout, StructOf) and writer.short_name in dict(layout.fields):
+            return self._member(writer, writer.short_name, layout, reader, path)
+        raise SchemaRefused(_misfit(path, writer, layout))
+
+    def _leaf(self, writer: Schema, layout: Leaf, path: str) -> int:
+        convert = conversion(writer, layout.type)
+        if convert is None:
+            raise SchemaRefused(_misfit(path, writer, layout))
+        node = self._node(_OPS[writer.kind], layout, path)
+        self.nodes[node][kernel.CONVERT] = convert
+        self.nodes[node][kernel.SIZE] = writer.size
+        if writer.kind == "enum":
+            self._symbols(node, writer)
+        return node
+
+    def _symbols(self, node: int, writer: Schema) -> None:
+        self.nodes[node][kernel.KIDS] = len(self.kids)
+        self.nodes[node][kernel.COUNT] = len(writer.symbols)
+        for symbol in writer.symbols:
+            text = symbol.encode("utf-8", "replace")
+            self.kids += [len(self.behind), len(text)]
+            self.behind += text
+
+    def _union(self, writer: Schema, layout: Layout, reader: Schema | None, path: str) -> int:
+        node = self._node(kernel.UNION, layout, path)
+        several = len(_present(writer)) > 1
+        names = member_names(writer)
+        kids = []
+        for place, branch in enumerate(writer.branches):
+            counterpart = _counterpart(reader, branch)
+            fields = dict(layout.fields) if isinstance(layout, StructOf) else {}
+            try:
+                if several and names.get(place) in fields:
+                    kid = self._member(branch, names[place], layout, counterpart, path)
+                else:
+                    kid = self._read(branch, layout, counterpart, path)
+            except SchemaRefused as error:
+                if not several:
+                    raise
+                kid = self._node(kernel.REFUSED, layout, path)
+                self.unfit[kid] = str(error)
+            kids.append(kid)
+        self._kids(node, kids)
+        return node
+
+    def _member(
+        self, writer: Schema, name: str, layout: Layout, reader: Schema | None, path: str
+    ) -> int:
+        """A branch that has a column of its own among those of the others."""
+        assert isinstance(layout, StructOf)
+        node = self._node(kernel.RECORD, layout, path)
+        kids = [
+            self._read(writer, each, reader, f"{path}.{column}")
+            if column == name
+            else self._missing(each, f"{path}.{column}")
+            for column, each in layout.fields
+        ]
+        self._kids(node, kids)
+        return node
+
+    def _record(self, writer: Schema, layout: StructOf, reader: Schema | None, path: str) -> int:
+        node = self._node(kernel.RECORD, layout, path)
+        known = {each.name: each for each in reader.fields} if reader is not None else {}
+        goes_to = _matched(writer, layout, known)
+        kids = []
+        for each in writer.fields:
+            where = f"{path}.{each.name}" if path else each.name
+            column = goes_to.get(each.name)
+            if column is None:
+                kids.append(self._pass_over(each.schema, where))
+            else:
+                name, place = column
+                inner = known[name].schema if name in known else None
+                kids.append(self._read(each.schema, place, inner, where))
+        filled = {name for name, _ in goes_to.values()}
+        for name, place in layout.fields:
+            if name not in filled:
+                where = f"{path}.{name}" if path else name
+                kids.append(self._default(known.get(name), place, where))
+        self._kids(node, kids)
+        return node
+
+    def _default(self, wanted: Field | None, layout: Layout, path: str) -> int:
+        if wanted is None or not wanted.has_default or wanted.default is None:
+            return self._missing(layout, path)
+        schema = wanted.schema
+        if schema.kind == "union":  # a default is of its first branch
+            schema = schema.branches[0]
+        encoded = bytearray()
+        try:
+            encode(wanted.default, schema, encoded)
+        except (
+            TypeError,
+            ValueError,
+            KeyError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
+            raise SchemaRefused(f"{path}: the default does not fit its type") from error
+        if len(self.behind) + len(encoded) > _DEFAULT_BYTES_MAX:
+            raise SchemaRefused(f"{path}: the defaults have more than {_DEFAULT_BYTES_MAX} bytes")
+        node = self._node(kernel.DEFAULT, None, path)
+        self.nodes[node][kernel.SIZE] = len(self.behind)
+        self.behind += encoded
+        self._kids(node, [self._read(schema, layout, schema, path)])
+        return node
+
+    def _pass_over(self, writer: Schema, path: str) -> int:
+        """Of a type that contains itself once, with itself as its kid."""
+        known = self.passed_over.get(id(writer))
+        if known is not None:
+            return known
+        ops = {"array": kernel.ARRAY, "map": kernel.MAP, "record": kernel.RECORD}
+        op = {**_OPS, **ops, "union": kernel.UNION}[writer.kind]
+        node = self.passed_over[id(writer)] = self._node(op, None, path)
+        self.nodes[node][kernel.SIZE] = writer.size
+        if writer.kind == "enum":
+            self.nodes[node][kernel.COUNT] = len(writer.symbols)
+        else:
+            kids = [self._pass_over(part, path) for part in writer.parts()]
+            if writer.kind == "map":
+                kids.insert(0, self._node(kernel.STRING, None, path))
+            self._kids(node, kids)
+        return node
+
+
+def _present(union: Schema) -> list[Schema]:
+    return [each for each in union.branches if each.kind != "null"]
+
+
+def _matched(
+    writer: Schema, layout: StructOf, known: dict[str, Field]
+) -> dict[str, tuple[str, Layout]]:
+    """By the record's field the column that it goes to: of its own name, else of one that it is an
+    alias of."""
+    there = {each.name for each in writer.fields if each.schema.kind != "null"}
+    found: dict[str, tuple[str, Layout]] = {}
+    for name, place in layout.fields:
+        if name in there:
+            found[name] = (name, place)
+    for name, place in layout.fields:
+        aliases = known[name].aliases if name in known and name not in there else ()
+        for alias in aliases:
+            if alias in there and alias not in found:
+                found[alias] = (name, place)
+                break
+    return found
+
+
+def _counterpart(reader: Schema | None, writer: Schema) -> Schema | None:
+    """What the reader's schema has for a type of the writer's: of a union the branch."""
+    if reader is None or reader.kind != "union" or writer.kind == "union":
+        same = reader is not None and reader.kind == writer.kind
+        return reader if same else None
+    like = [each for each in reader.branches if each.kind == writer.kind]
+    named = [each for each in like if each.short_name == writer.short_name]
+    return next(iter(named or like), None)
+
+
+def _misfit(path: str, writer: Schema, layout: Layout) -> str:
+    kinds = {ListOf: "array", MapOf: "map", StructOf: "struct"}
+    wanted = layout.type.simpleString() if isinstance(layout, Leaf) else kinds[type(layout)]
+    logical = f" ({writer.logical})" if writer.logical else ""
+    where = path or "the record"
+    return f"{where}: {writer.name}{logical} in the record's schema does not fit {wanted}"

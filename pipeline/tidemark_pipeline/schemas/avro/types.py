@@ -1,0 +1,143 @@
+"""What columns an Avro schema comes to, in Spark's types.
+
+As Spark's own reader of Avro has them, with two exceptions: the branches of a union that has
+several are named by their types and not by their place, so that a branch that is added moves none;
+and a value that is no record stands in a column ``value``.
+"""
+
+from collections.abc import Iterable
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from tidemark_pipeline.schemas.avro.schema import Schema
+from tidemark_pipeline.schemas.values.bounds import ALIASES, COLUMNS_MAX, DEPTH_MAX
+from tidemark_pipeline.schemas.values.refused import SchemaRefused
+
+#: The column of a value that is no record.
+VALUE = "value"
+_SIMPLE: dict[str, DataType] = {
+    "boolean": BooleanType(),
+    "int": IntegerType(),
+    "long": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "bytes": BinaryType(),
+    "fixed": BinaryType(),
+    "string": StringType(),
+    "enum": StringType(),
+}
+_LOGICAL: dict[str, DataType] = {
+    "date": DateType(),
+    "timestamp-millis": TimestampType(),
+    "timestamp-micros": TimestampType(),
+    "local-timestamp-millis": TimestampNTZType(),
+    "local-timestamp-micros": TimestampNTZType(),
+}
+_WIDER = ({"int", "long"}, "long"), ({"float", "double"}, "double")
+
+
+def columns_of(schema: Schema) -> StructType:
+    """The columns of a value. Raises :class:`SchemaRefused`."""
+    maker = _Maker()
+    if schema.kind == "record":
+        made = maker.type_of(schema, "", 0)
+        assert isinstance(made, StructType)
+        return made
+    made = maker.type_of(schema, VALUE, 1)
+    if isinstance(made, StructType) and schema.kind == "union" and len(_present(schema)) == 1:
+        return made
+    return StructType([StructField(VALUE, made)])
+
+
+def member_names(union: Schema) -> dict[int, str]:
+    """By the place of a branch that is not null what its column is called."""
+    present = [(place, each) for place, each in enumerate(union.branches) if each.kind != "null"]
+    short = [each.short_name for _, each in present]
+    return {
+        place: each.short_name if short.count(each.short_name) == 1 else each.name.replace(".", "_")
+        for place, each in present
+    }
+
+
+class _Maker:
+    def __init__(self) -> None:
+        self.columns = 0
+
+    def type_of(self, schema: Schema, where: str, depth: int) -> DataType:
+        self.columns += 1
+        if self.columns > COLUMNS_MAX:
+            raise SchemaRefused(f"the schema comes to more than {COLUMNS_MAX} columns")
+        if schema.recursive:
+            raise SchemaRefused(
+                f"{where or 'the schema'}: the type {schema.name} contains itself, and the columns "
+                "of a table cannot: make the table with the columns that are wanted, and export "
+                "with evolution=ignore"
+            )
+        if depth > DEPTH_MAX:
+            raise SchemaRefused(f"{where}: the schema is nested more than {DEPTH_MAX} deep")
+        if schema.logical == "decimal":
+            return DecimalType(schema.precision, schema.scale)
+        if schema.logical:
+            return _LOGICAL[schema.logical]
+        if schema.kind in _SIMPLE:
+            return _SIMPLE[schema.kind]
+        if schema.kind == "union":
+            return self._union(schema, where, depth)
+        if schema.kind == "record":
+            fields = ((each.name, each.schema, each.aliases) for each in schema.fields)
+            return self._struct(fields, where, depth)
+        if schema.items is None:
+            raise SchemaRefused(f"{where or 'the schema'}: null alone has no column")
+        if schema.kind == "array":
+            return ArrayType(self.type_of(schema.items, f"{where}.element", depth + 1))
+        return MapType(StringType(), self.type_of(schema.items, f"{where}.value", depth + 1))
+
+    def _union(self, schema: Schema, where: str, depth: int) -> DataType:
+        present = _present(schema)
+        if len(present) == 1:
+            return self.type_of(present[0], where, depth)
+        kinds = {each.kind if not each.logical else "" for each in present}
+        for among, wider in _WIDER:
+            if present and kinds <= among:
+                return _SIMPLE[wider]
+        names = member_names(schema)
+        members = ((names[n], schema.branches[n], ()) for n in sorted(names))
+        return self._struct(members, where, depth)
+
+    def _struct(
+        self, fields: Iterable[tuple[str, Schema, tuple[str, ...]]], where: str, depth: int
+    ) -> StructType:
+        made: dict[str, StructField] = {}
+        for name, schema, aliases in fields:
+            path = f"{where}.{name}" if where else name
+            if schema.kind == "null" or (schema.kind == "union" and not _present(schema)):
+                continue  # a column that could have nothing
+            if name.lower() in made:
+                raise SchemaRefused(f"{path}: two fields differ by case only")
+            found = self.type_of(schema, path, depth + 1)
+            also = {ALIASES: list(aliases)} if aliases else None
+            made[name.lower()] = StructField(name, found, metadata=also)
+        if not made:
+            raise SchemaRefused(f"{where or 'the schema'}: there is no field with values")
+        return StructType(list(made.values()))
+
+
+def _present(union: Schema) -> list[Schema]:
+    return [each for each in union.branches if each.kind != "null"]

@@ -1,0 +1,152 @@
+"""A batch of records on its way through Python's workers: each gets what its value comes to, or why
+it comes to nothing.
+
+All that is needed travels along: workers ask nobody, and a batch that is read twice (a worker died,
+memory was short) comes to the same.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from tidemark_pipeline.schemas.registry import wire
+from tidemark_pipeline.schemas.sources import Kind, Source, decoder_of
+from tidemark_pipeline.schemas.values.pieces import Bytes, Decoder, Longs, reasons
+from tidemark_pipeline.schemas.values.reading import ERROR, NO_VALUE, PARSED
+from tidemark_pipeline.schemas.values.refused import SchemaRefused
+
+#: Beside what was read the id of its schema where that is not known yet.
+UNKNOWN = "_unknown"
+_NO_FRAME = "no schema id: the value does not begin with a zero byte and four bytes of id"
+_NO_MESSAGE = "the value does not say which message of its schema it is"
+
+
+def output_schema(given: StructType, columns: StructType) -> StructType:
+    """Of the frame that comes out, for one of ``given``."""
+    return StructType(
+        [
+            *given.fields,
+            StructField(PARSED, columns),
+            StructField(ERROR, StringType()),
+            StructField(UNKNOWN, LongType()),
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """What to make of values, into ``columns`` (Spark's JSON). With a ``source`` all are of that
+    schema; else each says its id, and ``known`` has the schemas, or why there is none. ``reader``:
+    the schema that the table was made by."""
+
+    columns: str
+    source: Source | None = None
+    known: Mapping[int, Source | str] = field(default_factory=dict)
+    reader: Source | None = None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        kind = to_arrow_type(StructType.fromJson(json.loads(self.columns)))
+        for batch in batches:
+            if batch.num_rows:
+                yield from _Batch(self, batch, kind).read()
+
+
+@dataclass(slots=True)
+class _Batch:
+    decoding: Decoding
+    batch: pa.RecordBatch
+    kind: pa.DataType
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        values = self.batch.column(self.batch.schema.get_field_index("value"))
+        absent = values.is_null().to_numpy(zero_copy_only=False)
+        data, starts, ends = _places(values)
+        if absent.any():
+            yield from self._failed(np.flatnonzero(absent), NO_VALUE)
+        there = np.flatnonzero(~absent)
+        source = self.decoding.source
+        if source is not None:
+            decoder = decoder_of(source, self.decoding.columns, self.decoding.reader)
+            yield from self._decoded(there, decoder, data, starts, ends)
+            return
+        ids = wire.ids_of(data, starts, ends)
+        for number in np.unique(ids[there]).tolist():
+            rows = there[ids[there] == number]
+            if number == wire.UNFRAMED:
+                yield from self._failed(rows, _NO_FRAME)
+            else:
+                yield from self._of_schema(number, rows, data, starts, ends)
+
+    def _of_schema(
+        self, number: int, rows: Longs, data: Bytes, starts: Longs, ends: Longs
+    ) -> Iterator[pa.RecordBatch]:
+        source = self.decoding.known.get(number)
+        if source is None:
+            yield from self._failed(rows, f"schema {number} is not known yet", number)
+            return
+        if isinstance(source, str):
+            yield from self._failed(rows, f"schema {number}: {source}")
+            return
+        starts = starts + wire.HEADER_BYTES
+        paths: Sequence[tuple[int, ...] | None] = [()]
+        which = np.zeros(len(rows), dtype=np.int64)
+        if source.kind is Kind.PROTOBUF:
+            paths, which, behind = wire.messages(data, starts[rows], ends[rows])
+            starts[rows] = behind
+        for place, indexes in enumerate(paths):
+            of_message = rows[which == place]
+            if indexes is None:
+                yield from self._failed(of_message, _NO_MESSAGE)
+                continue
+            try:
+                decoder = decoder_of(source, self.decoding.columns, self.decoding.reader, indexes)
+            except SchemaRefused as error:
+                yield from self._failed(of_message, f"schema {number}: {error}")
+                continue
+            yield from self._decoded(of_message, decoder, data, starts, ends)
+
+    def _decoded(
+        self, rows: Longs, decoder: Decoder, data: Bytes, starts: Longs, ends: Longs
+    ) -> Iterator[pa.RecordBatch]:
+        first = 0
+        for piece in decoder.decode(data, starts[rows], ends[rows]):
+            count = len(piece.errors)
+            of_piece = rows[first : first + count]
+            yield self._with(of_piece, piece.values, piece.errors, pa.nulls(count, pa.int64()))
+            first += count
+
+    def _failed(
+        self, rows: Longs, why: str, unknown: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        if len(rows):
+            yield self._with(
+                rows,
+                pa.nulls(len(rows), self.kind),
+                reasons(len(rows), dict.fromkeys(range(len(rows)), why)),
+                pa.array([unknown] * len(rows), pa.int64()),
+            )
+
+    def _with(
+        self, rows: Longs, parsed: pa.Array, errors: pa.Array, unknown: pa.Array
+    ) -> pa.RecordBatch:
+        whole = len(rows) == self.batch.num_rows
+        given = self.batch if whole else self.batch.take(pa.array(rows))
+        arrays = [*given.columns, parsed, errors, unknown]
+        return pa.RecordBatch.from_arrays(
+            arrays, names=[*self.batch.schema.names, PARSED, ERROR, UNKNOWN]
+        )
+
+
+def _places(values: pa.Array) -> tuple[Bytes, Longs, Longs]:
+    """The bytes of all values, and from where to where each lies in them."""
+    _, offsets, data = values.buffers()
+    width = np.int64 if pa.types.is_large_binary(values.type) else np.int32
+    ends = np.frombuffer(offsets, dtype=width)[values.offset : values.offset + len(values) + 1]
+    places = ends.astype(np.int64)
+    view = np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, np.uint8)
+    return view, places[:-1].copy(), places[1:].copy()

@@ -1,0 +1,1 @@
+"""Protobuf: descriptors, what columns they come to, and messages into Arrow."""

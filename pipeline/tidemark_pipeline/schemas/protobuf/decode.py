@@ -1,0 +1,282 @@
+"""Messages of Protobuf into Arrow, a column at a time.
+
+Google's library parses each message by itself, in C, and bounds its depth; what it takes is then
+read off column by column. Where that fails, or comes to too much, the messages are taken one by
+one, so that only those fail that are to blame.
+"""
+
+import datetime as dt
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from tidemark_pipeline.schemas.protobuf.types import JSON, SIMPLE, TIMESTAMP, WRAPPERS, is_map
+from tidemark_pipeline.schemas.values.pieces import Bytes, Longs, Piece, reasons
+from tidemark_pipeline.schemas.values.refused import SchemaRefused
+
+#: Values that messages are read off to, of several at once, and of one: for each byte, and besides.
+ENTRIES_MAX = 4_000_000
+ENTRIES_LEAST, ENTRIES_PER_BYTE = 65_536, 16
+#: Messages that are parsed at once.
+_MESSAGES_MAX = 4_096
+_BYTES_MAX = 16 * 1024 * 1024
+_US = 1_000_000
+_FIRST_S = int(dt.datetime(1, 1, 1, tzinfo=dt.UTC).timestamp())
+_END_S = int(dt.datetime(9999, 12, 31, tzinfo=dt.UTC).timestamp()) + 86_400
+
+
+class _TooMany(ValueError):
+    """Values, for the bytes that they were made of."""
+
+
+class Decoder:
+    """Messages of one type, as rows with the columns of a table."""
+
+    def __init__(self, message: Descriptor, columns: StructType) -> None:
+        """Raises SchemaRefused where a field does not fit its column."""
+        self._parse: Callable[[bytes], Message] = GetMessageClass(message).FromString
+        self._reader = _struct(message, columns, "", pa_type(columns))
+
+    def decode(self, data: Bytes, starts: Longs, ends: Longs) -> Iterator[Piece]:
+        """Pieces of the messages ``data[starts[i]:ends[i]]``, which are all of them in the end."""
+        view = data.tobytes()
+        behind = np.cumsum(ends - starts)
+        first = 0
+        while first < len(starts):
+            before = int(behind[first - 1]) if first else 0
+            fits = int(np.searchsorted(behind, before + _BYTES_MAX, side="right"))
+            last = max(first + 1, min(first + _MESSAGES_MAX, fits))
+            places = list(zip(starts[first:last].tolist(), ends[first:last].tolist(), strict=True))
+            group, errors = self._parsed(view, places)
+            yield from self._columns(group, errors, int(behind[last - 1]) - before)
+            first = last
+
+    def _parsed(
+        self, view: bytes, places: list[tuple[int, int]]
+    ) -> tuple[list[Message | None], dict[int, str]]:
+        """Messages, and by its place why one is none."""
+        parse = self._parse
+        try:
+            return [parse(view[start:end]) for start, end in places], {}
+        except DecodeError:
+            pass
+        group: list[Message | None] = []
+        errors: dict[int, str] = {}
+        for start, end in places:
+            try:
+                group.append(parse(view[start:end]))
+            except DecodeError as error:
+                errors[len(group)] = f"no message: {error}"
+                group.append(None)
+        return group, errors
+
+    def _columns(
+        self, group: list[Message | None], errors: Mapping[int, str], size: int
+    ) -> Iterator[Piece]:
+        budget = _Budget(ENTRIES_MAX + ENTRIES_PER_BYTE * size)
+        try:
+            yield Piece(self._reader(group, budget), reasons(len(group), errors))
+        except (ValueError, TypeError, OverflowError, pa.ArrowException, json_format.Error):
+            for place, message in enumerate(group):
+                yield self._alone(message, errors.get(place, ""))
+
+    def _alone(self, message: Message | None, error: str) -> Piece:
+        if message is not None:
+            most = ENTRIES_LEAST + ENTRIES_PER_BYTE * message.ByteSize()
+            try:
+                return Piece(self._reader([message], _Budget(most)), reasons(1, {}))
+            except _TooMany:
+                error = "the message unpacks to too many values"
+            except (
+                *(ValueError, TypeError, OverflowError, pa.ArrowException, json_format.Error),
+            ) as found:
+                error = str(found)
+        return Piece(self._reader([None], _Budget(ENTRIES_LEAST)), reasons(1, {0: error}))
+
+
+def pa_type(columns: StructType) -> pa.DataType:
+    """As Spark's workers have it."""
+    return to_arrow_type(columns)
+
+
+@dataclass(slots=True)
+class _Budget:
+    left: int
+
+    def take(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise _TooMany
+
+
+#: From values, of which some are None, to an array as long.
+_Read = Callable[[Sequence[Any], _Budget], pa.Array]
+
+
+def _struct(message: Descriptor, columns: StructType, path: str, wanted: pa.DataType) -> _Read:
+    fields = {each.name: each for each in message.fields}
+    readers: list[tuple[Callable[[Any], Any] | None, _Read | None]] = []
+    for column in columns:
+        where = f"{path}.{column.name}" if path else column.name
+        each = fields.get(column.name)
+        if each is None:
+            readers.append((None, None))
+        else:
+            kind = wanted.field(column.name).type
+            readers.append((_getter(each), _field(each, column.dataType, where, kind)))
+    types = [wanted.field(n).type for n in range(wanted.num_fields)]
+
+    def read(messages: Sequence[Any], budget: _Budget) -> pa.Array:
+        budget.take(len(messages) * (len(readers) + 1))
+        absent = [each is None for each in messages]
+        some = any(absent)
+        arrays = []
+        for (get, into), kind in zip(readers, types, strict=True):
+            if get is None or into is None:
+                arrays.append(pa.nulls(len(messages), kind))
+                continue
+            values = (
+                [None if each is None else get(each) for each in messages]
+                if some
+                else list(map(get, messages))
+            )
+            arrays.append(into(values, budget))
+        mask = pa.array(absent) if some else None
+        names = [wanted.field(n) for n in range(wanted.num_fields)]
+        return pa.StructArray.from_arrays(arrays, fields=names, mask=mask)
+
+    return read
+
+
+def _getter(each: FieldDescriptor) -> Callable[[Any], Any]:
+    name = each.name
+    if each.is_repeated or not each.has_presence:
+        return attrgetter(name)
+
+    def get(message: Any) -> Any:
+        return getattr(message, name) if message.HasField(name) else None
+
+    return get
+
+
+def _field(each: FieldDescriptor, wanted: DataType, path: str, kind: pa.DataType) -> _Read:
+    if is_map(each) and isinstance(wanted, MapType):
+        entry = each.message_type.fields_by_name
+        keys = _single(entry["key"], wanted.keyType, f"{path}.key", kind.key_type)
+        values = _single(entry["value"], wanted.valueType, f"{path}.value", kind.item_type)
+        return _map(keys, values, kind)
+    if each.is_repeated and not is_map(each) and isinstance(wanted, ArrayType):
+        item = _single(each, wanted.elementType, f"{path}.element", kind.value_type)
+        return _list(item, kind)
+    if each.is_repeated:
+        raise SchemaRefused(f"{path}: several values do not fit {wanted.simpleString()}")
+    return _single(each, wanted, path, kind)
+
+
+def _single(each: FieldDescriptor, wanted: DataType, path: str, kind: pa.DataType) -> _Read:
+    message = each.message_type
+    if message is None:
+        return _scalar(each, wanted, path, kind)
+    name = message.full_name
+    if name == TIMESTAMP and isinstance(wanted, TimestampType):
+        return _mapped(lambda value: _micros(value, path), kind)
+    if name in JSON and isinstance(wanted, StringType):
+        return _mapped(lambda value: json_format.MessageToJson(value, indent=None), kind)
+    if name in WRAPPERS and not isinstance(wanted, StructType):
+        inner = _scalar(message.fields_by_name["value"], wanted, path, kind)
+        get = attrgetter("value")
+        return lambda values, budget: inner([v if v is None else get(v) for v in values], budget)
+    if isinstance(wanted, StructType):
+        return _struct(message, wanted, path, kind)
+    raise SchemaRefused(f"{path}: the message {name} does not fit {wanted.simpleString()}")
+
+
+def _scalar(each: FieldDescriptor, wanted: DataType, path: str, kind: pa.DataType) -> _Read:
+    is_bytes = each.type == FieldDescriptor.TYPE_BYTES
+    own: DataType = BinaryType() if is_bytes else SIMPLE[each.cpp_type]
+    wider = (IntegerType, LongType), (FloatType, DoubleType)
+    if own != wanted and not any(
+        isinstance(own, narrow) and isinstance(wanted, wide) for narrow, wide in wider
+    ):
+        raise SchemaRefused(
+            f"{path}: {own.simpleString()} in the record's schema does not fit "
+            f"{wanted.simpleString()}"
+        )
+    if each.enum_type is not None:
+        names = _names(each.enum_type)
+        return _mapped(lambda number: names.get(number, str(number)), kind)
+    return lambda values, _: pa.array(values, kind)
+
+
+def _names(enum: EnumDescriptor) -> dict[int, str]:
+    return {number: each.name for number, each in enum.values_by_number.items()}
+
+
+def _mapped(change: Callable[[Any], Any], kind: pa.DataType) -> _Read:
+    return lambda values, _: pa.array([v if v is None else change(v) for v in values], kind)
+
+
+def _micros(value: Any, path: str) -> int:
+    seconds, nanos = value.seconds, value.nanos
+    if not (_FIRST_S <= seconds < _END_S and 0 <= nanos < 1_000 * _US):
+        raise ValueError(f"{path}: a timestamp is not between the years 1 and 9999")
+    return int(seconds) * _US + int(nanos) // 1_000
+
+
+def _list(item: _Read, kind: pa.DataType) -> _Read:
+    def read(values: Sequence[Any], budget: _Budget) -> pa.Array:
+        offsets, flat = _flat(values, budget)
+        return _with_offsets(values, offsets, [item(flat, budget)], kind)
+
+    return read
+
+
+def _map(keys: _Read, items: _Read, kind: pa.DataType) -> _Read:
+    pair = pa.struct([kind.key_field, kind.item_field])
+
+    def read(values: Sequence[Any], budget: _Budget) -> pa.Array:
+        offsets, flat = _flat([v if v is None else list(v.items()) for v in values], budget)
+        pairs = [keys([k for k, _ in flat], budget), items([v for _, v in flat], budget)]
+        entries = pa.Array.from_buffers(pair, len(flat), [None], children=pairs)
+        return _with_offsets(values, offsets, [entries], kind)
+
+    return read
+
+
+def _flat(values: Sequence[Any], budget: _Budget) -> tuple[list[int], list[Any]]:
+    offsets = [0]
+    for each in values:
+        offsets.append(offsets[-1] + (0 if each is None else len(each)))
+    budget.take(offsets[-1])
+    return offsets, list(chain.from_iterable(each for each in values if each is not None))
+
+
+def _with_offsets(
+    values: Sequence[Any], offsets: list[int], children: list[pa.Array], kind: pa.DataType
+) -> pa.Array:
+    bits = pa.array([each is not None for each in values], pa.bool_()).buffers()[1]
+    lengths = pa.array(offsets, pa.int32()).buffers()[1]
+    return pa.Array.from_buffers(kind, len(values), [bits, lengths], children=children)

@@ -1,0 +1,114 @@
+"""What columns a Protobuf message comes to, in Spark's types.
+
+Unsigned numbers go to what holds them all. An enum is its name. What says whether it was set
+(``optional``, a message, a branch of a ``oneof``, all of proto2) is null where it was not; what
+does not has its default. Of Google's well-known types timestamps and wrappers are the values that
+they stand for, and ``Struct``, ``Value`` and ``ListValue``, which contain themselves, are JSON.
+"""
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from tidemark_pipeline.schemas.values.bounds import COLUMNS_MAX, DEPTH_MAX
+from tidemark_pipeline.schemas.values.refused import SchemaRefused
+
+TIMESTAMP = "google.protobuf.Timestamp"
+JSON = ("google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue")
+WRAPPERS = tuple(
+    f"google.protobuf.{each}Value"
+    for each in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+)
+UNSIGNED_64 = DecimalType(20, 0)
+SIMPLE: dict[int, DataType] = {
+    FieldDescriptor.CPPTYPE_INT32: IntegerType(),
+    FieldDescriptor.CPPTYPE_INT64: LongType(),
+    FieldDescriptor.CPPTYPE_UINT32: LongType(),
+    FieldDescriptor.CPPTYPE_UINT64: UNSIGNED_64,
+    FieldDescriptor.CPPTYPE_DOUBLE: DoubleType(),
+    FieldDescriptor.CPPTYPE_FLOAT: FloatType(),
+    FieldDescriptor.CPPTYPE_BOOL: BooleanType(),
+    FieldDescriptor.CPPTYPE_ENUM: StringType(),
+    FieldDescriptor.CPPTYPE_STRING: StringType(),
+}
+
+
+def columns_of(message: Descriptor) -> StructType:
+    """Raises :class:`SchemaRefused`."""
+    return _Maker().struct(message, "", ())
+
+
+def is_map(each: FieldDescriptor) -> bool:
+    """Of entries that Protobuf makes of ``map<K, V>``."""
+    message = each.message_type
+    return message is not None and message.GetOptions().map_entry
+
+
+class _Maker:
+    def __init__(self) -> None:
+        self.columns = 0
+
+    def struct(self, message: Descriptor, where: str, within: tuple[str, ...]) -> StructType:
+        if message.full_name in within:
+            raise SchemaRefused(
+                f"{where}: the message {message.full_name} contains itself, and the columns of a "
+                "table cannot: make the table with the columns that are wanted, and export with "
+                "evolution=ignore"
+            )
+        if len(within) > DEPTH_MAX:
+            raise SchemaRefused(f"{where}: the schema is nested more than {DEPTH_MAX} deep")
+        made: dict[str, StructField] = {}
+        for each in message.fields:
+            path = f"{where}.{each.name}" if where else each.name
+            if each.name.lower() in made:
+                raise SchemaRefused(f"{path}: two fields differ by case only")
+            found = self._field(each, path, (*within, message.full_name))
+            if found is not None:
+                made[each.name.lower()] = StructField(each.name, found)
+        if not made and not within:
+            raise SchemaRefused(f"the message {message.full_name} has no fields")
+        return StructType(list(made.values()))
+
+    def _field(self, each: FieldDescriptor, path: str, within: tuple[str, ...]) -> DataType | None:
+        self.columns += 1
+        if self.columns > COLUMNS_MAX:
+            raise SchemaRefused(f"the schema comes to more than {COLUMNS_MAX} columns")
+        if is_map(each):
+            entry = each.message_type.fields_by_name
+            key = self._single(entry["key"], f"{path}.key", within)
+            value = self._single(entry["value"], f"{path}.value", within)
+            return None if key is None or value is None else MapType(key, value)
+        found = self._single(each, path, within)
+        if found is None or not each.is_repeated:
+            return found
+        return ArrayType(found)
+
+    def _single(self, each: FieldDescriptor, path: str, within: tuple[str, ...]) -> DataType | None:
+        """None where there are no columns for it: a message without fields."""
+        message = each.message_type
+        if message is None:
+            if each.type == FieldDescriptor.TYPE_BYTES:
+                return BinaryType()
+            return SIMPLE[each.cpp_type]
+        if message.full_name == TIMESTAMP:
+            return TimestampType()
+        if message.full_name in JSON:
+            return StringType()
+        if message.full_name in WRAPPERS:
+            return self._single(message.fields_by_name["value"], path, within)
+        made = self.struct(message, path, within)
+        return made if len(made) else None

@@ -1,0 +1,115 @@
+"""Where a schema registry is, and who asks: as options say it.
+
+Pure. A password may stand in the environment instead.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from urllib.parse import urlsplit
+
+from tidemark_pipeline.errors import ExportError
+
+PASSWORD_VARIABLE, TOKEN_VARIABLE = "TIDEMARK_REGISTRY_PASSWORD", "TIDEMARK_REGISTRY_TOKEN"
+#: What can be asked for, with what it means; for the command line and the pages.
+OPTIONS = {
+    "subject": "of the topic's values; the topic's name with -value where it is not given",
+    "unknown": "what a record is whose schema id the registry does not know: dead-letter, or stop",
+    "user": "for basic authentication",
+    "password": f"its password, else that in {PASSWORD_VARIABLE}",
+    "token": f"a bearer token, else that in {TOKEN_VARIABLE}",
+    "ca": "a PEM file with who signs the registry's name; the system's otherwise",
+    "certificate": "a PEM file, where the registry asks for one",
+    "key": "its key, a PEM file without a password",
+    "timeout": "seconds for one request (10)",
+    "patience": "seconds in which a registry that fails is asked again (60)",
+}
+
+
+class Unknown(StrEnum):
+    """What a record with an id that the registry does not know comes to."""
+
+    DEAD_LETTER = "dead-letter"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryAccess:
+    """``urls``: of one registry, asked in turn. ``timeout_s``: of one request; ``patience_s``: of
+    one question, with all that is tried again."""
+
+    urls: tuple[str, ...]
+    subject: str = ""
+    unknown: Unknown = Unknown.DEAD_LETTER
+    user: str = ""
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
+    timeout_s: float = 10.0
+    patience_s: float = 60.0
+
+    def subject_of(self, topic: str) -> str:
+        """That of the values of a topic, as serializers name it by themselves."""
+        return self.subject or f"{topic}-value"
+
+    @classmethod
+    def of(
+        cls,
+        url: str,
+        given: Mapping[str, str],
+        environment: Mapping[str, str] = os.environ,
+    ) -> "RegistryAccess":
+        """Of :data:`OPTIONS`. Raises :class:`ExportError`."""
+        unknown = sorted(set(given) - set(OPTIONS))
+        if unknown:
+            raise ExportError(
+                f"the registry has no option {', '.join(unknown)}; there are {', '.join(OPTIONS)}"
+            )
+        urls = tuple(each.strip().rstrip("/") for each in url.split(",") if each.strip())
+        for each in urls:
+            _check(each)
+        if not urls:
+            raise ExportError("name the registry's address, as http://registry:8081")
+        if given.get("unknown", Unknown.STOP) not in set(Unknown):
+            raise ExportError("the registry's option unknown is dead-letter or stop")
+        if ("certificate" in given) != ("key" in given):
+            raise ExportError("the registry's options certificate and key go together")
+        user = given.get("user", "")
+        return cls(
+            urls=urls,
+            subject=given.get("subject", ""),
+            unknown=Unknown(given.get("unknown", Unknown.DEAD_LETTER)),
+            user=user,
+            password=given.get("password")
+            or (environment.get(PASSWORD_VARIABLE, "") if user else ""),
+            token=given.get("token") or ("" if user else environment.get(TOKEN_VARIABLE, "")),
+            ca=given.get("ca", ""),
+            certificate=given.get("certificate", ""),
+            key=given.get("key", ""),
+            timeout_s=_seconds(given, "timeout", 10.0),
+            patience_s=_seconds(given, "patience", 60.0),
+        )
+
+
+def _check(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+        raise ExportError(f"{url!r} is no address of a registry: write http://registry:8081")
+    if parts.username or parts.password:
+        raise ExportError(
+            f"{parts.hostname}: give the registry's user and password as options, not in its "
+            "address"
+        )
+
+
+def _seconds(given: Mapping[str, str], name: str, otherwise: float) -> float:
+    try:
+        found = float(given.get(name, otherwise))
+    except ValueError:
+        found = 0.0
+    if not 0 < found <= 3600:
+        raise ExportError(f"the registry's option {name} is a number of seconds, up to 3600")
+    return found

@@ -1,0 +1,1 @@
+"""What all formats of values have in common."""

@@ -1,0 +1,276 @@
+"""What is asked of a schema registry, and what comes of its answers: on the loopback, by a server
+that fails in the ways that registries do. A whole registry is in test_schemas.py."""
+
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.security.client_certificates import ClientAuthority
+from tidemark_pipeline.errors import ExportError, Unavailable
+from tidemark_pipeline.schemas.registered import ASKED_MAX, Schemas
+from tidemark_pipeline.schemas.registry.access import RegistryAccess
+from tidemark_pipeline.schemas.registry.client import (
+    ANSWER_BYTES_MAX,
+    NotThere,
+    Reference,
+    Registry,
+    RegistryDown,
+    RegistryRefused,
+)
+from tidemark_pipeline.schemas.sources import Source
+
+AVRO = '{"type": "record", "name": "A", "fields": [{"name": "x", "type": "int"}]}'
+
+
+@dataclass
+class Fake:
+    """Answers by path; what is not there it does not know. ``fails``: answers that come first."""
+
+    answers: dict[str, Any] = field(default_factory=dict)
+    fails: list[tuple[int, dict[str, str], bytes]] = field(default_factory=list)
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    url: str = ""
+
+    def answer(self, path: str, authorization: str) -> tuple[int, dict[str, str], bytes]:
+        self.asked.append((path, authorization))
+        if self.fails:
+            return self.fails.pop(0)
+        found = self.answers.get(path.partition("?")[0])
+        if found is None:
+            return (
+                404,
+                {},
+                json.dumps({"error_code": 40403, "message": "Schema not found"}).encode(),
+            )
+        return 200, {}, json.dumps(found).encode()
+
+
+@pytest.fixture
+def fake() -> Iterator[Fake]:
+    made = Fake()
+    with serving(made) as server:
+        made.url = f"http://127.0.0.1:{server.server_port}"
+        yield made
+
+
+class serving:
+    def __init__(self, fake: Fake, context: ssl.SSLContext | None = None) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, headers, body = fake.answer(
+                    self.path, self.headers.get("Authorization") or ""
+                )
+                if status == 0:  # nothing at all
+                    self.close_connection = True
+                    return
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                """Nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        if context is not None:
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+
+    def __enter__(self) -> ThreadingHTTPServer:
+        self._thread.start()
+        return self._server
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def registry(url: str, **options: str) -> Registry:
+    given = {"timeout": "5", "patience": "5", **options}
+    return Registry(RegistryAccess.of(url, given, {}))
+
+
+def test_a_schema_is_asked_for_by_its_id_and_by_its_subject(fake: Fake) -> None:
+    reference = {"name": "b.proto", "subject": "b", "version": 3}
+    fake.answers["/schemas/ids/7"] = {"schema": AVRO}
+    fake.answers["/subjects/a%2Fb-value/versions/latest"] = {
+        "schema": "s", "schemaType": "PROTOBUF", "references": [reference], "id": 9, "version": 2
+    }  # fmt: skip
+    asks = registry(fake.url, user="me", password="secret")
+    assert asks.schema(7).text == AVRO
+    latest = asks.latest("a/b-value")
+    assert (latest.kind, latest.id, latest.version) == ("PROTOBUF", 9, 2)
+    assert latest.references == (Reference("b.proto", "b", 3),)
+    assert {authorization for _, authorization in fake.asked} == {"Basic bWU6c2VjcmV0"}
+    with pytest.raises(NotThere, match="Schema not found"):
+        asks.schema(8)
+
+
+def test_a_token_comes_from_the_environment(fake: Fake) -> None:
+    fake.answers["/schemas/ids/7"] = {"schema": AVRO}
+    access = RegistryAccess.of(fake.url, {}, {"TIDEMARK_REGISTRY_TOKEN": "t"})
+    Registry(access).schema(7)
+    assert fake.asked[0][1] == "Bearer t"
+    assert "t'" not in repr(access)
+
+
+PASSING = {
+    "429": (429, {"Retry-After": "0"}, b""),
+    "500": (500, {}, b'{"error_code": 50001}'),
+    "503": (503, {}, b"busy"),
+    "no answer": (0, {}, b""),
+}
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_what_can_heal_is_asked_again(fake: Fake, name: str) -> None:
+    fake.answers["/schemas/ids/7"] = {"schema": AVRO}
+    fake.fails = [PASSING[name]] * 2
+    assert registry(fake.url).schema(7).text == AVRO
+    assert len(fake.asked) == 3
+
+
+def test_another_address_is_asked_at_once(fake: Fake) -> None:
+    fake.answers["/schemas/ids/7"] = {"schema": AVRO}
+    asks = registry(f"http://127.0.0.1:1,{fake.url}", patience="0.1")
+    assert asks.schema(7).text == AVRO
+
+
+def test_a_registry_that_is_down_decides_nothing(fake: Fake) -> None:
+    fake.fails = [(503, {}, b"")] * 100
+    with pytest.raises(RegistryDown, match="nothing is committed without it") as caught:
+        registry(fake.url, patience="0.5").schema(7)
+    assert isinstance(caught.value, Unavailable)
+
+
+FINAL: dict[str, tuple[tuple[int, dict[str, str], bytes], str]] = {
+    "401": ((401, {}, b""), "give it a user"),
+    "403": ((403, {}, b"{}"), "give it a user"),
+    "a page": ((200, {}, b"<html>"), "is the address right"),
+    "another 404": (
+        (404, {}, b'{"error_code": 404, "message": "HTTP 404"}'),
+        "is the address right",
+    ),
+    "elsewhere": ((302, {"Location": "http://127.0.0.2/"}, b""), "is the address right"),
+    "no schema": ((200, {}, b'{"id": 7}'), "has no schema"),
+    "an odd schema": ((200, {}, b'{"schema": 7}'), "has no schema"),
+    "odd references": ((200, {}, b'{"schema": "", "references": [1]}'), "has no schema"),
+    "a list": ((200, {}, b"[]"), "is the address right"),
+    "nested": ((200, {}, b"[" * 100_000), "is the address right"),
+    "endless": ((200, {}, b"x" * (ANSWER_BYTES_MAX + 1)), "more than"),
+}
+
+
+@pytest.mark.parametrize("name", FINAL)
+def test_what_cannot_heal_is_said_at_once(fake: Fake, name: str) -> None:
+    answer, said = FINAL[name]
+    fake.fails = [answer]
+    with pytest.raises(RegistryRefused, match=said):
+        registry(fake.url).schema(7)
+    assert len(fake.asked) == 1
+
+
+def test_certificates_are_checked_on_both_sides(tmp_path: Path) -> None:
+    authority = ClientAuthority()
+    server, client = (authority.leaf(tmp_path / name, f"CN={name}") for name in ("server", "me"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server.certificate, server.key)
+    context.load_verify_locations(server.trusted)
+    context.verify_mode = ssl.CERT_REQUIRED
+    shown = {"certificate": client.certificate, "key": client.key}
+    with serving(Fake({"/schemas/ids/7": {"schema": AVRO}}), context) as listening:
+        url = f"https://127.0.0.1:{listening.server_port}"
+        assert registry(url, ca=server.trusted, **shown).schema(7).text == AVRO
+        with pytest.raises(RegistryRefused, match="not trusted"):
+            registry(url, **shown).schema(7)
+        with pytest.raises(RegistryDown):
+            registry(url, ca=server.trusted, patience="0.3").schema(7)
+    with pytest.raises(RegistryRefused, match="cannot be read"):
+        registry(url, ca=str(tmp_path / "none.pem")).schema(7)
+
+
+def test_schemas_are_asked_for_once_and_the_unknown_again(fake: Fake) -> None:
+    fake.answers["/schemas/ids/7"] = {"schema": AVRO}
+    fake.answers["/schemas/ids/8"] = {"schema": "{", "schemaType": "THRIFT"}
+    schemas = Schemas(registry(fake.url))
+    known = schemas.learn([7, 8, 9])
+    assert isinstance(known[7], Source)
+    assert known[8] == "its type is THRIFT, of which no columns are made"
+    assert "does not know it" in str(known[9])
+    assert set(schemas.learn(())) == {7, 8}
+    assert len(fake.asked) == 3
+
+
+def test_an_unknown_id_stops_where_that_is_asked_for(fake: Fake) -> None:
+    with pytest.raises(ExportError, match=r"schema 9: .*unknown=dead-letter"):
+        Schemas(registry(fake.url, unknown="stop")).learn([9])
+
+
+def test_ids_by_the_thousand_are_not_all_asked_for(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark_pipeline.schemas.registered.ASKED_MAX", 5)
+    known = Schemas(registry(fake.url)).learn(range(100))
+    assert len(fake.asked) == 5
+    assert len(known) == 100
+    assert ASKED_MAX == 1_000
+    assert "the batch has 100 ids that were not known" in str(known[99])
+
+
+def test_schemas_are_kept_within_bounds(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(8):
+        fake.answers[f"/schemas/ids/{number}"] = {"schema": AVRO + " " * number}
+    monkeypatch.setattr("tidemark_pipeline.schemas.registered.KEPT_MAX", 3)
+    schemas = Schemas(registry(fake.url))
+    assert len(schemas.learn(range(8))) == 8
+    assert len(schemas.known) == 3
+    monkeypatch.setattr("tidemark_pipeline.schemas.registered.KEPT_BYTES_MAX", 200)
+    with pytest.raises(ExportError, match="maxOffsetsPerTrigger"):
+        schemas.learn(range(8))
+
+
+def refers(*pairs: tuple[str, str]) -> list[dict[str, Any]]:
+    return [{"name": name, "subject": subject, "version": 1} for name, subject in pairs]
+
+
+def test_what_a_schema_refers_to_is_had_in_its_order(fake: Fake) -> None:
+    inner = '{"type": "record", "name": "n.I", "fields": [{"name": "x", "type": "int"}]}'
+    middle = '{"type": "record", "name": "n.M", "fields": [{"name": "i", "type": "n.I"}]}'
+    outer = '{"type": "record", "name": "n.O", "fields": [{"name": "m", "type": "n.M"}]}'
+    fake.answers["/schemas/ids/7"] = {"schema": outer, "references": refers(("n.M", "m"))}
+    fake.answers["/subjects/m/versions/1"] = {"schema": middle, "references": refers(("n.I", "i"))}
+    fake.answers["/subjects/i/versions/1"] = {"schema": inner, "references": refers(("n.M", "m"))}
+    source = Schemas(registry(fake.url)).learn([7])[7]
+    assert isinstance(source, Source)
+    assert source.named == (inner, middle)
+    del fake.answers["/subjects/i/versions/1"]
+    fake.answers["/schemas/ids/8"] = fake.answers["/schemas/ids/7"]
+    assert "it refers to n.I" in str(Schemas(registry(fake.url)).learn([8])[8])
+
+
+def test_waiting_for_a_registry_can_be_ended(fake: Fake) -> None:
+    fake.fails = [(503, {}, b"")] * 1000
+    asks = registry(fake.url, patience="600")
+    ended: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            asks.schema(7)
+        except RegistryDown as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    asks.stop.set()
+    thread.join(10)
+    assert len(ended) == 1

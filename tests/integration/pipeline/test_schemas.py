@@ -1,0 +1,271 @@
+"""Topics of Avro, Protobuf and JSON in tables whose columns follow their schemas: by
+confluent-kafka's own serializers and a real registry (Apicurio's, by Confluent's interface)."""
+
+import json
+import socket
+import sys
+import uuid
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf.message_factory import GetMessageClass
+from pyspark.sql import SparkSession
+
+from tests import apicurio
+from tests.integration.pipeline.lakes import Killed, Lake, new_lake
+from tests.integration.pipeline.marks import MARKS
+from tidemark_pipeline.export import wanted as wanting
+from tidemark_pipeline.export.asked import INFER
+from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.export.iceberg import IcebergTable
+from tidemark_pipeline.export.table import Evolution
+from tidemark_pipeline.export.wanted import Wanted
+from tidemark_pipeline.jobs.export import Progress
+from tidemark_pipeline.schemas.protobuf.descriptors import by_name, compiled
+from tidemark_pipeline.schemas.registry.client import RegistryDown
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
+
+from small_tier import SmallTier
+
+pytestmark = [*MARKS, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    try:
+        with apicurio.running(port, tmp_path_factory.mktemp("registry") / "log") as url:
+            yield url
+    except apicurio.ApicurioMissing as error:
+        pytest.skip(str(error))
+
+
+class Topic:
+    """A topic ``t`` in a tier, and the lake that it is exported into."""
+
+    def __init__(
+        self, session: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (folder / "tier").mkdir()
+        self.tier = SmallTier(folder / "tier", uuid.uuid4())
+        self.lake: Lake = new_lake(
+            session, {"topic": "t", "path": str(self.tier.path)}, folder / "lake"
+        )
+        monkeypatch.setattr(wanting, "CATALOG", self.lake.catalog)
+        self.session = session
+        self.said: list[str] = []
+
+    def run(self, **fields: Any) -> Progress:
+        wanted = Wanted(table="db.events", **fields)
+        return self.lake.run(wanted.tables(self.session, self.lake.source, self.said.append))
+
+    def rows(self) -> list[dict[str, Any]]:
+        kept = self.session.table(self.lake.name).orderBy("kafka.offset").collect()
+        return [
+            {
+                "offset": row["kafka"]["offset"],
+                **{n: v for n, v in row.asDict(True).items() if n != "kafka"},
+            }
+            for row in kept
+        ]
+
+    def letters(self) -> list[tuple[int, bytes, str]]:
+        kept = self.session.table(self.lake.name + "_dead_letters").orderBy("offset").collect()
+        return [(row["offset"], bytes(row["value"]), row["error"]) for row in kept]
+
+    def types(self) -> str:
+        return str(self.session.table(self.lake.name).drop("kafka").schema.simpleString())
+
+
+@pytest.fixture
+def topic(session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Topic:
+    return Topic(session, tmp_path, monkeypatch)
+
+
+def avro(*fields: tuple[str, Any]) -> str:
+    made = []
+    for name, kind in fields:
+        made.append({"name": name, "type": kind})
+        if isinstance(kind, list):
+            made[-1]["default"] = None
+    return json.dumps({"type": "record", "name": "Order", "namespace": "shop", "fields": made})
+
+
+def value_of(subject: str) -> SerializationContext:
+    return SerializationContext(subject, MessageField.VALUE)
+
+
+MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+
+
+def test_avro_by_a_registry(topic: Topic, registry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = SchemaRegistryClient({"url": registry})
+    one = AvroSerializer(client, avro(("id", "int"), ("name", "string")))
+    sound = [one({"id": n, "name": f"n{n}"}, value_of("t")) for n in range(6)]
+    assert all(sound)
+    poison = [b"plain text", sound[0][:-1], b"\x00\x7f\xff\xff\xff\x02", sound[0] + b"\x00", b""]
+    topic.tier.copy([*sound[:3], *poison, *sound[3:]])
+    progress = topic.run(registry=registry)
+    assert (progress.written.rows, progress.written.letters) == (6, 5)
+    assert topic.rows()[3] == {"offset": 8, "id": 3, "name": "n3"}
+    why = [
+        "no schema id",
+        "the bytes end within it",
+        "does not know it",
+        "left over",
+        "no schema id",
+    ]
+    for (offset, value, error), data, said in zip(topic.letters(), poison, why, strict=True):
+        assert (offset, value) == (3 + poison.index(data), data)
+        assert said in error
+
+    # The schema grows while records of the old one still come.
+    two = AvroSerializer(
+        client,
+        avro(
+            ("id", "long"),
+            ("name", "string"),
+            ("price", ["null", MONEY]),
+            ("lines", ["null", {"type": "array", "items": "int"}]),
+        ),
+    )
+    newer = two(
+        {"id": 2**40, "name": "new", "price": Decimal("1.50"), "lines": [1, 2]}, value_of("t")
+    )
+    topic.tier.copy([sound[0], newer])
+    with pytest.raises(ExportError, match=r"id is widened from int to bigint; price .* is added"):
+        topic.run(registry=registry)
+    assert topic.types() == "struct<id:int,name:string>"
+
+    def write(self: IcebergTable, *_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(IcebergTable, "write", write)
+        patch.setattr(IcebergTable, "close", lambda _: None)
+        with pytest.raises(Killed):
+            topic.run(registry=registry, evolution=Evolution.GROW)
+    grown = "struct<id:bigint,name:string,price:decimal(9,2),lines:array<int>>"
+    assert topic.types() == grown
+    # Others' columns stay, and have nothing.
+    topic.session.sql(f"ALTER TABLE {topic.lake.name} ADD COLUMNS (note STRING)")
+    topic.run(registry=registry)
+    had = {"price": Decimal("1.50"), "lines": [1, 2]}
+    assert topic.rows()[6:] == [
+        {"offset": 11, "id": 0, "name": "n0", "price": None, "lines": None, "note": None},
+        {"offset": 12, "id": 2**40, "name": "new", **had, "note": None},
+    ]
+
+    # What no table can become is refused, by its name; the table's own columns can be kept.
+    narrow = AvroSerializer(client, avro(("id", "string"), ("name", "string")))
+    topic.tier.copy([narrow({"id": "x", "name": "n"}, value_of("t")), sound[1]])
+    with pytest.raises(ExportError, match="id: a column of bigint cannot become string"):
+        topic.run(registry=registry, evolution=Evolution.GROW)
+    before = len(topic.letters())
+    topic.run(registry=registry, evolution=Evolution.IGNORE)
+    assert "id: string in the record's schema does not fit bigint" in topic.letters()[before][2]
+    assert topic.rows()[-1]["id"] == 1
+
+    # A registry that is down makes no dead letters.
+    topic.tier.copy([newer])
+    with pytest.raises(RegistryDown):
+        topic.run(
+            registry="http://127.0.0.1:1",
+            registry_options={"patience": "0.1"},
+            evolution=Evolution.IGNORE,
+        )
+    assert len(topic.letters()) == before + 1
+
+
+PROTO = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+message Other { int64 x = 1; }
+message Order {
+  message Line { string name = 1; uint64 count = 2; }
+  int32 id = 1; google.protobuf.Timestamp at = 2; repeated Line lines = 3;
+  map<string, int32> by = 4;%s
+}
+"""
+
+
+def test_protobuf_by_a_registry_and_by_a_file(topic: Topic, registry: str, tmp_path: Path) -> None:
+    client = SchemaRegistryClient({"url": registry})
+
+    def made(text: str, name: str) -> Any:
+        return GetMessageClass(by_name(compiled(text), name))
+
+    order, other = made(PROTO % "", "shop.Order"), made(PROTO % "", "shop.Other")
+    message = order(id=7, lines=[{"name": "a", "count": 2**63}], by={"k": 1})
+    message.at.FromMilliseconds(1_700_000_000_123)
+    framed = [
+        ProtobufSerializer(type(each), client)(each, value_of("p"))
+        for each in (message, other(x=1))
+    ]
+    assert framed[0][5:6] == b"\x02"  # the second message of the file
+    topic.tier.copy([framed[0], framed[1], framed[0][:-1], b"\x00" * 5])
+    given = {
+        "registry": registry,
+        "registry_options": {"subject": "p-value"},
+        "message": "shop.Order",
+    }
+    progress = topic.run(**given)
+    assert (progress.written.rows, progress.written.letters) == (1, 3)
+    (row,) = topic.rows()
+    assert (row["id"], row["lines"], row["by"]) == (7, [{"name": "a", "count": 2**63}], {"k": 1})
+    assert row["at"].microsecond == 123_000
+    errors = [error for _, _, error in topic.letters()]
+    assert "it is a message shop.Other, and the table is of shop.Order" in errors[0]
+    assert "no message" in errors[1]
+
+    # The same table by a file, with a field more; its records have no frame.
+    (tmp_path / "order.proto").write_text(PROTO % " double weight = 5;")
+    given = {"schema_file": str(tmp_path / "order.proto"), "message": "shop.Order"}
+    newer = made(PROTO % " double weight = 5;", "shop.Order")(id=8, weight=0.5)
+    topic.tier.copy([newer.SerializeToString(), message.SerializeToString()])
+    topic.run(**given, evolution=Evolution.GROW)
+    assert topic.said == ["weight double is added"]
+    assert [(row["id"], row["weight"]) for row in topic.rows()] == [(7, None), (8, 0.5), (7, 0.0)]
+
+
+def test_json_whose_fields_are_inferred(topic: Topic) -> None:
+    deep = b'{"a": ' * 5_000 + b"1" + b"}" * 5_000
+    huge = b'{"id": 3, "name": "' + b"x" * 3_000_000 + b'"}'
+    framed = b"\x00\x00\x00\x00\x07" + b'{"id": 2, "no": null}'
+    values = [b'{"id": 1, "name": "a", "in": {"x": 0.5}}', framed, b"[", huge]
+    topic.tier.copy([*values, deep, b"7"])
+    topic.run(schema=INFER)
+    assert topic.said == ["inferred: `id` bigint, `in` struct<`x`: double>, `name` string"]
+    assert [row["id"] for row in topic.rows()] == [1, 2, 3]
+    assert len(topic.rows()[2]["name"]) == 3_000_000
+    assert [offset for offset, _, _ in topic.letters()] == [2, 4, 5]
+
+    # What appears later is left out, or added where that is asked for.
+    topic.tier.copy([b'{"id": 4, "more": [{"y": true}], "in": {"z": "t"}}', b'{"id": 0.5}'])
+    topic.run(schema=INFER)
+    assert "more" not in topic.rows()[-1]
+    topic.tier.copy([b'{"id": 5, "more": [{"y": true}], "in": {"z": "t"}}'])
+    topic.run(schema=INFER, evolution=Evolution.GROW)
+    assert topic.rows()[-1] == {
+        "offset": 8,
+        "id": 5,
+        "name": None,
+        "in": {"x": None, "z": "t"},
+        "more": [{"y": True}],
+    }
+    assert topic.letters()[-1][0] == 7
+    many = json.dumps({f"f{n}": n for n in range(150)}).encode()
+    topic.tier.copy([many])
+    with pytest.raises(ExportError, match="150 fields that the table has not"):
+        topic.run(schema=INFER, evolution=Evolution.GROW)

@@ -1,0 +1,518 @@
+"""Avro into columns: what fastavro writes is what the rows have, whatever the schema; what is no
+record is told from what is, whatever the bytes."""
+
+import datetime as dt
+import io
+import itertools
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import IntegerType, StructField, StructType
+
+from tidemark_pipeline.schemas.avro.decode import Decoder
+from tidemark_pipeline.schemas.avro.schema import Schema, parse_schema
+from tidemark_pipeline.schemas.avro.types import columns_of
+from tidemark_pipeline.schemas.values.refused import SchemaRefused
+
+UTC = dt.UTC
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def decoded(
+    schema: Any, records: Sequence[bytes], columns: StructType | None = None, reader: Any = None
+) -> tuple[list[Any], list[str | None]]:
+    """Rows and errors. The bytes lie apart from one another in what is read."""
+    writer = parse_schema(json.dumps(schema))
+    read_by = None if reader is None else parse_schema(json.dumps(reader))
+    wanted = columns_of(read_by or writer) if columns is None else columns
+    return run(Decoder(writer, wanted, read_by), records)
+
+
+def run(decoder: Decoder, records: Sequence[bytes]) -> tuple[list[Any], list[str | None]]:
+    data = np.frombuffer(b"\xff" + b"\xff".join(records) + b"\xff", dtype=np.uint8)
+    lengths = np.array([len(each) for each in records], dtype=np.int64)
+    starts = 1 + np.cumsum(lengths + 1) - (lengths + 1)
+    rows: list[Any] = []
+    errors: list[str | None] = []
+    for piece in decoder.decode(data, starts, starts + lengths):
+        piece.values.validate(full=True)
+        rows += piece.values.to_pylist()
+        errors += piece.errors.to_pylist()
+    return rows, errors
+
+
+def written(schema: Any, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return out.getvalue()
+
+
+def record(*fields: Any) -> dict[str, Any]:
+    named = [{"name": f"f{n}", "type": each} for n, each in enumerate(fields)]
+    return {"type": "record", "name": "R", "fields": named}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A type; its values as fastavro takes them, each with what the column has then."""
+
+    schema: Any
+    values: st.SearchStrategy[tuple[Any, Any]]
+
+
+def same(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, Any]]:
+    return strategy.map(lambda value: (value, value))
+
+
+_TIMES = st.integers(-(10**15), 10**15)
+SINGLE = {
+    "boolean": same(st.booleans()),
+    "int": same(st.integers(-(2**31), 2**31 - 1)),
+    "long": same(st.integers(-(2**63), 2**63 - 1)),
+    "float": same(st.floats(width=32, allow_nan=False)),
+    "double": same(st.floats(allow_nan=False)),
+    "bytes": same(st.binary(max_size=20)),
+    "string": same(st.text(max_size=12)),
+}
+LOGICAL = [
+    Case(
+        {"type": "int", "logicalType": "date"},
+        same(st.dates(min_value=dt.date(1900, 1, 1))),
+    ),
+    Case(
+        {"type": "long", "logicalType": "timestamp-micros"},
+        same(_TIMES.map(lambda us: EPOCH + dt.timedelta(microseconds=us))),
+    ),
+    Case(
+        {"type": "long", "logicalType": "timestamp-millis"},
+        same(_TIMES.map(lambda us: EPOCH + dt.timedelta(milliseconds=us // 1000))),
+    ),
+    Case(
+        {"type": "long", "logicalType": "local-timestamp-micros"},
+        same(_TIMES.map(lambda us: EPOCH.replace(tzinfo=None) + dt.timedelta(microseconds=us))),
+    ),
+    *(
+        Case(
+            {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": 2},
+            same(
+                st.integers(-(10**precision) + 1, 10**precision - 1).map(
+                    lambda n: Decimal(n).scaleb(-2)
+                )
+            ),
+        )
+        for precision in (4, 18, 19, 28)
+    ),
+]
+_names = itertools.count()
+
+
+@st.composite
+def cases(draw: st.DrawFn, depth: int = 3) -> Case:
+    kinds = ["single", "single", "logical", "enum", "fixed", "nullable"]
+    if depth:
+        kinds += ["array", "map", "record", "union"]
+    match draw(st.sampled_from(kinds)):
+        case "logical":
+            return draw(st.sampled_from(LOGICAL))
+        case "enum":
+            schema = {"type": "enum", "name": f"E{next(_names)}", "symbols": ["A", "BB", "CCC"]}
+            return Case(schema, same(st.sampled_from(["A", "BB", "CCC"])))
+        case "fixed":
+            size = draw(st.integers(0, 5))
+            schema = {"type": "fixed", "name": f"F{next(_names)}", "size": size + 1}
+            return Case(schema, same(st.binary(min_size=size + 1, max_size=size + 1)))
+        case "nullable":
+            inner = draw(cases(depth=0).filter(lambda c: "null" not in c.schema))
+            absent = st.just((None, None))
+            return Case(["null", inner.schema], st.one_of(absent, inner.values))
+        case "array":
+            inner = draw(cases(depth=depth - 1))
+            values = st.lists(inner.values, max_size=4).map(_unzip)
+            return Case({"type": "array", "items": inner.schema}, values)
+        case "map":
+            inner = draw(cases(depth=depth - 1))
+            values = st.dictionaries(st.text(max_size=5), inner.values, max_size=4).map(
+                lambda pairs: (
+                    {k: v for k, (v, _) in pairs.items()},
+                    [(k, v) for k, (_, v) in pairs.items()],
+                )
+            )
+            return Case({"type": "map", "values": inner.schema}, values)
+        case "record":
+            return draw(records(depth - 1))
+        case "union":
+            return _union(draw(st.sampled_from(["null", "int"])))
+        case _:
+            name = draw(st.sampled_from(sorted(SINGLE)))
+            return Case(name, SINGLE[name])
+
+
+def _unzip(pairs: list[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
+    return [given for given, _ in pairs], [had for _, had in pairs]
+
+
+def _union(first: str) -> Case:
+    """Of a string and a boolean, and a null or a number."""
+    members = ["string", "boolean"] if first == "null" else ["int", "string", "boolean"]
+    branches = [first, *(m for m in members if m != first)]
+
+    def member(name: str) -> st.SearchStrategy[tuple[Any, Any]]:
+        if name == "null":
+            return st.just((None, None))
+        return SINGLE[name].map(
+            lambda pair: (pair[0], {each: pair[1] if each == name else None for each in members})
+        )
+
+    return Case(branches, st.one_of([member(name) for name in branches]))
+
+
+@st.composite
+def records(draw: st.DrawFn, depth: int = 3) -> Case:
+    inner = draw(st.lists(cases(depth=depth), min_size=1, max_size=4))
+    fields = [{"name": f"f{n}", "type": each.schema} for n, each in enumerate(inner)]
+    schema = {"type": "record", "name": f"R{next(_names)}", "fields": fields}
+    values = st.tuples(*(each.values for each in inner)).map(
+        lambda pairs: (
+            {f"f{n}": given for n, (given, _) in enumerate(pairs)},
+            {f"f{n}": had for n, (_, had) in enumerate(pairs)},
+        )
+    )
+    return Case(schema, values)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_what_is_written_is_what_the_rows_have(data: st.DataObject) -> None:
+    case = data.draw(records())
+    pairs = data.draw(st.lists(case.values, max_size=5))
+    rows, errors = decoded(case.schema, [written(case.schema, value) for value, _ in pairs])
+    assert errors == [None] * len(pairs)
+    assert rows == [had for _, had in pairs]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_bytes_that_are_no_record_fail_alone(data: st.DataObject) -> None:
+    """Cut short, with more behind, changed, or anything: what is read is what would be written, and
+    the records around it are there."""
+    case = data.draw(records())
+    good, had = data.draw(case.values)
+    sound = written(case.schema, good)
+    at = data.draw(st.integers(0, max(0, len(sound) - 1)))
+    changed = bytearray(sound)
+    if changed:
+        changed[at] ^= data.draw(st.integers(1, 255))
+    bad = [sound[:at], sound + b"\x00", bytes(changed), data.draw(st.binary(max_size=30))]
+    rows, errors = decoded(case.schema, [sound, *bad, sound])
+    assert (rows[0], rows[-1], errors[0], errors[-1]) == (had, had, None, None)
+    if sound:
+        assert errors[1] is not None
+    assert errors[2] is not None
+    for row, error in zip(rows[1:-1], errors[1:-1], strict=True):
+        assert (row is None) == (error is not None)
+
+
+WIDENED = [
+    ("int", "long", 7, 7),
+    ("int", "float", 7, 7.0),
+    ("long", "double", 2**53, float(2**53)),
+    ("float", "double", 0.5, 0.5),
+    ("string", "bytes", "ü", "ü".encode()),
+    ("bytes", "string", "ü".encode(), "ü"),
+    ("int", ["null", "long"], 7, 7),
+    (["null", "int"], "long", None, None),
+    (["null", "int"], "long", 5, 5),
+]
+
+
+@pytest.mark.parametrize(("writer", "reader", "value", "had"), WIDENED)
+def test_a_narrower_type_of_the_record_fits(writer: Any, reader: Any, value: Any, had: Any) -> None:
+    records = [written(record(writer), {"f0": value})]
+    assert decoded(record(writer), records, reader=record(reader)) == ([{"f0": had}], [None])
+
+
+NARROWED = [
+    ("long", "int"),
+    ("double", "float"),
+    ("string", "int"),
+    ({"type": "array", "items": "int"}, "int"),
+]
+
+
+@pytest.mark.parametrize(("writer", "reader"), NARROWED)
+def test_a_type_that_fits_no_column_refuses_the_schema(writer: Any, reader: Any) -> None:
+    with pytest.raises(SchemaRefused, match=r"f0: .* in the record's schema does not fit"):
+        decoded(record(writer), [], reader=record(reader))
+
+
+def test_of_a_union_only_records_with_the_branch_that_does_not_fit_fail() -> None:
+    writer = record(["int", "string"])
+    records = [written(writer, {"f0": value}) for value in (1, "a")]
+    rows, errors = decoded(writer, records, reader=record("int"))
+    assert rows == [{"f0": 1}, None]
+    assert errors == [None, "f0: string in the record's schema does not fit int"]
+
+
+def test_fields_go_by_name_and_alias_and_what_is_missing_has_its_default() -> None:
+    inner = {"type": "record", "name": "I", "fields": [{"name": "x", "type": "int"}]}
+    writer = {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": "gone", "type": {"type": "array", "items": ["null", inner]}},
+            {"name": "old", "type": "int"},
+            {"name": "kept", "type": "string"},
+        ],
+    }
+    reader = {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": "kept", "type": ["null", "string"]},
+            {"name": "new", "type": "long", "aliases": ["old"]},
+            {"name": "none", "type": ["null", "int"], "default": None},
+            {"name": "text", "type": "string", "default": "dflt"},
+            {"name": "list", "type": {"type": "array", "items": "int"}, "default": [1, 2]},
+            {
+                "name": "map",
+                "type": {"type": "map", "values": "double"},
+                "default": {"a": 1, "b": -0.5},
+            },
+            {"name": "sub", "type": [inner, "null"], "default": {"x": -7}},
+            {
+                "name": "money",
+                "type": {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 1},
+                "default": "\u00ff",
+            },
+            {
+                "name": "kind",
+                "type": {"type": "enum", "name": "K", "symbols": ["A", "B"]},
+                "default": "B",
+            },
+        ],
+    }
+    value = {"gone": [None, {"x": 1}, {"x": 2}], "old": 5, "kept": "yes"}
+    rows, errors = decoded(writer, [written(writer, value)] * 2, reader=reader)
+    assert errors == [None, None]
+    assert (
+        rows
+        == [
+            {
+                "kept": "yes",
+                "new": 5,
+                "none": None,
+                "text": "dflt",
+                "list": [1, 2],
+                "map": [("a", 1.0), ("b", -0.5)],
+                "sub": {"x": -7},
+                "money": Decimal("-0.1"),
+                "kind": "B",
+            }
+        ]
+        * 2
+    )
+
+
+def test_a_value_that_is_no_record_stands_in_a_column() -> None:
+    assert decoded("string", [b"\x04hi", b"\x02"])[0] == [{"value": "hi"}, None]
+    assert decoded(["null", "long"], [b"\x00", b"\x02\x02"])[0] == [{"value": None}, {"value": 1}]
+
+
+def test_blocks_with_their_sizes_are_read() -> None:
+    """As the specification has them, and fastavro does not write them."""
+    schema = record({"type": "array", "items": "int"})
+    assert decoded(schema, [b"\x03\x04\x02\x04\x02\x06\x00"])[0] == [{"f0": [1, 2, 3]}]
+
+
+HOSTILE: dict[str, tuple[Any, bytes, str]] = {
+    "a length of 2^62": ("bytes", b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", "end within"),
+    "a length below zero": ("string", b"\x01", "end within"),
+    "a varint without an end": ("long", b"\xff" * 40, "more than 64 bits"),
+    "eleven bytes of a varint": ("long", b"\x80" * 9 + b"\x02", "more than 64 bits"),
+    "2^40 in an int": ("int", b"\x80\x80\x80\x80\x80\x40", "out of range"),
+    "a branch below zero": (["null", "int"], b"\x01\x02", "no such branch"),
+    "a branch too many": (["null", "int"], b"\x04\x02", "no such branch"),
+    "a symbol below zero": (
+        {"type": "enum", "name": "E", "symbols": ["A"]},
+        b"\x01",
+        "no such symbol",
+    ),
+    "a boolean of 2": ("boolean", b"\x02", "neither 0 nor 1"),
+    "half of a character": ("string", b"\x02\xc3", "no UTF-8"),
+    "a surrogate": ("string", b"\x06\xed\xa0\x80", "no UTF-8"),
+    "2^62 items": (
+        {"type": "array", "items": "int"},
+        b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f\x00",
+        "more items",
+    ),
+    "-2^63 items": ({"type": "array", "items": "int"}, b"\xff" * 9 + b"\x01\x00\x00", "more items"),
+    "milliseconds of no time": (
+        {"type": "long", "logicalType": "timestamp-millis"},
+        b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+        "out of range",
+    ),
+    "too many digits": (
+        {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 0},
+        b"\x04\x27\x10",
+        "too many digits",
+    ),
+    "a number of a hundred bytes": (
+        {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 0},
+        b"\xc8\x01" + b"\x01" * 100,
+        "too many digits",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_record_is_told_why(name: str) -> None:
+    schema, data, why = HOSTILE[name]
+    rows, errors = decoded(record(schema), [data])
+    assert rows == [None]
+    assert errors[0] is not None
+    assert why in errors[0]
+
+
+def test_a_number_in_more_bytes_than_it_needs_is_read() -> None:
+    schema = record({"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 0})
+    for number in (-1, 1, 10**38 - 1, -(10**38) + 1):
+        data = number.to_bytes(30, "big", signed=True)
+        assert decoded(schema, [b"\x3c" + data])[0] == [{"f0": Decimal(number)}]
+
+
+def test_few_bytes_that_unpack_to_many_values_are_refused() -> None:
+    """A null of a record with many columns takes a byte, also in a small record."""
+    wide = {
+        "type": "record",
+        "name": "W",
+        "fields": [{"name": f"c{n}", "type": "int"} for n in range(200)],
+    }
+    schema = record({"type": "array", "items": ["null", wide]})
+    data = b"\x80\xb5\x18" + b"\x00" * 200_000 + b"\x00"
+    rows, errors = decoded(schema, [data, b"\x04\x00\x00\x00"])
+    assert rows[0] is None
+    assert errors == ["f0: the record unpacks to too many values", None]
+    assert rows[1] == {"f0": [None, None]}
+
+
+LIST = {"type": "record", "name": "L", "fields": [{"name": "next", "type": ["null", "L"]}]}
+
+
+def test_a_type_that_contains_itself_has_no_columns_and_is_read_over_to_a_depth() -> None:
+    with pytest.raises(SchemaRefused, match="contains itself"):
+        columns_of(parse_schema(json.dumps(LIST)))
+    writer = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "l", "type": LIST}, {"name": "x", "type": "int"}],
+    }
+    columns = StructType([StructField("x", IntegerType())])
+    short, long = (b"\x02" * depth + b"\x00\x02" for depth in (20, 1_000_000))
+    rows, errors = decoded(writer, [short, long], columns)
+    assert rows == [{"x": 1}, None]
+    assert errors[1] is not None
+    assert "nested too deep" in errors[1]
+
+
+def test_many_records_come_in_pieces_that_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark_pipeline.schemas.avro.decode.ENTRIES_MAX", 100)
+    schema = record({"type": "array", "items": "int"})
+    writer = parse_schema(json.dumps(schema))
+    decoder = Decoder(writer, columns_of(writer))
+    records = [written(schema, {"f0": list(range(n))}) for n in range(50)]
+    data = np.frombuffer(b"".join(records), dtype=np.uint8)
+    ends = np.cumsum([len(each) for each in records])
+    pieces = list(decoder.decode(data, ends - [len(each) for each in records], ends))
+    assert len(pieces) > 5
+    rows = [row for piece in pieces for row in piece.values.to_pylist()]
+    assert rows == [{"f0": list(range(n))} for n in range(50)]
+
+
+def nested(depth: int, kind: str = "int") -> Any:
+    for n in range(depth):
+        kind = {"type": "record", "name": f"N{n}", "fields": [{"name": "n", "type": kind}]}  # type: ignore[assignment]
+    return kind
+
+
+def doubled(times: int) -> Any:
+    """Each type twice in the next one: 2^times columns, in a few kilobytes."""
+    kind: Any = "int"
+    for n in range(times):
+        fields = [{"name": "a", "type": kind}, {"name": "b", "type": f"D{n - 1}" if n else "int"}]
+        kind = {"type": "record", "name": f"D{n}", "fields": fields}
+    return kind
+
+
+def chained(count: int) -> str:
+    """Records by the thousand, each within the next by its name: no JSON is deep."""
+    fields = [
+        {
+            "name": f"f{n}",
+            "type": {
+                "type": "record",
+                "name": f"C{n}",
+                "fields": [{"name": "x", "type": f"C{n - 1}" if n else "int"}],
+            },
+        }
+        for n in range(count)
+    ]
+    return json.dumps(
+        {"type": "record", "name": "R", "fields": [*fields, {"name": "y", "type": "int"}]}
+    )
+
+
+def test_a_chain_of_names_is_read_over_to_a_depth() -> None:
+    columns = StructType([StructField("y", IntegerType())])
+    for count, had in ((50, {"y": 7}), (3_000, None)):
+        decoder = Decoder(parse_schema(chained(count)), columns)
+        assert run(decoder, [b"\x02" * count + b"\x0e"])[0] == [had]
+
+
+REFUSED = {
+    "no JSON": ("{", "no JSON"),
+    "no type": ('{"a": 1}', "no type"),
+    "unknown": ('"nope"', "not known"),
+    "twice the name": (json.dumps(record(LIST, LIST)), "is taken"),
+    "a union in a union": (json.dumps(record([["null"], "int"])), "no union"),
+    "null items": (json.dumps(record({"type": "array", "items": "null"})), "take no bytes"),
+    "empty items": (
+        json.dumps(
+            record({"type": "array", "items": {"type": "record", "name": "X", "fields": []}})
+        ),
+        "take no bytes",
+    ),
+    "deep": (json.dumps(nested(40)), "nested more than 30 deep"),
+    "chained": (chained(40), "nested more than 30 deep"),
+    "very deep": ("[" * 100_000, "nested too deep"),
+    "unfolds": (json.dumps(doubled(20)), "more than 2000 columns"),
+    "case": (
+        '{"type":"record","name":"R","fields":[{"name":"a","type":"int"},{"name":"A","type":"int"}]}',
+        "differ by case",
+    ),
+    "giant": (" " * 2_000_000, "are the most"),
+    "nothing": (json.dumps(record("null")), "no field with values"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_schema_without_columns_is_refused(name: str) -> None:
+    text, why = REFUSED[name]
+    with pytest.raises(SchemaRefused, match=why):
+        columns_of(parse_schema(text))
+
+
+def test_a_schema_that_unfolds_is_read_where_few_of_its_columns_are_wanted() -> None:
+    schema: Schema = parse_schema(json.dumps(record(doubled(12), "int")))
+    columns = StructType([StructField("f1", IntegerType())])
+    rows, _ = run(Decoder(schema, columns), [b"\x02" * 2**12 + b"\x04"])
+    assert rows == [{"f1": 2}]
+    assert math.isfinite(rows[0]["f1"])

@@ -1,0 +1,174 @@
+"""What a table may become for a schema, and what is refused by its name."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from tidemark_pipeline.export.evolution import applied, changes, check_allowed, text
+from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.export.inferring import extended
+from tidemark_pipeline.export.shapes import check_fields, check_table, columns_ddl
+from tidemark_pipeline.export.table import Evolution
+from tidemark_pipeline.schemas.avro.schema import parse_schema
+from tidemark_pipeline.schemas.avro.types import columns_of
+
+INT, LONG, FLOAT, DOUBLE, TEXT = IntegerType(), LongType(), FloatType(), DoubleType(), StringType()
+
+
+def of(**fields: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in fields.items()])
+
+
+def told(table: StructType, wanted: StructType) -> list[str]:
+    return [text(each) for each in changes(table, wanted)]
+
+
+def test_columns_are_added_and_widened_at_any_depth() -> None:
+    table = of(
+        a=INT, s=of(x=FLOAT, gone=TEXT), l=ArrayType(of(y=INT)), m=MapType(TEXT, DecimalType(4, 2))
+    )
+    wanted = of(
+        a=LONG,
+        s=of(x=DOUBLE, new=INT),
+        l=ArrayType(of(y=LONG, z=TEXT)),
+        m=MapType(TEXT, DecimalType(9, 2)),
+        n=TEXT,
+    )
+    assert told(table, wanted) == [
+        "a is widened from int to bigint",
+        "s.x is widened from float to double",
+        "s.new int is added",
+        "l.element.y is widened from int to bigint",
+        "l.element.z string is added",
+        "m.value is widened from decimal(4,2) to decimal(9,2)",
+        "n string is added",
+    ]
+    made = applied(table, wanted)
+    assert changes(made, wanted) == []
+    assert made["s"].dataType == of(x=DOUBLE, gone=TEXT, new=INT)
+
+
+REFUSED: list[tuple[DataType, DataType, str]] = [
+    (LONG, INT, "cannot be narrowed from bigint to int: let the schema have bigint again"),
+    (DOUBLE, FLOAT, "cannot be narrowed"),
+    (DecimalType(9, 2), DecimalType(4, 2), "cannot be narrowed"),
+    (DecimalType(4, 2), DecimalType(9, 3), r"decimal\(4,2\) cannot become decimal\(9,3\)"),
+    (INT, DOUBLE, "int cannot become double: give the field another name"),
+    (INT, TEXT, "cannot become string"),
+    (TEXT, of(x=INT), "cannot become"),
+    (ArrayType(INT), INT, "cannot become"),
+    (ArrayType(INT), ArrayType(TEXT), r"a\.element: .*cannot become"),
+    (MapType(TEXT, INT), MapType(INT, INT), r"a\.key: .*cannot become"),
+]
+
+
+@pytest.mark.parametrize(("had", "wants", "said"), REFUSED)
+def test_all_else_is_refused(had: DataType, wants: DataType, said: str) -> None:
+    with pytest.raises(ExportError, match=rf"{said}.*evolution=ignore"):
+        changes(of(a=had), of(a=wants))
+
+
+def test_a_renaming_is_refused_with_what_to_do() -> None:
+    fields = [{"name": "new", "type": "int", "aliases": ["old"]}]
+    schema = parse_schema(json.dumps({"type": "record", "name": "R", "fields": fields}))
+    wanted = columns_of(schema)
+    with pytest.raises(ExportError, match="RENAME COLUMN old TO new"):
+        changes(of(old=INT), wanted)
+    assert told(of(other=INT), wanted) == ["new int is added"]
+    assert changes(of(old=INT, new=INT), wanted) == []
+    with pytest.raises(ExportError, match="the table calls it A"):
+        changes(of(A=INT), of(a=INT))
+
+
+def test_what_is_not_asked_for_is_refused_and_said() -> None:
+    found = changes(of(a=INT), of(a=LONG, b=TEXT))
+    with pytest.raises(ExportError, match="a is widened from int to bigint; b string is added"):
+        check_allowed(found, Evolution.REFUSE)
+    check_allowed(found, Evolution.GROW)
+    check_allowed([], Evolution.REFUSE)
+
+
+_SINGLE = st.sampled_from(
+    [INT, LONG, FLOAT, DOUBLE, TEXT, BooleanType(), DecimalType(4, 2), DecimalType(9, 2)]
+)
+
+
+def _structs(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[StructType]:
+    return st.dictionaries(st.sampled_from("abcd"), inner, min_size=1, max_size=3).map(
+        lambda fields: of(**fields)
+    )
+
+
+_TYPES = st.recursive(
+    _SINGLE,
+    lambda inner: st.one_of(
+        _structs(inner), inner.map(ArrayType), inner.map(lambda kind: MapType(TEXT, kind))
+    ),
+    max_leaves=8,
+)
+
+
+@given(_structs(_TYPES), _structs(_TYPES))
+def test_a_table_that_has_grown_holds_both(table: StructType, wanted: StructType) -> None:
+    """Or it is refused; and growing twice is growing once, wherever a job was killed."""
+    assert changes(table, table) == []
+    try:
+        found = changes(table, wanted)
+    except ExportError:
+        return
+    made = applied(table, wanted)
+    assert changes(made, wanted) == []
+    assert made.fieldNames()[: len(table)] == table.fieldNames()
+    assert (made == table) == (not found)
+    half = StructType(wanted.fields[: len(wanted) // 2])
+    assert changes(applied(applied(table, half), wanted), wanted) == []
+
+
+@given(_structs(_TYPES), _structs(_TYPES))
+def test_what_is_inferred_only_adds(table: StructType, found: StructType) -> None:
+    made, added = extended(table, found)
+    assert (made == table) == (added == 0)
+    assert made.fieldNames()[: len(table)] == table.fieldNames()
+    assert extended(made, found)[1] == 0
+
+
+def test_names_that_columns_cannot_have_are_refused() -> None:
+    for fields, said in (
+        (of(kafka=INT), "is taken"),
+        (of(_deleted=INT), "is taken"),
+        (of(a=INT, A=INT), "by case only"),
+        (of(a=ArrayType(of(x=INT, X=INT))), r"a\.element\.X"),
+        (of(**{"a.b": INT}), "no name"),
+        (of(**{"": INT}), "no name"),
+        (of(a=of(**{"`": INT})), "no name"),
+        (StructType([]), "no fields"),
+    ):
+        with pytest.raises(ExportError, match=said):
+            check_fields(fields)
+    odd = of(**{"with space": of(**{"ü-1": INT})})
+    check_fields(odd)
+    assert columns_ddl(odd).endswith("`with space` struct<`ü-1`: int>")
+
+
+def test_a_table_made_by_hand_needs_a_place_for_the_records_own() -> None:
+    check_table("db.t", of(kafka=of(offset=LONG), a=INT))
+    for table in (None, of(a=INT)):
+        with pytest.raises(ExportError, match=r"ALTER TABLE db\.t ADD COLUMN kafka struct<`topic`"):
+            check_table("db.t", table)

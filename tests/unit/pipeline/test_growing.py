@@ -1,0 +1,131 @@
+"""A table that grows while others change it; Iceberg's own part is in test_schemas.py of the
+integration tests."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from pyspark.sql.types import (
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from tidemark_pipeline.errors import ExportError
+from tidemark_pipeline.export.dead_letters import LetteredTables
+from tidemark_pipeline.export.exported import Exported, Superseded
+from tidemark_pipeline.export.table import Added, Counts, Evolution, Widened, Written
+
+INT, LONG, TEXT = IntegerType(), LongType(), StringType()
+
+
+def of(**fields: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in fields.items()])
+
+
+@dataclass
+class Kept:
+    """A table without rows. ``others``: what they change it to meanwhile, before each attempt."""
+
+    has: StructType
+    others: list[StructType | Exception] = field(default_factory=list)
+    grown: int = 0
+    name: str = "db.t"
+
+    def claim(self, topic: str, topic_id: str) -> Exported:
+        return Exported(topic, topic_id)
+
+    def columns(self) -> StructType:
+        return StructType([StructField("kafka", of(offset=LONG)), *self.has])
+
+    def grow(self, needed: Sequence[Added | Widened]) -> bool:
+        if self.others:
+            found = self.others.pop(0)
+            if isinstance(found, Exception):
+                raise found
+            self.has = found
+            return False
+        for each in needed:
+            (name,) = each.path
+            fields = {one.name: one.dataType for one in self.has}
+            self.has = of(**{**fields, name: each.type})
+        self.grown += 1
+        return True
+
+    def commit(self, frame: Any, exported: Exported) -> Written:
+        raise NotImplementedError
+
+    def counts(self) -> Counts:
+        return Counts()
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class Wants:
+    def __init__(self, wanted: StructType | None) -> None:
+        self.wanted = wanted
+
+    def read(self, frame: Any, columns: StructType) -> Any:
+        raise NotImplementedError
+
+    def learn(self, read: Any) -> bool:
+        raise NotImplementedError
+
+
+def claim(
+    table: Kept, wanted: StructType | None, evolution: Evolution = Evolution.GROW
+) -> list[str]:
+    said: list[str] = []
+    tables = LetteredTables(Wants(wanted), table, Kept(of()), evolution=evolution, say=said.append)
+    tables.claim("t", "")
+    return said
+
+
+WANTED = of(a=LONG, b=TEXT)
+
+
+def test_a_table_grows_once_and_says_how() -> None:
+    table = Kept(of(a=INT))
+    assert claim(table, WANTED) == ["a is widened from int to bigint; b string is added"]
+    assert table.has == WANTED
+    assert claim(table, WANTED) == []
+    assert table.grown == 1
+
+
+def test_what_others_have_done_meanwhile_is_not_done_again() -> None:
+    table = Kept(of(a=INT), others=[of(a=INT, b=TEXT), of(a=LONG, b=TEXT)])
+    assert claim(table, WANTED) == []
+    assert table.grown == 0
+    table = Kept(of(a=INT), others=[of(a=INT, b=INT)])
+    with pytest.raises(ExportError, match="b: a column of int cannot become string"):
+        claim(table, WANTED)
+
+
+def test_a_table_that_is_never_left_alone_ends_the_job() -> None:
+    table = Kept(of(a=INT), others=[of(a=INT, n=INT), of(a=INT, m=INT)] * 10)
+    with pytest.raises(ExportError, match="was changed by others"):
+        claim(table, WANTED)
+
+
+def test_a_job_that_was_taken_over_from_changes_no_column() -> None:
+    table = Kept(of(a=INT), others=[Superseded("by another")])
+    with pytest.raises(Superseded):
+        claim(table, WANTED)
+    assert table.has == of(a=INT)
+
+
+@pytest.mark.parametrize("wanted", [None, WANTED])
+def test_columns_that_are_to_stay_stay(wanted: StructType | None) -> None:
+    table = Kept(of(a=INT))
+    assert claim(table, wanted, Evolution.IGNORE) == []
+    assert table.has == of(a=INT)
+
+
+def test_a_name_that_is_taken_is_refused_before_the_table_has_it() -> None:
+    with pytest.raises(ExportError, match="by case only"):
+        claim(Kept(of(a=INT)), of(a=INT, b=INT, B=INT))
