@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.local_cluster import Cluster
-from tests.iceberg import IcebergMissing, ensure_iceberg
+from tests.table_jars import MavenMissing, jars
+from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.java import JavaMissing, find_java
 
 ROOT = Path(__file__).parents[1]
@@ -67,8 +68,8 @@ def test_the_commands_of_an_example_work(
     if page.parent.name in NEED_JAVA:
         try:
             find_java()
-            monkeypatch.setenv("ICEBERG_JAR", str(ensure_iceberg()))
-        except (JavaMissing, IcebergMissing) as error:
+            monkeypatch.setenv("ICEBERG_JAR", str(jars(Format.ICEBERG)[0]))
+        except (JavaMissing, MavenMissing) as error:
             pytest.skip(str(error))
     before = topic_names(local_cluster)
     said = run_page(page, local_cluster, tmp_path / "output")

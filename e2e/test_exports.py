@@ -17,9 +17,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner
 
 from tests.conformance.local_cluster import Cluster, run_cluster, wait
-from tests.iceberg import IcebergMissing, ensure_iceberg
+from tests.table_jars import MavenMissing, jars
 from tidemark_cli.local import processes
 from tidemark_cli.main import app
+from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.java import JavaMissing, find_java
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
@@ -39,8 +40,8 @@ def jar() -> Path:
         pytest.skip(f"run by make export-kills, which sets {ASKED_FOR}")
     try:
         find_java()
-        return ensure_iceberg()
-    except (JavaMissing, IcebergMissing) as error:
+        return jars(Format.ICEBERG)[0]
+    except (JavaMissing, MavenMissing) as error:
         pytest.skip(str(error))
 
 

@@ -42,7 +42,10 @@ def store() -> list[dict[str, Any]]:
             {"name": "MINIO_BROWSER", "value": "off"},
             {"name": "MINIO_UPDATE", "value": "off"},
         ],
-        "readinessProbe": {"httpGet": {"path": "/minio/health/cluster", "port": STORE_PORT}},
+        "readinessProbe": {
+            "httpGet": {"path": "/minio/health/cluster", "port": STORE_PORT},
+            "periodSeconds": 1,
+        },
         "volumeMounts": [{"name": "data", "mountPath": "/data"}],
         "securityContext": CONTAINER,
     }

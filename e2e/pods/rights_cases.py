@@ -147,7 +147,7 @@ def _gone(kind: str, name: str) -> Look:
 
 def _event(reason: str, name: str) -> Look:
     def missing(stage: Stage, _: float) -> str:
-        found = stage.kubernetes.get(NAMESPACE, "events.events.k8s.io")["items"]
+        found = stage.kubernetes.all(NAMESPACE, "events.events.k8s.io")
         told = {(each["reason"], each["regarding"]["name"]) for each in found}
         return "" if (reason, name) in told else f"no Event {reason} of {name}"
 
@@ -158,9 +158,9 @@ def _logged(*words: str) -> Look:
     """A line of an operator has all of the words."""
 
     def missing(stage: Stage, since_s: float) -> str:
-        ago = f"--since={math.ceil(time.monotonic() - since_s)}s"
+        ago_s = math.ceil(time.monotonic() - since_s)
         for name in stage.operator_pods():
-            log = stage.kubernetes.run("--namespace", NAMESPACE, "logs", name, ago)
+            log = stage.kubernetes.log(NAMESPACE, name, ago_s)
             if any(all(word in line for word in words) for line in log.splitlines()):
                 return ""
         return f"no operator says: {' … '.join(words)}"

@@ -15,7 +15,8 @@ from e2e.pods.kubernetes import not_ready
 from e2e.pods.objects import NAMESPACE
 from e2e.pods.progress import Failed
 from e2e.pods.stage import PARTITIONS, Stage
-from tests.iceberg import IcebergMissing, ensure_iceberg
+from tests.table_jars import MavenMissing, jars
+from tidemark_pipeline.export.formats import Format
 
 TOPIC = "counted"
 JOB = "count"
@@ -60,8 +61,8 @@ def _complaint(stage: Stage, job: str = JOB) -> str:
 def _export(stage: Stage) -> None:
     """The table has each record once, though the job's pod was removed in the middle."""
     try:
-        jar = ensure_iceberg()
-    except IcebergMissing as error:
+        jar = jars(Format.ICEBERG)[0]
+    except MavenMissing as error:
         stage.progress.say(f"left out: {error}")
         return
     _bring(stage, jar)
@@ -156,5 +157,6 @@ CHAPTER = Chapter(
         Step("a job in a pod counts every record of a tiered topic", _job),
         Step("an Export makes a table of them, whose pod is removed meanwhile", _export),
     ),
+    takes_s=180,
     images=(SPARK,),
 )

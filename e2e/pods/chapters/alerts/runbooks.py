@@ -7,9 +7,7 @@ as it would on the machine of whoever is called out of bed.
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 
 from e2e.pods.commands import run
@@ -42,7 +40,7 @@ def named(command: str) -> str:
 
 def follow(stage: Stage, alerts: Sequence[str]) -> None:
     """What their pages say to look at, each command once. Raises CommandFailed."""
-    folder = _programs(" ".join(map(str, stage.kubernetes.program)))
+    folder = _programs(stage.helm.home / "bin", " ".join(map(str, stage.kubernetes.program)))
     pages = [(FOLDER / f"{alert}.md").read_text("utf-8") for alert in alerts]
     for command in dict.fromkeys(line for page in pages for line in commands(page)):
         run(
@@ -57,10 +55,9 @@ def follow(stage: Stage, alerts: Sequence[str]) -> None:
         )
 
 
-@cache
-def _programs(kubectl: str) -> Path:
+def _programs(folder: Path, kubectl: str) -> Path:
     """A folder for the PATH."""
-    folder = Path(tempfile.mkdtemp())
+    folder.mkdir(parents=True, exist_ok=True)
     ours = {name: f"{sys.executable} -m {module}" for name, module in PROGRAMS.items()}
     for name, program in {"kubectl": kubectl, **ours}.items():
         path = folder / name
