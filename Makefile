@@ -14,7 +14,7 @@ ALL    := $(VENV)/.all
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .PHONY: kafka-kills demo up spark test retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
-  simulate fuzz histories export-kills release sbom pins crds argocd pages docs conformance compatibility
+  simulate fuzz histories export-kills pipeline-proof release sbom pins crds argocd pages docs conformance compatibility
 .DEFAULT_GOAL := demo
 
 $(RUN): requirements/run.txt pyproject.toml
@@ -132,9 +132,14 @@ kafka-kills: $(ALL)
 	@KAFKA_KILLS=1 $(BIN)/python -m pytest -q -s --timeout 3600 tests/integration/kafka_engine/test_killed_at_every_call.py
 
 # The example of an export to Iceberg; one whose processes are killed at each step of a commit, and one that another job overtakes; ROUNDS: so many times (1).
+# TABLE: iceberg (which is what there is without it), iceberg-upsert, delta, delta-upsert, or all.
 export-kills: $(ALL)
-	@EXPORT_EXAMPLE=1 $(BIN)/python -m pytest -q e2e/test_examples.py -k 10-export
-	@$(BIN)/python -m tests.export_kills $(if $(ROUNDS),--rounds $(ROUNDS))
+	@EXPORT_EXAMPLE=1 $(BIN)/python -m pytest -q e2e/test_examples.py e2e/test_exports.py -k "10-export or 11-export or exports"
+	@$(BIN)/python -m tests.export_kills $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(TABLE),--table $(TABLE))
+
+# Spark, and an export to Iceberg, beside confluent-kafka while workers and brokers are killed and tiering is switched; RECORDS: about so many (5000000), TIER=s3: on MinIO, ONLY: scenarios.
+pipeline-proof: $(ALL) $(SPARK)
+	@$(BIN)/python -m tests.pipeline_proof $(if $(RECORDS),--records $(RECORDS)) $(if $(TIER),--tier $(TIER)) $(if $(ONLY),--only '$(ONLY)')
 
 # KILLS: how often the leader is killed (100).
 bench-failover: $(ALL)

@@ -39,12 +39,15 @@ for _, name in ipairs({"Reconciling", "Draining"}) do
     return health("Progressing", found[name])
   end
 end
+if is("Exporting", "False") and found.Exporting.reason == "Suspended" then
+  return health("Suspended", found.Exporting)
+end
 local outcome = found.Ready or found.Succeeded
 if outcome == nil or outcome.status ~= "True" then
   return health("Progressing", outcome or {reason = "Pending"})
 end
 -- Served all the same: what is amiss beside that is told, and fails no sync.
-for _, name in ipairs({"FullyReplicated", "TieringSettled", "TierSwept", "RemoteIntegrity"}) do
+for _, name in ipairs({"FullyReplicated", "TieringSettled", "TierSwept", "RemoteIntegrity", "Exporting"}) do
   if is(name, "False") then
     return health("Healthy", found[name])
   end

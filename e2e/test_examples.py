@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.local_cluster import Cluster
-from tests.iceberg import IcebergMissing, ensure_iceberg
+from tests.table_jars import MavenMissing, jars
+from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.java import JavaMissing, find_java
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 PAGES = sorted(EXAMPLES.glob("[0-9][0-9]-*/README.md"))
-NEED_JAVA = {"05-spark-job", "10-export"}
+NEED_JAVA = {"05-spark-job", "10-export", "11-export-resource"}
 #: Too dear for every run: `make export-kills` runs it.
-ASKED_FOR = {"10-export": "EXPORT_EXAMPLE"}
+ASKED_FOR = dict.fromkeys(("10-export", "11-export-resource"), "EXPORT_EXAMPLE")
 _COMMANDS = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -67,8 +68,8 @@ def test_the_commands_of_an_example_work(
     if page.parent.name in NEED_JAVA:
         try:
             find_java()
-            monkeypatch.setenv("ICEBERG_JAR", str(ensure_iceberg()))
-        except (JavaMissing, IcebergMissing) as error:
+            monkeypatch.setenv("ICEBERG_JAR", str(jars(Format.ICEBERG)[0]))
+        except (JavaMissing, MavenMissing) as error:
             pytest.skip(str(error))
     before = topic_names(local_cluster)
     said = run_page(page, local_cluster, tmp_path / "output")
@@ -88,6 +89,7 @@ EXPECTED = {
     "07-failure-drill": "2000 records",
     "08-stock-clients": "900 records: {",
     "10-export": "3,000 rows",
+    "11-export-resource": "db.departures",
 }
 
 

@@ -17,7 +17,7 @@ from tidemark.generated import command
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "argocd"
 CONFIG_MAP = SCRIPTS / "argocd-cm.yaml"
-KINDS = ("Broker", "Cluster", "RecordDeletion", "Topic", "User")
+KINDS = ("Broker", "Cluster", "Export", "RecordDeletion", "Topic", "User")
 #: Only these can be paused.
 ACTIONS = {"RecordDeletion": ("pause", "resume", "retry"), "Topic": ("pause", "resume")}
 _HEAD = """\

@@ -3,8 +3,8 @@ test.
 
 Building the control plane, MinIO, Helm or Prometheus takes minutes on a machine that has not done
 it, longer than a test may take; and two tests side by side would wait for one another's build. What
-is in the cache costs nothing. Kafka's jars and Iceberg's are left out where there is no Java or
-Maven, clients where there is no Node: their tests say so.
+is in the cache costs nothing. Jars (Kafka's, tables') are left out where there is no Java or Maven,
+clients where there is no Node: their tests say so.
 """
 
 import contextlib
@@ -14,11 +14,12 @@ from tests.apicurio import ApicurioMissing, ensure_apicurio
 from tests.conformance.default_clients import ensure_clients
 from tests.conformance.kcat import ensure_kcat
 from tests.helm import ensure_helm
-from tests.iceberg import IcebergMissing, ensure_iceberg
 from tests.monitoring.programs import ensure_prometheus, ensure_promtool
 from tests.suites.packages import Missing
 from tests.suites.short import ensure_short
+from tests.table_jars import MavenMissing, jars
 from tidemark_cli.toolchain.programs import ensure_controlplane, ensure_minio
+from tidemark_pipeline.export.formats import Format
 
 
 def main() -> None:
@@ -33,8 +34,8 @@ def main() -> None:
         kafka_classes.keep(apache_kafka.jars())
     except apache_kafka.MavenMissing as error:
         print(f"TESTS OF APACHE KAFKA ARE SKIPPED: {error}", flush=True)
-    with contextlib.suppress(IcebergMissing):
-        ensure_iceberg()
+    with contextlib.suppress(MavenMissing):
+        jars(*Format)
     with contextlib.suppress(ApicurioMissing):
         ensure_apicurio()
     with contextlib.suppress(Missing):

@@ -24,12 +24,13 @@ MESSAGE_CHARS_MAX = 1024
 
 
 class Place(enum.StrEnum):
-    """Where a secret value of an order belongs: an option of the source, a property of the catalog,
-    a field of the table, a key of Spark's configuration."""
+    """Where a value of an order belongs: an option of the source, a property of the catalog, a
+    field of the table, an option of the schema registry, a key of Spark's configuration."""
 
     SOURCE = "source"
     CATALOG = "catalog"
     TABLE = "table"
+    REGISTRY = "registry"
     CONF = "conf"
 
 
@@ -60,6 +61,8 @@ class Order:
     jars: tuple[str, ...] = ()
     every_s: float | None = None
     cores: int = 2
+    definition: str = ""
+    definition_name: str = ""
 
     def to_json(self) -> str:
         """One line, the same for the same order."""
@@ -80,19 +83,27 @@ class Order:
 
     def revealed(self, environment: Mapping[str, str]) -> "Order":
         """With its secret values. Raises :class:`OrderError` where one is not there."""
+        for each in self.hidden:
+            if each.variable not in environment:
+                raise OrderError(f"{each.name} is to stand in {each.variable}, which is not set")
+        found = {(each.place, each.name): environment[each.variable] for each in self.hidden}
+        return dataclasses.replace(self.put(found), hidden=())
+
+    def put(self, values: Mapping[tuple[Place, str], str]) -> "Order":
+        """With these values at their places."""
         parts: dict[Place, dict[str, Any]] = {
             Place.SOURCE: dict(self.source),
             Place.TABLE: dict(self.table),
             Place.CATALOG: dict(self.table.get("catalog", {})),
+            Place.REGISTRY: dict(self.table.get("registry_options", {})),
             Place.CONF: dict(self.conf),
         }
-        for each in self.hidden:
-            if each.variable not in environment:
-                raise OrderError(f"{each.name} is to stand in {each.variable}, which is not set")
-            parts[each.place][each.name] = environment[each.variable]
-        table = {**parts[Place.TABLE], "catalog": parts[Place.CATALOG]}
+        for (place, name), value in values.items():
+            parts[place][name] = value
+        within = {"catalog": parts[Place.CATALOG], "registry_options": parts[Place.REGISTRY]}
+        table = parts[Place.TABLE] | {name: part for name, part in within.items() if part}
         return dataclasses.replace(
-            self, source=parts[Place.SOURCE], table=table, conf=parts[Place.CONF], hidden=()
+            self, source=parts[Place.SOURCE], table=table, conf=parts[Place.CONF]
         )
 
 

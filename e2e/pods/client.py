@@ -21,9 +21,9 @@ class Client:
     kubernetes: Kubernetes
     timeout_s: float
 
-    def run(self, what: str, topic: str, *arguments: object) -> str:
+    def run(self, what: str, *arguments: object) -> str:
         """What it prints."""
-        words = ("--", "python3", "-", what, BOOTSTRAP, topic, *map(str, arguments))
+        words = ("--", "python3", "-", what, BOOTSTRAP, *map(str, arguments))
         return self.kubernetes.run(
             *("--namespace", NAMESPACE, "exec", "--stdin", "client", *words),
             stdin=PROGRAM.read_text("utf-8"),

@@ -26,17 +26,21 @@ def produce(bootstrap: str, topic: str, first: int, count: int) -> None:
     producer.close()
 
 
-def consume(bootstrap: str, topic: str, first: int, count: int) -> None:
-    """From the beginning until every number from ``first`` on was seen."""
-    consumer, parts = _assigned(bootstrap, topic)
+def consume(bootstrap: str, *topics_and_counts: str | int) -> None:
+    """Topics, each followed by a count: from their beginnings until each number below that was
+    seen."""
+    pairs = zip(topics_and_counts[::2], topics_and_counts[1::2], strict=True)
+    wanted = {str(topic): int(count) for topic, count in pairs}
+    consumer, parts = _assigned(bootstrap, *wanted)
     consumer.seek_to_beginning(*parts)
-    missing = set(range(first, first + count))
+    missing = {topic: set(range(count)) for topic, count in wanted.items()}
     deadline_s = time.monotonic() + TIMEOUT_S
-    while missing:
+    while any(missing.values()):
         if time.monotonic() > deadline_s:
-            sys.exit(f"{len(missing)} of {count} records are missing, {min(missing)} among them")
-        for records in consumer.poll(timeout_ms=500).values():
-            missing.difference_update(int(record.value[:8]) for record in records)
+            left = {topic: (len(some), min(some)) for topic, some in missing.items() if some}
+            sys.exit(f"records of {wanted} are missing, how many and one of them: {left}")
+        for part, records in consumer.poll(timeout_ms=500).items():
+            missing[part.topic].difference_update(int(record.value[:8]) for record in records)
     consumer.close()
 
 
@@ -58,7 +62,7 @@ def records(bootstrap: str, topic: str) -> None:
 
 def commit(bootstrap: str, topic: str, group: str) -> None:
     """The end of each partition."""
-    consumer, parts = _assigned(bootstrap, topic, group)
+    consumer, parts = _assigned(bootstrap, topic, group=group)
     consumer.seek_to_end(*parts)
     for part in parts:
         consumer.position(part)
@@ -68,7 +72,7 @@ def commit(bootstrap: str, topic: str, group: str) -> None:
 
 def committed(bootstrap: str, topic: str, group: str) -> None:
     """What a group has committed, by partition, as JSON."""
-    consumer, parts = _assigned(bootstrap, topic, group)
+    consumer, parts = _assigned(bootstrap, topic, group=group)
     print(json.dumps({str(part.partition): consumer.committed(part) for part in parts}))
     consumer.close()
 
@@ -90,10 +94,14 @@ def _print_offsets(found: dict[TopicPartition, int]) -> None:
 
 
 def _assigned(
-    bootstrap: str, topic: str, group: str | None = None
+    bootstrap: str, *topics: str, group: str | None = None
 ) -> tuple[KafkaConsumer, list[TopicPartition]]:
     consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False)
-    parts = [TopicPartition(topic, part) for part in sorted(consumer.partitions_for_topic(topic))]
+    parts = [
+        TopicPartition(topic, part)
+        for topic in topics
+        for part in sorted(consumer.partitions_for_topic(topic))
+    ]
     consumer.assign(parts)
     return consumer, parts
 

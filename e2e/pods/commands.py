@@ -37,6 +37,8 @@ def run(
     except FileNotFoundError:
         raise CommandFailed(f"{words[0]} is not installed") from None
     if done.returncode != 0:
-        said = (done.stderr + done.stdout).splitlines()[-LINES_OF_AN_ERROR:]
+        # Whichever of the two is long says nothing away that the other has to say.
+        streams = (done.stdout, done.stderr)
+        said = [line for text in streams for line in text.splitlines()[-LINES_OF_AN_ERROR:]]
         raise CommandFailed("\n".join([f"{' '.join(words)}: status {done.returncode}", *said]))
     return done.stdout

@@ -41,6 +41,8 @@ OWN = {
 BUILD_TIMEOUT_S = 900
 BASE_MAX_AGE_S = 7 * 24 * 3600
 MEGABYTE = 1_000_000
+#: Of the cache: some ten builds of all images.
+LAYERS_MAX_MB = 10_000
 #: In all.
 LARGEST_MB = {OPERATOR: 150, BROKER: 120}
 PIP_SETTINGS = Path("/etc/pip.conf")
@@ -113,7 +115,8 @@ class Docker:
 
 @dataclass(frozen=True, slots=True)
 class Buildah:
-    """buildah with a store of its own: ``cache`` keeps layers from run to run, ``state`` goes."""
+    """buildah with a store of its own: ``cache`` keeps bases and layers from run to run, ``state``
+    goes, and with it the layers of a store that is in there."""
 
     cache: Path
     state: Path
@@ -122,11 +125,14 @@ class Buildah:
     java: str = "localhost/java"
     #: More of buildah's, for the images of ``build``.
     options: tuple[str, ...] = ()
+    #: Where layers are; None: in the cache.
+    store: Path | None = None
 
     def prepare(self, own: Collection[str], progress: Progress) -> None:
         """Make the images that those of ``own`` begin with. Raises CommandFailed."""
         self.state.mkdir(parents=True, exist_ok=True)
         self.cache.mkdir(parents=True, exist_ok=True)
+        self._forget_layers()
         policy = {"default": [{"type": "insecureAcceptAnything"}]}
         (self.state / "policy.json").write_text(json.dumps(policy), encoding="utf-8")
         tar = self.cache / f"base-{_codename()}.tar"
@@ -145,6 +151,12 @@ class Buildah:
             self._bud(self.base, text, context)
         if SPARK in own:
             self._prepare_java(progress)
+
+    def _forget_layers(self) -> None:
+        """All, once they are too many: which of them a build would use again nobody can tell."""
+        layers = self.cache / "store"
+        if layers.exists() and int(run(["du", "-s", "-m", layers]).split()[0]) > LAYERS_MAX_MB:
+            shutil.rmtree(layers)
 
     def _prepare_java(self, progress: Progress) -> None:
         context = self.cache / f"java-{_codename()}"
@@ -187,7 +199,8 @@ class Buildah:
         self._buildah("bud", "--layers", "--file", path, "--tag", name, context)
 
     def _buildah(self, verb: str, *arguments: str | Path) -> None:
-        store = ["--root", self.cache / "store", "--runroot", self.state / "run"]
+        root = self.store or self.cache / "store"
+        store = ["--root", root, "--runroot", self.state / "run"]
         policy = ["--signature-policy", self.state / "policy.json"]
         command = ["buildah", *store, "--storage-driver", "overlay", verb, *policy, *arguments]
         run(command, timeout_s=BUILD_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""How a run ends: its last lines, and where things went wrong, what was seen there."""
+"""How one side of a run ends: what came of it, and where things went wrong, what was seen there."""
 
 import contextlib
 import shutil
@@ -8,12 +8,15 @@ from pathlib import Path
 
 from e2e.pods import not_here
 from e2e.pods.commands import CommandFailed
+from e2e.pods.images import ROOT
 from e2e.pods.kubernetes import Kubernetes
 from e2e.pods.not_here import NotHere
+from e2e.pods.outcome import FAILED, INTERRUPTED, Outcome
 from e2e.pods.progress import Failed, Progress
 from e2e.pods.providers import Provider
 from tests.helm import HelmRefused
 
+KEPT = ROOT / "build" / "e2e"
 QUESTIONS = {
     "objects.txt": ("get", "all,pvc,pv,nodes", "--all-namespaces", "--output", "wide"),
     "events.txt": ("get", "events", "--all-namespaces", "--sort-by=.lastTimestamp"),
@@ -31,25 +34,27 @@ def judged(
     provider: Provider,
     kubernetes: Kubernetes,
     kept: Path,
-) -> int:
-    """Run ``tell``; the exit status. ``kept``: the folder for what explains a failure."""
+) -> Outcome:
+    """Run ``tell``; what came of it. ``kept``: the folder for what explains a failure."""
+    status, why = 0, ""
     try:
         tell()
     except KeyboardInterrupt:
         progress.say("interrupted")
-        return 130
+        status = INTERRUPTED
     except NotHere as error:
         _keep(provider, kubernetes, kept, progress)
-        return not_here.tell(error)
+        status, why = not_here.STATUS, str(error)
     except (Failed, CommandFailed, HelmRefused) as error:
         progress.say(str(error))
-        _keep(provider, kubernetes, kept, progress)
+        status = FAILED
     except Exception:  # noqa: BLE001 whatever it is, what was seen is kept
-        traceback.print_exc()
+        progress.say(traceback.format_exc())
+        status = FAILED
+    if status == FAILED:
         progress.failed = max(progress.failed, 1)
         _keep(provider, kubernetes, kept, progress)
-    print(progress.closing(), flush=True)
-    return 1 if progress.failed else 0
+    return Outcome(status, progress.passed, progress.failed, tuple(progress.figures), why)
 
 
 def _keep(provider: Provider, kubernetes: Kubernetes, folder: Path, progress: Progress) -> None:

@@ -1,24 +1,35 @@
-"""What a run asks a Kubernetes cluster: kubectl, and waiting with a reason when time is up."""
+"""What a run asks a Kubernetes cluster: by kubectl what it changes, and waiting with a reason when
+time is up."""
 
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from e2e.pods.api import Api
 from e2e.pods.commands import CommandFailed, run
 from e2e.pods.progress import Failed
 
-POLL_S = 0.5
+POLL_S = 0.2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Kubernetes:
-    """kubectl with a kubeconfig. ``program``: its first words."""
+    """A cluster with a kubeconfig, which need not be there yet. ``program``: kubectl's first
+    words."""
 
     program: Sequence[str]
     kubeconfig: Path
+    _api: Api | None = field(default=None, init=False)
+
+    @property
+    def api(self) -> Api:
+        """For what is only looked at."""
+        if self._api is None:
+            self._api = Api(self.kubeconfig)
+        return self._api
 
     def command(self, *arguments: str) -> list[str]:
         """The words of a kubectl command."""
@@ -33,16 +44,25 @@ class Kubernetes:
         body = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
         self.run("apply", "--filename", "-", stdin=json.dumps(body))
 
-    def get(self, namespace: str, *what: str) -> dict[str, Any]:
-        """One object, or a list of them."""
-        text = self.run("--namespace", namespace, "get", *what, "--output", "json")
-        body = json.loads(text)
-        assert isinstance(body, dict)
-        return body
+    def get(self, namespace: str, kind: str, name: str = "") -> dict[str, Any]:
+        """One object, named by itself or as ``KIND/NAME``. Raises CommandFailed."""
+        if not name:
+            kind, _, name = kind.partition("/")
+        return self.api.object(namespace, kind, name)
+
+    def all(self, namespace: str, *kinds: str) -> list[dict[str, Any]]:
+        """All objects of these kinds. Raises CommandFailed."""
+        return [body for kind in kinds for body in self.api.objects(namespace, kind)]
+
+    def log(self, namespace: str, pod: str, since_s: int = 0) -> str:
+        """What a pod's one container has written, of the last ``since_s`` where that is given.
+        Raises CommandFailed."""
+        query = f"?sinceSeconds={since_s}" if since_s else ""
+        return self.api.raw(f"/api/v1/namespaces/{namespace}/pods/{pod}/log{query}")
 
     def names(self, namespace: str, kind: str) -> list[str]:
         """The objects of a kind."""
-        return [body["metadata"]["name"] for body in self.get(namespace, kind)["items"]]
+        return [body["metadata"]["name"] for body in self.all(namespace, kind)]
 
 
 def wait_for(what: str, look: Callable[[], str], timeout_s: float) -> None:

@@ -42,7 +42,10 @@ def store() -> list[dict[str, Any]]:
             {"name": "MINIO_BROWSER", "value": "off"},
             {"name": "MINIO_UPDATE", "value": "off"},
         ],
-        "readinessProbe": {"httpGet": {"path": "/minio/health/cluster", "port": STORE_PORT}},
+        "readinessProbe": {
+            "httpGet": {"path": "/minio/health/cluster", "port": STORE_PORT},
+            "periodSeconds": 1,
+        },
         "volumeMounts": [{"name": "data", "mountPath": "/data"}],
         "securityContext": CONTAINER,
     }
@@ -117,7 +120,30 @@ def pod(name: str, where: str, container: dict[str, Any], labels: dict[str, str]
     }
 
 
-def job(name: str, image: str, program: str, options: dict[str, str]) -> dict[str, Any]:
+def claim(name: str, size: str = "1Gi") -> dict[str, Any]:
+    """A volume of the brokers' namespace."""
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
+    metadata = {"name": name, "namespace": NAMESPACE}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+def mounted(body: dict[str, Any], claimed: str, path: str) -> dict[str, Any]:
+    """A pod, or a Job, with a volume."""
+    spec = body["spec"] if body["kind"] == "Pod" else body["spec"]["template"]["spec"]
+    volume = {"name": claimed, "persistentVolumeClaim": {"claimName": claimed}}
+    spec["volumes"] = [*spec.get("volumes", ()), volume]
+    (container,) = spec["containers"]
+    mount = {"name": claimed, "mountPath": path}
+    container["volumeMounts"] = [*container.get("volumeMounts", ()), mount]
+    return body
+
+
+def job(name: str, image: str, program: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """A Job that runs a Python program once, with the tier's keys in its environment; what it
     writes it writes to /tmp."""
     keys = {"AWS_ACCESS_KEY_ID": "accessKeyId", "AWS_SECRET_ACCESS_KEY": "secretAccessKey"}
@@ -184,6 +210,18 @@ def record_deletion(name: str, topic: str, below: dict[int, int], **spec: Any) -
         "kind": "RecordDeletion",
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {"topicRef": {"name": topic}, "partitions": points, **spec},
+    }
+
+
+def export(name: str, topic: str, **spec: Any) -> dict[str, Any]:
+    """An Export, continuous unless told otherwise."""
+    when = {} if "schedule" in spec else {"continuous": {}}
+    table = {"name": f"db.{topic.replace('-', '_')}", "warehouse": "/lake"} | spec.pop("table", {})
+    return {
+        "apiVersion": "tidemark.dev/v1alpha1",
+        "kind": "Export",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"topicRef": {"name": topic}, "table": table} | when | spec,
     }
 
 

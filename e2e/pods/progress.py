@@ -1,7 +1,8 @@
 """What a run says while it goes on: each step as it begins and what it took, and one closing line.
 
 A run builds images and waits for pods, minutes in which nothing else would be seen. Times are
-seconds since the run began.
+seconds since the run began. Where two sides of a run tell their chapters at the same time, each
+line says whose it is.
 """
 
 import contextlib
@@ -18,17 +19,25 @@ class Failed(RuntimeError):
 class Progress:
     """The steps of one run. ``figures`` are printed at the end, in the order of their arrival.
 
-    ``began_s``: a monotonic time, shared by processes that tell of one run.
+    ``began_s``: a monotonic time, shared by processes that tell of one run. ``side``: "" where
+    there is one only.
     """
 
     began_s: float = field(default_factory=time.monotonic)
+    side: str = ""
     passed: int = 0
     failed: int = 0
     figures: list[str] = field(default_factory=list)
 
     def say(self, text: str) -> None:
-        """One line with the time."""
-        print(f"[{time.monotonic() - self.began_s:5.0f} s] {text}", flush=True)
+        """One line with the time, and those that follow it; in one piece, as others print, too."""
+        label = f"{self.side}  " if self.side else ""
+        lines = [f"{label}{line}" for line in text.splitlines()]
+        print(f"[{self.taken_s():5.0f} s] " + "\n".join(lines) + "\n", end="", flush=True)
+
+    def taken_s(self) -> float:
+        """Since the run began."""
+        return time.monotonic() - self.began_s
 
     def figure(self, name: str, value: object) -> None:
         """A measure for the closing line."""
@@ -58,5 +67,5 @@ class Progress:
 
     def closing(self) -> str:
         """The figures, and the line that says how the run ended."""
-        taken = f"took {time.monotonic() - self.began_s:.0f} s"
+        taken = f"took {self.taken_s():.0f} s"
         return f"{', '.join([*self.figures, taken])}\n{self.passed} passed, {self.failed} failed"

@@ -39,7 +39,8 @@ def main() -> int:
             tempfile.TemporaryDirectory() as folder,
             locked(cache / "lock", lambda: progress.say("waiting for another run's images")),
         ):
-            buildah = Buildah(cache / "buildah", Path(folder, "state"))
+            # Layers that are never used again: they go with the folder.
+            buildah = Buildah(cache / "buildah", Path(folder, "state"), store=Path(folder, "store"))
             buildah.prepare(IMAGES, progress)
             for name in IMAGES:
                 _twice(name, buildah, Path(folder), progress)

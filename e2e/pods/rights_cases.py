@@ -23,6 +23,7 @@ CLUSTER = "clusters.tidemark.dev/tidemark"
 BROKER = "brokers.tidemark.dev/broker-1"
 LEASE = f"lease/{OPERATOR}"
 USER = "rights-user"
+NO_IMAGE = "e2e.tidemark.dev/nobody-has-it:1"
 Rule = dict[str, Any]
 #: What is still missing; "" once nothing is. The number: since when, by the monotonic clock.
 Look = Callable[[Stage, float], str]
@@ -72,6 +73,17 @@ def _make_deletion(stage: Stage) -> None:
     )
 
 
+def _make_export(name: str) -> Callable[[Stage], None]:
+    """Its job's pod waits for an image that nobody has."""
+
+    def disturb(stage: Stage) -> None:
+        stage.make_topic(name)
+        job = {"image": NO_IMAGE, "imagePullPolicy": "Never"}
+        stage.kubernetes.apply(objects.export(name, name, job=job))
+
+    return disturb
+
+
 def _new_term(stage: Stage) -> None:
     """Another operator looks at everything anew."""
     stage.replace(stage.leading_pod())
@@ -115,13 +127,27 @@ def _ready(what: str) -> Look:
     return lambda stage, _: not_ready(stage.kubernetes.get(NAMESPACE, what))
 
 
+def _job_starts(name: str) -> Look:
+    """And the Export is given up: it is never Ready."""
+    what = f"exports.tidemark.dev/{name}"
+    starts = _says(what, "Ready", "JobStarting")
+
+    def missing(stage: Stage, since_s: float) -> str:
+        complaint = starts(stage, since_s)
+        if not complaint:
+            stage.delete(what)
+        return complaint
+
+    return missing
+
+
 def _gone(kind: str, name: str) -> Look:
     return lambda stage, _: name if name in stage.kubernetes.names(NAMESPACE, kind) else ""
 
 
 def _event(reason: str, name: str) -> Look:
     def missing(stage: Stage, _: float) -> str:
-        found = stage.kubernetes.get(NAMESPACE, "events.events.k8s.io")["items"]
+        found = stage.kubernetes.all(NAMESPACE, "events.events.k8s.io")
         told = {(each["reason"], each["regarding"]["name"]) for each in found}
         return "" if (reason, name) in told else f"no Event {reason} of {name}"
 
@@ -132,9 +158,9 @@ def _logged(*words: str) -> Look:
     """A line of an operator has all of the words."""
 
     def missing(stage: Stage, since_s: float) -> str:
-        ago = f"--since={math.ceil(time.monotonic() - since_s)}s"
+        ago_s = math.ceil(time.monotonic() - since_s)
         for name in stage.operator_pods():
-            log = stage.kubernetes.run("--namespace", NAMESPACE, "logs", name, ago)
+            log = stage.kubernetes.log(NAMESPACE, name, ago_s)
             if any(all(word in line for word in words) for line in log.splitlines()):
                 return ""
         return f"no operator says: {' … '.join(words)}"
@@ -223,6 +249,16 @@ CASES = (
         *("", "persistentvolumeclaims", "list", _new_term),
         noticed=_says(BROKER, "PodUpToDate", "VolumeRefused"),
         healed=_pods_up_to_date,
+    ),
+    Case(
+        *("batch", "jobs", "create", _make_export("rights-jobs")),
+        noticed=_says("exports.tidemark.dev/rights-jobs", "Stalled", "JobRefused", DENIED),
+        healed=_job_starts("rights-jobs"),
+    ),
+    Case(
+        *("", "pods", "list", _make_export("rights-pods")),
+        noticed=_says("exports.tidemark.dev/rights-pods", "Stalled", DENIED),
+        healed=_job_starts("rights-pods"),
     ),
     Case(
         *("policy", "poddisruptionbudgets", "patch", _new_term),

@@ -13,6 +13,7 @@ from typing import Any
 
 from e2e.pods import objects
 from e2e.pods.client import Client
+from e2e.pods.commands import CommandFailed
 from e2e.pods.images import Image
 from e2e.pods.kubernetes import Kubernetes, condition, not_ready, wait_for
 from e2e.pods.load import Load, Outcome
@@ -24,6 +25,7 @@ from tests.helm import CHART, Helm
 
 OPERATOR = "tidemark-operator"
 OPERATORS = 2
+TOPICS = "topics.tidemark.dev"
 BROKERS = 3
 PARTITIONS = 2
 RECORDS = 2000
@@ -41,6 +43,17 @@ KEPT_KINDS = (
 #: Of a machine that has other work, too.
 READY_TIMEOUT_S = 240
 HELM_TIMEOUT_S = READY_TIMEOUT_S + 60
+
+
+def replicas_complaint(topic: dict[str, Any], placeholders: int) -> str:
+    """Why a Topic has not just so many placeholders and all else in sync; pure."""
+    found = topic.get("status", {}).get("replicas", {})
+    desired = topic["spec"]["partitions"] * topic["spec"]["replicationFactor"]
+    in_sync = desired - placeholders
+    wanted = {"desired": desired, "inSync": in_sync, "placeholders": placeholders}
+    if all(found.get(name) == number for name, number in wanted.items()):
+        return ""
+    return f"{found}, {condition(topic, 'FullyReplicated').get('message', '')}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,24 +95,42 @@ class Stage:
         return int(self.values["brokerPods"]["replicas"])
 
     def all_ready(self) -> None:
-        """Operators, brokers, the Cluster. Raises Failed."""
-        for name in (*self.operator_pods(), *self.broker_pods()):
-            self.pod_ready(NAMESPACE, name)
-        for number in range(1, self.brokers + 1):
-            self.ready(f"brokers.tidemark.dev/broker-{number}")
-        self.ready("clusters.tidemark.dev/tidemark")
-        self.wait("brokers that are not fenced", self._brokers_complaint)
+        """Operators, brokers, the Cluster, in one look. Raises Failed."""
+        self.wait("operators, brokers and the Cluster", self._not_all_ready)
 
-    def _brokers_complaint(self) -> str:
+    def _not_all_ready(self) -> str:
+        found = self.kubernetes.all(NAMESPACE, "pods", "brokers.tidemark.dev")
+        by_name = {(body["kind"], body["metadata"]["name"]): body for body in found}
+        brokers = [("Broker", f"broker-{number}") for number in range(1, self.brokers + 1)]
+        for each in (*(("Pod", name) for name in self._pods()), *brokers):
+            complaint = not_ready(by_name[each]) if each in by_name else f"no {' '.join(each)}"
+            if complaint:
+                return complaint
+        return self._cluster_complaint()
+
+    def _pods(self) -> tuple[str, ...]:
+        return *self.operator_pods(), *self.broker_pods()
+
+    def _cluster_complaint(self) -> str:
         body = self.kubernetes.get(NAMESPACE, "clusters.tidemark.dev", "tidemark")
         found = body.get("status", {}).get("brokers", {})
-        return "" if found == {"registered": self.brokers, "fenced": 0} else str(found)
+        if found != {"registered": self.brokers, "fenced": 0}:
+            return f"of its brokers the Cluster says {found}"
+        return not_ready(body)
 
     def recovered(self) -> None:
         """All Ready and every replica of every topic in sync. Raises Failed."""
         self.all_ready()
-        for topic in self.written:
-            self.in_sync(topic)
+        self.wait("all replicas of all topics", self._not_in_sync)
+
+    def _not_in_sync(self) -> str:
+        left = set(self.written)
+        for body in self.kubernetes.all(NAMESPACE, TOPICS):
+            name = body["metadata"]["name"]
+            if name in left and (complaint := replicas_complaint(body, 0)):
+                return f"{name}: {complaint}"
+            left.discard(name)
+        return f"no {', '.join(sorted(left))}" if left else ""
 
     @property
     def client(self) -> Client:
@@ -129,14 +160,7 @@ class Stage:
 
     def replicas(self, topic: str, placeholders: int) -> str:
         """Why the topic has not just so many placeholders and all else in sync."""
-        body = self.topic(topic)
-        found = body.get("status", {}).get("replicas", {})
-        desired = body["spec"]["partitions"] * body["spec"]["replicationFactor"]
-        in_sync = desired - placeholders
-        wanted = {"desired": desired, "inSync": in_sync, "placeholders": placeholders}
-        if all(found.get(name) == number for name, number in wanted.items()):
-            return ""
-        return f"{found}, {condition(body, 'FullyReplicated').get('message', '')}"
+        return replicas_complaint(self.topic(topic), placeholders)
 
     def in_sync(self, topic: str) -> None:
         """Every replica is. Raises Failed."""
@@ -149,8 +173,12 @@ class Stage:
         self.written[topic] = first + count
 
     def consume(self, topic: str) -> None:
-        """Every record written so far, each once, in the client's pod. Raises CommandFailed."""
-        self.client.run("consume", topic, 0, self.written[topic])
+        """Every record written so far, in the client's pod. Raises CommandFailed."""
+        self.client.run("consume", topic, self.written[topic])
+
+    def consume_all(self) -> None:
+        """The same of every topic that chapters have left. Raises CommandFailed."""
+        self.client.run("consume", *(each for pair in self.written.items() for each in pair))
 
     def begin_load(self, topic: str) -> None:
         """Records of this topic are written and read until :meth:`end_load`."""
@@ -228,7 +256,7 @@ class Stage:
 
     def uids(self, *kinds: str) -> dict[str, str]:
         """Of the objects of these kinds, by kind and name."""
-        found = self.kubernetes.get(NAMESPACE, ",".join(kinds))["items"]
+        found = self.kubernetes.all(NAMESPACE, *kinds)
         return {f"{b['kind']}/{b['metadata']['name']}": b["metadata"]["uid"] for b in found}
 
     def python(self, pod: tuple[str, str], program: Path, *arguments: str) -> str:
@@ -260,9 +288,12 @@ class Stage:
         return self.kubernetes.get(namespace, "pod", name)
 
     def container(self, pod: str) -> dict[str, Any]:
-        """The status of a pod's one container."""
-        (status,) = self.pod(pod)["status"]["containerStatuses"]
-        assert isinstance(status, dict)
+        """The status of a pod's one container. Raises CommandFailed for a pod so new that it has
+        none."""
+        found: list[dict[str, Any]] = self.pod(pod)["status"].get("containerStatuses", [])
+        if not found:
+            raise CommandFailed(f"pod {pod} has no container yet")
+        (status,) = found
         return status
 
     def kill(self, pod: str) -> None:
@@ -285,7 +316,7 @@ class Stage:
     def metric(self, pod: str, name: str) -> float:
         """The sum of a metric's samples without labels, as the pod answers now."""
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}:8080/proxy/metrics"
-        lines = self.kubernetes.run("get", "--raw", path).splitlines()
+        lines = self.kubernetes.api.raw(path).splitlines()
         return sum(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
 
     def restarted(self, pod: str, before: int) -> None:

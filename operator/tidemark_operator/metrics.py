@@ -50,6 +50,7 @@ class Metrics:
         self.status_writes = counter(operator_table.STATUS_WRITES, made)
         self.conflicts = counter(operator_table.CONFLICTS, made)
         self.events = counter(operator_table.EVENTS, made)
+        self.failed_exports = counter(operator_table.FAILED_EXPORTS, made)
         self.leader = gauge(operator_table.LEADER, made)
         self.term = gauge(operator_table.TERM, made)
         self.controller_epoch = gauge(operator_table.CONTROLLER_EPOCH, made)

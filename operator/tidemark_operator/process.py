@@ -21,6 +21,9 @@ from tidemark_operator.certificates.keepers import FolderKeeper, Keeper, SecretK
 from tidemark_operator.clock import utc_now
 from tidemark_operator.handlers.watcher import Watcher
 from tidemark_operator.health import verdict
+from tidemark_operator.jobs.kubernetes import KubernetesJobs
+from tidemark_operator.jobs.local import LocalJobs
+from tidemark_operator.jobs.runner import JobRunner
 from tidemark_operator.kube.access import Access
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.kinds import Json
@@ -59,6 +62,7 @@ class OperatorProcess:
         requests = BrokerRequests()
         access = Access(settings.kubeconfig, settings.context)
         self._access = access
+        self._local_jobs: LocalJobs | None = None
         self._elector = Elector(
             access,
             LeaseName(settings.namespace, settings.lease_name, identity),
@@ -77,6 +81,7 @@ class OperatorProcess:
             requests=requests,
             own_leaf=self._own_leaf,
             keeper_of=self._keeper_of,
+            jobs_of=self._jobs_of,
             rewatch=self._watcher.again,
         )
         self._server = ControlServer(
@@ -91,6 +96,15 @@ class OperatorProcess:
     def _keeper_of(self, api: KubeApi) -> Keeper:
         folder = self._settings.certificates
         return FolderKeeper(folder) if folder else SecretKeeper(api, self._settings.namespace)
+
+    def _jobs_of(self, api: KubeApi) -> JobRunner:
+        """Those of a local cluster are this process's own, from term to term."""
+        folder, namespace = self._settings.exports, self._settings.namespace
+        if folder is None:
+            return KubernetesJobs(api, namespace)
+        if self._local_jobs is None:
+            self._local_jobs = LocalJobs(api, namespace, folder)
+        return self._local_jobs
 
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT."""
@@ -107,6 +121,8 @@ class OperatorProcess:
             self._elector.start()
             await self._serve(lambda: self._announce(_ready_line(control_at, metrics_at)))
         finally:
+            if self._local_jobs is not None:
+                await self._local_jobs.close()
             await asyncio.to_thread(self._elector.stop)
             await asyncio.to_thread(self._server.stop)
             await asyncio.to_thread(self._watcher.stop)

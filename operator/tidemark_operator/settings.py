@@ -38,8 +38,8 @@ class Address:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """``kubeconfig`` None: the pod's account. ``certificates`` None: in Secrets. ``cluster`` "":
-    the oldest Cluster of the namespace. Times in seconds."""
+    """``kubeconfig`` None: the pod's account. ``certificates`` None: in Secrets. ``exports`` None:
+    as Jobs of Kubernetes. ``cluster`` "": the oldest Cluster of the namespace. Times in seconds."""
 
     kubeconfig: Path | None = None
     context: str | None = None
@@ -55,6 +55,8 @@ class Settings:
     allowed_endpoints: frozenset[str] = frozenset()
     controller_addresses: str = ""
     certificates: Path | None = None
+    exports: Path | None = None
+    export_image: str = ""
     log_level: str = "INFO"
 
     def __post_init__(self) -> None:
@@ -91,6 +93,9 @@ _HELP = {
     "be told; without it no pod is made for a Broker",
     "certificates": "folder for keys and certificates of a local cluster; without it they are kept "
     "in Secrets",
+    "exports": "folder for the jobs of Exports of a local cluster, which are processes beside the "
+    "operator; without it they are Jobs of Kubernetes",
+    "export-image": "image of the jobs of Exports that name none",
     "log-level": "DEBUG, INFO, WARNING or ERROR",
 }
 
@@ -132,7 +137,7 @@ def _convert(name: str, value: Any) -> Any:
     try:
         if name in ("control", "metrics"):
             return Address.parse(str(value))
-        if name in ("kubeconfig", "certificates"):
+        if name in ("kubeconfig", "certificates", "exports"):
             return Path(str(value)).expanduser()
         if name == "allowed_endpoints":
             return frozenset(filter(None, map(str.strip, str(value).split(","))))

@@ -18,6 +18,7 @@ from pathlib import Path
 from tests.apache_kafka import Wanted, running
 from tests.benchmarks.processes import cpu_seconds
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
+from tests.integration.kafka_engine.waiting import until
 from tests.integration.operator.cluster_world import condition_of
 from tests.integration.operator.conftest import install_crds
 from tidemark.kafka_client import configs
@@ -56,7 +57,11 @@ class Bench:
         do: Callable[[str], Awaitable[object]],
         done: Callable[[list[str]], Awaitable[bool]],
     ) -> None:
-        began_s, operator_s, kafka_s = time.monotonic(), self._operator_cpu(), self._kafka_cpu()
+        began_s, operator_s, kafka_s = (
+            time.monotonic(),
+            self._operator_cpu(),
+            kafka_cpu(self._nodes),
+        )
         gate = asyncio.Semaphore(AT_ONCE)
 
         async def one(name: str) -> None:
@@ -65,9 +70,11 @@ class Bench:
 
         await asyncio.gather(*(one(name) for name in names))
         await self._world.until(lambda: done(names), what, AT_MOST_S)
+        took_s, kafka_s = time.monotonic() - began_s, kafka_cpu(self._nodes) - kafka_s
+        operator_s = self._operator_cpu() - operator_s
         print(
-            f"{what:>16}: {time.monotonic() - began_s:7.1f} s, processor seconds: operator "
-            f"{self._operator_cpu() - operator_s:.1f}, Kafka {self._kafka_cpu() - kafka_s:.1f}",
+            f"{what:>16}: {took_s:7.1f} s, processor seconds: operator {operator_s:.1f}, "
+            f"Kafka {kafka_s:.1f}",
             flush=True,
         )
 
@@ -96,31 +103,38 @@ class Bench:
     def _operator_cpu(self) -> float:
         return cpu_seconds(self._operator_pid)
 
-    def _kafka_cpu(self) -> float:
-        nodes = [*self._nodes.broker_ids(), *self._nodes.controller_ids()]
-        return sum(cpu_seconds(each.pid) for node in nodes if (each := self._nodes.find(node)))
 
-
-async def alone(bootstrap: str, size: int) -> None:
-    """Kafka's own share: as few requests as there can be."""
+async def alone(nodes: KafkaNodes, size: int) -> None:
+    """Kafka's own share: as few requests as there can be, until each topic has all its leaders."""
     assignment = tuple((1 + part % 3, 1 + (part + 1) % 3, 1 + (part + 2) % 3) for part in range(12))
-    async with KafkaClient(Access(tuple(bootstrap.split(",")))) as client:
+    async with KafkaClient(Access(tuple(nodes.bootstrap.split(",")))) as client:
         admin, names = Admin(client), [f"alone-{size}-{number}" for number in range(size)]
-        began_s, ids = time.monotonic(), []
+        began_s, cpu_s, ids = time.monotonic(), kafka_cpu(nodes), []
         for first in range(0, size, 200):
             new = [NewTopic(name, assignment) for name in names[first : first + 200]]
             ids += list((await admin.create_topics(new)).values())
-        made_s = time.monotonic()
+
+        async def led() -> int:
+            views = (await admin.topics(names)).values()
+            return sum(all(part.isr for part in view.partitions) for view in views)
+
+        await until(led, lambda found: found == size)
+        made = f"made {time.monotonic() - began_s:.1f} s ({kafka_cpu(nodes) - cpu_s:.1f})"
+        began_s, cpu_s = time.monotonic(), kafka_cpu(nodes)
         changes = [ConfigChange(CONFIG_OF_TOPIC, name, {"retention.ms": "7"}) for name in names]
         await configs.alter_configs(client, changes)
-        changed_s = time.monotonic()
+        changed = f"changed {time.monotonic() - began_s:.1f} s ({kafka_cpu(nodes) - cpu_s:.1f})"
+        began_s, cpu_s = time.monotonic(), kafka_cpu(nodes)
         await admin.delete_topics(ids)  # type: ignore[arg-type]
-        deleted_s = time.monotonic() - changed_s
-    print(
-        f"  Kafka alone, {size}: made {made_s - began_s:.1f} s, "
-        f"changed {changed_s - made_s:.1f} s, deleted {deleted_s:.1f} s",
-        flush=True,
-    )
+        await until(led, lambda found: found == 0)
+        deleted = f"deleted {time.monotonic() - began_s:.1f} s ({kafka_cpu(nodes) - cpu_s:.1f})"
+    print(f"  Kafka alone, {size}: {made}, {changed}, {deleted}", flush=True)
+
+
+def kafka_cpu(nodes: KafkaNodes) -> float:
+    """Processor seconds of all nodes so far."""
+    ids = [*nodes.broker_ids(), *nodes.controller_ids()]
+    return sum(cpu_seconds(each.pid) for node in ids if (each := nodes.find(node)))
 
 
 async def main() -> None:
@@ -141,7 +155,7 @@ async def main() -> None:
                 operator = await world.start_operator()
                 bench = Bench(world, nodes, operator.pid)
                 for size in sizes:
-                    await alone(nodes.bootstrap, size)
+                    await alone(nodes, size)
                     await bench.batch(size)
             finally:
                 await world.close()

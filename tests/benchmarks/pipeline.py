@@ -8,7 +8,8 @@ the brokers together, and wall time; each driver has read it some times before. 
 must be what was produced. Each round reads a few records, too: what that costs is what a query
 costs whatever it reads, and the rest is what rows cost.
 
-Then, without Spark: how long a plan over a long manifest takes.
+Then what an export to Iceberg costs and how fresh its table is (:mod:`tests.benchmarks.exports`).
+Last, without Spark: how long a plan over a long manifest takes.
 """
 
 import argparse
@@ -25,16 +26,19 @@ import pyspark
 from confluent_kafka import Producer
 
 from tests import apache_kafka
+from tests.benchmarks.exports import export_figures, freshness_figures
 from tests.benchmarks.plans import plan_figures
 from tests.benchmarks.processes import cpu_seconds
 from tests.benchmarks.sides import start_kafka
 from tests.benchmarks.spark_process import SparkReader
 from tests.conformance.local_cluster import Cluster, run_cluster, wait
+from tests.table_jars import MavenMissing, jars
 from tidemark.ids import parse_id
 from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.manifest import ManifestStore
 from tidemark_cli.local import processes
 from tidemark_cli.toolchain.maven import ensure_jars, spark_kafka
+from tidemark_pipeline.export.formats import Format
 
 OURS, NARROW = "tidemark", "tidemark, three columns"
 BROKER, APACHE = "kafka source, our broker", "kafka source, Apache Kafka"
@@ -185,12 +189,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench-pipeline", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--megabytes", type=int, default=200)
-    parser.add_argument("--only", default="", help="loads whose name has this, as '100 bytes'")
+    parser.add_argument(
+        "--only",
+        default="",
+        help="what has this in its name: '100 bytes', export, freshness, plans",
+    )
     given = parser.parse_args()
     try:
+        jars(Format.ICEBERG)
         kafka_jars = ensure_jars(spark_kafka(pyspark.__version__))
         apache_kafka.jars()
-    except apache_kafka.MavenMissing as error:
+    except MavenMissing as error:
         raise SystemExit(str(error)) from None
     figures = []
     for size in (100, 1024):
@@ -199,8 +208,35 @@ def main() -> None:
             name = f"{size} bytes, {codec}"
             if given.only in name:
                 figures.append(f"{name}: {compare(name, load, given.rounds, kafka_jars)}")
-    figures.append(plan_figures())
+    figures += exported(given.only, given.megabytes, given.rounds)
+    if given.only in "plans":
+        figures.append(plan_figures())
     print(f"bench-pipeline: {'; '.join(figures)}")
+
+
+def exported(only: str, megabytes: int, rounds: int) -> list[str]:
+    """What exports cost, and how fresh their tables are, as far as it is asked for."""
+    wanted = [name for name in ("export", "freshness") if only in name]
+    if not wanted:
+        return []
+    size = 1024
+    load = Load(size, "lz4", megabytes * 1_000_000 // size // PARTITIONS * PARTITIONS)
+    figures = []
+    with tempfile.TemporaryDirectory(prefix="bench-pipeline-") as name:
+        folders = {each: Path(name) / each for each in ("cluster", *wanted)}
+        for each in folders.values():
+            each.mkdir()
+        with run_cluster(folders["cluster"], brokers=1) as cluster:
+            if "export" in wanted:
+                print(f"export: {load.records:,} records of {size} bytes", flush=True)
+                topic = tiered(cluster, load)
+                figures.append(
+                    export_figures(cluster, topic, load.records, size, rounds, folders["export"])
+                )
+            if "freshness" in wanted:
+                print("freshness", flush=True)
+                figures.append(freshness_figures(cluster, folders["freshness"]))
+    return figures
 
 
 def compare(name: str, load: Load, rounds: int, kafka_jars: Path) -> str:

@@ -19,8 +19,9 @@ import uuid
 from collections import Counter
 from pathlib import Path
 
-from tests.export_kills.job import SUPERSEDED, digest
-from tests.export_kills.steps import NO_STEP, STANDING_STILL, Step
+from tests.export_kills.job import SUPERSEDED
+from tests.export_kills.records import batch, digest, expected
+from tests.export_kills.steps import NO_STEP, STANDING_STILL, Kind, Step, steps
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "pipeline"))
 
@@ -35,7 +36,8 @@ _ROOT = Path(__file__).parents[2]
 class Loop:
     """The tier, the table, and what happened so far."""
 
-    def __init__(self, folder: Path, chance: random.Random) -> None:
+    def __init__(self, kind: Kind, folder: Path, chance: random.Random) -> None:
+        self.kind = kind
         self.tier = SmallTier(folder / "tier", uuid.uuid4())
         self.warehouse = folder / "warehouse"
         self.chance = chance
@@ -44,12 +46,12 @@ class Loop:
 
     def grow(self) -> None:
         start = self.tier.loaded.head.next_copy_offset
-        self.tier.copy([b"value %d" % offset for offset in range(start, start + _GROWTH)])
+        self.tier.copy([b""] * _GROWTH, batches=[batch(start, _GROWTH)])
 
     def start(self, step: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
             [
-                *(sys.executable, "-m", "tests.export_kills.job"),
+                *(sys.executable, "-m", "tests.export_kills.job", self.kind.value),
                 *(str(self.tier.path), str(self.warehouse), step),
             ],
             stdout=subprocess.PIPE,
@@ -102,7 +104,7 @@ class Loop:
             raise SystemExit(f"a run that nobody killed has failed: {run.returncode}")
         found = json.loads(output.splitlines()[-1])
         end = self.tier.loaded.head.next_copy_offset
-        known = [(0, offset, b"k", b"value %d" % offset) for offset in range(end)]
+        known = expected(end, self.kind.mode)
         if found != {"rows": len(known), "digest": digest(known)}:
             raise SystemExit(f"the table is not the topic: {found}, and {len(known)} records")
         return len(known)
@@ -112,22 +114,32 @@ def main() -> None:
     """Raises SystemExit where the table is not what was written."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=1, help="how often each step")
-    rounds: int = parser.parse_args().rounds
-    steps = [s for s in Step if s not in {Step.NONE, Step.OVERTAKEN}]
+    names = [kind.value for kind in Kind]
+    parser.add_argument("--table", choices=[*names, "all"], default=names[0])
+    given = parser.parse_args()
+    for name in names if given.table == "all" else [given.table]:
+        run(Kind(name), given.rounds)
+
+
+def run(kind: Kind, rounds: int) -> None:
+    """One table, through all steps, so many times."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="export-kills-") as name:
         folder = Path(name)
         (folder / "tier").mkdir()
-        loop = Loop(folder, random.Random(0))
+        loop = Loop(kind, folder, random.Random(0))
         for number in range(rounds):
-            for step in steps:
+            for step in steps(kind):
                 loop.kill_at(step)
-                print(f"round {number + 1} of {rounds}: killed {step.value}", flush=True)
-            print(f"round {number + 1} of {rounds}: {loop.finish()} rows, each once", flush=True)
+                print(
+                    f"{kind.value}, round {number + 1} of {rounds}: killed {step.value}", flush=True
+                )
+            print(f"{kind.value}, round {number + 1} of {rounds}: {loop.finish()} rows", flush=True)
         loop.overtake()
         rows = loop.finish()
     ended = "; ".join(f"{count} {what}" for what, count in sorted(loop.ended.items()))
-    print(f"{rows} rows, each once ({ended}) in {time.monotonic() - begun:.0f} s")
+    took_s = time.monotonic() - begun
+    print(f"{kind.value}: {rows} rows, all that there should be ({ended}) in {took_s:.0f} s")
 
 
 if __name__ == "__main__":

@@ -1,31 +1,35 @@
 """One run of an export in a process group of its own, which kills itself, or stands still, where it
-is told to: ``python -m tests.export_kills.job TIER WAREHOUSE STEP``.
+is told to: ``python -m tests.export_kills.job TABLE TIER WAREHOUSE STEP``.
 
 The last run checks nothing itself: it prints what the table has as JSON.
 """
 
-import hashlib
 import json
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
-from tests.export_kills.steps import NO_STEP, STANDING_STILL, Step
-from tests.iceberg import ensure_iceberg
+from tests.export_kills.records import digest
+from tests.export_kills.steps import NO_STEP, STANDING_STILL, Kind, Step
+from tests.table_jars import settings as settings_of
+from tidemark_pipeline.export.delta import DeltaTable
 from tidemark_pipeline.export.exported import Exported, Superseded
-from tidemark_pipeline.export.iceberg import IcebergTable, catalog_settings
+from tidemark_pipeline.export.formats import Format, catalog_settings
+from tidemark_pipeline.export.iceberg import IcebergTable
 from tidemark_pipeline.export.shapes import RAW_DDL
 from tidemark_pipeline.export.table import Layout, Written
+from tidemark_pipeline.export.wanted import delta_name
 from tidemark_pipeline.jobs.export import export
 from tidemark_pipeline.session import local_session
 
-TABLE = "lake.db.events"
+TABLE = "db.events"
 #: What a run that was superseded ends with.
 SUPERSEDED = 9
 #: The commit, of this run, at which it is killed.
@@ -40,41 +44,59 @@ def kill_all() -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-class Doomed(IcebergTable):
-    """Ends at a step of its second commit."""
+class Doomed:
+    """Ends at a step of its second commit; before one of the two formats' tables."""
 
     step = Step.NONE
-    data = Path()
+    warehouse = Path()
     _commits = 0
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
         self._commits += 1
-        written = super().commit(frame, exported)
-        self._at(Step.COMMITTED)
+        written: Written = super().commit(frame, exported)  # type: ignore[misc]
+        if self._is_at(Step.COMMITTED):
+            kill_all()
         return written
 
     def write(self, frame: DataFrame, exported: Exported) -> None:
-        self._at(Step.PLANNED)
-        if self.step is Step.DATA_FILES and self._commits == _COMMIT:
-            threading.Thread(target=self._kill_at_data, daemon=True).start()
-        super().write(frame, exported)
+        if self._is_at(Step.PLANNED):
+            kill_all()
+        if self._is_at(Step.DATA_FILES):
+            self._kill_once(lambda: filter(_whole, self.warehouse.rglob("*.parquet")))
+        if self._is_at(Step.LOGGED):
+            self._kill_once(lambda: self.warehouse.rglob("_delta_log/*.json"))
+        if self._is_at(Step.OVERTAKEN) and isinstance(self, DeltaTable):
+            stand_still()
+        super().write(frame, exported)  # type: ignore[misc]
 
     def publish(self, base: int, exported: Exported) -> bool:
-        self._at(Step.WRITTEN)
-        if self.step is Step.OVERTAKEN and self._commits == _COMMIT:
-            print(STANDING_STILL, flush=True)
-            os.kill(os.getpid(), signal.SIGSTOP)
-        return super().publish(base, exported)
+        """Of Iceberg."""
+        if self._is_at(Step.WRITTEN):
+            kill_all()
+        if self._is_at(Step.OVERTAKEN):
+            stand_still()
+        published: bool = super().publish(base, exported)  # type: ignore[misc]
+        return published
 
-    def _at(self, step: Step) -> None:
-        if self.step is step and self._commits == _COMMIT:
+    def _is_at(self, step: Step) -> bool:
+        return self.step is step and self._commits == _COMMIT
+
+    def _kill_once(self, files: Callable[[], Iterable[Path]]) -> None:
+        """There is one more of them."""
+        before = set(files())
+
+        def watch() -> None:
+            while not set(files()) - before:
+                time.sleep(0.001)
             kill_all()
 
-    def _kill_at_data(self) -> None:
-        before = set(self.data.rglob("*.parquet"))
-        while not any(_whole(file) for file in set(self.data.rglob("*.parquet")) - before):
-            time.sleep(0.001)
-        kill_all()
+        threading.Thread(target=watch, daemon=True).start()
+
+
+def stand_still() -> None:
+    """Until somebody lets this process go on."""
+    print(STANDING_STILL, flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _whole(file: Path) -> bool:
@@ -84,18 +106,18 @@ def _whole(file: Path) -> bool:
         return False
 
 
-def main(tier: str, warehouse: str, step: str) -> int:
+def main(name: str, tier: str, warehouse: str, step: str) -> int:
     """A run; what it exits with."""
-    settings = {"spark.jars": str(ensure_iceberg())}
-    settings |= catalog_settings("lake", {"type": "hadoop", "warehouse": warehouse})
+    kind = Kind(name)
+    settings = settings_of(kind.format)
+    if kind.format is Format.ICEBERG:
+        settings |= catalog_settings("lake", {"type": "hadoop", "warehouse": warehouse})
     with local_session("export kills", short=True, settings=settings) as session:
-        table: Any = IcebergTable
-        if step != NO_STEP:
-            table = type("DoomedAt", (Doomed,), {"step": Step(step), "data": Path(warehouse)})
         options = {"topic": "t", "path": tier, "maxOffsetsPerTrigger": "20"}
         for _ in range(_ATTEMPTS):
+            table = table_of(session, kind, warehouse, step)
             try:
-                export(session, options, table(session, TABLE, Layout(columns=RAW_DDL)))
+                export(session, options, table)
                 break
             except Superseded:
                 return SUPERSEDED
@@ -103,15 +125,19 @@ def main(tier: str, warehouse: str, step: str) -> int:
                 # Spark gives the process that plans a stream ten seconds to start.
                 if _NOT_STARTED not in str(error):
                     raise
-        rows = session.table(TABLE).select("partition", "offset", "key", "value").collect()
+        rows = session.table(table.name).select("partition", "offset", "key", "value").collect()
         print(json.dumps({"rows": len(rows), "digest": digest(sorted(map(tuple, rows)))}))
     return 0
 
 
-def digest(rows: list[tuple[Any, ...]]) -> str:
-    """Of (partition, offset, key, value) in order."""
-    text = "\n".join(f"{p} {o} {bytes(k).hex()} {bytes(v).hex()}" for p, o, k, v in rows)
-    return hashlib.sha256(text.encode()).hexdigest()
+def table_of(session: SparkSession, kind: Kind, warehouse: str, step: str) -> Any:
+    """Doomed, where a step says so."""
+    own: Any = IcebergTable if kind.format is Format.ICEBERG else DeltaTable
+    if step != NO_STEP:
+        own = type("DoomedAt", (Doomed, own), {"step": Step(step), "warehouse": Path(warehouse)})
+    is_delta = kind.format is Format.DELTA
+    name = delta_name(warehouse, TABLE) if is_delta else f"lake.{TABLE}"
+    return own(session, name, Layout(columns=RAW_DDL, mode=kind.mode))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,30 @@
-"""Where a run of the loop ends."""
+"""Which tables the loop writes, and where its runs end."""
 
 from enum import Enum
+
+from tidemark_pipeline.export.exported import Mode
+from tidemark_pipeline.export.formats import Format
 
 NO_STEP = "-"
 #: Printed by a run before it stops itself.
 STANDING_STILL = "standing still"
+
+
+class Kind(Enum):
+    """A format and a mode, by the name that the command line has."""
+
+    ICEBERG = "iceberg"
+    ICEBERG_UPSERT = "iceberg-upsert"
+    DELTA = "delta"
+    DELTA_UPSERT = "delta-upsert"
+
+    @property
+    def format(self) -> Format:
+        return Format(self.value.partition("-")[0])
+
+    @property
+    def mode(self) -> Mode:
+        return Mode(self.value.partition("-")[2] or Mode.APPEND)
 
 
 class Step(Enum):
@@ -15,6 +35,17 @@ class Step(Enum):
     PLANNED = "before the write"
     DATA_FILES = "after the data files"
     WRITTEN = "before the commit is published"
+    LOGGED = "once the commit is in the log"
     COMMITTED = "before the checkpoint"
     ANY_TIME = "any time"
     OVERTAKEN = "overtaken by another job"
+
+
+#: Iceberg's rows are written to a branch, and published; Delta's log is a file for each commit.
+_OF_ONE = {Format.ICEBERG: Step.WRITTEN, Format.DELTA: Step.LOGGED}
+
+
+def steps(kind: Kind) -> list[Step]:
+    """At which a run is killed."""
+    others = {step for each, step in _OF_ONE.items() if each is not kind.format}
+    return [step for step in Step if step not in {Step.NONE, Step.OVERTAKEN, *others}]

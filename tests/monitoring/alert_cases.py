@@ -102,6 +102,21 @@ CASES = {
     "TidemarkRecordDeletionFailed": _bad_for_an_hour(
         f'{_WAITS}{{kind="RecordDeletion", reason="Timeout"}}', after=1, reason="Timeout"
     ),
+    "TidemarkExportFails": _bad_for_an_hour(
+        f'{_WAITS}{{kind="Export", reason="JobFailed"}}', after=5, reason="JobFailed"
+    ),
+    "TidemarkExportBehind": AlertCase(
+        series={
+            f'{_UNSETTLED}{{kind="Export", condition="Exporting", reason="Lagging"}}': (
+                "_x9 1x69 _x60"
+            ),
+            f'{_UNSETTLED}{{kind="Export", condition="Exporting", reason="Suspended"}}': "1x200",
+        },
+        not_yet=22,
+        fires=27,
+        over=90,
+        labels={"reason": "Lagging"},
+    ),
     "TidemarkCertificateEnds": AlertCase(
         series={
             f'{_ENDS}{{pod="broker-1-0", certificate="listener"}}': "1200000x99 9000000x60",

@@ -53,12 +53,13 @@ class ClientAuthority:
         builder = builder.add_extension(constraints, critical=True)
         self._own = builder.add_extension(usage, critical=True).sign(self._key, hashes.SHA256())
 
-    def leaf(self, folder: Path, name: str) -> Leaf:
-        """Issued to a distinguished name (RFC 4514), and to 127.0.0.1."""
+    def leaf(self, folder: Path, name: str, *, ends: dt.timedelta = _DAY) -> Leaf:
+        """Issued to a distinguished name (RFC 4514), and to 127.0.0.1; valid until then from
+        now."""
         key = ec.generate_private_key(ec.SECP256R1())
         address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
         made = (
-            self._builder(x509.Name.from_rfc4514_string(name), key)
+            self._builder(x509.Name.from_rfc4514_string(name), key, ends)
             .add_extension(x509.SubjectAlternativeName([address]), critical=False)
             .sign(self._key, hashes.SHA256())
         )
@@ -75,7 +76,7 @@ class ClientAuthority:
         return Leaf(folder)
 
     def _builder(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, ends: dt.timedelta = _DAY
     ) -> x509.CertificateBuilder:
         now = dt.datetime.now(dt.UTC)
         return (
@@ -85,5 +86,5 @@ class ClientAuthority:
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - _DAY)
-            .not_valid_after(now + _DAY)
+            .not_valid_after(now + ends)
         )

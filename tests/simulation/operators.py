@@ -21,6 +21,7 @@ from tidemark_operator.certificates.authority import KeyPair, issue
 from tidemark_operator.certificates.formats import authority_data, leaf_data
 from tidemark_operator.certificates.keepers import Kept
 from tidemark_operator.certificates.rotation import Authorities, Phase
+from tidemark_operator.jobs.kubernetes import KubernetesJobs
 from tidemark_operator.kube.kinds import MANY, WATCHED, Json, key_of
 from tidemark_operator.leadership.elector import Elector, LeaseName
 from tidemark_operator.listener.channel import Channel
@@ -175,6 +176,7 @@ class OperatorProcess:
             requests=requests,
             own_leaf=own_leaf,
             keeper_of=lambda _: _Issued(),
+            jobs_of=lambda api: KubernetesJobs(api, ""),
         )
         self.listener = _Listener(requests, self.loop, self.cluster)
         api: Any = Api(self.cluster.kube, self.loop)

@@ -33,6 +33,13 @@ def test_an_order_is_read_back() -> None:
     assert Order.of_json(ORDER.to_json()) == ORDER
 
 
+def test_values_go_to_their_places() -> None:
+    told = ORDER.put({(Place.REGISTRY, "ca"): "/ca", (Place.TABLE, "schema_file"): "/s.avsc"})
+    assert told.table["registry_options"] == {"ca": "/ca"}
+    assert (told.table["schema_file"], told.table["catalog"]) == ("/s.avsc", {"type": "rest"})
+    assert "registry_options" not in ORDER.table
+
+
 def test_what_is_hidden_stands_in_the_environment_alone() -> None:
     revealed = ORDER.revealed({"A": "word", "B": "key"})
     assert revealed.source["kafka.sasl.password"] == "word"

@@ -6,7 +6,7 @@ sample of it, lest what a former leader knew be taken for what is.
 
 from tidemark.metrics.metric import Label, counter, gauge, histogram, rows
 
-_KIND = Label("kind", ("Cluster", "Broker", "Topic", "RecordDeletion", "User"))
+_KIND = Label("kind", ("Cluster", "Broker", "Topic", "RecordDeletion", "User", "Export"))
 _REASON = Label("reason", bound="the reasons of docs/conditions.md")
 
 RECONCILES = counter(
@@ -33,6 +33,7 @@ CONFLICTS = counter(
     "tidemark_operator_conflicts", "Writes that met another resourceVersion.", _KIND
 )
 EVENTS = counter("tidemark_operator_events", "Kubernetes Events written.")
+FAILED_EXPORTS = counter("tidemark_operator_failed_exports", "Runs of Exports that failed.")
 LEADER = gauge("tidemark_operator_leader", "1 while this process has the Lease.")
 TERM = gauge(
     "tidemark_operator_term",
@@ -92,6 +93,7 @@ UNSETTLED = gauge(
         "condition",
         (
             "Draining",
+            "Exporting",
             "ExternalAddress",
             "FullyReplicated",
             "PodUpToDate",
@@ -107,6 +109,20 @@ UNSETTLED = gauge(
 OLDEST_DELETION = gauge(
     "tidemark_record_deletion_oldest_seconds",
     "Age of the oldest RecordDeletion that is under way, and not paused; 0 where there is none.",
+)
+EXPORTS = gauge(
+    "tidemark_exports",
+    "Exports by what their jobs do: waiting for the schedule's next time, stopped where no run can "
+    "begin.",
+    Label("state", ("running", "starting", "waiting", "failing", "suspended", "stopped")),
+)
+EXPORTS_LAG = gauge(
+    "tidemark_exports_lag_offsets", "Offsets of topics that the tables of Exports have not."
+)
+EXPORTS_STALE = gauge(
+    "tidemark_exports_stale_seconds",
+    "Age of what the oldest table shows, of continuous Exports that have come to the end of their "
+    "topics once; 0 where there is none.",
 )
 
 ALL = rows(globals())
@@ -127,4 +143,7 @@ MEASURED = (
     STALLED,
     UNSETTLED,
     OLDEST_DELETION,
+    EXPORTS,
+    EXPORTS_LAG,
+    EXPORTS_STALE,
 )

@@ -39,7 +39,7 @@ _TOPICS = f"""On a page of their own, `/metrics/topics`: as many as there are to
 no more than {topic_table.TOPICS_MAX} a broker, those with the most bytes. The chart scrapes it with
 `metrics.serviceMonitor.topics`. Of each topic the sums over the partitions that the broker leads.
 """
-_EXPORT = """The job of an `Export`, on its own page ([Export](export.md)).
+_EXPORT = """The job of an `Export`, on its own page ([Exports](exports.md)).
 """
 _AUDIT = """In the file that `tidemark spark audit --prometheus` writes ([Audit](audit.md)).
 """

@@ -56,6 +56,21 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
+{{- /* Pods of the jobs of Exports, as the operator labels them. */}}
+{{- define "tidemark.exports" -}}
+app.kubernetes.io/name: tidemark-export
+app.kubernetes.io/instance: {{ .Values.cluster.name | quote }}
+{{- end }}
+
+{{- define "tidemark.exportLabels" -}}
+app.kubernetes.io/name: tidemark-export
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+app.kubernetes.io/part-of: tidemark
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
 {{- define "tidemark.hasBrokerPods" -}}
 {{- if or .Values.brokerPods.replicas .Values.brokerPods.enabled -}}true{{- end -}}
 {{- end }}

@@ -1,8 +1,7 @@
-"""``tidemark spark export``: a topic's records in an Apache Iceberg table, each of them once."""
+"""``tidemark spark export``: a topic's records in a table, each of them once."""
 
 import signal
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,12 +24,27 @@ from tidemark_cli.commands.stores import (
     PrefixOption,
     RegionOption,
 )
+from tidemark_cli.commands.tables import (
+    PAIR,
+    CatalogOption,
+    ConfOption,
+    CoresOption,
+    FormatOption,
+    JarOption,
+    LogOption,
+    WarehouseOption,
+    check_jars,
+    jars,
+    pairs,
+    place,
+)
 from tidemark_cli.local.tier import tier_options
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.brokers import BrokersUnavailable, Refused
 from tidemark_pipeline.errors import own_words
 from tidemark_pipeline.export.exported import ExportError, Mode
+from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.table import Evolution, Period
 from tidemark_pipeline.export.wanted import Wanted, catalog_of
 from tidemark_pipeline.java import JavaMissing, find_java
@@ -39,7 +53,6 @@ from tidemark_pipeline.options import OptionError
 if TYPE_CHECKING:
     from tidemark_pipeline.jobs.export import Progress
 
-_PAIR = "as name=value; several times for several."
 #: What says itself what to do.
 _SAID = (
     *(JavaMissing, ToolchainError, ExportError, OptionError, LookupError),
@@ -50,27 +63,20 @@ _SAID = (
 def export(
     topic: Annotated[str, typer.Argument(help="The topic to export.")],
     table: Annotated[str, typer.Option(help="The table, with its namespace: db.orders.")],
-    warehouse: Annotated[
-        str, typer.Option(help="Where tables are kept: a folder, or a URI that Hadoop knows.")
-    ] = "",
+    table_format: FormatOption = Format.ICEBERG,
+    warehouse: WarehouseOption = "",
     once: Annotated[
         bool, typer.Option("--once/--continuous", help="All there is now, or until it is stopped.")
     ] = True,
     interval: Annotated[
         float, typer.Option(min=1, help="With --continuous: a commit every so many seconds.")
     ] = 60,
-    catalog: Annotated[
-        list[str] | None, typer.Option(help=f"A property of Iceberg's catalog, {_PAIR}")
-    ] = None,
+    catalog: CatalogOption = None,
     option: Annotated[
-        list[str] | None, typer.Option(help=f"An option of the data source, {_PAIR}")
+        list[str] | None, typer.Option(help=f"An option of the data source, {PAIR}")
     ] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option(help=f"Of Spark's configuration, {_PAIR}")
-    ] = None,
-    jar: Annotated[
-        list[Path] | None, typer.Option(help="Iceberg's jar and others, instead of fetching it.")
-    ] = None,
+    conf: ConfOption = None,
+    jar: JarOption = None,
     schema: Annotated[
         str,
         typer.Option(
@@ -87,7 +93,7 @@ def export(
         str, typer.Option(help="Values name a schema of this registry: http://registry:8081.")
     ] = "",
     registry_option: Annotated[
-        list[str] | None, typer.Option(help=f"An option of the registry, {_PAIR}")
+        list[str] | None, typer.Option(help=f"An option of the registry, {PAIR}")
     ] = None,
     evolution: Annotated[
         Evolution,
@@ -110,11 +116,11 @@ def export(
         int, typer.Option(min=0, help="Of a new table: so many buckets of the record's key, too.")
     ] = 0,
     table_property: Annotated[
-        list[str] | None, typer.Option(help=f"A property of a new table, {_PAIR}")
+        list[str] | None, typer.Option(help=f"A property of a new table, {PAIR}")
     ] = None,
     bootstrap: Annotated[str, typer.Option(help="Brokers, for what is not in the tier yet.")] = "",
-    cores: Annotated[int, typer.Option(min=1, help="How many cores work at once.")] = 2,
-    log: Annotated[Path, typer.Option(help="Where Spark's own log goes.")] = Path("spark.log"),
+    cores: CoresOption = 2,
+    log: LogOption = Path("spark.log"),
     directory: DirOption = DEFAULT_DIR,
     path: PathOption = "",
     endpoint: EndpointOption = "",
@@ -122,8 +128,9 @@ def export(
     prefix: PrefixOption = "",
     region: RegionOption = "",
 ) -> None:
-    """Write the topic's records to an Iceberg table, each exactly once: offsets stand in the
-    table's own commits, and the next run goes on behind them, whatever ended this one.
+    """Write the topic's records to a table of Apache Iceberg or Delta Lake, each exactly once:
+    offsets stand in the table's own commits, and the next run goes on behind them, whatever ended
+    this one.
 
     Exit status: 0 where it is done or was stopped, 1 where it failed.
     """
@@ -135,16 +142,17 @@ def export(
         "region": region,
         "bootstrap": bootstrap,
     }
-    extra = _pairs(option, "--option")
-    properties = _pairs(catalog, "--catalog")
-    conf_given = _pairs(conf, "--conf")
-    of_table = _pairs(table_property, "--table-property")
-    of_registry = _pairs(registry_option, "--registry-option")
-    jars = _jars(jar)
+    extra = pairs(option, "--option")
+    properties = pairs(catalog, "--catalog")
+    conf_given = pairs(conf, "--conf")
+    of_table = pairs(table_property, "--table-property")
+    of_registry = pairs(registry_option, "--registry-option")
+    named = check_jars(jar)
     try:
         wanted = Wanted(
             table=table,
-            catalog=catalog_of(_place(warehouse), properties),
+            format=table_format,
+            catalog=catalog_of(place(warehouse), properties, table_format),
             schema=schema,
             schema_file=schema_file,
             message=message,
@@ -166,7 +174,8 @@ def export(
         from tidemark_pipeline.jobs.export import export as run
         from tidemark_pipeline.session import local_session
 
-        settings = wanted.settings(jars, conf_given)
+        found = jars(named, table_format, wanted.catalog, conf_given)
+        settings = wanted.settings(found, conf_given)
         try:
             with local_session(
                 "tidemark export", cores=cores, log=log, settings=settings
@@ -195,28 +204,6 @@ def _source(given: dict[str, str], directory: Path) -> dict[str, str]:
     if set(given) - {"bootstrap"}:
         return given
     return {**tier_options(open_cluster(directory), "-"), **given}
-
-
-def _jars(jars: Sequence[Path] | None) -> list[str]:
-    for each in jars or ():
-        if not each.is_file():
-            fail(f"--jar {each}: there is no such file")
-    return [str(each.resolve()) for each in jars or ()]
-
-
-def _place(warehouse: str) -> str:
-    """A folder of this machine by its whole path, a URI as it is."""
-    return warehouse if not warehouse or ":/" in warehouse else str(Path(warehouse).resolve())
-
-
-def _pairs(texts: Sequence[str] | None, name: str) -> dict[str, str]:
-    pairs = {}
-    for text in texts or ():
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            fail(f"{name} {text!r}: write name=value")
-        pairs[key] = value
-    return pairs
 
 
 def _stop_on_signals(stop: threading.Event) -> None:

@@ -8,6 +8,7 @@ import typer
 from tidemark_cli.commands.audit import audit
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
 from tidemark_cli.commands.export import export
+from tidemark_cli.commands.maintain import maintain
 from tidemark_cli.commands.report import report
 from tidemark_cli.commands.spark_topic import checked
 from tidemark_cli.commands.usage import usage
@@ -20,6 +21,7 @@ app = typer.Typer(help="Jobs over the tier; those on Spark (all but usage) need 
 app.command()(audit)
 app.command()(usage)
 app.command()(export)
+app.command()(maintain)
 app.command()(report)
 
 

@@ -1,5 +1,5 @@
 """``tidemark status``: the cluster, brokers, users, topics, partitions, tiers, placeholders, a
-disablement's progress."""
+disablement's progress, exports."""
 
 import json
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ from tidemark_cli.commands.common import (
     fail,
     open_kube,
 )
-from tidemark_cli.local.kube import KubeError
-from tidemark_cli.local.topic_rows import TopicRows, topics
+from tidemark_cli.local.kube import Kube, KubeError
+from tidemark_cli.local.topic_rows import TopicRows, condition, topics
 from tidemark_cli.local.words import (
     both_names,
     cluster_line,
@@ -37,6 +37,8 @@ from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.resources.broker import Workload
 
 TOPICS_SHOWN = 20
+#: The status of an answer to a question for what the API server does not know.
+NOT_FOUND = 404
 
 
 def status(
@@ -58,7 +60,7 @@ def status(
     kube = open_kube(called, directory, kubeconfig, context, namespace)
     try:
         clusters, brokers, users = (kube.objects(kind) for kind in ("Cluster", "Broker", "User"))
-        found = topics(kube)
+        found, exports = topics(kube), _exports(kube)
         kube.close()
     except (KubeError, OSError) as error:
         fail(f"{error}; is the cluster up? tidemark up")
@@ -67,7 +69,17 @@ def status(
         return
     for body in clusters:
         console.print(cluster_line(body), highlight=False, soft_wrap=True, markup=False)
-    print_status(console, brokers, found, names or [], limit, users)
+    print_status(console, brokers, found, names or [], limit, users, exports)
+
+
+def _exports(kube: Kube) -> list[dict[str, Any]]:
+    """None where the API server's definitions are older than exports."""
+    try:
+        return kube.objects("Export")
+    except KubeError as error:
+        if error.status == NOT_FOUND:
+            return []
+        raise
 
 
 def named(found: list[TopicRows], patterns: Sequence[str]) -> list[TopicRows]:
@@ -85,6 +97,7 @@ def print_status(
     names: Sequence[str] = (),
     limit: int = 0,
     users: Sequence[dict[str, Any]] = (),
+    exports: Sequence[dict[str, Any]] = (),
 ) -> None:
     """The tables of ``tidemark status``: of topics that ``names`` matches, the first ``limit``.
 
@@ -97,6 +110,8 @@ def print_status(
     if users:
         out.print(_user_table(users))
     out.print(_topic_table(shown))
+    if exports:
+        out.print(_export_table(exports))
     for topic in shown:
         if topic.rows and (names or not topic.is_internal):
             out.print(_partition_table(topic))
@@ -145,6 +160,31 @@ def _user_table(users: Sequence[dict[str, Any]]) -> Table:
             why_not_ready(user),
         )
     return table
+
+
+def _export_table(exports: Sequence[dict[str, Any]]) -> Table:
+    """``as of``: all that the topic had then is in the table; figures are a minute old at most."""
+    columns = ("export", "topic", "table", "ready", "lag", "rows", "as of", "message")
+    table = Table(*(Column(name, overflow="fold") for name in columns), title="exports")
+    for export in exports:
+        spec, status = export["spec"], export.get("status") or {}
+        said = why_not_ready(export) or _not_exporting(export)
+        table.add_row(
+            export["metadata"]["name"],
+            spec["topicRef"]["name"],
+            spec["table"]["name"],
+            ready_of(export),
+            figure(status.get("lag")),
+            figure(status.get("rows")),
+            status.get("currentTime", "-"),
+            said,
+        )
+    return table
+
+
+def _not_exporting(export: dict[str, Any]) -> str:
+    found = condition(export, "Exporting")
+    return "" if found.get("status") == "True" else str(found.get("message", ""))
 
 
 def _topic_table(found: list[TopicRows]) -> Table:

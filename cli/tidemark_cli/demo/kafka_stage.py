@@ -36,6 +36,7 @@ class KafkaStage:
 
     def start(self, say: Callable[[str], None]) -> None:
         cluster = self._cluster
+        cluster.check_engine()
         cluster.start_control_plane()
         cluster.install_crds()
         say(manifests.apply(cluster, manifests.kafka_cluster_manifest(cluster.start_engine(2))))

@@ -25,7 +25,7 @@ from tidemark_cli.local.processes import ProcessRecord
 from tidemark_cli.local.settings import KAFKA, Settings
 from tidemark_cli.ports import HOST
 from tidemark_cli.toolchain.maven import KAFKA as KAFKA_JARS
-from tidemark_cli.toolchain.maven import ensure_jars
+from tidemark_cli.toolchain.maven import ensure_jars, java
 from tidemark_operator.resources.crdgen import custom_resource_definition
 from tidemark_operator.resources.kinds import KINDS
 
@@ -110,8 +110,7 @@ class LocalCluster:
 
     def start(self, *, brokers: int, create_cluster: bool = True) -> Addresses:
         """Bring everything up and wait until each part says that it is ready."""
-        if isinstance(self.brokers, KafkaBrokers):
-            ensure_jars(KAFKA_JARS)  # whoever lacks Java or Maven is told before anything starts
+        self.check_engine()
         self.start_control_plane()
         self.install_crds()
         spec = self.start_engine(brokers)
@@ -120,6 +119,12 @@ class LocalCluster:
         self.start_operator()
         self.start_brokers(sorted({*range(1, brokers + 1), *self.brokers.ids()}))
         return self.addresses()
+
+    def check_engine(self) -> None:
+        """Whoever lacks Java or Maven is told before anything starts. Raises ToolchainError."""
+        if isinstance(self.brokers, KafkaBrokers):
+            java()
+            ensure_jars(KAFKA_JARS)
 
     def start_control_plane(self) -> None:
         """Start etcd and kube-apiserver, unless an existing cluster was named."""
@@ -210,6 +215,7 @@ class LocalCluster:
                 *("--metrics", f"{HOST}:{self.settings.metrics_port}"),
                 *("--lease-duration-s", str(LEASE_DURATION_S)),
                 *("--certificates", str(self.layout.certificates)),
+                *("--exports", str(self.layout.exports)),
             ],
             timeout_s=READY_TIMEOUT_S,
         )

@@ -5,6 +5,7 @@
 <dir>/brokers/N.json   settings of broker N;  <dir>/brokers/N/  its log directory
 <dir>/tier/            the remote tier (``--tier directory``), <dir>/minio/ (``--tier s3``)
 <dir>/certificates/    the cluster's own authority, and what it issued; private
+<dir>/exports/NAME/    the job of an Export: its log, its last report; private
 <dir>/run/NAME.json    a process that was started;  <dir>/logs/NAME.log  what it said
 """
 
@@ -57,6 +58,10 @@ class Layout:
     @property
     def certificates(self) -> Path:
         return self.root / "certificates"
+
+    @property
+    def exports(self) -> Path:
+        return self.root / "exports"
 
     def broker_certificates(self, node_id: int) -> Path:
         """What the operator issues to a broker: see ``certificates.leaf_name``."""

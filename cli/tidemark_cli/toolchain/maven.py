@@ -17,6 +17,7 @@ from pathlib import Path
 from tidemark_cli.toolchain.cache import PRIVATE_DIR, build_key, locked, prune, user_cache
 from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.progress import BuildProgress, default_progress
+from tidemark_pipeline.export.formats import PACKAGES, S3_PACKAGE, Format
 from tidemark_pipeline.java import JavaMissing, find_java
 
 POMS = Path(__file__).with_name("poms")
@@ -48,6 +49,21 @@ class JarSet:
 
 
 KAFKA = JarSet(name="apache-kafka", version="4.3.1", version_property="kafka.version", jars=93)
+
+
+def table_format(name: Format) -> JarSet:
+    """What Spark needs for tables of a format."""
+    version = PACKAGES[name].rpartition(":")[2]
+    jars = {Format.ICEBERG: 1, Format.DELTA: 8}[name]
+    return JarSet(
+        name=f"{name}-spark", version=version, version_property=f"{name}.version", jars=jars
+    )
+
+
+def iceberg_aws() -> JarSet:
+    """What Iceberg needs for S3."""
+    version = S3_PACKAGE.rpartition(":")[2]
+    return JarSet(name="iceberg-aws", version=version, version_property="iceberg.version", jars=1)
 
 
 def spark_kafka(version: str) -> JarSet:

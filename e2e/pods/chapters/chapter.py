@@ -25,17 +25,24 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Chapter:
     """``what``: in one line, for who chooses. ``on_request``: told only when it is named.
-    ``images``: what it needs beside operator, broker, client and store."""
+    ``images``: what it needs beside operator, broker, client and store.
+
+    ``takes_s``: about how long, beside another side of a run (:mod:`e2e.pods.sides`). ``again``:
+    what leads to the same state where another side tells all steps; ``again_takes_s``: how long.
+    """
 
     name: str
     what: str
     steps: tuple[Step, ...]
+    takes_s: int = 0
     on_request: bool = False
     images: tuple[str, ...] = ()
+    again: tuple[Step, ...] = ()
+    again_takes_s: int = 0
 
-    def tell(self, stage: Stage) -> None:
+    def tell(self, stage: Stage, *, again: bool = False) -> None:
         """Each step, judged. Raises at the first that fails."""
-        for step in self.steps:
+        for step in self.again if again else self.steps:
             if step.beside_pods and not stage.reaches_pods:
                 stage.progress.say(f"left out, as pods are out of reach here: {step.what}")
                 continue

@@ -31,8 +31,7 @@ def _killed(stage: Stage) -> None:
     stage.wait("another container", complaint)
     stage.recovered()
     stage.progress.figure("kill -9 to in sync", f"{time.monotonic() - begun:.0f} s")
-    for topic in stage.written:
-        stage.consume(topic)
+    stage.consume_all()
 
 
 def _failover(stage: Stage) -> None:
@@ -60,4 +59,5 @@ CHAPTER = Chapter(
         Step("a killed broker is started again and catches up", _killed),
         Step("another operator takes over from the one that led", _failover),
     ),
+    takes_s=50,
 )

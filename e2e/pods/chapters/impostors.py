@@ -112,7 +112,7 @@ def _refused(stage: Stage, folder: str, words: str) -> None:
 def _lines(stage: Stage, door: _Door) -> list[str]:
     """What a pod's log says of the impostor's address."""
     address = stage.pod(IMPOSTOR[1])["status"]["podIP"]
-    log = stage.kubernetes.run("--namespace", NAMESPACE, "logs", door.pod)
+    log = stage.kubernetes.log(NAMESPACE, door.pod)
     return [line for line in log.splitlines() if address in line]
 
 
@@ -123,7 +123,7 @@ def _no_line(stage: Stage, door: _Door, before: list[str]) -> str:
 def _brokers(stage: Stage) -> dict[str, Any]:
     """What changes of a broker that is fenced, registered anew or started again."""
     found = {}
-    for body in stage.kubernetes.get(NAMESPACE, "brokers.tidemark.dev")["items"]:
+    for body in stage.kubernetes.all(NAMESPACE, "brokers.tidemark.dev"):
         name = body["metadata"]["name"]
         found[name] = (
             body["status"]["brokerEpoch"],
@@ -139,7 +139,7 @@ def _goes(stage: Stage) -> None:
     stage.recovered()
     for topic in stage.written:
         stage.produce(topic)
-        stage.consume(topic)
+    stage.consume_all()
 
 
 CHAPTER = Chapter(
@@ -152,4 +152,5 @@ CHAPTER = Chapter(
         Step("nor as another broker than its certificate's", _as_another),
         Step("nobody is the worse for it", _goes),
     ),
+    takes_s=90,
 )

@@ -100,7 +100,7 @@ def _by_nodes(stage: Stage) -> None:
     """All that the client is told is the address of the node that all pods are on."""
     stage.make_topic(TOPIC)
     servers = _servers(stage, "NODES")
-    (node,) = stage.kubernetes.get(NAMESPACE, "nodes")["items"]
+    (node,) = stage.kubernetes.all("", "nodes")
     addresses = {each["type"]: each["address"] for each in node["status"]["addresses"]}
     told = _told(servers)
     hosts, ports = {host for host, _ in told.values()}, {port for _, port in told.values()}
@@ -196,7 +196,7 @@ def _left(stage: Stage) -> str:
 
 def _waiting(stage: Stage) -> str:
     """Brokers whose pods are yet to be as wanted."""
-    for body in stage.kubernetes.get(NAMESPACE, "brokers.tidemark.dev")["items"]:
+    for body in stage.kubernetes.all(NAMESPACE, "brokers.tidemark.dev"):
         found = condition(body, "PodUpToDate")
         observed = body["status"].get("observedGeneration")
         if found.get("status") != "True" or observed != body["metadata"]["generation"]:
@@ -218,4 +218,5 @@ CHAPTER = Chapter(
         ),
         Step("the listeners are closed and their Services go", _closed),
     ),
+    takes_s=90,
 )

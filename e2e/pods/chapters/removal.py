@@ -32,8 +32,7 @@ def _operators(stage: Stage) -> str:
 def _again(stage: Stage) -> None:
     stage.install("install")
     stage.recovered()
-    for topic in stage.written:
-        stage.consume(topic)
+    stage.consume_all()
 
 
 CHAPTER = Chapter(
@@ -43,4 +42,5 @@ CHAPTER = Chapter(
         Step("an uninstalled release leaves brokers that serve on", _uninstall),
         Step("the next release finds all records again", _again),
     ),
+    takes_s=40,
 )

@@ -70,8 +70,7 @@ def _load_ends(stage: Stage) -> None:
     outcome = stage.end_load()
     stage.progress.figure("records through evictions", outcome.acknowledged)
     stage.progress.figure("longest wait meanwhile", f"{outcome.longest_s:.1f} s")
-    for topic in stage.written:
-        stage.consume(topic)
+    stage.consume_all()
 
 
 def _dead(stage: Stage) -> None:
@@ -206,4 +205,5 @@ CHAPTER = Chapter(
         Step("a dead broker with the only copy goes once that is accepted", _dead),
         Step("its topic begins anew where that is accepted", _begins_anew),
     ),
+    takes_s=120,
 )

@@ -1,5 +1,7 @@
-"""A job on Spark in a pod counts a topic: most of it from the store, the rest from brokers."""
+"""A job on Spark in a pod counts a topic: most of it from the store, the rest from brokers. And an
+Export makes a table of it, whose pod is removed meanwhile."""
 
+import base64
 import json
 import time
 from pathlib import Path
@@ -9,13 +11,24 @@ from e2e.pods import objects
 from e2e.pods.chapters.chapter import Chapter, Step
 from e2e.pods.client import BOOTSTRAP
 from e2e.pods.images import SPARK
+from e2e.pods.kubernetes import not_ready
 from e2e.pods.objects import NAMESPACE
 from e2e.pods.progress import Failed
 from e2e.pods.stage import PARTITIONS, Stage
+from tests.table_jars import MavenMissing, jars
+from tidemark_pipeline.export.formats import Format
 
 TOPIC = "counted"
 JOB = "count"
 PROGRAM = Path(__file__).parents[1] / "spark_program.py"
+#: An Export, the volume that it writes to and whoever looks after that.
+LAKE, READ = "lake", "read"
+LAKE_PROGRAM = PROGRAM.with_name("lake_program.py")
+EXPORT = f"exports.tidemark.dev/{LAKE}"
+FOLDER = "/lake"
+JAR, WAREHOUSE, TABLE = f"{FOLDER}/iceberg.jar", f"{FOLDER}/tables", "db.counted"
+#: Spark starts twice, on a machine that has other work, and figures are a minute old.
+TABLE_S = 600
 
 
 def _job(stage: Stage) -> None:
@@ -38,11 +51,91 @@ def _job(stage: Stage) -> None:
     stage.kubernetes.run("--namespace", NAMESPACE, "delete", "job", JOB)
 
 
-def _complaint(stage: Stage) -> str:
-    status = stage.kubernetes.get(NAMESPACE, "job", JOB).get("status", {})
+def _complaint(stage: Stage, job: str = JOB) -> str:
+    status = stage.kubernetes.get(NAMESPACE, "job", job).get("status", {})
     if status.get("failed"):
-        raise Failed(stage.kubernetes.run("--namespace", NAMESPACE, "logs", f"job/{JOB}"))
+        raise Failed(stage.kubernetes.run("--namespace", NAMESPACE, "logs", f"job/{job}"))
     return "" if status.get("succeeded") else f"{status.get('active', 0)} active"
+
+
+def _export(stage: Stage) -> None:
+    """The table has each record once, though the job's pod was removed in the middle."""
+    try:
+        jar = jars(Format.ICEBERG)[0]
+    except MavenMissing as error:
+        stage.progress.say(f"left out: {error}")
+        return
+    _bring(stage, jar)
+    begun = time.monotonic()
+    job = {"image": SPARK, "imagePullPolicy": "IfNotPresent", "jars": [JAR]}
+    job["volumes"] = [{"claimName": LAKE, "mountPath": FOLDER}]
+    stage.kubernetes.apply(
+        objects.export(
+            LAKE,
+            TOPIC,
+            table={"name": TABLE, "warehouse": WAREHOUSE},
+            continuous={"interval": "2s"},
+            source={"options": {"maxOffsetsPerTrigger": "2000"}},
+            job=job,
+        )
+    )
+    stage.wait("an Export that runs", lambda: _export_complaint(stage, 1), TABLE_S)
+    stage.progress.figure("an Export's first report", f"{time.monotonic() - begun:.0f} s")
+    stage.kubernetes.run(
+        "--namespace", NAMESPACE, "delete", "pod", "--selector", f"tidemark.dev/export={LAKE}"
+    )
+    stage.produce(TOPIC)
+    stage.wait(
+        "all records in the table",
+        lambda: _export_complaint(stage, 2) or _rows_complaint(stage, stage.written[TOPIC]),
+        TABLE_S,
+    )
+    stage.delete(EXPORT)
+    stage.wait("no job of an Export that is gone", lambda: _left(stage))
+    _judge_table(stage)
+
+
+def _bring(stage: Stage, jar: Path) -> None:
+    """Into the volume that is to have the table: pods of a run reach no registry."""
+    keeper = objects.client(LAKE)
+    stage.kubernetes.apply(objects.claim(LAKE), objects.mounted(keeper, LAKE, FOLDER))
+    stage.pod_ready(NAMESPACE, LAKE)
+    text = base64.b64encode(jar.read_bytes()).decode()
+    program = f"import base64, sys; open({JAR!r}, 'wb').write(base64.b64decode(sys.stdin.read()))"
+    words = ("exec", "--stdin", LAKE, "--", "python3", "-c", program)
+    stage.kubernetes.run("--namespace", NAMESPACE, *words, stdin=text)
+
+
+def _export_complaint(stage: Stage, run: int) -> str:
+    body = stage.object(EXPORT)
+    number = body.get("status", {}).get("run", {}).get("number", 0)
+    return not_ready(body) or ("" if number >= run else f"run {number}")
+
+
+def _rows_complaint(stage: Stage, wanted: int) -> str:
+    rows = stage.object(EXPORT)["status"].get("rows", 0)
+    return "" if rows == wanted else f"{rows} rows of {wanted}"
+
+
+def _left(stage: Stage) -> str:
+    selector = ("--selector", f"tidemark.dev/export={LAKE}")
+    found = stage.kubernetes.get(NAMESPACE, "jobs,pods", *selector)["items"]
+    return ", ".join(each["metadata"]["name"] for each in found)
+
+
+def _judge_table(stage: Stage) -> None:
+    told = {"table": {"table": TABLE, "warehouse": WAREHOUSE}, "jar": JAR}
+    program = LAKE_PROGRAM.read_text("utf-8")
+    stage.kubernetes.apply(objects.mounted(objects.job(READ, SPARK, program, told), LAKE, FOLDER))
+    stage.wait("a reader of the table", lambda: _complaint(stage, READ), TABLE_S)
+    log = stage.kubernetes.run("--namespace", NAMESPACE, "logs", f"job/{READ}")
+    written = stage.written[TOPIC]
+    wanted = {"rows": written, "offsets": written, "total": sum(range(written))}
+    found = json.loads(log.splitlines()[-1])
+    if found != wanted:
+        raise Failed(f"the table has {found}, not {wanted}")
+    for what in (f"job/{READ}", f"pod/{LAKE}", f"pvc/{LAKE}"):
+        stage.delete(what)
 
 
 def _judge(rows: list[dict[str, Any]], written: int) -> None:
@@ -59,7 +152,11 @@ def _judge(rows: list[dict[str, Any]], written: int) -> None:
 
 CHAPTER = Chapter(
     "spark",
-    "a job on Spark, in a pod, counts a tiered topic",
-    (Step("a job in a pod counts every record of a tiered topic", _job),),
+    "a job on Spark, in a pod, counts a tiered topic, and an Export makes a table of it",
+    (
+        Step("a job in a pod counts every record of a tiered topic", _job),
+        Step("an Export makes a table of them, whose pod is removed meanwhile", _export),
+    ),
+    takes_s=180,
     images=(SPARK,),
 )

@@ -123,8 +123,7 @@ def _end(stage: Stage) -> None:
     outcome = stage.end_load()
     stage.progress.figure("records through upgrades", outcome.acknowledged)
     stage.progress.figure("longest wait for acks=all", f"{outcome.longest_s:.1f} s")
-    for topic in stage.written:
-        stage.consume(topic)
+    stage.consume_all()
     committed, end = stage.client.committed(EARLIER, GROUP), stage.client.ends(EARLIER)
     if committed != end:
         raise Failed(f"group {GROUP} had committed {end}, and has {committed}")
@@ -138,7 +137,7 @@ def _roll(stage: Stage, wanted: Mapping[str, int], is_new: Callable[[Pod], bool]
     at a time."""
 
     def complaint() -> str:
-        pods = stage.kubernetes.get(NAMESPACE, "pods")["items"]
+        pods = stage.kubernetes.all(NAMESPACE, "pods")
         old = []
         for prefix, number in wanted.items():
             ready = [pod for pod in _named(pods, prefix) if not not_ready(pod)]
@@ -200,4 +199,5 @@ CHAPTER = Chapter(
         Step("the definition goes back, too", _definition_back),
         Step("no send has failed, every record is there once, offsets are kept", _end),
     ),
+    takes_s=120,
 )

@@ -56,7 +56,7 @@ class Prometheus:
     def get(self, path: str) -> Mapping[str, Any]:
         """What the API says. Raises CommandFailed."""
         pods = f"/api/v1/namespaces/{pod.MONITORING}/pods/{pod.NAME}:{pod.PORT}/proxy"
-        body = json.loads(self.stage.kubernetes.run("get", "--raw", f"{pods}/{path}"))
+        body = json.loads(self.stage.kubernetes.api.raw(f"{pods}/{path}"))
         found: Mapping[str, Any] = body["data"]
         return found
 

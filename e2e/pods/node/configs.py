@@ -2,8 +2,8 @@
 
 Two things are unusual. Nothing may be written outside the run's folder, so every path is named. And
 the node must not ask for more than a container's administrator may: processes are not protected
-from the kernel's memory killer, kernel settings stay as they are, and pods lie directly in one
-cgroup, without those of the quality-of-service classes.
+from the kernel's memory killer, kernel settings stay as they are, and containers lie directly where
+containerd makes their cgroups, without those of pods and of the quality-of-service classes.
 """
 
 import json
@@ -79,7 +79,6 @@ def kubelet(layout: Layout) -> str:
             "podLogsDir": str(layout.data("pod-logs")),
             "volumePluginDir": str(layout.data("volume-plugins")),
             "cgroupDriver": "cgroupfs",
-            "cgroupRoot": layout.cgroup,
             "cgroupsPerQOS": False,
             "enforceNodeAllocatable": [],
             "failCgroupV1": False,

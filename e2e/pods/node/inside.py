@@ -1,6 +1,8 @@
 """What runs inside the namespaces: the node is started, and the story told on it."""
 
 import json
+import os
+import signal
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,22 +20,25 @@ from e2e.pods.stage import HELM_TIMEOUT_S, Stage
 from e2e.pods.story import tell
 from tests.helm import Helm
 
+PLAN, OUTCOME = "plan.json", "outcome.json"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What the starter has made and found. ``program``: the node's binary."""
+    """What the starter has made and found, for one side. ``side``: as its lines are marked, ""
+    where there is one only; ``program``: the node's binary."""
 
     root: Path
-    cgroup: str
+    side: str
     program: Path
     pause: Path
     policies: Path
     kubectl: list[str]
     images: dict[str, Image]
-    figures: list[str]
     began_s: float
     kept: Path
     chapters: list[str]
+    again: bool
 
     def write(self, path: Path) -> None:
         """As JSON."""
@@ -54,12 +59,16 @@ class Plan:
 
 
 def main(path: Path) -> int:
-    """The exit status of the run."""
+    """The exit status of this side; more of what came of it is beside the plan."""
+    # Whoever starts a run in the background ignores this, and the run is still to be stopped by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     plan = Plan.read(path)
-    layout = Layout(plan.root, plan.cgroup)
+    # Kubernetes' clients remember an address's definitions, and each side's server has the same.
+    os.environ["KUBECACHEDIR"] = str(plan.root / "kubectl")
+    layout = Layout(plan.root)
     kubernetes = Kubernetes(plan.kubectl, layout.admin)
     node = Node(layout, plan.program, plan.pause, plan.policies, kubernetes)
-    progress = Progress(began_s=plan.began_s, figures=plan.figures)
+    progress = Progress(began_s=plan.began_s, side=plan.side)
     stage = Stage(
         provider=node,
         kubernetes=kubernetes,
@@ -73,9 +82,11 @@ def main(path: Path) -> int:
         with progress.check("the node is Ready"), of_the_machine():
             prepare(layout)
             node.start()
-        tell(stage, plan.chapters)
+        tell(stage, plan.chapters, again=plan.again)
 
-    return judged(all_of_it, progress, node, kubernetes, plan.kept)
+    outcome = judged(all_of_it, progress, node, kubernetes, plan.kept)
+    outcome.write(path.with_name(OUTCOME))
+    return outcome.status
 
 
 if __name__ == "__main__":

@@ -9,10 +9,9 @@ CONTAINERD_SOCKET = Path("/run/containerd/containerd.sock")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """``cgroup``: the path that every pod lies under, in every hierarchy."""
+    """``root``: the folder."""
 
     root: Path
-    cgroup: str
 
     @property
     def logs(self) -> Path:

@@ -21,7 +21,7 @@ from e2e.pods.progress import Failed
 
 READY_TIMEOUT_S = 240
 IMPORT_TIMEOUT_S = 300
-VOLUMES = 6
+VOLUMES = 7
 LAST_LINES = 15
 
 
@@ -76,10 +76,11 @@ class Node:
         run([*self._ctr(), "tasks", "kill", "--signal", name, container_id])
 
     def way_in(self) -> str:
-        """Into its namespaces, which are those of the starter's only child."""
-        starter = self.layout.root.name.rpartition("-")[2]
+        """Into its namespaces, which are those of this side's containerd. Whoever types that in a
+        shell is found by the same words, and is younger."""
         kubectl = " ".join(self.kubernetes.program)
-        enter = f"nsenter --mount --net --target $(pgrep -P {starter})"
+        words = f"containerd --config {self.layout.containerd_config}"
+        enter = f"nsenter --mount --net --target $(pgrep --oldest --full '{words}')"
         return f"{enter} {kubectl} --kubeconfig {self.kubeconfig}"
 
     def logs(self) -> Sequence[Path]:
@@ -113,7 +114,7 @@ class Node:
         wait_for(what, complaint, READY_TIMEOUT_S)
 
     def _api_complaint(self) -> str:
-        said = self.kubernetes.run("get", "--raw", "/readyz", timeout_s=10)
+        said = self.kubernetes.api.raw("/readyz")
         return "" if said == "ok" else said
 
     def _make_volumes(self) -> None:

@@ -2,13 +2,12 @@
 
 Mounts, network, processes, host name: all are namespaces of one ``unshare``, and its first process
 is :func:`first_process`. When that one ends, however it ends, the kernel kills every other process
-and takes network and mounts away. What outlives it are the run's folder and its cgroups, which the
-starter removes (:func:`remove_leftovers`), also those of an earlier run that was killed.
+and takes network and mounts away. What outlives it are the run's folder and its containers'
+cgroups (:mod:`e2e.pods.node.leftovers`).
 """
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,9 +20,6 @@ from e2e.pods.commands import run
 from e2e.pods.node.addresses import DOMAIN, NODE, NODE_NAME, POLICY_QUEUE
 from e2e.pods.node.layout import Layout
 
-CGROUPS = Path("/sys/fs/cgroup")
-PREFIX = "tidemark-e2e-"
-LEFTOVERS_TIMEOUT_S = 10
 #: How long the run inside may take to tell what happened, after it has been told to stop.
 STOP_TIMEOUT_S = 30
 #: Settings of the whole kernel that a kubelet changes where they are others. It is shown files that
@@ -49,62 +45,45 @@ UNSHARE = (
 )
 
 
-def layout_of(folder: Path, pid: int) -> Layout:
-    """Of the run whose starter is ``pid``."""
-    return Layout(folder / f"{PREFIX}{pid}", f"/{PREFIX}{pid}")
-
-
 # ------------------------------------------------------------ outside
 
 
-def run_inside(command: Sequence[str]) -> int:
-    """Run ``command`` in namespaces of its own; its exit status.
+def run_inside(commands: Sequence[Sequence[str]]) -> list[int]:
+    """Run each of ``commands`` in namespaces of its own, all at the same time; their exit statuses.
 
     A standard input that ends, as it does when this process dies, ends everything inside.
     """
-    words = [*UNSHARE, sys.executable, "-m", "e2e.pods.node.sandbox", *command]
-    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
-        try:
-            return process.wait()
-        except BaseException:
-            # A terminal has told them all; whoever told this process alone means them, too.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(2)
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for command in commands:
+            words = [*UNSHARE, sys.executable, "-m", "e2e.pods.node.sandbox", *command]
+            processes.append(subprocess.Popen(words, stdin=subprocess.PIPE))
+        return [process.wait() for process in processes]
+    except BaseException:
+        _stop(processes)
+        raise
+
+
+def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """A terminal has told them all; whoever told this process alone means them, too. Who is told
+    once more does not wait for what they have to say."""
+    try:
+        _wait(processes, 2)
+        for process in processes:
             if process.poll() is None and process.stdin is not None:
                 process.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(STOP_TIMEOUT_S)
+        _wait(processes, STOP_TIMEOUT_S)
+    finally:
+        for process in processes:
             process.kill()
-            raise
+            process.wait()
 
 
-def remove_leftovers(folder: Path) -> None:
-    """The folders and cgroups of runs whose starter is gone, or is this process."""
-    names = {path.name for path in [*folder.glob(f"{PREFIX}*"), *_cgroups(f"{PREFIX}*")]}
-    for name in names:
-        pid = name.removeprefix(PREFIX)
-        if pid.isdigit() and int(pid) != os.getpid() and Path("/proc", pid).exists():
-            continue
-        for path in _cgroups(name):
-            _remove_cgroup(path)
-        shutil.rmtree(folder / name, ignore_errors=True)
-
-
-def _cgroups(pattern: str) -> list[Path]:
-    """In the one hierarchy of version 2, or in each of version 1."""
-    return [*CGROUPS.glob(pattern), *CGROUPS.glob(f"*/{pattern}")]
-
-
-def _remove_cgroup(top: Path) -> None:
-    """From the leaves up; the kernel takes a moment to let go of processes that were killed."""
-    deadline_s = time.monotonic() + LEFTOVERS_TIMEOUT_S
-    while top.exists() and time.monotonic() < deadline_s:
-        folders = [path for path in top.rglob("*") if path.is_dir()]
-        for path in [*sorted(folders, reverse=True), top]:
-            with contextlib.suppress(OSError):
-                path.rmdir()
-        if top.exists():
-            time.sleep(0.1)
+def _wait(processes: Sequence[subprocess.Popen[bytes]], timeout_s: float) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline_s - time.monotonic()))
 
 
 # ------------------------------------------------------------ inside
@@ -152,8 +131,6 @@ def prepare(layout: Layout) -> None:
     ):
         run(command)
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1", encoding="ascii")
-    for top in _cgroup_roots():
-        (top / layout.cgroup.lstrip("/")).mkdir(exist_ok=True)
 
 
 def _mounts(layout: Layout) -> None:
@@ -178,13 +155,6 @@ def _mounts(layout: Layout) -> None:
         shown = layout.data(name.replace("/", "."))
         shown.write_text(f"{value}\n", encoding="ascii")
         run(["mount", "--bind", shown, f"/proc/sys/{name}"])
-
-
-def _cgroup_roots() -> list[Path]:
-    """Each hierarchy of version 1 that is mounted, or the one of version 2."""
-    if (CGROUPS / "cgroup.controllers").exists():
-        return [CGROUPS]
-    return [path for path in CGROUPS.iterdir() if (path / "cgroup.procs").exists()]
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from tidemark.wire.control import (
 )
 from tidemark_operator.controller.acknowledgements import Acknowledgements
 from tidemark_operator.controller.eligible import awaits_logs
+from tidemark_operator.controller.exports import Exports
 from tidemark_operator.controller.held_states import HeldStates
 from tidemark_operator.controller.model import (
     NO_LEADER,
@@ -116,7 +117,7 @@ class ControllerState:
         #: Why brokers are not made, or what they have in common is not kept; "": they are.
         self.brokers_problem = ""
         self.broker_epoch_max = 0
-        self.users = Users()
+        self.users, self.exports = Users(), Exports()
         self.engine = EngineNotes()
         #: By which brokers answer names that nobody has; no part of what is compared or shown.
         self.strangers_key = b""

@@ -19,7 +19,17 @@ from tidemark_operator.kafka_term.reflector import KafkaReflector
 from tidemark_operator.kafka_term.services import KafkaServices, Seen
 from tidemark_operator.kafka_term.takeover import TakenOver
 from tidemark_operator.kafka_term.topics import TopicReconciler
-from tidemark_operator.kube.kinds import BROKER, CLUSTER, RECORD_DELETION, TOPIC, USER, Key
+from tidemark_operator.kube.kinds import (
+    BROKER,
+    CLUSTER,
+    EXPORT,
+    RECORD_DELETION,
+    TOPIC,
+    USER,
+    Json,
+    Key,
+    Kind,
+)
 from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient
@@ -38,6 +48,10 @@ TICK_S = 1.0
 _NO_USERS = (
     "users of an Apache Kafka are not looked after from here: make them in that cluster "
     "(kafka-configs.sh, kafka-acls.sh), and delete this object"
+)
+_NO_EXPORTS = (
+    "exports read the tier of Tidemark's own brokers, and that of an Apache Kafka only its brokers "
+    "can read: delete this object"
 )
 
 
@@ -105,6 +119,7 @@ class KafkaTerm:
             RECORD_DELETION.kind: RecordDeletionReconciler(services).reconcile,
             CLUSTER.kind: ClusterReconciler(services).reconcile,
             USER.kind: self._user,
+            EXPORT.kind: self._export,
         }
         self._workers = Workers(services, reconcilers, last_pass)
 
@@ -154,11 +169,22 @@ class KafkaTerm:
 
     async def _user(self, key: Key) -> float | None:
         """Said, once, of what is not done here."""
-        services = self.services
-        body = services.objects.get(key)
-        if body is None or body["metadata"].get("deletionTimestamp"):
-            return None
-        if cluster_of(body) == services.cluster_key.name:
-            conditions = summary(ready=False, reason="EngineKafka", message=_NO_USERS, stalled=True)
-            await write_conditions(services, USER, key, body, conditions)
+        body = self._present(key)
+        if body is not None and cluster_of(body) == self.services.cluster_key.name:
+            await self._refuse(USER, key, body, _NO_USERS)
         return None
+
+    async def _export(self, key: Key) -> float | None:
+        """The same."""
+        body = self._present(key)
+        if body is not None:
+            await self._refuse(EXPORT, key, body, _NO_EXPORTS)
+        return None
+
+    def _present(self, key: Key) -> Json | None:
+        body = self.services.objects.get(key)
+        return None if body is None or body["metadata"].get("deletionTimestamp") else body
+
+    async def _refuse(self, kind: Kind, key: Key, body: Json, why: str) -> None:
+        conditions = summary(ready=False, reason="EngineKafka", message=why, stalled=True)
+        await write_conditions(self.services, kind, key, body, conditions)

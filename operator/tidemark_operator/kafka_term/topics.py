@@ -15,7 +15,7 @@ from collections.abc import Hashable, Mapping
 
 from kio.schema.errors import ErrorCode
 
-from tidemark.kafka_client.values import Failure, NewTopic
+from tidemark.kafka_client.values import Failure, NewTopic, TopicView
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import disablement, left_behind, resizing
 from tidemark_operator.controller.adoption import Adoption
@@ -57,7 +57,7 @@ REFUSED_S = 30.0
 #: Whether what stands in a topic's way is still so.
 RECHECK_S = 10.0
 #: A topic that was just created may not be known yet to the broker that is asked.
-KNOWN_TRIES, KNOWN_S = 20, 0.1
+KNOWN_TRIES, KNOWN_S = 12, 0.05
 
 
 class Asked:
@@ -228,20 +228,22 @@ class TopicReconciler:
         self, key: Key, topic: TopicInfo, topic_id: uuid.UUID, values: Mapping[str, str]
     ) -> float | None:
         self._in_doubt.discard(topic.uid)
-        found = await self._known(topic.name, topic_id)
-        if found is None:
+        view = await self._known(topic.name, topic_id)
+        if view is None:
             return 0.2  # it is there, and the next look claims it
+        found = Found(view, values)
         return await self._claim(key, topic, found, asked_for=True, created=topic_id)
 
-    async def _known(self, name: str, topic_id: uuid.UUID) -> Found | None:
+    async def _known(self, name: str, topic_id: uuid.UUID) -> TopicView | None:
         """A topic that was just made, once its leaders are known."""
         found = None
-        for _ in range(KNOWN_TRIES):
-            found = await self._services.kafka.looks.ask(name, None)
-            view = None if found is None or found.view.topic_id != topic_id else found.view
-            if view is not None and all(each.leader >= 0 for each in view.partitions):
-                return found
-            await asyncio.sleep(KNOWN_S)
+        for number in range(KNOWN_TRIES):
+            await asyncio.sleep(KNOWN_S * (number + 1))
+            view = await self._services.kafka.views.ask(name, None)
+            if view is not None and view.topic_id == topic_id:
+                found = view
+                if all(each.leader >= 0 for each in view.partitions):
+                    break
         return found
 
     async def _not_created(

@@ -184,9 +184,14 @@ class KubeApi:
         path = kind.path(namespace, name, subresource)
         return await self._call("PATCH", path, body=body, content_type=_MERGE_PATCH)
 
-    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str = "") -> Json:
-        """DELETE, of exactly this ``uid`` when given."""
+    async def delete(
+        self, kind: Kind, namespace: str, name: str, *, uid: str = "", propagation: str = ""
+    ) -> Json:
+        """DELETE, of exactly this ``uid`` when given; ``propagation``: Kubernetes'
+        ``propagationPolicy``, that of the kind where none is given."""
         options: Json = {"preconditions": {"uid": uid}} if uid else {}
+        if propagation:
+            options["propagationPolicy"] = propagation
         return await self._call("DELETE", kind.path(namespace, name), body=options)
 
     # ------------------------------------------------------------ transport

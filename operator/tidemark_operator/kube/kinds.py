@@ -9,6 +9,7 @@ from urllib.parse import quote
 from tidemark_operator.resources import (
     broker,
     cluster,
+    export,
     partition_slice,
     record_deletion,
     topic,
@@ -66,10 +67,12 @@ BROKER = _own(broker.BROKER)
 RECORD_DELETION = _own(record_deletion.RECORD_DELETION)
 CLUSTER = _own(cluster.CLUSTER)
 USER = _own(user.USER)
+EXPORT = _own(export.EXPORT)
 PARTITION_SLICE = _own(partition_slice.PARTITION_SLICE)
 SECRET = Kind("", "v1", "secrets", "Secret")
 LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 STATEFUL_SET = Kind("apps", "v1", "statefulsets", "StatefulSet")
+JOB = Kind("batch", "v1", "jobs", "Job")
 POD = Kind("", "v1", "pods", "Pod")
 NODE = Kind("", "v1", "nodes", "Node")
 SERVICE = Kind("", "v1", "services", "Service")
@@ -81,7 +84,7 @@ EVENT = Kind("events.k8s.io", "v1", "events", "Event")
 #: The kinds whose objects wake the reconcilers: those of which there are few, and those of which
 #: there are thousands.
 FEW = (CLUSTER, BROKER)
-MANY = (TOPIC, RECORD_DELETION, USER)
+MANY = (TOPIC, RECORD_DELETION, USER, EXPORT)
 WATCHED = (*FEW, *MANY)
 #: By the name that a key has.
 BY_KIND = {kind.kind: kind for kind in WATCHED}

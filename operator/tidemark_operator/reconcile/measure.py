@@ -10,8 +10,9 @@ from tidemark.metrics import operator_table
 from tidemark.metrics.families import Values
 from tidemark.metrics.metric import Metric
 from tidemark.tiering import TieringState
-from tidemark_operator.clock import utc_now
+from tidemark_operator.clock import utc_now, wall_ms
 from tidemark_operator.controller.disablement import pending, state_name
+from tidemark_operator.controller.exports import state_of
 from tidemark_operator.controller.model import NO_LEADER
 from tidemark_operator.kube.kinds import WATCHED
 from tidemark_operator.reconcile.services import TermServices
@@ -51,6 +52,7 @@ def measure(services: TermServices) -> None:
             operator_table.BROKERS: brokers,
             **_tiering(services),
             **_conditions(services),
+            **_exports(services),
         }
     )
 
@@ -77,6 +79,24 @@ def _conditions(services: TermServices) -> dict[Metric, Values]:
         operator_table.OBJECTS: {(kind.kind,): services.objects.count(kind) for kind in WATCHED},
         **wrong,
         operator_table.OLDEST_DELETION: {(): _oldest_s(services.objects.tally.under_way.values())},
+    }
+
+
+def _exports(services: TermServices) -> dict[Metric, Values]:
+    now_ms = wall_ms()
+    states: Counter[str] = Counter()
+    lag, stale_ms = 0, 0
+    for export, job in services.state.exports.all():
+        states[state_of(export, job)] += 1
+        lag += (job.report and job.report.lag) or 0
+        if export.schedule is None and not export.suspended:
+            told_ms = (job.report and job.report.current_ms) or export.current_ms or now_ms
+            stale_ms = max(stale_ms, now_ms - told_ms)
+    (label,) = operator_table.EXPORTS.labels
+    return {
+        operator_table.EXPORTS: {(name,): states[name] for name in label.values},
+        operator_table.EXPORTS_LAG: {(): lag},
+        operator_table.EXPORTS_STALE: {(): stale_ms / 1000},
     }
 
 

@@ -27,6 +27,7 @@ from tidemark_operator.kube.kinds import (
     Kind,
     key_of,
 )
+from tidemark_operator.kube.warnings import last_warning, why_stuck
 from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.pods.identity import MANAGER, identity_of
 from tidemark_operator.pods.manifests import BrokerObjects, broker_objects
@@ -40,7 +41,6 @@ from tidemark_operator.pods.rollout import (
 )
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.reconcile.volumes import VolumeKeeper
-from tidemark_operator.reconcile.warnings import last_warning, why_stuck
 from tidemark_operator.resources.broker import Broker, parse_broker
 
 #: While a pod is being made, or waits for its turn.
@@ -200,11 +200,13 @@ class PodKeeper:
 
     async def _why(self, pod: str, stateful_set: Json) -> str:
         """Why there is no pod, or none that is ready, as far as Events say."""
+        services = self._services
+        api, namespace = services.client.api, services.cluster_key.namespace
         if is_unmade(stateful_set):
             name = stateful_set["metadata"]["name"]
-            said = await last_warning(self._services, STATEFUL_SET, name)
+            said = await last_warning(api, namespace, STATEFUL_SET, name)
             return said and f"is not made: {said}"
-        said = await why_stuck(self._services, pod)
+        said = await why_stuck(api, namespace, pod)
         return said and f"is not ready: {said}"
 
     async def _theirs(self, live: Json | None, wanted: BrokerObjects) -> str:

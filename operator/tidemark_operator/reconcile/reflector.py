@@ -3,11 +3,13 @@ term."""
 
 import dataclasses
 import logging
+from collections.abc import Iterable
 from typing import Protocol
 
 from tidemark_operator.controller import elections
-from tidemark_operator.kube.kinds import BROKER, TOPIC, USER, WATCHED, Json, Key, key_of
+from tidemark_operator.kube.kinds import BROKER, EXPORT, TOPIC, USER, WATCHED, Json, Key, key_of
 from tidemark_operator.objects.conversions import broker_info, cluster_info, cluster_of, topic_info
+from tidemark_operator.objects.exports import export_info
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.metadata import InvalidResource
 
@@ -40,6 +42,8 @@ class Reflector:
                 self._broker_changed(body)
             elif key.kind == USER.kind and body["metadata"].get("deletionTimestamp"):
                 self._user_gone(key)
+            elif key.kind == EXPORT.kind:
+                self._services.state.exports.put(export_info(body)[0])
         except InvalidResource as error:
             logger.warning("%s cannot be read by this version: %s", key, error)
 
@@ -56,6 +60,8 @@ class Reflector:
 
         if key.kind == USER.kind:
             self._user_gone(key)
+        if key.kind == EXPORT.kind:
+            self._wake_exports(services.state.exports.drop(name))  # one may have its table now
         if key.kind == BROKER.kind or (key.kind == TOPIC.kind and services.state.cluster.deleting):
             services.queue.add(services.cluster_key)  # it waited for this one, or makes another
 
@@ -85,6 +91,12 @@ class Reflector:
         if topic.paused and former is not None and former.uid == topic.uid:
             topic = dataclasses.replace(topic, config=former.config)
         state.put_topic(topic)
+        if former is None or (former.uid, former.deletion_ms) != (topic.uid, topic.deletion_ms):
+            self._wake_exports(state.exports.of_topic(topic.key))
+
+    def _wake_exports(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._services.queue.add(EXPORT.key(name))
 
     def _topic_gone(self, name: str) -> None:
         """Others that claim the same name are looked at again."""
@@ -94,6 +106,7 @@ class Reflector:
         if topic is not None:
             state.forget_reports(topic.id)
             self._wake_named(topic.name)
+        self._wake_exports(state.exports.of_topic(name))
 
     def _wake_named(self, topic_name: str) -> None:
         for claim in self._services.state.topics_named(topic_name):

@@ -13,6 +13,7 @@ from tidemark_operator.controller.topic_deletion import Deletions
 from tidemark_operator.engines.base import Engine
 from tidemark_operator.engines.own.port import OwnEngine
 from tidemark_operator.events import EventWriter
+from tidemark_operator.jobs.runner import JobRunner
 from tidemark_operator.kube.kinds import TOPIC, Json, Key, Kind
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient
@@ -52,12 +53,15 @@ class TermServices:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Services(TermServices):
     """With our own brokers: ``state`` is changed by commits, ``deletions`` by what brokers answer.
-    ``allowed_endpoints``, ``controller_addresses``: see the settings."""
+    ``jobs``: what runs those of Exports. ``export_image``, ``allowed_endpoints``,
+    ``controller_addresses``: see the settings."""
 
     engine: OwnEngine
     committer: Committer
     certificates: Certificates
     client_certificates: ClientCertificates
+    jobs: JobRunner
+    export_image: str = ""
     allowed_endpoints: frozenset[str] = frozenset()
     controller_addresses: str = ""
     deletions: Deletions = dataclasses.field(default_factory=Deletions)

@@ -9,10 +9,10 @@ import dataclasses
 from tidemark_operator.controller.pod_state import PodState
 from tidemark_operator.kube.errors import REFUSALS
 from tidemark_operator.kube.kinds import VOLUME_CLAIM, Json
+from tidemark_operator.kube.warnings import last_warning
 from tidemark_operator.pods import volumes
 from tidemark_operator.pods.identity import MANAGER
 from tidemark_operator.reconcile.services import Services
-from tidemark_operator.reconcile.warnings import last_warning
 
 
 class VolumeKeeper:
@@ -37,7 +37,11 @@ class VolumeKeeper:
             return dataclasses.replace(seen, volume=f"claim {name}: {error.said}")
         if not volumes.is_pending(live):
             return seen
-        why = volumes.why_pending(live, await last_warning(self._services, VOLUME_CLAIM, name))
+        services = self._services
+        said = await last_warning(
+            services.client.api, services.cluster_key.namespace, VOLUME_CLAIM, name
+        )
+        why = volumes.why_pending(live, said)
         return dataclasses.replace(seen, why=why and f"waits for its volume: {why}")
 
     async def _apply(self, wanted: Json) -> Json:

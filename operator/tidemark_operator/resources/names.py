@@ -29,6 +29,9 @@ CLUSTER_LABEL = f"{GROUP}/cluster"
 
 #: The Broker whose pod it is.
 BROKER_LABEL = f"{GROUP}/broker"
+#: On a Job and its pods: the Export, and which of its runs it is.
+EXPORT_LABEL = f"{GROUP}/export"
+RUN_LABEL = f"{GROUP}/run"
 #: On a Service that leads to a listener from outside: the listener.
 LISTENER_LABEL = f"{GROUP}/listener"
 #: On a broker's pod, and such a Service: changes with what is wanted of it.

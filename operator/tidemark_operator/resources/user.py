@@ -16,7 +16,7 @@ from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.metadata import Resource
 from tidemark_operator.resources.names import CATEGORY
 from tidemark_operator.resources.quotas import UserQuotas
-from tidemark_operator.resources.references import FixedClusterRef
+from tidemark_operator.resources.references import FixedClusterRef, SecretKeyRef
 from tidemark_operator.resources.schema import (
     AGE,
     ATOMIC,
@@ -25,7 +25,6 @@ from tidemark_operator.resources.schema import (
     ControllerEpoch,
     Generation,
     Kube,
-    ObjectName,
     ResourceKind,
     Rule,
     SpecModel,
@@ -54,15 +53,6 @@ class AuthenticationType(enum.StrEnum):
     def is_certificate(self) -> bool:
         """By a certificate, whoever issued it."""
         return self in (AuthenticationType.TLS, AuthenticationType.TLS_EXTERNAL)
-
-
-class SecretKeyRef(SpecModel):
-    """A key of a Secret in the same namespace."""
-
-    name: ObjectName
-    key: Annotated[
-        str, Field(min_length=1, max_length=253, pattern="^[-._a-zA-Z0-9]+$")
-    ]  # what the API server takes as a key of a Secret
 
 
 class PasswordSource(SpecModel):

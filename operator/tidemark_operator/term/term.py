@@ -15,6 +15,7 @@ from tidemark_operator.engines.own.own_brokers import OwnBrokers
 from tidemark_operator.kube.kinds import (
     BROKER,
     CLUSTER,
+    EXPORT,
     RECORD_DELETION,
     TOPIC,
     USER,
@@ -25,6 +26,7 @@ from tidemark_operator.listener.knocks import Looked
 from tidemark_operator.listener.server import ControlServer
 from tidemark_operator.reconcile.brokers import BrokerReconciler
 from tidemark_operator.reconcile.clusters import ClusterReconciler
+from tidemark_operator.reconcile.exports import ExportReconciler
 from tidemark_operator.reconcile.first_reports import OTHERS_TURNS
 from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
 from tidemark_operator.reconcile.reflector import Reflector
@@ -74,6 +76,7 @@ class Term:
             RECORD_DELETION.kind: RecordDeletionReconciler(services).reconcile,
             CLUSTER.kind: self._clusters.reconcile,
             USER.kind: UserReconciler(services).reconcile,
+            EXPORT.kind: ExportReconciler(services).reconcile,
         }
         self._workers = Workers(services, reconcilers, last_pass)
         questions = LogQuestions(services)

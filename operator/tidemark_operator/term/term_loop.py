@@ -27,6 +27,7 @@ from tidemark_operator.controller.status.conditions import render, summary
 from tidemark_operator.engines.own.own_brokers import OwnBrokers
 from tidemark_operator.events import EventWriter
 from tidemark_operator.health import Echoes, Pulse
+from tidemark_operator.jobs.runner import JobRunner
 from tidemark_operator.kafka_term.takeover import TakeOver as KafkaTakeOver
 from tidemark_operator.kafka_term.term import KafkaTerm, TermRoom, kafka_term
 from tidemark_operator.kube.client import KubeApi
@@ -85,6 +86,7 @@ class TermLoop:
         requests: BrokerRequests,
         own_leaf: OwnLeaf,
         keeper_of: Callable[[KubeApi], Keeper],
+        jobs_of: Callable[[KubeApi], JobRunner],
         rewatch: Callable[[], None] = lambda: None,
     ) -> None:
         """``rewatch``: have kopf's watches begin anew."""
@@ -95,6 +97,7 @@ class TermLoop:
         self._requests = requests
         self._own_leaf = own_leaf
         self._keeper_of = keeper_of
+        self._jobs_of = jobs_of
         self._objects = ObjectStore(self._put_back)
         self._rewatch = rewatch
         self._last_pass = LastPass()
@@ -367,6 +370,8 @@ class TermLoop:
             metrics=self._metrics,
             certificates=certificates,
             client_certificates=client_certificates,
+            jobs=self._jobs_of(api),
+            export_image=self._settings.export_image,
             allowed_endpoints=self._settings.allowed_endpoints,
             controller_addresses=self._settings.controller_addresses,
             leads=self._leads,

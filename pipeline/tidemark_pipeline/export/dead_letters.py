@@ -17,9 +17,8 @@ from pyspark.sql.types import StructType
 from tidemark_pipeline.export import shapes
 from tidemark_pipeline.export.evolution import applied, changes, check_allowed, text
 from tidemark_pipeline.export.exported import Exported, Mode
-from tidemark_pipeline.export.iceberg_branch import contended
 from tidemark_pipeline.export.shapes import KAFKA
-from tidemark_pipeline.export.table import Counts, Evolution, NamedTable, Written
+from tidemark_pipeline.export.table import Counts, Evolution, NamedTable, Written, contended
 from tidemark_pipeline.schemas.values.reading import Reading
 
 #: How often a batch is read, and a table grown, until there is nothing new.

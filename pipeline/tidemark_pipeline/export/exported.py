@@ -18,9 +18,9 @@ from tidemark_pipeline.errors import ExportError
 
 __all__ = ["ExportError", "Exported", "Mode", "Superseded", "begin", "check_ours"]
 
-_PREFIX = "tidemark."
+PREFIX = "tidemark."
 _TOPIC, _TOPIC_ID, _OFFSETS, _EPOCH, _JOB, _MODE = (
-    _PREFIX + name for name in ("topic", "topic-id", "offsets", "epoch", "job", "mode")
+    PREFIX + name for name in ("topic", "topic-id", "offsets", "epoch", "job", "mode")
 )
 
 
@@ -127,7 +127,7 @@ def check_ours(mine: Exported, found: Exported | None) -> None:
     """The table stands where this job has left it, or :class:`Superseded` is raised."""
     if found == mine:
         return
-    if found is None or found.epoch < mine.epoch:
+    if found is None or found.epoch < mine.epoch or found.job == mine.job:
         raise Superseded("the table was rolled back or emptied while it is exported to: begin anew")
     raise Superseded(
         f"another job ({found.job}, epoch {found.epoch}) has taken the table over from this one "

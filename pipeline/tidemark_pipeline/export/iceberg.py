@@ -2,34 +2,31 @@
 
 Spark's writer makes the data files, and the ``MERGE`` of an upsert the deletes; both commit to a
 branch of the job's own, which :mod:`tidemark_pipeline.export.iceberg_branch` makes the table's
-where nobody else has committed meanwhile. Else the batch is written once more.
+where nobody else has committed meanwhile. Else the batch is put behind what they have committed:
+appended files as they are, and an upsert written once more.
 """
 
-import os
 import uuid
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from tidemark_pipeline.export.evolution import Change
 from tidemark_pipeline.export.exported import Exported, ExportError, Mode, begin, check_ours
-from tidemark_pipeline.export.iceberg_branch import (
+from tidemark_pipeline.export.iceberg_branch import BRANCH, JAVA_ERRORS, Branch, ColumnChange
+from tidemark_pipeline.export.table import (
     ATTEMPTS,
-    BRANCH,
-    JAVA_ERRORS,
-    Branch,
-    ColumnChange,
+    Added,
+    Counts,
+    Layout,
+    Period,
+    Written,
     contended,
 )
-from tidemark_pipeline.export.table import Added, Counts, Layout, Period, Written
-from tidemark_pipeline.export.upsert import configured, latest, merge, refused, view
+from tidemark_pipeline.export.upsert import configured, merge_into, refused
 
-#: What goes with PySpark 4.1 (https://iceberg.apache.org/docs, Apache-2.0); it brings all it needs.
-PACKAGE = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 _SUMMARY = "spark.sql.iceberg.snapshot-property."
 #: Each commit leaves a file of metadata; so many are kept.
 _METADATA_FILES = 100
@@ -44,24 +41,6 @@ _PROPERTIES = {
 #: What ``PARTITIONED BY`` calls them.
 _PERIODS = {Period.NONE: "", Period.HOUR: "hours", Period.DAY: "days"}
 _DELETED = "spark.merge-into.num-target-rows-deleted"
-
-
-def is_among_sparks() -> bool:
-    """Whether Iceberg lies in Spark's own folder of jars."""
-    home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
-    name = PACKAGE.split(":")[1]
-    return any(Path(home, "jars").glob(f"{name}-*.jar"))
-
-
-def catalog_settings(catalog: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """Spark's configuration for an Iceberg catalog with these properties (``type``,
-    ``warehouse``, ``uri`` …)."""
-    prefix = f"spark.sql.catalog.{catalog}"
-    known = {"cache-enabled": "false", **properties}
-    return {
-        prefix: "org.apache.iceberg.spark.SparkCatalog",
-        **{f"{prefix}.{name}": value for name, value in known.items()},
-    }
 
 
 class IcebergTable:
@@ -104,34 +83,41 @@ class IcebergTable:
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
         """See :class:`~tidemark_pipeline.export.table.Table`."""
+        is_written = False
         for _ in range(ATTEMPTS):
             self._check_ours()
-            base = self._branch.begin()
+            base = self._branch.rebase() if is_written else self._branch.begin()
             if base is None:
+                is_written = False
                 continue
-            try:
-                self.write(frame, exported)
-            except JAVA_ERRORS as error:
-                self._check_ours()  # whoever took over has removed the branch
-                refusal = refused(error)
-                if refusal is not None:
-                    raise refusal from error
-                raise
+            if not is_written:
+                self._write(frame, exported)
             if self.publish(base, exported):
                 self._mine = exported
                 return self._written()
+            # Deletes are of the files that a table had; appended files are what they are.
+            is_written = self._layout.mode is Mode.APPEND
         raise contended(self.name)
+
+    def _write(self, frame: DataFrame, exported: Exported) -> None:
+        try:
+            self.write(frame, exported)
+        except JAVA_ERRORS as error:
+            self._check_ours()  # whoever took over has removed the branch
+            refusal = refused(error)
+            if refusal is not None:
+                raise refusal from error
+            raise
 
     def write(self, frame: DataFrame, exported: Exported) -> None:
         """Data files, and a commit of the branch."""
-        session, target = frame.sparkSession, f"{self.name}.branch_{self.branch}"
+        target = f"{self.name}.branch_{self.branch}"
         said = {_SUMMARY + key: value for key, value in exported.to_properties().items()}
-        with configured(session, said):
+        with configured(frame.sparkSession, said):
             if self._layout.mode is Mode.APPEND:
                 frame.writeTo(target).append()
-                return
-            with view(latest(frame, self._layout), self.branch) as source:
-                session.sql(merge(target, source, self._layout))
+            else:
+                merge_into(target, frame, self._layout, self.branch)
 
     def publish(self, base: int, exported: Exported) -> bool:
         """Readers see the rows; False where ``main`` was moved meanwhile."""

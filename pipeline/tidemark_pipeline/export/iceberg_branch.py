@@ -18,13 +18,12 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from tidemark_pipeline.export.exported import Exported, ExportError
+from tidemark_pipeline.export.exported import PREFIX, Exported, ExportError
+from tidemark_pipeline.export.table import ATTEMPTS, contended
 
 TAG = "tidemark_export"
 BRANCH = "tidemark_job_"
 _MAIN = "main"
-#: Others (a compaction) may commit meanwhile; then it is tried again.
-ATTEMPTS = 5
 JAVA_ERRORS = (Py4JJavaError, PySparkException)
 #: Iceberg's exception where a table was changed between reading and writing it.
 _CONFLICT = "CommitFailedException"
@@ -92,6 +91,31 @@ class Branch:
                 changes.createBranch(self.name, base).commit()
             else:
                 changes.replaceBranch(self.name, base).commit()
+        except JAVA_ERRORS as error:
+            if _CONFLICT not in str(error):
+                raise
+            return None
+        return base
+
+    def rebase(self) -> int | None:
+        """Put the rows of the branch's one commit, an append, behind what ``main`` is by now; the
+        id of that snapshot, None where that is not to be had. Nothing is written again."""
+        base: int = self._table.currentSnapshot().snapshotId()
+        head = self._table.snapshot(self.name)
+        if head is None:
+            return None
+        files = head.addedDataFiles(self._table.io()).iterator()
+        together = self._table.newTransaction()
+        try:
+            together.manageSnapshots().replaceBranch(self.name, base).commit()
+            append = together.newFastAppend().toBranch(self.name)
+            while files.hasNext():
+                append = append.appendFile(files.next())
+            for key, value in head.summary().items():
+                if key.startswith(PREFIX):
+                    append = append.set(key, value)
+            append.commit()
+            together.commitTransaction()
         except JAVA_ERRORS as error:
             if _CONFLICT not in str(error):
                 raise
@@ -174,11 +198,3 @@ class Branch:
         for name in left:
             changes = changes.removeBranch(name)
         changes.commit()
-
-
-def contended(name: str) -> ExportError:
-    """Of a table that others do not leave alone."""
-    return ExportError(
-        f"{name} was changed by others during each of {ATTEMPTS} attempts to commit; "
-        "start again when they are done"
-    )

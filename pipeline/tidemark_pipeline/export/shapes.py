@@ -10,7 +10,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from tidemark_pipeline import columns
 from tidemark_pipeline.export.exported import ExportError, Mode
-from tidemark_pipeline.export.table import DELETED
+from tidemark_pipeline.export.table import DELETED, PERIOD_COLUMNS
 from tidemark_pipeline.schemas.values.reading import ERROR, PARSED
 
 #: In the order of the table; which tier a row was read from is not the record's.
@@ -34,7 +34,7 @@ def check_fields(fields: StructType) -> None:
     if not len(fields):
         raise ExportError("the schema has no fields")
     _check_names(fields, "")
-    taken = {KAFKA, DELETED} & {each.name.lower() for each in fields}
+    taken = {KAFKA, DELETED, *PERIOD_COLUMNS.values()} & {each.name.lower() for each in fields}
     if taken:
         raise ExportError(f"a field of the schema is called {taken.pop()}, which is taken")
 

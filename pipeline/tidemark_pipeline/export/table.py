@@ -16,13 +16,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from tidemark_pipeline.export.exported import Exported, Mode
+from tidemark_pipeline.export.exported import Exported, ExportError, Mode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
 
+#: Others (a compaction) may commit meanwhile; then it is tried again.
+ATTEMPTS = 5
 #: Of a frame for an upsert: the row of this key goes. Where a frame has no such column, its rows
 #: have Kafka's own columns, and one whose ``value`` is null goes.
 DELETED = "_deleted"
@@ -34,6 +36,10 @@ class Period(StrEnum):
     NONE = "none"
     HOUR = "hour"
     DAY = "day"
+
+
+#: Where a format has no partitions by a function of a column: columns of their own.
+PERIOD_COLUMNS = {Period.HOUR: "kafka_hour", Period.DAY: "kafka_day"}
 
 
 class Evolution(StrEnum):
@@ -144,8 +150,16 @@ class NamedTable(Table, Protocol):
     name: str
 
     def columns(self) -> "StructType | None":
-        """Those that it has now; None where it is not there."""
+        """Those that it has now, but for :data:`PERIOD_COLUMNS`; None where it is not there."""
 
     def grow(self, needed: Sequence[Added | Widened]) -> bool:
-        """Add and widen columns of a claimed table, in one commit; false where others have changed
-        the table meanwhile. Raises :class:`~tidemark_pipeline.export.exported.Superseded`."""
+        """Add and widen columns of a claimed table; false where others have changed the table
+        meanwhile. Raises :class:`~tidemark_pipeline.export.exported.Superseded`."""
+
+
+def contended(name: str) -> ExportError:
+    """Of a table that others do not leave alone."""
+    return ExportError(
+        f"{name} was changed by others during each of {ATTEMPTS} attempts to commit; "
+        "start again when they are done"
+    )

@@ -12,7 +12,7 @@ formats have.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -48,26 +48,32 @@ def refused(error: Exception) -> ExportError | None:
     return ExportError(said[0]) if said else None
 
 
-def merge(target: str, source: str, layout: Layout) -> str:
-    """The statement that puts the rows of a view ``source``, of :func:`latest`, into ``target``."""
+def merge(target: str, source: str, layout: Layout, columns: Sequence[str]) -> str:
+    """The statement that puts the rows of a view ``source``, of :func:`latest` and with these
+    columns beside :data:`DELETED`, into ``target``."""
     newer = _newer(layout)
     key = layout.of_record("key")
+    names = [f"`{each.replace('`', '``')}`" for each in columns]
+    values = [f"s.{each}" for each in names]
+    sets = (f"{name} = {value}" for name, value in zip(names, values, strict=True))
     return (
         f"MERGE INTO {target} AS t USING {source} AS s ON t.{key} = s.{key} "
         f"WHEN MATCHED AND s.{DELETED} AND {newer} THEN DELETE "
-        f"WHEN MATCHED AND {newer} THEN UPDATE SET * "
-        f"WHEN NOT MATCHED AND NOT s.{DELETED} THEN INSERT *"
+        f"WHEN MATCHED AND {newer} THEN UPDATE SET {', '.join(sets)} "
+        f"WHEN NOT MATCHED AND NOT s.{DELETED} "
+        f"THEN INSERT ({', '.join(names)}) VALUES ({', '.join(values)})"
     )
 
 
-@contextmanager
-def view(frame: DataFrame, name: str) -> Iterator[str]:
-    """The frame by a name, for a statement of its session."""
-    frame.createOrReplaceTempView(name)
+def merge_into(target: str, frame: DataFrame, layout: Layout, view: str) -> None:
+    """Upsert the rows of a batch. ``view``: a name that nobody else has for one."""
+    last = latest(frame, layout)
+    last.createOrReplaceTempView(view)
     try:
-        yield name
+        columns = [each for each in last.columns if each != DELETED]
+        frame.sparkSession.sql(merge(target, view, layout, columns))
     finally:
-        frame.sparkSession.catalog.dropTempView(name)
+        frame.sparkSession.catalog.dropTempView(view)
 
 
 @contextmanager

@@ -5,13 +5,29 @@ once there is one. Without Spark until then, so that what is wrong is said befor
 """
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemark_pipeline.export.asked import Asked
 from tidemark_pipeline.export.exported import ExportError, Mode
-from tidemark_pipeline.export.table import Evolution, Layout, Partitioning, Period, Table
+from tidemark_pipeline.export.formats import (
+    DELTA_SETTINGS,
+    Format,
+    catalog_settings,
+    is_among,
+    packages,
+)
+from tidemark_pipeline.export.table import (
+    Evolution,
+    Layout,
+    NamedTable,
+    Partitioning,
+    Period,
+    Table,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +40,7 @@ LETTERS_SUFFIX = "_dead_letters"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """``table``: with its namespace, as ``db.orders``. ``catalog``: properties of Iceberg's catalog
-    (:func:`catalog_of`). ``schema`` to ``evolution``: as
+    (:func:`catalog_of`), or for Delta Lake the ``warehouse`` alone. ``schema`` to ``evolution``: as
     :class:`~tidemark_pipeline.export.asked.Asked` has them. ``dead_letters``: with a schema, the
     table of records that do not parse; "": the table's name with ``_dead_letters``. ``mode``: of a
     table's rows, see :mod:`~tidemark_pipeline.export.table`. Of a table that is not there yet
@@ -32,6 +48,7 @@ class Wanted:
     key, 0 is none, ``properties``: in its format's words."""
 
     table: str
+    format: Format = Format.ICEBERG
     catalog: Mapping[str, str] = field(default_factory=dict)
     schema: str = ""
     schema_file: str = ""
@@ -60,28 +77,39 @@ class Wanted:
                 else "name the table"
             )
         try:
+            given["format"] = kind = Format(given.get("format", Format.ICEBERG))
             given["mode"] = Mode(given.get("mode", Mode.APPEND))
             given["partition"] = Period(given.get("partition", Period.NONE))
             given["evolution"] = Evolution(given.get("evolution", Evolution.REFUSE))
         except ValueError as error:
             raise ExportError(f"{error}: give the job an image of the operator's version") from None
-        return cls(**{**given, "catalog": catalog_of(warehouse, given.get("catalog", {}))})
+        return cls(**{**given, "catalog": catalog_of(warehouse, given.get("catalog", {}), kind)})
 
     @property
     def letters(self) -> str:
         """The table of records that do not parse."""
         return self.dead_letters or self.table + LETTERS_SUFFIX
 
+    def name_of(self, table: str) -> str:
+        """As Spark knows a table of the catalog."""
+        if self.format is Format.DELTA:
+            return delta_name(self.catalog["warehouse"], table)
+        return f"{CATALOG}.{table}"
+
     def settings(
         self, jars: Sequence[str] = (), conf: Mapping[str, str] | None = None
     ) -> dict[str, str]:
-        """Spark's configuration, with ``conf``. ``jars``: Iceberg's and others; where none is named
-        and Spark has none among its own, as in an image, Iceberg's is fetched."""
-        from tidemark_pipeline.export.iceberg import PACKAGE, catalog_settings, is_among_sparks
+        """Spark's configuration, with ``conf``. ``jars``: the format's and others; where none is
+        named Spark fetches what it has not among its own, as in an image."""
+        import pyspark
 
-        found = {"spark.jars.packages": PACKAGE}
-        if jars or is_among_sparks():
-            found = {"spark.jars": ",".join(jars)} if jars else {}
+        home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+        missing = [p for p in packages(self.format, self.catalog) if not is_among(p, home)]
+        found = {"spark.jars": ",".join(jars)} if jars else {}
+        if missing and not jars:
+            found = {"spark.jars.packages": ",".join(missing)}
+        if self.format is Format.DELTA:
+            return {**found, **DELTA_SETTINGS, **(conf or {})}
         return {**found, **(conf or {}), **catalog_settings(CATALOG, self.catalog)}
 
     @property
@@ -111,26 +139,33 @@ class Wanted:
         :class:`ExportError`."""
         from tidemark_pipeline.export.choosing import choose
         from tidemark_pipeline.export.dead_letters import LetteredTables
-        from tidemark_pipeline.export.iceberg import IcebergTable
         from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
 
         self.check()
-        name, letters = f"{CATALOG}.{self.table}", f"{CATALOG}.{self.letters}"
         if not self.asked.any:
-            return IcebergTable(session, name, self._layout(RAW_DDL))
-        there = IcebergTable(session, name, self._layout("")).columns()
+            return self._open(session, self.table, self._layout(RAW_DDL))
+        there = self._open(session, self.table, self._layout("")).columns()
         reading, fields = choose(self.asked, session, source, there, say)
-        rows = IcebergTable(session, name, self._layout(columns_ddl(fields), KAFKA))
+        rows = self._open(session, self.table, self._layout(columns_ddl(fields), KAFKA))
         by = Partitioning(self.partition)
         of_letters = Layout(columns=LETTERS_DDL, partitioning=by, properties=self.properties)
         return LetteredTables(
             reading,
             rows,
-            IcebergTable(session, letters, of_letters),
+            self._open(session, self.letters, of_letters),
             mode=self.mode,
             evolution=self.evolution,
             say=say,
         )
+
+    def _open(self, session: "SparkSession", table: str, layout: Layout) -> "NamedTable":
+        if self.format is Format.DELTA:
+            from tidemark_pipeline.export.delta import DeltaTable
+
+            return DeltaTable(session, self.name_of(table), layout)
+        from tidemark_pipeline.export.iceberg import IcebergTable
+
+        return IcebergTable(session, self.name_of(table), layout)
 
     def _layout(self, columns: str, kafka: str = "") -> Layout:
         return Layout(
@@ -142,9 +177,17 @@ class Wanted:
         )
 
 
-def catalog_of(warehouse: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Properties of Iceberg's catalog. Raises :class:`ExportError` where they say of no
-    warehouse."""
+def catalog_of(
+    warehouse: str, given: Mapping[str, str], kind: Format = Format.ICEBERG
+) -> dict[str, str]:
+    """Properties of Iceberg's catalog; of tables of Delta Lake, which need none, the ``warehouse``.
+    Raises :class:`ExportError` where they say of no warehouse."""
+    if kind is Format.DELTA:
+        if given or not warehouse:
+            raise ExportError(
+                "tables of Delta Lake are known by their path: --warehouse FOLDER, and no --catalog"
+            )
+        return {"warehouse": warehouse}
     properties = {} if "catalog-impl" in given else {"type": "hadoop"}
     if warehouse:
         properties["warehouse"] = warehouse
@@ -152,3 +195,9 @@ def catalog_of(warehouse: str, given: Mapping[str, str]) -> dict[str, str]:
     if properties.get("type") == "hadoop" and "warehouse" not in properties:
         raise ExportError("say where the tables are: --warehouse FOLDER, or a catalog by --catalog")
     return properties
+
+
+def delta_name(warehouse: str, table: str) -> str:
+    """A table of Delta Lake by its place in the warehouse, as Spark's SQL writes it."""
+    path = "/".join((warehouse.rstrip("/"), *table.split("."))).replace("`", "``")
+    return f"delta.`{path}`"

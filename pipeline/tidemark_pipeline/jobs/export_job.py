@@ -13,12 +13,13 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemark.export_job import ORDER_VARIABLE, Order, OrderError, Phase
+from tidemark.export_job import ORDER_VARIABLE, Order, OrderError, Phase, Place
 from tidemark_pipeline.errors import DataLoss, ExportError, Unavailable, own_words
 from tidemark_pipeline.export.exported import Superseded
 from tidemark_pipeline.export.wanted import Wanted
@@ -103,7 +104,17 @@ def judged(error: Exception) -> tuple[Phase, str]:
 
 
 def _export(order: Order, told: Told, stop: threading.Event) -> None:
+    with tempfile.TemporaryDirectory(prefix="tidemark-schema-") as folder:
+        if order.definition:
+            path = Path(folder) / Path(order.definition_name).name
+            path.write_text(order.definition, encoding="utf-8")
+            order = order.put({(Place.TABLE, "schema_file"): str(path)})
+        _run(order, told, stop)
+
+
+def _run(order: Order, told: Told, stop: threading.Event) -> None:
     wanted = Wanted.of(order.table)
+    wanted.check()
     find_java()
     from tidemark_pipeline.jobs.export import export
     from tidemark_pipeline.session import local_session

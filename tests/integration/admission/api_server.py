@@ -258,6 +258,15 @@ def record_deletion(**spec: Any) -> Object:
     return manifest("RecordDeletion", spec={"topicRef": {"name": "flights"}, **spec})
 
 
+def export(**spec: Any) -> Object:
+    """A valid Export, continuous unless told otherwise."""
+    when = {} if "schedule" in spec else {"continuous": {}}
+    table = {"name": "db.flights", "warehouse": "/lake", **spec.pop("table", {})}
+    return manifest(
+        "Export", spec={"topicRef": {"name": "flights"}, "table": table, **when, **spec}
+    )
+
+
 def partition_slice(**fields: Any) -> Object:
     """A valid PartitionSlice."""
     base = {"controllerEpoch": 5, "commit": 10, "partitions": ["row"], "tombstones": []}

@@ -14,6 +14,7 @@ from tests.integration.admission.api_server import (
     broker_pod,
     cluster,
     edited,
+    export,
     partition_slice,
     record_deletion,
     s3_storage,
@@ -107,6 +108,44 @@ USER_STATUS = {
     "conditions": [_condition()],
 }
 
+FIELDS = {"format": "json", "fields": "id BIGINT"}
+FULL_EXPORT = export(
+    table={
+        "format": "iceberg",
+        "schema": FIELDS,
+        "deadLetters": "db.dlq",
+        "mode": "append",
+        "partition": "day",
+        "keyBuckets": 4,
+        "properties": {"a": "b"},
+        "catalog": {"type": "rest", "uri": "https://catalog.example"},
+    },
+    source={"tier": "auto", "options": {"failOnDataLoss": "false"}},
+    continuous={"interval": "30s"},
+    job={"image": "i", "conf": {"spark.driver.memory": "2g"}},
+)
+EXPORT_STATUS = {
+    "observedGeneration": 1,
+    "controllerEpoch": 3,
+    "topicId": TOPIC_ID,
+    "run": {
+        "number": 2,
+        "generation": 1,
+        "order": "0123abcd",
+        "startTime": "2026-01-01T00:00:00Z",
+        "endTime": "2026-01-01T00:00:01Z",
+        "outcome": "Failed",
+    },
+    "failures": 1,
+    "lastFailure": "no",
+    "lag": 4,
+    "rows": 17,
+    "deadLetters": 1,
+    "lastCommitTime": "2026-01-01T00:00:00Z",
+    "currentTime": "2026-01-01T00:00:00Z",
+    "conditions": [_condition(), _condition("Exporting")],
+}
+
 #: ObjectStore with a full status, one per kind and state in which a root rule looks at the status.
 UNCHANGED: dict[str, tuple[Object, Object | None]] = {
     "Topic, Enabled": (tiered_topic(), _topic_status(tiering=_tiering("Enabled", 1))),
@@ -133,6 +172,9 @@ UNCHANGED: dict[str, tuple[Object, Object | None]] = {
         ),
         USER_STATUS,
     ),
+    "Export": (FULL_EXPORT, EXPORT_STATUS),
+    "Export of records": (export(schedule="@daily", timeZone="UTC"), EXPORT_STATUS),
+    "Export without status": (export(), None),
     "PartitionSlice": (partition_slice(), None),
 }
 
@@ -389,6 +431,54 @@ CHANGES: dict[str, Change] = {
     "authorization switched on": (
         cluster(), CLUSTER_STATUS, "spec.authorization", {"type": "simple"}, None
     ),
+    # ------------------------------------------------------------------ Export
+    "export of another topic": (
+        export(), None, "spec.topicRef.name", "others", "topicRef is immutable"
+    ),
+    "export to another table": (
+        export(), EXPORT_STATUS, "spec.table.name", "db.other", "table.name is immutable"
+    ),
+    "export to another warehouse": (
+        export(), None, "spec.table.warehouse", "/other", "table.warehouse is immutable"
+    ),
+    "export without its warehouse": (
+        FULL_EXPORT, None, "spec.table.warehouse", ..., "table.warehouse is immutable"
+    ),
+    "export partitioned otherwise": (
+        export(), None, "spec.table.partition", "hour", "table.partition is immutable"
+    ),
+    "export with other dead letters": (
+        FULL_EXPORT, None, "spec.table.deadLetters", ..., "table.deadLetters is immutable"
+    ),
+    "export in another mode": (
+        export(), None, "spec.table.mode", "upsert", "table.mode is immutable"
+    ),
+    "export of records becomes one of fields": (
+        export(), None, "spec.table.schema", FIELDS, "a table of records stays one"
+    ),
+    "export of fields becomes one of records": (
+        FULL_EXPORT, None, "spec.table.schema", ..., "a table of records stays one"
+    ),
+    "export with a field more": (
+        FULL_EXPORT, None, "spec.table.schema.fields", "id BIGINT, name STRING", None
+    ),
+    "export of JSON becomes one of Avro": (
+        FULL_EXPORT,
+        None,
+        "spec.table.schema",
+        {"format": "avro", "definition": "{}"},
+        "a table of records stays one",
+    ),
+    "export that grows from now on": (
+        FULL_EXPORT, None, "spec.table.schema.evolution", "grow", None
+    ),
+    "export whose catalog has moved": (
+        FULL_EXPORT, EXPORT_STATUS, "spec.table.catalog.uri", "https://other.example", None
+    ),
+    "export at another time": (
+        export(schedule="@daily"), EXPORT_STATUS, "spec.schedule", "@hourly", None
+    ),
+    "export is suspended": (FULL_EXPORT, EXPORT_STATUS, "spec.suspend", True, None),
     # ------------------------------------------------------------------ PartitionSlice
     "slice, next commit": (partition_slice(), None, "commit", 11, None),
     "slice, commit goes back": (partition_slice(), None, "commit", 9, "commit never goes back"),

@@ -16,9 +16,12 @@ from tests.helm import CHART, Helm, HelmRefused, named, of_kind
 from tests.integration.chart.kubernetes import KubectlRefused, Kubernetes
 from tests.monitoring.rules import groups
 from tidemark.configuration.table import unread_in_broker_file
+from tidemark.export_job import Order
 from tidemark.metrics.dashboards import render_all
 from tidemark_broker.config import parse
 from tidemark_operator import check
+from tidemark_operator.controller.export_values import JobWanted
+from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
 from tidemark_operator.resources.broker import POD_NAME_MAX, parse_broker
 from tidemark_operator.resources.cluster import parse_cluster
 from tidemark_operator.resources.external_listener import ExternalListener
@@ -53,6 +56,7 @@ EVERYTHING: dict[str, Any] = ON_S3 | {
     },
     "image": {"repository": "registry.example/tidemark", "digest": f"sha256:{'0' * 64}"},
     "imagePullSecrets": [{"name": "registry"}],
+    "exports": {"image": {"repository": "registry.example/pipeline", "tag": "1"}},
     "operator": {
         "replicas": 3,
         "logLevel": "DEBUG",
@@ -113,7 +117,7 @@ each_values = pytest.mark.parametrize("values", VALUES.values(), ids=VALUES.keys
 def prometheus_kinds(kubernetes: Kubernetes) -> None:
     """The Prometheus operator's kinds by name. What may stand in them is not looked at here."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    for kind in ("ServiceMonitor", "PrometheusRule"):
+    for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule"):
         plural = f"{kind.lower()}s"
         kubernetes.create(
             {
@@ -554,6 +558,34 @@ def test_the_network_policy_is_about_the_pods_that_the_operator_keeps(tmp_path: 
     names = {each["name"]: each["containerPort"] for each in container["ports"]}
     for rule in spec["ingress"]:
         assert {each["port"] for each in rule["ports"]} <= {*names, *names.values()}
+
+
+def test_the_jobs_of_exports_are_asked_by_the_operator_and_whoever_reads_metrics(
+    tmp_path: Path,
+) -> None:
+    objects = Helm(tmp_path).template(CHART, EVERYTHING, namespace="home")
+    run = ExportRunIdentity(name="x", namespace="home", uid="u", cluster="tidemark", number=1)
+    wanted = JobWanted(order=Order(source={}, table={}), job={"image": "i"})
+    template = export_job(run, wanted)["spec"]["template"]
+    spec = named(objects, "NetworkPolicy", "tidemark-exports")["spec"]
+    assert spec["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    (rule,) = spec["ingress"]
+    (port,) = template["spec"]["containers"][0]["ports"]
+    assert rule["ports"] == [{"port": port["name"], "protocol": "TCP"}]
+    operator = named(objects, "StatefulSet", "tidemark-operator")["spec"]["template"]
+    peers = [each.get("podSelector", {}).get("matchLabels") for each in rule["from"]]
+    assert any(
+        labels and labels.items() <= operator["metadata"]["labels"].items() for labels in peers
+    )
+    monitor = named(objects, "PodMonitor", "tidemark-exports")["spec"]
+    assert monitor["selector"] == spec["podSelector"]
+    assert monitor["podMetricsEndpoints"][0]["port"] == port["name"]
+    (argument,) = [
+        each
+        for each in operator["spec"]["containers"][0]["args"]
+        if each.startswith("--export-image")
+    ]
+    assert argument == "--export-image=registry.example/pipeline:1"
 
 
 def test_each_right_of_the_operator_is_withdrawn_by_a_chapter(tmp_path: Path) -> None:

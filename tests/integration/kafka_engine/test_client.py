@@ -1,12 +1,17 @@
 """The client of Kafka's protocol, against Apache Kafka."""
 
+import asyncio
+import datetime as dt
 import functools
+import ssl
 import uuid
+from pathlib import Path
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.integration.kafka_engine.waiting import until
+from tests.security.client_certificates import ClientAuthority
 from tidemark.kafka_client import configs, offsets
 from tidemark.kafka_client.access import Access, Login, Tls
 from tidemark.kafka_client.admin import Admin
@@ -109,4 +114,15 @@ async def test_who_cannot_be_reached_or_spoken_to(bootstrap: tuple[str, ...]) ->
         assert "secret" not in str(refused.value)
     async with KafkaClient(Access(bootstrap, tls=Tls())) as client:
         with pytest.raises((Refused, Unreachable), match="TLS"):
+            await Admin(client).describe_cluster()
+
+
+async def test_a_certificate_that_has_expired(tmp_path: Path) -> None:
+    leaf = ClientAuthority().leaf(tmp_path, "CN=broker", ends=dt.timedelta(hours=-1))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(leaf.certificate, leaf.key)
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    async with server, KafkaClient(Access((f"127.0.0.1:{port}",), Tls(leaf.trusted))) as client:
+        with pytest.raises(Refused, match="not trusted: certificate has expired"):
             await Admin(client).describe_cluster()

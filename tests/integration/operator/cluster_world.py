@@ -16,6 +16,7 @@ from tidemark_operator.kube.kinds import (
     BROKER,
     CLUSTER,
     EVENT,
+    EXPORT,
     PARTITION_SLICE,
     RECORD_DELETION,
     TOPIC,
@@ -66,6 +67,8 @@ class ClusterWorld:
         session_timeout_s: float = 2,
         lease_duration_s: float = 5,
         controller_addresses: str = "",
+        export_image: str = "",
+        exports: Path | None = None,
     ) -> OperatorProcess:
         """An operator of this namespace that is not started yet."""
         log = self.folder / f"operator-{len(self.operators)}.log"
@@ -78,6 +81,8 @@ class ClusterWorld:
             certificates=self.certificates,
             lease_duration_s=lease_duration_s,
             controller_addresses=controller_addresses,
+            export_image=export_image,
+            exports=exports,
         )
         self.operators.append(made)
         return made
@@ -204,7 +209,7 @@ class ClusterWorld:
     async def versions(self) -> dict[str, str]:
         """resourceVersion of every object of ours: equal twice means that nothing was written."""
         found: dict[str, str] = {}
-        for kind in (CLUSTER, BROKER, TOPIC, RECORD_DELETION, USER, PARTITION_SLICE):
+        for kind in (CLUSTER, BROKER, TOPIC, RECORD_DELETION, USER, EXPORT, PARTITION_SLICE):
             for body in await self.api.list_all(kind, self.namespace):
                 meta = body["metadata"]
                 found[f"{kind.kind}/{meta['name']}"] = meta["resourceVersion"]

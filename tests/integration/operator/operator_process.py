@@ -32,10 +32,12 @@ class OperatorProcess:
         log_level: str = "DEBUG",
         profile: Path | None = None,
         controller_addresses: str = "",
+        export_image: str = "",
+        exports: Path | None = None,
     ) -> None:
         """``certificates`` None: in Secrets. ``controller_addresses``: of the operators, for
-        brokers in pods. ``profile``: where cProfile leaves what it saw of the main thread, after a
-        clean stop."""
+        brokers in pods. ``export_image``, ``exports``: of the jobs of Exports. ``profile``: where
+        cProfile leaves what it saw of the main thread, after a clean stop."""
         seen = () if profile is None else ("-m", "cProfile", "-o", str(profile))
         self._program = (sys.executable, *seen, "-m", "tidemark_operator")
         self._arguments = [
@@ -44,6 +46,8 @@ class OperatorProcess:
             *("--session-timeout-s", str(session_timeout_s)),
             *(("--certificates", str(certificates)) if certificates else ()),
             *(("--controller-addresses", controller_addresses) if controller_addresses else ()),
+            *(("--export-image", export_image) if export_image else ()),
+            *(("--exports", str(exports)) if exports else ()),
         ]
         self._log = log
         self._process: asyncio.subprocess.Process | forked.Forked | None = None

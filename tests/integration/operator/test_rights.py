@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.helm import CHART, Helm, of_kind
+from tests.integration.operator import jobs
 from tests.integration.operator.broker_peer import BrokerPeer
 from tests.integration.operator.cluster_world import ClusterWorld
 from tests.integration.operator.operator_process import OperatorProcess
@@ -27,6 +28,8 @@ from tidemark_operator.kube.kinds import (
     CLUSTER,
     DISRUPTION_BUDGET,
     EVENT,
+    EXPORT,
+    JOB,
     PARTITION_SLICE,
     RECORD_DELETION,
     SECRET,
@@ -132,6 +135,7 @@ async def live(world: ClusterWorld, operator: OperatorProcess) -> None:
     assert await one.change_topics(operator.control, deletion) == [(0, "")]
     await world.until(lambda: world.gone(TOPIC, "theirs"), "a client deletes its topic")
     await world.until(lambda: world.gone(RECORD_DELETION, "short"), "its time to live is over")
+    await live_exported(world)
     await live_in_pods(world)
     await world.delete(USER, "alice")
     await world.delete(TOPIC, "t")
@@ -143,6 +147,16 @@ async def live(world: ClusterWorld, operator: OperatorProcess) -> None:
     await world.until(lambda: world.gone(CLUSTER, "demo"), "the Cluster goes last")
     assert await world.slices() == []
     assert await world.api.list_all(EVENT, world.namespace)
+
+
+async def live_exported(world: ClusterWorld) -> None:
+    """An Export whose job is made, looked at, and ended."""
+    await jobs.create_export(world)
+    await jobs.job(world, "x-1")
+    await world.condition(EXPORT, "x", "Ready", "False", "JobStarting")
+    await world.patch(EXPORT, "x", suspend=True)
+    await world.until(lambda: world.gone(JOB, "x-1"), "no job is left of what is suspended")
+    await world.delete(EXPORT, "x")
 
 
 async def live_in_pods(world: ClusterWorld) -> None:
@@ -188,6 +202,7 @@ async def test_the_account_can_do_what_the_operator_does_and_no_more(
             "127.0.0.1:0",
             certificates=None,
             controller_addresses=ADDRESSES,
+            export_image=jobs.IMAGE,
         )
         world.operators.append(operator)
         await operator.launch()

@@ -7,8 +7,10 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.iceberg import IcebergMissing, ensure_iceberg
-from tidemark_cli.toolchain.maven import MavenMissing, ensure_jars, spark_kafka
+from tests.table_jars import MavenMissing
+from tests.table_jars import settings as settings_of
+from tidemark_cli.toolchain.maven import ensure_jars, spark_kafka
+from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.session import local_session
 
@@ -19,11 +21,12 @@ def session() -> Iterator[SparkSession]:
         find_java()
     except JavaMissing as error:
         pytest.skip(str(error))
-    jars = []
-    with contextlib.suppress(IcebergMissing):  # the tests of exports say so
-        jars.append(ensure_iceberg())
+    jars, settings = [], {}
+    with contextlib.suppress(MavenMissing):  # the tests of exports say so
+        settings = settings_of(*Format)
+        jars.append(settings["spark.jars"])
     with contextlib.suppress(MavenMissing):  # those of Apache Kafka say so
         jars += sorted(ensure_jars(spark_kafka(pyspark.__version__)).glob("*.jar"))
-    settings = {"spark.jars": ",".join(map(str, jars))} if jars else {}
+    settings |= {"spark.jars": ",".join(map(str, jars))} if jars else {}
     with local_session("tidemark tests", short=True, settings=settings) as running:
         yield running

@@ -1,44 +1,67 @@
-"""A table that tests export into, and jobs that end where they should not."""
+"""Tables that tests export into, and jobs that end where they should not."""
 
+import tempfile
 import threading
+import time
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from tests.iceberg import IcebergMissing, ensure_iceberg
+from tests.table_jars import MavenMissing, jars
+from tidemark_pipeline.export.delta import DeltaTable
 from tidemark_pipeline.export.exported import Exported
-from tidemark_pipeline.export.iceberg import IcebergTable, catalog_settings
+from tidemark_pipeline.export.formats import Format, catalog_settings
+from tidemark_pipeline.export.iceberg import IcebergTable
 from tidemark_pipeline.export.shapes import RAW_DDL
 from tidemark_pipeline.export.table import Layout, Table
+from tidemark_pipeline.export.wanted import delta_name
 from tidemark_pipeline.jobs.export import Progress, export
 
 #: Spark gives the process that plans a stream ten seconds to start, which is little where many
 #: programs run.
 _NOT_STARTED = "Python worker failed to connect back"
 RAW_LAYOUT = Layout(columns=RAW_DDL)
+_CLASSES: dict[Format, Any] = {Format.ICEBERG: IcebergTable, Format.DELTA: DeltaTable}
 
 
 @dataclass(slots=True)
 class Lake:
-    """A warehouse with one table, and the options of the source that it is filled from."""
+    """A warehouse, and the options of the source that it is filled from. ``catalog``: Iceberg's
+    name of it, or Delta's path."""
 
     session: SparkSession
+    kind: Format
     catalog: str
     source: Mapping[str, str]
 
     @property
     def name(self) -> str:
-        return f"{self.catalog}.db.events"
+        return self.named("events")
+
+    def named(self, table: str) -> str:
+        if self.kind is Format.DELTA:
+            return delta_name(self.catalog, f"db.{table}")
+        return f"{self.catalog}.db.{table}"
+
+    def elsewhere(self) -> "Lake":
+        """As another program knows it, whose session has settings of its own. Of Delta only."""
+        return replace(self, session=self.session.newSession())
 
     def table(
-        self, kind: Callable[..., IcebergTable] = IcebergTable, layout: Layout = RAW_LAYOUT
-    ) -> IcebergTable:
-        return kind(self.session, self.name, layout)
+        self, doomed: type = object, layout: Layout = RAW_LAYOUT, name: str = "events"
+    ) -> Any:
+        """``doomed``: what changes how it is written."""
+        own = _CLASSES[self.kind]
+        if doomed is not object:
+            own = type(doomed.__name__, (doomed, own), {"lake": self})
+        return own(self.session, self.named(name), layout)
 
     def run(self, table: Table, *, continuous: bool = False) -> Progress:
         """All there is, 20 offsets a commit; a ``continuous`` run is stopped then."""
@@ -57,34 +80,92 @@ class Lake:
                     raise
         raise AssertionError(_NOT_STARTED)
 
+    def commit_of_others(self) -> None:
+        """Nothing that matters, and yet a commit."""
+        if self.kind is Format.ICEBERG:
+            self.loaded().newFastAppend().commit()
+        else:
+            self.session.sql(
+                f"ALTER TABLE {self.name} SET TBLPROPERTIES ('touched'='{time.time()}')"
+            )
+
+    def loaded(self) -> Any:
+        """Iceberg's table, as somebody else has it."""
+        session: Any = SparkSession.active()
+        spark3 = session._jvm.org.apache.iceberg.spark.Spark3Util
+        return spark3.loadIcebergTable(session._jsparkSession, self.name)
+
 
 def new_lake(
-    session: SparkSession, source: Mapping[str, str], folder: Path, **properties: str
+    session: SparkSession,
+    source: Mapping[str, str],
+    folder: Path,
+    kind: Format = Format.ICEBERG,
+    **properties: str,
 ) -> Lake:
     """In ``folder``, or where the catalog's properties say."""
     try:
-        ensure_iceberg()
-    except IcebergMissing as error:
+        jars(*Format)
+    except MavenMissing as error:
         pytest.skip(str(error))
+    if kind is Format.DELTA:
+        return Lake(session, kind, str(folder), source)
     catalog = f"lake_{uuid.uuid4().hex[:8]}"
     known = properties or {"type": "hadoop", "warehouse": str(folder)}
     for key, value in catalog_settings(catalog, known).items():
         session.conf.set(key, value)
-    return Lake(session, catalog, source)
+    return Lake(session, kind, catalog, source)
 
 
-def loaded(table: IcebergTable) -> Any:
-    """It, as somebody else has it."""
-    session: Any = SparkSession.active()
-    spark3 = session._jvm.org.apache.iceberg.spark.Spark3Util
-    return spark3.loadIcebergTable(session._jsparkSession, table.name)
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A frame whose rows wait for somebody, in the workers that read them."""
+
+    folder: Path
+
+    def of(self, frame: DataFrame) -> DataFrame:
+        reached, go_on = str(self.folder / "reached"), str(self.folder / "go-on")
+
+        def wait(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+            Path(reached).touch()
+            for _ in range(6_000):
+                if Path(go_on).exists():
+                    break
+                time.sleep(0.02)
+            yield from batches
+
+        # One task, so that whoever is waited for has a core to work on.
+        return frame.coalesce(1).mapInArrow(wait, frame.schema)
+
+    @contextmanager
+    def meanwhile(self, do: Any) -> Iterator[None]:
+        """Call ``do`` in the first of such waits."""
+
+        def run() -> None:
+            while not (self.folder / "reached").exists():
+                if done.wait(0.02):
+                    return
+            try:
+                do()
+            finally:
+                (self.folder / "go-on").touch()
+                done.set()
+
+        done = threading.Event()
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
 
 class Killed(Exception):
     """The job ends here, and does nothing more."""
 
 
-class NeverClosed(IcebergTable):
+class NeverClosed:
     def close(self) -> None:
         """One that is killed closes nothing."""
 
@@ -95,27 +176,34 @@ class KilledBeforeWriting(NeverClosed):
 
 
 class KilledAfterWriting(NeverClosed):
+    """Iceberg's rows are in a branch that nobody reads; Delta's are in the table."""
+
     def write(self, frame: Any, exported: Exported) -> None:
-        super().write(frame, exported)
+        super().write(frame, exported)  # type: ignore[misc]
         raise Killed
 
 
 class KilledBeforeItsCheckpoint(NeverClosed):
     def commit(self, frame: Any, exported: Exported) -> Any:
-        super().commit(frame, exported)
+        super().commit(frame, exported)  # type: ignore[misc]
         raise Killed
 
 
-class OthersCommitMeanwhile(IcebergTable):
-    """Once."""
+class OthersCommitMeanwhile:
+    """Once, in the middle of the first write."""
 
+    lake: "Lake"
     others = 1
 
     def write(self, frame: Any, exported: Exported) -> None:
-        super().write(frame, exported)
-        if self.others:
-            self.others -= 1
-            loaded(self).newFastAppend().commit()
+        if not self.others:
+            super().write(frame, exported)  # type: ignore[misc]
+            return
+        self.others -= 1
+        with tempfile.TemporaryDirectory() as folder:
+            pause = Pause(Path(folder))
+            with pause.meanwhile(self.lake.commit_of_others):
+                super().write(pause.of(frame), exported)  # type: ignore[misc]
 
 
 KILLED = (KilledBeforeWriting, KilledAfterWriting, KilledBeforeItsCheckpoint)

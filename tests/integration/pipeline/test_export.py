@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 
 from tidemark_pipeline.export.dead_letters import LetteredTables
 from tidemark_pipeline.export.exported import Exported, ExportError, Superseded
-from tidemark_pipeline.export.iceberg import IcebergTable
 from tidemark_pipeline.export.iceberg_branch import TAG
 from tidemark_pipeline.export.json_values import Json, fields_of
 from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW, columns_ddl
@@ -28,7 +27,6 @@ from tests.integration.pipeline.lakes import (
     KilledAfterWriting,
     Lake,
     OthersCommitMeanwhile,
-    loaded,
     new_lake,
 )
 from tests.integration.pipeline.marks import MARKS
@@ -76,7 +74,7 @@ def test_each_record_is_there_once_wherever_the_job_was_killed(
     assert progress.lag == 0
     check(lake)
     # What the killed jobs left is gone, but for the tag that the next job begins at.
-    table = loaded(lake.table())
+    table = lake.loaded()
     assert sorted(map(str, table.refs())) == ["main", TAG]
     for _ in range(2):
         table.newFastAppend().commit()
@@ -93,19 +91,21 @@ def test_a_job_that_was_taken_over_from_commits_nothing_more(lake: Lake, moment:
     """Not even where Iceberg's writer makes its branch anew, which the other job has removed: that
     begins at what ``main`` is then, and ``main`` could be moved to it."""
 
-    class Overtaken(IcebergTable):
+    class Overtaken:
+        branch: str
+
         def write(self, frame: Any, exported: Exported) -> None:
             lake.table().claim(exported.topic, exported.topic_id)
             if moment == "before it writes":
-                super().write(frame, exported)
-            append = loaded(self).newFastAppend().toBranch(self.branch)
+                super().write(frame, exported)  # type: ignore[misc]
+            append = lake.loaded().newFastAppend().toBranch(self.branch)
             for key, value in exported.to_properties().items():
                 append = append.set(key, value)
             append.commit()
 
     with pytest.raises(Superseded, match="has taken the table over"):
         lake.run(lake.table(Overtaken))
-    summary = loaded(lake.table()).currentSnapshot().summary()
+    summary = lake.loaded().currentSnapshot().summary()
     found = Exported.of_properties(summary)
     assert found is not None
     assert (found.epoch, found.offsets, summary.get("total-records")) == (2, {}, "0")
@@ -139,24 +139,22 @@ def test_json_that_does_not_parse_goes_to_the_dead_letters(lake: Lake, tmp_path:
     good = [b'{"id": %d, "name": "n%d", "price": 1.5}' % (n, n) for n in range(30)]
     tier.copy([BAD.get(n, value) for n, value in enumerate(good)])
 
-    def tables(kind: type[IcebergTable], schema: str) -> LetteredTables:
+    def tables(doomed: type, schema: str) -> LetteredTables:
         fields = fields_of(schema, lake.session)
         by_day, by_hour = Partitioning(Period.DAY), Partitioning(Period.HOUR)
         of_rows = Layout(columns=columns_ddl(fields), kafka=KAFKA, partitioning=by_day)
         of_letters = Layout(columns=LETTERS_DDL, partitioning=by_hour)
-        rows = kind(lake.session, lake.name, of_rows)
-        letters = IcebergTable(lake.session, lake.name + "_dlq", of_letters)
+        rows, letters = lake.table(doomed, of_rows), lake.table(object, of_letters, "dlq")
         return LetteredTables(Json(fields), rows, letters)
 
     with pytest.raises(Killed):
         lake.run(tables(KilledAfterWriting, SCHEMA))
     # Begun again with a schema by which 7 is a row, too; it stays the letter that it was.
     lake.session.sql(f"DROP TABLE {lake.name}")
-    progress = lake.run(
-        tables(IcebergTable, "id STRING, name STRING, price DECIMAL(9, 2)"), continuous=True
-    )
+    again = "id STRING, name STRING, price DECIMAL(9, 2)"
+    progress = lake.run(tables(object, again), continuous=True)
     assert (progress.written.rows, progress.lag) == (26, 0)
-    letters = lake.session.table(lake.name + "_dlq").orderBy("offset").collect()
+    letters = lake.session.table(lake.named("dlq")).orderBy("offset").collect()
     assert [(row["offset"], bytes(row["value"])) for row in letters] == list(BAD.items())
     misfit = "JSON that does not fit the schema"
     assert [row["error"] for row in letters] == ["not JSON", misfit, misfit, "not JSON", misfit]

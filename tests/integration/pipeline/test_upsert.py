@@ -11,7 +11,7 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from tests.integration.pipeline.lakes import (
     KILLED,
@@ -20,19 +20,21 @@ from tests.integration.pipeline.lakes import (
     new_lake,
 )
 from tests.integration.pipeline.marks import MARKS
+from tests.integration.pipeline.rows import records
 from tests.integration.remote_log.tiered_host import NOW_MS, TOPIC, TieredHost
 from tidemark.records.builder import Record, build_batch
 from tidemark_broker.replication.partition import produce
 from tidemark_pipeline.export.dead_letters import LetteredTables
 from tidemark_pipeline.export.exported import ExportError, Mode
-from tidemark_pipeline.export.iceberg import IcebergTable
+from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.json_values import Json, fields_of
 from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
-from tidemark_pipeline.export.table import Layout, Partitioning
+from tidemark_pipeline.export.table import Layout, Partitioning, Period
 
 pytestmark = [*MARKS, pytest.mark.timeout(600)]
 PARTITIONS = 2
-UPSERT = Layout(columns=RAW_DDL, mode=Mode.UPSERT, partitioning=Partitioning(buckets=4))
+UPSERT = Layout(columns=RAW_DDL, mode=Mode.UPSERT)
+BY_KEY, BY_DAY = Partitioning(buckets=4), Partitioning(Period.DAY)
 
 
 class KeyedTopic:
@@ -57,12 +59,12 @@ class KeyedTopic:
                 value = None if self._chance.random() < 0.25 else self._chance.randbytes(100)
                 record = Record(key, value, (), next(self._times))
                 by_partition.setdefault(zlib.crc32(key) % PARTITIONS, []).append(record)
-            for number, records in by_partition.items():
-                await self.append(number, records)
+            for number, batch in by_partition.items():
+                await self.append(number, batch)
 
-    async def append(self, number: int, records: list[Record]) -> None:
+    async def append(self, number: int, batch: list[Record]) -> None:
         partition = self.host.at(number)
-        result = await produce.append(partition, build_batch(records), acks=1, timeout_ms=1000)
+        result = await produce.append(partition, build_batch(batch), acks=1, timeout_ms=1000)
         assert result.error.value == 0, result
 
     async def tier(self) -> None:
@@ -108,17 +110,25 @@ async def topic(tmp_path: Path) -> AsyncIterator[KeyedTopic]:
     await host.close()
 
 
+@pytest.mark.parametrize(
+    ("kind", "partitioning"), [(Format.ICEBERG, BY_KEY), (Format.DELTA, BY_DAY)], ids=list(Format)
+)
 async def test_the_table_is_a_dictionary_of_the_records_wherever_the_job_was_killed(
-    session: SparkSession, topic: KeyedTopic, tmp_path: Path
+    session: SparkSession,
+    topic: KeyedTopic,
+    tmp_path: Path,
+    kind: Format,
+    partitioning: Partitioning,
 ) -> None:
     """And though somebody else commits meanwhile; from the tier, and from the broker."""
-    lake = new_lake(session, topic.source, tmp_path / "warehouse")
-    for kind in KILLED:
+    lake = new_lake(session, topic.source, tmp_path / "warehouse", kind)
+    layout = replace(UPSERT, partitioning=partitioning)
+    for doomed in KILLED:
         with pytest.raises(Killed):
-            await asyncio.to_thread(lake.run, lake.table(kind, UPSERT))
+            await asyncio.to_thread(lake.run, lake.table(doomed, layout))
         await topic.tier()
         await topic.send(40)
-    done = await asyncio.to_thread(lake.run, lake.table(OthersCommitMeanwhile, UPSERT))
+    done = await asyncio.to_thread(lake.run, lake.table(OthersCommitMeanwhile, layout))
     assert done.lag == 0
     assert done.written.deleted
     expected = await topic.folded()
@@ -132,23 +142,12 @@ async def test_the_table_is_a_dictionary_of_the_records_wherever_the_job_was_kil
         await asyncio.to_thread(lake.run, lake.table())
 
 
-def records(
-    session: SparkSession, *rows: tuple[bytes | None, int, int, int, str | None]
-) -> DataFrame:
-    """Of (key, partition, offset, milliseconds, value)."""
-    columns = "key binary, partition int, offset bigint, at bigint, value string"
-    raw = session.createDataFrame(list(rows), columns)
-    return raw.selectExpr(
-        *("'t' AS topic", "partition", "offset", "timestamp_millis(at) AS timestamp"),
-        *("0 AS timestampType", "key", "CAST(value AS BINARY) AS value"),
-        "CAST(NULL AS array<struct<key: string, value: binary>>) AS headers",
-        *("0 AS leaderEpoch", "CAST(NULL AS int) AS tieredEpoch"),
-    )
-
-
-def test_of_two_partitions_the_newer_record_counts(session: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", Format)
+def test_of_two_partitions_the_newer_record_counts(
+    session: SparkSession, tmp_path: Path, kind: Format
+) -> None:
     """Within a batch, and against the table's row, in whichever order they come."""
-    lake = new_lake(session, {}, tmp_path / "warehouse")
+    lake = new_lake(session, {}, tmp_path / "warehouse", kind)
     table = lake.table(layout=UPSERT)
     at = table.claim("t", "")
     table.commit(
@@ -181,9 +180,8 @@ def test_json_by_key(session: SparkSession, tmp_path: Path) -> None:
     lake = new_lake(session, {}, tmp_path / "warehouse")
     fields = fields_of("n INT", session)
     layout = replace(UPSERT, columns=columns_ddl(fields), kafka=KAFKA)
-    letters = IcebergTable(session, lake.name + "_dlq", Layout(columns=LETTERS_DDL))
-    rows = lake.table(layout=layout)
-    tables = LetteredTables(Json(fields), rows, letters, Mode.UPSERT)
+    letters = lake.table(layout=Layout(columns=LETTERS_DDL), name="dlq")
+    tables = LetteredTables(Json(fields), lake.table(layout=layout), letters, Mode.UPSERT)
     at = tables.claim("t", "")
     first = records(
         session,

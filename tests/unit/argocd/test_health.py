@@ -83,6 +83,22 @@ VERDICTS = {
         "Progressing": "Pending BrokersNotTold",
         "Degraded": "SecretTaken SecretRefused PasswordUnusable CertificatesUnusable LimitReached",
     },
+    "Export": {
+        # The table is there and gets what it can: that it is old fails no sync.
+        "Healthy": "Running Scheduled UpToDate CatchingUp Lagging NoProgress",
+        "Progressing": "Pending JobStarting ReportMissing TopicNotFound",
+        "Suspended": "Suspended",
+        "Degraded": "JobFailed TopicReplaced TableTaken TableTakenOver ScheduleInvalid "
+        "SourceUnusable ImageMissing JobRefused",
+    },
+    "Topic, with engine kafka": {
+        "Progressing": "KafkaUnavailable KafkaBusy Creating ReassignedElsewhere",
+        "Degraded": "KafkaRefuses ConfigRefused PolicyViolation NameRefused TopicGone "
+        "TopicReplaced PartitionsAdded TieredElsewhere",
+    },
+    "Cluster, with engine kafka": {"Progressing": "EngineUnavailable", "Degraded": "EngineRefuses"},
+    "Broker and User, with engine kafka": {"Degraded": "EngineKafka"},
+    "Export, with engine kafka": {"Degraded": "EngineKafka"},
     "Topic, Broker and Cluster": {"Degraded": "DeletionProtected"},
     "Topic, Broker and User": {
         "Progressing": "ClusterNotFound",

@@ -121,6 +121,27 @@ def test_a_broker_that_is_fenced_says_why_and_a_user_what_is_wrong() -> None:
     assert ["bob", "User:bob", "False", "bob", "said"] in cells
 
 
+def test_an_export_tells_how_far_its_table_is_and_what_is_wrong() -> None:
+    spec = {"topicRef": {"name": "t"}, "table": {"name": "db.t"}}
+    figures = {"lag": 1200, "rows": 7, "currentTime": "2026-01-01T00:00:00Z"}
+    late = {"type": "Exporting", "status": "False", "reason": "Lagging", "message": "it is old"}
+    behind: dict[str, object] = {**ready("True", "runs"), **figures}
+    behind["conditions"] = [*ready("True", "runs")["conditions"], late]  # type: ignore[misc]
+    exports = [
+        {"metadata": {"name": "late"}, "spec": spec, "status": behind},
+        {"metadata": {"name": "new"}, "spec": spec},
+        {"metadata": {"name": "bad"}, "spec": spec, "status": ready("False", "no room")},
+    ]
+    out = io.StringIO()
+    print_status(Console(file=out, width=200), [], [], exports=exports)
+    lines = (line for line in out.getvalue().splitlines() if line.startswith("│"))
+    cells = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
+    as_of = "2026-01-01T00:00:00Z"
+    assert ["late", "t", "db.t", "True", "1,200", "7", as_of, "it is old"] in cells
+    assert ["new", "t", "db.t", "Unknown", "-", "-", "-", ""] in cells
+    assert ["bad", "t", "db.t", "False", "-", "-", "-", "no room"] in cells
+
+
 def test_who_may_lead_outside_the_isr_is_shown() -> None:
     waiting = replace(row(0, -1, (1, 2, 3)), isr=(), elr=(2,), last_known_elr=(1, 3))
     cells = printed([], [TopicRows("orders", {"spec": {}}, (waiting,))])

@@ -69,7 +69,7 @@ def of_minio() -> None:
     [(a_pod_fails, 1), (of_minio, not_here.STATUS), (lambda: None, 0)],
     ids=["ours", "nothing of ours", "none"],
 )
-def test_a_run_ends_by_whose_failure_it_is(
+def test_a_side_ends_by_whose_failure_it_is(
     tell: Callable[[], None], status: int, tmp_path: Path
 ) -> None:
     progress = Progress()
@@ -79,7 +79,15 @@ def test_a_run_ends_by_whose_failure_it_is(
             tell()
 
     found = judged(checked, progress, Nowhere(), Silent(), tmp_path / "kept")  # type: ignore[arg-type]
-    assert found == status
+    assert found.status == status
+    assert (found.passed, found.failed) == ((1, 0) if status == 0 else (0, 1))
+
+
+def test_what_fails_in_no_step_is_a_failure_too(tmp_path: Path) -> None:
+    """Such as images that the node does not take."""
+    found = judged(a_pod_fails, Progress(), Nowhere(), Silent(), tmp_path / "kept")  # type: ignore[arg-type]
+    assert (found.status, found.failed) == (1, 1)
+    assert (tmp_path / "kept" / "events.txt").exists()
 
 
 def test_it_is_the_installation_and_the_tier() -> None:

@@ -21,7 +21,17 @@ ROWS: dict[str, Metric] = {row.name: row for table in TABLES for row in table.AL
 #: What the targets of Prometheus have beside a row's own labels.
 OF_TARGETS = {"namespace", "pod", "le"}
 #: What ``kubectl get`` knows beside our kinds.
-OF_KUBERNETES = {"pods", "pod", "lease", "secret", "secrets", "services", "statefulset", "pvc"}
+OF_KUBERNETES = {
+    "pods",
+    "pod",
+    "lease",
+    "secret",
+    "secrets",
+    "services",
+    "statefulset",
+    "pvc",
+    "jobs",
+}
 OURS = {name for kind in KINDS for name in (*kind.short_names, f"{kind.plural}.tidemark.dev")}
 NAMES = list(alerts())
 
@@ -64,6 +74,8 @@ OTHERWISE = {
     ("RecordDeletion", "TopicNotReady"): "TidemarkRecordDeletionStuck",
     ("RecordDeletion", "PartitionsOffline"): "TidemarkRecordDeletionStuck",
     ("User", "Pending"): "TidemarkNoOperatorLeads",
+    ("Export", "Pending"): "TidemarkNoOperatorLeads",
+    ("Topic, with engine kafka", "ReassignedElsewhere"): "",
 }
 
 
@@ -76,7 +88,9 @@ BY_CONDITION = {
         "TidemarkDecisionsNotStored",
         "TidemarkDisablementStalled",
         "TidemarkTakeOverFails",
+        "TidemarkExportFails",
     ),
+    "Exporting": ("TidemarkExportBehind",),
     "Draining": ("TidemarkDrainStuck",),
     "ExternalAddress": ("TidemarkExternalAddressMissing",),
     "FullyReplicated": ("TidemarkPartitionsUnderReplicated", "TidemarkPlaceholders"),

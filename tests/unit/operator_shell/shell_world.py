@@ -12,6 +12,7 @@ from uuid import UUID
 
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
 from tests.unit.controller.controller_world import SESSION_MS, registration_request
+from tidemark.export_job import Phase, Report
 from tidemark.wire import control
 from tidemark_operator.background import BackgroundTasks
 from tidemark_operator.certificates.certificates import Certificates
@@ -35,16 +36,29 @@ from tidemark_operator.controller.deletion_values import (
     PointQuery,
 )
 from tidemark_operator.controller.events import Event
+from tidemark_operator.controller.export_values import ABSENT, JobPhase, JobSeen, JobWanted
 from tidemark_operator.controller.model import RowKey
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.engines.own.port import OwnEngine
 from tidemark_operator.health import Echoes
-from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, USER, Json, Key, Kind, key_of
+from tidemark_operator.jobs.runner import JobRefused
+from tidemark_operator.kube.kinds import (
+    BROKER,
+    CLUSTER,
+    EXPORT,
+    TOPIC,
+    USER,
+    Json,
+    Key,
+    Kind,
+    key_of,
+)
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.objects.client import ObjectClient
 from tidemark_operator.objects.conversions import cluster_id_of
 from tidemark_operator.objects.statuses import StatusWriter
 from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.pods.export_job import ExportRunIdentity
 from tidemark_operator.reconcile.first_reports import FirstReports
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.reflector import Reflector
@@ -131,6 +145,44 @@ class NoEvents:
         return [event.reason for event in self.emitted]
 
 
+class FakeJobs:
+    """What there is of jobs is as a test says; ``asked``: what was asked for."""
+
+    def __init__(self, journal: list[str]) -> None:
+        self.in_pods = True
+        self.asked = journal
+        self.seen: dict[tuple[str, int], JobSeen] = {}
+        self.wanted: dict[str, JobWanted] = {}
+        self.refuses = ""
+
+    async def look(self, run: ExportRunIdentity) -> JobSeen:
+        return self.seen.get((run.key, run.number), ABSENT)
+
+    async def start(self, run: ExportRunIdentity, wanted: JobWanted) -> None:
+        self.asked.append(f"start {run.job}")
+        if self.refuses:
+            raise JobRefused(self.refuses)
+        self.wanted[run.key] = wanted
+        self.seen[run.key, run.number] = JobSeen(phase=JobPhase.STARTING)
+
+    async def stop(self, run: ExportRunIdentity) -> None:
+        self.asked.append(f"stop {run.job}")
+        self.seen[run.key, run.number] = JobSeen(phase=JobPhase.ENDING)
+
+    async def forget(self, key: str) -> None:
+        self.asked.append(f"forget {key}")
+
+    def end(self, key: str, number: int, report: Report | None = None, *, why: str = "") -> None:
+        """A job ends, well where it says so itself."""
+        well = report is not None and report.phase in (Phase.DONE, Phase.STOPPED)
+        self.seen[key, number] = JobSeen(phase=JobPhase.ENDED, report=report, why=why, well=well)
+
+    def run(self, key: str, number: int, **figures: int) -> None:
+        """A job runs, and has said so."""
+        report = Report(phase=Phase.RUNNING, **figures)
+        self.seen[key, number] = JobSeen(phase=JobPhase.RUNNING, report=report)
+
+
 class FakeListener:
     """The control listener's sessions: what the term says to them."""
 
@@ -157,6 +209,7 @@ class ShellWorld:
         self.api.before = self.journal.append
         self.engine = FakeEngine(self.journal)
         self.events = NoEvents()
+        self.jobs = FakeJobs(self.journal)
         self.listener = FakeListener()
         self.leads = True
         #: Much is to be done: writes are worth waiting for.
@@ -189,6 +242,13 @@ class ShellWorld:
 
     def make_user(self, name: str = "alice", **spec: Any) -> Json:
         return self.make(USER, name, {"clusterRef": {"name": "main"}} | spec)
+
+    def make_export(self, name: str = "x", *, topic: str = "t", **spec: Any) -> Json:
+        when = {} if "schedule" in spec else {"continuous": {}}
+        table = {"name": "db.t", "warehouse": "/lake", **spec.pop("table", {})}
+        metadata = spec.pop("metadata", {})
+        body = {"topicRef": {"name": topic}, "table": table} | when | spec
+        return self.make(EXPORT, name, body, metadata=metadata)
 
     def edit(self, kind: Kind, name: str, **spec: Any) -> None:
         self._watched(self.server.edit(kind, name, spec))
@@ -258,6 +318,8 @@ class ShellWorld:
             metrics=metrics,
             certificates=Certificates(*of_this),
             client_certificates=ClientCertificates(*of_this),
+            jobs=self.jobs,
+            export_image="pipeline:1",
             first_reports=reports,
         )
         self.questions = LogQuestions(self.services)

@@ -13,6 +13,7 @@ from tidemark_operator.certificates.keepers import SecretKeeper
 from tidemark_operator.clock import utc_now
 from tidemark_operator.controller.epochs import EPOCH_MAX
 from tidemark_operator.health import verdict
+from tidemark_operator.jobs.kubernetes import KubernetesJobs
 from tidemark_operator.kube.errors import NotFound, Unavailable
 from tidemark_operator.kube.kinds import CLUSTER, LEASE, MANY, PARTITION_SLICE, TOPIC, Json, Listed
 from tidemark_operator.leadership.lease_kept import keep_lease
@@ -39,6 +40,7 @@ class Shell(ShellWorld):
             requests=BrokerRequests(),
             own_leaf=OwnLeaf(utc_now),
             keeper_of=lambda api: SecretKeeper(api, NAMESPACE),
+            jobs_of=lambda api: KubernetesJobs(api, NAMESPACE),
         )
 
     async def find_cluster(self) -> str:

@@ -14,7 +14,8 @@ from tidemark_pipeline.export.exported import (
     begin,
     check_ours,
 )
-from tidemark_pipeline.export.iceberg import catalog_settings
+from tidemark_pipeline.export.formats import catalog_settings
+from tidemark_pipeline.export.wanted import Wanted
 from tidemark_pipeline.jobs.export import planned_end, stream_options
 
 FOUND = Exported("t", "id", {0: 17, 1: 4}, 3, "a")
@@ -86,6 +87,30 @@ def test_the_table_says_where_a_stream_begins_and_options_where_a_new_one_does()
     assert (
         stream_options({"topic": "t"}, Exported("t"), once=False)["startingOffsets"] == "earliest"
     )
+
+
+def test_what_spark_fetches_for_a_table_and_by_which_name_it_knows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    (tmp_path / "jars").mkdir()
+    in_s3 = {"type": "rest", "io-impl": "org.apache.iceberg.aws.s3.S3FileIO"}
+    iceberg, delta = (
+        Wanted.of({"table": "a.b", "catalog": in_s3}),
+        Wanted.of({"table": "a.b", "format": "delta", "warehouse": "s3a://l`ake/"}),
+    )
+    fetched = iceberg.settings()["spark.jars.packages"].split(",")
+    assert [each.split(":")[1] for each in fetched] == [
+        *("iceberg-spark-runtime-4.1_2.13", "iceberg-aws-bundle")
+    ]
+    assert iceberg.name_of("a.b") == "lake.a.b"
+    assert delta.name_of("a.b") == "delta.`s3a://l``ake/a/b`"
+    assert "spark.sql.catalog.spark_catalog" in delta.settings()
+    # Not what an image has among its own jars, or what was named.
+    (tmp_path / "jars" / "iceberg-spark-runtime-4.1_2.13-1.12.0.jar").touch()
+    assert "runtime" not in iceberg.settings()["spark.jars.packages"]
+    assert iceberg.settings(["x.jar"])["spark.jars"] == "x.jar"
+    assert "spark.jars.packages" not in iceberg.settings(["x.jar"])
 
 
 def test_a_catalog_keeps_no_tables_in_its_cache() -> None:

@@ -18,6 +18,8 @@ TESTS = Path(__file__).parents[2]
 _EXITS = "unit/operator_shell/test_exits.py::"
 _BROKERS = "unit/operator_shell/test_broker_reconciler.py::"
 _USERS = "unit/operator_shell/test_user_reconciler.py::"
+_EXPORTS = "unit/operator_shell/test_export_reconciler.py::"
+_EXPORTING = "unit/controller/test_export_status.py::"
 _ADOPTION = "unit/controller/test_adoption.py::"
 _LOSSES = "unit/controller/test_accepted_losses.py::"
 _STATUS = "unit/controller/test_topics_and_status.py::"
@@ -183,6 +185,22 @@ TAKEN = {
         "LimitReached": _USERS + "test_a_user_beyond_the_limit_is_told_so",
         "PasswordUnusable": _USERS + "test_without_its_password_a_user_has_none",
     },
+    "Export": {
+        "JobFailed": _EXPORTS + "test_a_job_that_fails_is_told_of_and_begun_again",
+        "TopicNotFound": _EXPORTS + "test_an_export_waits_for_a_topic_that_is_not_there_yet",
+        "TopicReplaced": _EXPORTS + "test_an_export_without_its_topic_ends_its_job_and_says_so",
+        "TableTaken": _EXPORTS + "test_of_two_exports_on_one_table_the_younger_is_refused",
+        "TableTakenOver": _EXPORTS + "test_a_table_taken_over_by_another_job_is_not_fought_for",
+        "ScheduleInvalid": _EXPORTS + "test_a_schedule_that_says_no_time_is_corrected",
+        "SourceUnusable": _EXPORTS + "test_what_cannot_be_read_is_waited_for",
+        "ImageMissing": _EXPORTS + "test_where_no_image_is_known_none_is_guessed",
+        "JobRefused": _EXPORTS + "test_a_job_that_is_refused_is_told_of_and_tried_again",
+        "Lagging": _EXPORTING + "test_one_that_lags_is_believed_only_once_it_clearly_does_no_more",
+        "NoProgress": _EXPORTING
+        + "test_a_job_that_commits_nothing_though_there_is_something_says_so",
+        "ReportMissing": _EXPORTING
+        + "test_a_job_whose_page_is_not_reached_runs_as_far_as_is_known",
+    },
     "Topic, Broker and Cluster": {
         "DeletionProtected": "unit/operator_shell/test_deletion_protection.py::"
         "test_a_protected_topic_is_served_on_until_the_annotation_is_removed",
@@ -287,11 +305,17 @@ NOT_TAKEN = {
         "Pending": _STARTS,
         "Usable": _WELL,
     },
+    "Export": {
+        "Pending": _STARTS,
+        **dict.fromkeys(("Running", "Scheduled", "Suspended", "UpToDate"), _WELL),
+        **dict.fromkeys(("CatchingUp", "JobStarting"), _PASSES),
+    },
     "Topic, with engine kafka": {
         "Creating": _PASSES,
         "KafkaBusy": _PASSES,
         **dict.fromkeys(("KafkaRefuses", "PolicyViolation"), "Kafka's own words say what to do"),
     },
+    "Export, with engine kafka": {"EngineKafka": "there is no other exit than to delete it"},
 }
 
 

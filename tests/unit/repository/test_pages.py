@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "examples").glob("*.md")])
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-_MADE_WITH = {"summary", "Blocker", "Waiting", "Finished", "SlicesUnusable", "condition"}
+_MADE_WITH = {"summary", "Blocker", "Waiting", "Finished", "SlicesUnusable", "condition", "Problem"}
 
 
 @pytest.mark.parametrize("name", pages.pages())

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tidemark_cli.local.cluster import LocalCluster
+from tidemark_cli.local.layout import Layout
+from tidemark_cli.local.settings import KAFKA, Settings
 from tidemark_cli.toolchain import maven
 from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.progress import PlainProgress
@@ -74,6 +77,19 @@ def test_what_was_fetched_is_found_again_without_maven(path: Path, tmp_path: Pat
     assert "-Dkafka.version=1.2.3" in (folder / "arguments").read_text(encoding="utf-8")
     (path / "mvn").unlink()
     assert ensure(tmp_path) == folder
+
+
+def test_a_local_cluster_says_that_java_is_missing_before_it_starts_anything(
+    path: Path, tmp_path: Path
+) -> None:
+    """With jars in the cache that was seen only once the control plane ran."""
+    layout = Layout.at(tmp_path / "cluster")
+    layout.create()
+    settings = Settings("c", "default", "directory", "", 1, 2, KAFKA)
+    cluster = LocalCluster(layout, settings, print)
+    with pytest.raises(maven.MavenMissing, match="no java on the PATH"):
+        cluster.start(brokers=1)
+    assert not layout.control_plane.exists()
 
 
 def test_what_maven_says_is_told_where_it_fails(path: Path, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def _away(stage: Stage) -> Iterator[None]:
     """No node takes its pod. Topics need it, one broker cannot be drained without it, a changed
     pod of another waits for it, and so do RecordDeletions."""
     run = stage.kubernetes.run
-    (node,) = (body["metadata"]["name"] for body in stage.kubernetes.get("", "nodes")["items"])
+    (node,) = stage.kubernetes.names("", "nodes")
     stage.make_topic(SINGLE, partitions=stage.brokers, replicationFactor=1)
     stage.make_topic(STRICT, config={"min.insync.replicas": str(stage.brokers)})
     stage.produce(SINGLE, 100)

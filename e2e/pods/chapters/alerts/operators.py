@@ -21,6 +21,7 @@ from tidemark.tls.identity import parse
 from tidemark_operator.certificates.authority import KeyPair, issue
 
 TOPIC = "alerts-operator"
+EXPORT = "alerts-export"
 SLOW = "e2e-slow"
 #: An address of documentation (RFC 5737): whoever calls it waits.
 NOBODY = "https://192.0.2.1/"
@@ -85,6 +86,19 @@ def _webhook() -> dict[str, Any]:
 
 
 @contextmanager
+def _export(stage: Stage) -> Iterator[None]:
+    """An Export whose schedule is one by its form only: there is no such minute."""
+    stage.make_topic(EXPORT)
+    del stage.written[EXPORT]
+    stage.kubernetes.apply(objects.export(EXPORT, EXPORT, schedule="61 * * * *"))
+    try:
+        yield
+    finally:
+        stage.delete(f"exports.tidemark.dev/{EXPORT}")
+        stage.delete(f"topics.tidemark.dev/{EXPORT}")
+
+
+@contextmanager
 def _lease(stage: Stage) -> Iterator[None]:
     """Nobody leads, so nobody renews a certificate that is about to end."""
     with without(stage, "leases"):
@@ -144,6 +158,11 @@ FAULTS = (
         what="a webhook that does not answer",
         alerts=("TidemarkReconcilingStandsStill", "TidemarkReconcilingFails"),
         caused=_statuses,
+    ),
+    Fault(
+        what="an Export without a time",
+        alerts=("TidemarkExportFails",),
+        caused=_export,
     ),
     Fault(
         what="no right to the Lease, and a certificate that nobody renews",

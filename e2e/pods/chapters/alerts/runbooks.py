@@ -7,9 +7,7 @@ as it would on the machine of whoever is called out of bed.
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 
 from e2e.pods.commands import run
@@ -21,7 +19,7 @@ FOLDER = ROOT / "docs" / "runbooks"
 #: Ours, by their names on the PATH.
 PROGRAMS = {"kubectl-tidemark": "tidemark_cli.kubectl_plugin", "tidemark": "tidemark_cli.main"}
 #: What stands for NAME, by the kind that it is a name of, and for what a Cluster says of its store.
-NAMES = {"tmt": "orders", "tmb": "broker-1", "tmrd": "waits"}
+NAMES = {"tmt": "orders", "tmb": "broker-1", "tmrd": "waits", "tmx": "alerts-export"}
 STANDS_FOR = {"ENDPOINT": f"http://minio.{STORE}.svc:{STORE_PORT}", "BUCKETS": "tier"}
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NAME = re.compile(r"\b(tm\w+) NAME\b")
@@ -42,7 +40,7 @@ def named(command: str) -> str:
 
 def follow(stage: Stage, alerts: Sequence[str]) -> None:
     """What their pages say to look at, each command once. Raises CommandFailed."""
-    folder = _programs(" ".join(map(str, stage.kubernetes.program)))
+    folder = _programs(stage.helm.home / "bin", " ".join(map(str, stage.kubernetes.program)))
     pages = [(FOLDER / f"{alert}.md").read_text("utf-8") for alert in alerts]
     for command in dict.fromkeys(line for page in pages for line in commands(page)):
         run(
@@ -57,10 +55,9 @@ def follow(stage: Stage, alerts: Sequence[str]) -> None:
         )
 
 
-@cache
-def _programs(kubectl: str) -> Path:
+def _programs(folder: Path, kubectl: str) -> Path:
     """A folder for the PATH."""
-    folder = Path(tempfile.mkdtemp())
+    folder.mkdir(parents=True, exist_ok=True)
     ours = {name: f"{sys.executable} -m {module}" for name, module in PROGRAMS.items()}
     for name, program in {"kubectl": kubectl, **ours}.items():
         path = folder / name

@@ -3,6 +3,7 @@
 from tidemark_operator.controller.status.broker import broker_status
 from tidemark_operator.controller.status.cluster import cluster_status
 from tidemark_operator.controller.status.conditions import Condition, StatusResult, time_text
+from tidemark_operator.controller.status.export import export_status
 from tidemark_operator.controller.status.pacing import Pacer
 from tidemark_operator.controller.status.record_deletion import deletion_status
 from tidemark_operator.controller.status.topic import topic_status
@@ -15,6 +16,7 @@ __all__ = [
     "broker_status",
     "cluster_status",
     "deletion_status",
+    "export_status",
     "time_text",
     "topic_status",
     "user_status",

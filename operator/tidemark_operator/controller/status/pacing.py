@@ -24,6 +24,11 @@ _FIGURES = frozenset(
         ("remoteBytes",),
         ("leaders",),
         ("logBytes",),
+        ("lag",),
+        ("rows",),
+        ("deadLetters",),
+        ("lastCommitTime",),
+        ("currentTime",),
     }
 )
 

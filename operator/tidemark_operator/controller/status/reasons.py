@@ -835,6 +835,131 @@ USER = (
     ),
 )
 
+EXPORT = (
+    Reason("Pending", "Ready=Unknown", "No operator has looked at it yet.", "Start the operator."),
+    Reason(
+        "Running",
+        "Ready=True; Exporting=True while a scheduled run is under way",
+        "The job runs.",
+        _NOTHING,
+    ),
+    Reason(
+        "Scheduled",
+        "Ready=True, Exporting=True",
+        "No run is due before the time that the message names.",
+        _NOTHING,
+    ),
+    Reason(
+        "Suspended",
+        "Ready=True, Exporting=False",
+        "spec.suspend is true: no job runs. While one is being ended Reconciling is True.",
+        _NOTHING,
+    ),
+    Reason(
+        "UpToDate",
+        "Exporting=True",
+        "The table comes along with the topic; status.currentTime says since when it has all.",
+        _NOTHING,
+    ),
+    Reason(
+        "CatchingUp",
+        "Exporting=True",
+        "Records are committed, and the table has yet to come to the end of the topic, for the "
+        "first time.",
+        "Wait.",
+    ),
+    Reason(
+        "JobStarting",
+        "Ready=False, Reconciling=True, Exporting=Unknown",
+        "The job was made and has not begun to export.",
+        "Wait; see what the message says of its pod.",
+    ),
+    Reason(
+        "JobFailed",
+        "Ready=False, Exporting=False; Reconciling=True, and Stalled=True after three in a row or "
+        "where trying again mends nothing",
+        "The last run failed. It is begun again after a pause that grows to ten minutes; what was "
+        "committed stays, and nothing is lost or doubled.",
+        "The message has what the job said, the log of its pod the rest (kubectl logs "
+        "job/NAME-NUMBER, with the number of status.run). A change of the spec begins the next run "
+        "at once.",
+    ),
+    Reason(
+        "Lagging",
+        "Exporting=False",
+        "The job commits, and what the table shows is older than a quarter of an hour, or ten "
+        "intervals.",
+        "Wait, where the job was away; else give it more cores (spec.job.cores) or a larger "
+        "maxBytesPerTrigger.",
+    ),
+    Reason(
+        "NoProgress",
+        "Exporting=False",
+        "The topic has records that the table has not, and nothing was committed for a quarter of "
+        "an hour, or ten intervals.",
+        "See the log of the job's pod; delete its Job to have it begun anew.",
+    ),
+    Reason(
+        "ReportMissing",
+        "Exporting=Unknown, and Exporting=False once what the table shows may be old; Ready=False "
+        "and Reconciling=True of a run that was never reached",
+        "The job's pod runs, and the operator does not reach its page.",
+        "Let the operator's pods through to port 8080 of the export's: see the NetworkPolicies of "
+        "the namespace.",
+    ),
+    Reason(
+        "TopicNotFound",
+        "Ready=False, Reconciling=True, Exporting=False",
+        "The Topic is not there, or is being deleted: no job runs. The table keeps what it has.",
+        "Make the Topic, or delete the Export.",
+    ),
+    Reason(
+        "TopicReplaced",
+        "Ready=False, Stalled=True, Exporting=False",
+        "The Topic was deleted and made again: its offsets are not those that the table has.",
+        "Make another Export, into another table.",
+    ),
+    Reason(
+        "TableTaken",
+        "Ready=False, Stalled=True, Exporting=False",
+        "An older Export of the namespace writes to the same table.",
+        "Delete one of the two.",
+    ),
+    Reason(
+        "TableTakenOver",
+        "Ready=False, Stalled=True, Exporting=False",
+        "A job of somebody else's has taken the table over, or the table was rolled back. The job "
+        "is not begun again: the two would take the table from each other without end.",
+        "End the other job, then set spec.suspend to true and back.",
+    ),
+    Reason(
+        "ScheduleInvalid",
+        "Ready=False, Stalled=True, Exporting=False",
+        "spec.schedule says no time, or the operator does not know spec.timeZone.",
+        "Correct what the message names.",
+    ),
+    Reason(
+        "SourceUnusable",
+        "Ready=False, Exporting=False, and Reconciling=True or Stalled=True",
+        "What the job would read from is not there: a broker with the listener, a User with a "
+        "Secret, a tier.",
+        "Do what the message says.",
+    ),
+    Reason(
+        "ImageMissing",
+        "Ready=False, Stalled=True, Exporting=False",
+        "Neither the Export nor the operator's settings name the image that the job runs in.",
+        "Set spec.job.image, or exports.image of the chart.",
+    ),
+    Reason(
+        "JobRefused",
+        "Ready=False, Stalled=True, Exporting=False",
+        "The API server refuses the Job (a quota, an admission policy, a right that the operator's "
+        "account lacks), or a Secret of a local cluster is not there.",
+        "Do what the message says.",
+    ),
+)
+
 #: Of what a person has protected, and has deleted all the same.
 PROTECTED = (
     Reason(
@@ -1010,6 +1135,15 @@ OF_OWN_BROKERS = (
     ),
 )
 
+OF_OWN_TIER = (
+    Reason(
+        "EngineKafka",
+        "Ready=False, Stalled=True",
+        "The Cluster's engine is an Apache Kafka, whose tier only its brokers can read.",
+        "Delete the object.",
+    ),
+)
+
 TABLE = {
     "Topic": TOPIC,
     "Topic, as the leaders report of the tier": TIER,
@@ -1017,10 +1151,12 @@ TABLE = {
     "Cluster": CLUSTER,
     "RecordDeletion": RECORD_DELETION,
     "User": USER,
+    "Export": EXPORT,
     "Topic, Broker and Cluster": PROTECTED,
     "Topic, Broker and User": ELSEWHERE,
     "Topic, with engine kafka": KAFKA,
     "Cluster, with engine kafka": ENGINE,
     "Broker and User, with engine kafka": OF_OWN_BROKERS,
+    "Export, with engine kafka": OF_OWN_TIER,
     "Every kind": FAILING,
 }

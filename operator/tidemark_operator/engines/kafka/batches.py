@@ -14,21 +14,30 @@ K = TypeVar("K")
 V = TypeVar("V")
 R = TypeVar("R")
 
-#: So long the first of a batch waits for others.
-LINGER_S = 0.01
+#: So long the first of a batch waits for others: what comes alone hardly, what comes among many
+#: longer, for each request that changes something is news to every broker.
+LINGER_S, AMONG_MANY_S = 0.01, 0.15
+QUIET_S = 0.5
 
 
 class Batches(Generic[K, V, R]):
     """Belongs to one loop. A key that is asked for twice waits for its former answer."""
 
     def __init__(
-        self, send: Callable[[Mapping[K, V]], Awaitable[Mapping[K, R]]], *, at_most: int
+        self,
+        send: Callable[[Mapping[K, V]], Awaitable[Mapping[K, R]]],
+        *,
+        at_most: int,
+        weigh: Callable[[V], int] = lambda _: 1,
     ) -> None:
-        """``send``: one request; raises ``EngineUnavailable``."""
+        """``send``: one request; raises ``EngineUnavailable``. ``at_most``: the weight of what goes
+        together; what is heavier by itself goes alone."""
         self._send = send
         self._at_most = at_most
+        self._weigh = weigh
         self._waiting: dict[K, tuple[V, asyncio.Future[R]]] = {}
         self._task: asyncio.Task[None] | None = None
+        self._last_s = float("-inf")
 
     async def ask(self, key: K, value: V) -> R:
         """The answer for a key. Raises ``EngineUnavailable``."""
@@ -52,10 +61,21 @@ class Batches(Generic[K, V, R]):
 
     async def _run(self) -> None:
         while self._waiting:
-            await asyncio.sleep(LINGER_S)
-            keys = list(self._waiting)[: self._at_most]
-            batch = {key: self._waiting.pop(key) for key in keys}
-            await self._one(batch)
+            quiet = asyncio.get_running_loop().time() - self._last_s > QUIET_S
+            await asyncio.sleep(LINGER_S if quiet else AMONG_MANY_S)
+            self._last_s = asyncio.get_running_loop().time()
+            await self._one({key: self._waiting.pop(key) for key in self._next()})
+
+    def _next(self) -> list[K]:
+        """The first that are waiting, as many as may go together."""
+        keys: list[K] = []
+        weight = 0
+        for key, (value, _) in self._waiting.items():
+            weight += self._weigh(value)
+            if keys and weight > self._at_most:
+                break
+            keys.append(key)
+        return keys
 
     async def _one(self, batch: Mapping[K, tuple[V, "asyncio.Future[R]"]]) -> None:
         try:

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 #: Things in one request.
 TOPICS_AT_ONCE = 200
 LOOKS_AT_ONCE = 1000
+#: Kafka's controller writes at most 10,000 records for one request.
+PARTITIONS_AT_ONCE = 4000
 
 
 class EngineRefused(EngineUnavailable):
@@ -54,11 +56,14 @@ class KafkaCluster:
         self._admin = Admin(self.client)
         self._leads = leads
         self.looks: Batches[str, None, Found | None] = Batches(self._look, at_most=LOOKS_AT_ONCE)
+        self.views: Batches[str, None, TopicView | None] = Batches(
+            self._view, at_most=LOOKS_AT_ONCE
+        )
         self.creations: Batches[str, NewTopic, uuid.UUID | Failure] = Batches(
-            self._create, at_most=TOPICS_AT_ONCE
+            self._create, at_most=PARTITIONS_AT_ONCE, weigh=lambda new: len(new.assignment)
         )
         self.growths: Batches[str, tuple[int, Sequence[Sequence[int]]], Failure | None] = Batches(
-            self._grow, at_most=TOPICS_AT_ONCE
+            self._grow, at_most=PARTITIONS_AT_ONCE, weigh=lambda growth: len(growth[1])
         )
         self.deletions: Batches[uuid.UUID, None, Failure | None] = Batches(
             self._delete, at_most=TOPICS_AT_ONCE
@@ -73,7 +78,14 @@ class KafkaCluster:
 
     async def close(self) -> None:
         """End what waits, and the connections."""
-        for each in (self.looks, self.creations, self.growths, self.deletions, self.alterations):
+        for each in (
+            self.looks,
+            self.views,
+            self.creations,
+            self.growths,
+            self.deletions,
+            self.alterations,
+        ):
             await each.close()
         await self.client.close()
 
@@ -169,6 +181,10 @@ class KafkaCluster:
         return {
             name: Found(views[name], own.get(name, {})) if name in views else None for name in asked
         }
+
+    async def _view(self, asked: Mapping[str, None]) -> dict[str, TopicView | None]:
+        views = await self.topics(list(asked))
+        return {name: views.get(name) for name in asked}
 
     async def _create(self, asked: Mapping[str, NewTopic]) -> Mapping[str, uuid.UUID | Failure]:
         self._check_leads()

@@ -1,0 +1,129 @@
+"""``tidemark spark maintain``: small files, old versions and orphans of tables that are exported
+to."""
+
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidemark_cli.commands.common import console, errors, fail
+from tidemark_cli.commands.tables import (
+    CatalogOption,
+    ConfOption,
+    CoresOption,
+    FormatOption,
+    JarOption,
+    LogOption,
+    WarehouseOption,
+    check_jars,
+    jars,
+    pairs,
+    place,
+)
+from tidemark_cli.toolchain import ToolchainError
+from tidemark_cli.toolchain.packages import ensure_spark
+from tidemark_operator.resources.durations import duration_ms
+from tidemark_pipeline.errors import own_words
+from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.export.formats import Format
+from tidemark_pipeline.export.maintenance import Maintained, Upkeep
+from tidemark_pipeline.export.wanted import Wanted, catalog_of
+from tidemark_pipeline.java import JavaMissing, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NEVER = "never"
+
+
+def maintain(
+    tables: Annotated[list[str], typer.Argument(help="Tables, with their namespace: db.orders.")],
+    table_format: FormatOption = Format.ICEBERG,
+    warehouse: WarehouseOption = "",
+    compact: Annotated[
+        bool, typer.Option(help="Make large files of small ones, and of those with many deletes.")
+    ] = True,
+    keep: Annotated[
+        str, typer.Option(help="How long versions of the table stay: 168h, 1h30m; never: all do.")
+    ] = "168h",
+    keep_last: Annotated[
+        int, typer.Option(min=1, help="How many stay, however old (Iceberg).")
+    ] = 1,
+    orphans_after: Annotated[
+        str, typer.Option(help="How old a file is that goes since no version names it; or never.")
+    ] = "72h",
+    catalog: CatalogOption = None,
+    conf: ConfOption = None,
+    jar: JarOption = None,
+    cores: CoresOption = 2,
+    log: LogOption = Path("spark.log"),
+) -> None:
+    """Compact the tables' small files, let old versions of them expire, and remove files that no
+    version names. Exports may run meanwhile.
+
+    Exit status: 0 where it is done, 1 where it failed.
+    """
+    properties, conf_given = pairs(catalog, "--catalog"), pairs(conf, "--conf")
+    named = check_jars(jar)
+    upkeep = Upkeep(
+        compact=compact,
+        keep=_age(keep, "--keep"),
+        keep_last=keep_last,
+        orphans=_age(orphans_after, "--orphans-after"),
+    )
+    try:
+        places = catalog_of(place(warehouse), properties, table_format)
+        wanted = Wanted(table=tables[0], format=table_format, catalog=places)
+        find_java()
+        ensure_spark(console.print)
+        from pyspark.errors import PySparkException
+
+        from tidemark_pipeline.session import local_session
+
+        found = jars(named, table_format, places, conf_given)
+        settings = wanted.settings(found, conf_given)
+        try:
+            with local_session(
+                "tidemark maintain", cores=cores, log=log, settings=settings
+            ) as session:
+                for table in tables:
+                    _maintain(session, wanted, table, upkeep)
+        except PySparkException as error:
+            fail(f"{own_words(str(error))[1]}; Spark's own log: {log}")
+    except (JavaMissing, ToolchainError, ExportError) as error:
+        fail(str(error))
+
+
+def _maintain(session: "SparkSession", wanted: Wanted, table: str, upkeep: Upkeep) -> None:
+    from tidemark_pipeline.jobs.maintain import maintain as run
+    from tidemark_pipeline.jobs.progress import told
+
+    def say(what: str) -> None:
+        errors.print(f"{table}: {what}", highlight=False, markup=False)
+
+    begun = time.monotonic()
+    with told(session.sparkContext, lambda done, of: say(f"{done:,} of {of:,} tasks")):
+        done = run(session, wanted.format, wanted.name_of(table), upkeep, say)
+    took_s = time.monotonic() - begun
+    console.print(f"{table}: {text(done)}; {took_s:.0f} s", highlight=False, markup=False)
+
+
+def text(done: Maintained) -> str:
+    """What was done, in a line."""
+    failed = f" ({done.failed:,} were changed meanwhile and stay)" if done.failed else ""
+    return (
+        f"{done.compacted:,} files became {done.into:,}{failed}, "
+        f"{done.expired:,} versions expired, {done.removed:,} files removed, "
+        f"{done.orphans:,} orphans removed"
+    )
+
+
+def _age(said: str, option: str) -> timedelta | None:
+    if said == _NEVER:
+        return None
+    try:
+        return timedelta(milliseconds=duration_ms(said))
+    except ValueError as error:
+        fail(f"{option}: {error}, or {_NEVER}")

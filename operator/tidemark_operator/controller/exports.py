@@ -1,0 +1,272 @@
+"""What is done next for an ``Export``, given its status and what is seen of its job.
+
+Level-based: whatever is seen, one step follows, and after a crash between any two calls the same
+one follows again. A run is in the status before its job is made, under a number that names the job,
+so it is never made twice; its end is in the status before another begins. One job at a time: the
+next begins when the one before is gone.
+
+What fails is begun again, after a pause that doubles with each failure in a row, for as long as it
+takes: the cause may be mended at any time. One exception: a job whose table another job has taken
+over is not begun again before its spec is changed, or two operators would take it from each other
+for ever.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+from tidemark.backoff import Backoff
+from tidemark.export_job import Phase, Report
+from tidemark_operator.controller.export_values import (
+    ABSENT,
+    Begin,
+    End,
+    ExportInfo,
+    JobPhase,
+    JobSeen,
+    Launch,
+    Outcome,
+    Problem,
+    Rest,
+    Run,
+    Step,
+    Stop,
+    TableId,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+RETRY = Backoff(first_s=10.0, most_s=600.0)
+#: A job that runs is looked at so often.
+LOOK_MS = 10_000
+#: And one that is to start or to end.
+SOON_MS = 2_000
+_OUTCOMES = {
+    Phase.DONE: Outcome.SUCCEEDED,
+    Phase.STOPPED: Outcome.STOPPED,
+    Phase.REFUSED: Outcome.REFUSED,
+    Phase.SUPERSEDED: Outcome.SUPERSEDED,
+}
+_FAILED = (Outcome.FAILED, Outcome.REFUSED, Outcome.SUPERSEDED)
+
+
+def next_step(
+    export: ExportInfo, job: JobSeen, problem: Problem | None, order: str, *, now_ms: int
+) -> Step:
+    """``job``: of the newest run; ``order``: a digest of what a job would be told now, "" where
+    there is a problem."""
+    if export.run is not None and export.run.under_way:
+        return _under_way(export, export.run, job, problem, order, now_ms)
+    if problem is not None or export.suspended:
+        return Rest()
+    due_ms = _due_ms(export, now_ms)
+    if due_ms is None or due_ms > now_ms:
+        return Rest(due_ms)
+    number = 1 if export.run is None else export.run.number + 1
+    begun = Run(number=number, generation=export.generation, order=order, start_ms=now_ms)
+    schedule_ms = None if export.schedule is None else export.schedule.last_ms(now_ms)
+    return Begin(begun, schedule_ms)
+
+
+def _under_way(
+    export: ExportInfo, run: Run, job: JobSeen, problem: Problem | None, order: str, now_ms: int
+) -> Step:
+    """What is not known to have ended has not: a job that is away, and is wanted, is made again
+    under its number."""
+    unwanted = _is_unwanted(export, run, problem, order)
+    match job.phase:
+        case JobPhase.ENDED:
+            return _end(job)
+        case JobPhase.ENDING:
+            return Rest(now_ms + SOON_MS)
+        case JobPhase.ABSENT:
+            if unwanted:
+                return End(Outcome.STOPPED)
+            return Launch() if problem is None else Rest()
+        case JobPhase.STARTING:
+            return Stop() if unwanted else Rest(now_ms + SOON_MS)
+        case JobPhase.RUNNING:
+            return Stop() if unwanted else Rest(now_ms + LOOK_MS)
+
+
+def _is_unwanted(export: ExportInfo, run: Run, problem: Problem | None, order: str) -> bool:
+    """A scheduled run that is under way is let end, as a CronJob's; one without an end is begun
+    anew with what is to be done now."""
+    if export.suspended or (problem is not None and problem.stops):
+        return True
+    return export.schedule is None and bool(order) and run.order != order
+
+
+def _end(job: JobSeen) -> End:
+    report = job.report
+    phase = None if report is None else report.phase
+    outcome = _OUTCOMES.get(phase) if phase is not None else None
+    if outcome is None or (outcome is Outcome.SUCCEEDED and not job.well):
+        outcome = Outcome.SUCCEEDED if job.well else Outcome.FAILED
+    said = "" if report is None else report.message
+    return End(outcome, said or job.why, report)
+
+
+def _due_ms(export: ExportInfo, now_ms: int) -> int | None:
+    """When the next run is to begin; None: when something changes."""
+    run = export.run
+    if run is None or run.end_ms is None or run.outcome is None:
+        return now_ms if export.schedule is None else _scheduled_ms(export, now_ms)
+    if run.generation != export.generation and run.outcome is not Outcome.SUCCEEDED:
+        return now_ms
+    match run.outcome:
+        case Outcome.SUPERSEDED:
+            return None if export.schedule is None else _scheduled_ms(export, now_ms)
+        case Outcome.FAILED | Outcome.REFUSED:
+            again_ms = run.end_ms + pause_ms(export.failures)
+            if export.schedule is None:
+                return again_ms
+            return min(again_ms, _scheduled_ms(export, now_ms))
+        case Outcome.STOPPED:  # by whoever, in the middle of it
+            return run.end_ms + pause_ms(1)
+        case Outcome.SUCCEEDED:
+            if export.schedule is None:  # it was continuous then, and should not have
+                return run.end_ms + pause_ms(1)
+            return _scheduled_ms(export, now_ms)
+
+
+def _scheduled_ms(export: ExportInfo, now_ms: int) -> int:
+    """The first time of the schedule for which no run was begun, or a later one that has come."""
+    assert export.schedule is not None
+    since_ms = export.created_ms if export.last_schedule_ms is None else export.last_schedule_ms
+    last_ms = export.schedule.last_ms(now_ms)
+    return last_ms if last_ms > since_ms else export.schedule.next_ms(now_ms)
+
+
+def pause_ms(failures: int) -> int:
+    """After so many failures in a row."""
+    return int(RETRY.pause_s(failures) * 1000)
+
+
+def failures_after(export: ExportInfo, end: End) -> int:
+    """In a row: a run that has committed something is the first to fail."""
+    if end.outcome not in _FAILED:
+        return 0 if end.outcome is Outcome.SUCCEEDED else export.failures
+    return 1 if end.report is not None and end.report.commits else export.failures + 1
+
+
+def applied(export: ExportInfo, step: Step, *, now_ms: int) -> ExportInfo:
+    """The Export as the status has it after a step."""
+    match step:
+        case Begin(run, schedule_ms):
+            return replace(
+                export,
+                run=run,
+                last_schedule_ms=schedule_ms
+                if schedule_ms is not None
+                else export.last_schedule_ms,
+            )
+        case End(outcome, message, _) if export.run is not None:
+            failed = outcome in _FAILED
+            return replace(
+                export,
+                run=replace(export.run, end_ms=now_ms, outcome=outcome),
+                failures=failures_after(export, step),
+                last_failure=(message or "it said nothing") if failed else export.last_failure,
+                last_success_ms=now_ms if outcome is Outcome.SUCCEEDED else export.last_success_ms,
+            )
+    return export
+
+
+def recovered(export: ExportInfo, report: Report | None) -> ExportInfo:
+    """A run that has committed something, or has nothing to commit, has not failed; nor has one
+    that ended well."""
+    run = export.run
+    well = run is not None and run.outcome is Outcome.SUCCEEDED
+    goes_on = run is not None and run.under_way and report is not None
+    if well or (goes_on and report is not None and (report.commits > 0 or report.lag == 0)):
+        return replace(export, failures=0, last_failure="")
+    return export
+
+
+def state_of(export: ExportInfo, job: JobSeen) -> str:
+    """In a word, as the metric ``tidemark_exports`` has it."""
+    if export.suspended:
+        return "suspended"
+    if export.run is not None and export.run.under_way:
+        if export.failures:
+            return "failing"
+        return "running" if job.report is not None else "starting"
+    if export.failures:
+        return "failing"
+    return "stopped" if export.schedule is None else "waiting"
+
+
+class Exports:
+    """All of them by their keys: who wants which table, and what was last seen of their jobs. Who
+    came first has a table; the clock of the API server tells whole seconds, so of two of one second
+    the name decides."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, ExportInfo] = {}
+        self._by_table: dict[TableId, set[tuple[int, str]]] = {}
+        self._by_topic: dict[str, set[str]] = {}
+        self._jobs: dict[str, JobSeen] = {}
+
+    def put(self, export: ExportInfo) -> None:
+        """As it is now."""
+        job = self._jobs.get(export.key)
+        self.drop(export.key)
+        if job is not None:
+            self._jobs[export.key] = job
+        self._known[export.key] = export
+        self._by_topic.setdefault(export.topic_key, set()).add(export.key)
+        for table in export.tables:
+            self._by_table.setdefault(table, set()).add(_age(export))
+
+    def drop(self, key: str) -> frozenset[str]:
+        """It is gone; the keys of those that want one of its tables, too."""
+        export = self._known.pop(key, None)
+        self._jobs.pop(key, None)
+        if export is None:
+            return frozenset()
+        _discard(self._by_topic, export.topic_key, key)
+        others: set[str] = set()
+        for table in export.tables:
+            _discard(self._by_table, table, _age(export))
+            others.update(each for _, each in self._by_table.get(table, ()))
+        return frozenset(others)
+
+    def holder(self, export: ExportInfo) -> tuple[str, str] | None:
+        """The key of the oldest Export that wants a table of this one, and the table; None: that is
+        this one."""
+        older = [
+            (min(claims), table)
+            for table in export.tables
+            if (claims := self._by_table.get(table)) and min(claims) < _age(export)
+        ]
+        if not older:
+            return None
+        (_, key), (_, name) = min(older)
+        return key, name
+
+    def of_topic(self, topic_key: str) -> frozenset[str]:
+        """The keys of those that export a topic."""
+        return frozenset(self._by_topic.get(topic_key, ()))
+
+    def saw(self, export: ExportInfo, job: JobSeen) -> None:
+        """What there is of its job."""
+        if export.key in self._known:
+            self._jobs[export.key] = job
+
+    def all(self) -> Iterator[tuple[ExportInfo, JobSeen]]:
+        """With what was last seen of their jobs."""
+        for key, export in self._known.items():
+            yield export, self._jobs.get(key, ABSENT)
+
+
+def _age(export: ExportInfo) -> tuple[int, str]:
+    return export.created_ms, export.key
+
+
+def _discard(index: dict[K, set[V]], at: K, value: V) -> None:
+    held = index.get(at, set())
+    held.discard(value)
+    if not held:
+        index.pop(at, None)

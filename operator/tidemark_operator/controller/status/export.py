@@ -1,0 +1,257 @@
+"""An Export's status: its run, how far the table is, and Exporting beside the conditions that all
+kinds have.
+
+``Ready`` says that all is as it is wanted: a job runs, or the next one has its time. ``Exporting``
+says whether records get into the table. What moves on its own stands in figures, which are written
+once a minute at most, and in no message.
+"""
+
+import dataclasses
+
+from tidemark.export_job import Report, shortened
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.export_values import (
+    ExportInfo,
+    JobPhase,
+    JobSeen,
+    Outcome,
+    Problem,
+    Run,
+)
+from tidemark_operator.controller.status.conditions import (
+    FALSE,
+    Condition,
+    StatusResult,
+    condition,
+    find,
+    render,
+    summary,
+    time_text,
+)
+
+EXPORTING = "Exporting"
+#: Failures in a row from which on a person is asked.
+PATIENCE = 3
+#: How old what the table shows may be, and how long a commit may take, at least; of a job with a
+#: longer interval so many of these.
+STALE_MS = 15 * 60_000
+STALE_INTERVALS = 10
+#: How long a run may say nothing at all: its page is there before anything else of it.
+SILENT_MS = 5 * 60_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExportView:
+    """What was found out about an Export. ``next_ms``: when the next run begins, where that is
+    known."""
+
+    job: JobSeen
+    problem: Problem | None = None
+    next_ms: int | None = None
+
+
+def export_status(
+    state: ControllerState, export: ExportInfo, view: ExportView, *, now_ms: int
+) -> StatusResult:
+    """The whole status."""
+    export = dataclasses.replace(export, current_ms=_current_ms(export, view.job.report))
+    conditions = export_conditions(export, view, now_ms=now_ms)
+    status: dict[str, object] = dict(export.status)
+    status["observedGeneration"] = export.generation
+    status["controllerEpoch"] = state.controller_epoch
+    for name in _OURS:
+        status.pop(name, None)
+    status |= {name: value for name, value in _fields(export).items() if value}
+    if view.job.report is not None:
+        found = _figures(view.job.report).items()
+        status |= {name: value for name, value in found if value is not None}
+    status["conditions"] = render(
+        conditions, export.status, generation=export.generation, now_ms=now_ms
+    )
+    return StatusResult(status=status, sentence=f"export {export.key}: {conditions[0].message}")
+
+
+_OURS = ("run", "failures", "lastFailure", "lastScheduleTime", "lastSuccessfulTime", "currentTime")
+
+
+def _fields(export: ExportInfo) -> dict[str, object]:
+    return {
+        "topicId": export.topic_id,
+        "run": export.run and _run(export.run),
+        "failures": export.failures,
+        "lastFailure": shortened(export.last_failure),
+        "lastScheduleTime": _time(export.last_schedule_ms),
+        "lastSuccessfulTime": _time(export.last_success_ms),
+        "currentTime": _time(export.current_ms),
+    }
+
+
+def _run(run: Run) -> dict[str, object]:
+    found: dict[str, object] = {
+        "number": run.number,
+        "generation": run.generation,
+        "order": run.order,
+        "startTime": time_text(run.start_ms),
+    }
+    if run.end_ms is not None and run.outcome is not None:
+        found |= {"endTime": time_text(run.end_ms), "outcome": str(run.outcome)}
+    return found
+
+
+def _figures(report: Report) -> dict[str, object]:
+    return {
+        "lag": report.lag,
+        "rows": report.rows,
+        "deadLetters": report.letters,
+        "lastCommitTime": _time(report.committed_ms),
+    }
+
+
+def _time(ms: int | None) -> str | None:
+    return None if ms is None else time_text(ms)
+
+
+def _current_ms(export: ExportInfo, report: Report | None) -> int | None:
+    """It never goes back: a job that has just begun does not know it yet."""
+    told_ms = None if report is None else report.current_ms
+    return max((ms for ms in (export.current_ms, told_ms) if ms is not None), default=None)
+
+
+# ---------------------------------------------------------------- conditions
+
+
+def export_conditions(export: ExportInfo, view: ExportView, *, now_ms: int) -> list[Condition]:
+    """Ready, Reconciling, Stalled and Exporting."""
+    if export.suspended:
+        ends = view.job.phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.ENDING)
+        text = "spec.suspend is true: no job runs" if not ends else "the job is being ended"
+        return _told("Suspended", text, ready=True, reconciling=ends)
+    if view.problem is not None:
+        return _told(
+            view.problem.reason,
+            view.problem.message,
+            reconciling=view.problem.waits,
+            stalled=not view.problem.waits,
+        )
+    run = export.run
+    if run is not None and run.outcome is Outcome.SUPERSEDED and export.schedule is None:
+        text = (
+            f"{export.last_failure}; this job is not begun again, for the two would take the table "
+            "from each other: end the other one, then set spec.suspend to true and back"
+        )
+        return _told("TableTakenOver", text, stalled=run.generation == export.generation)
+    if export.failures:
+        return _failing(export, view)
+    if export.schedule is not None:
+        return _scheduled(export, view)
+    return _continuous(export, view, now_ms)
+
+
+def _told(
+    reason: str,
+    message: str,
+    *,
+    ready: bool = False,
+    reconciling: bool = False,
+    stalled: bool = False,
+    exporting: bool | None = False,
+) -> list[Condition]:
+    conditions = summary(
+        ready=ready, reason=reason, message=message, reconciling=reconciling, stalled=stalled
+    )
+    return [*conditions, condition(EXPORTING, exporting, reason, message)]
+
+
+def _failing(export: ExportInfo, view: ExportView) -> list[Condition]:
+    """Until a run has committed something: one that has only begun may fail as the last one."""
+    run = export.run
+    assert run is not None
+    refused = run.outcome is Outcome.REFUSED
+    text = f"the last run failed: {export.last_failure}"
+    if export.failures > 1:
+        text = f"{export.failures} runs in a row have failed, the last one with: "
+        text += export.last_failure
+    if run.under_way:
+        text += f"; run {run.number} is under way"
+        text += f", {view.job.why}" if view.job.why else ""
+    elif view.next_ms is not None:
+        text += f"; the next one begins at {time_text(view.next_ms)}"
+    stalled = refused or export.failures >= PATIENCE
+    return _told("JobFailed", text, reconciling=not stalled, stalled=stalled)
+
+
+def _scheduled(export: ExportInfo, view: ExportView) -> list[Condition]:
+    run = export.run
+    if run is not None and run.under_way:
+        text = f"run {run.number} is under way"
+        if view.job.phase is not JobPhase.RUNNING and view.job.why:
+            text += f": {view.job.why}"
+        return _told("Running", text, ready=True, exporting=True)
+    text = "the schedule has no next time"
+    if view.next_ms is not None:
+        text = f"the next run begins at {time_text(view.next_ms)}"
+    return _told("Scheduled", text, ready=True, exporting=True)
+
+
+def _continuous(export: ExportInfo, view: ExportView, now_ms: int) -> list[Condition]:
+    job, run, report = view.job, export.run, view.job.report
+    if job.phase is JobPhase.RUNNING and report is None and run is not None:
+        if (find(export.status, "Ready") or {}).get("reason") == "Running":
+            return _silent(export, now_ms)
+        if now_ms - run.start_ms > SILENT_MS:
+            return _told("ReportMissing", _SILENT, reconciling=True)
+    if job.phase is not JobPhase.RUNNING or report is None or report.lag is None:
+        text = f"the job starts: {job.why}" if job.why else "the job starts"
+        return _told("JobStarting", text, reconciling=True, exporting=None)
+    ready = summary(ready=True, reason="Running", message="the job runs")
+    return [*ready, _exporting(export, report, now_ms)]
+
+
+_SILENT = (
+    "the job runs, and its page is not reached: see whether a NetworkPolicy lets the operator "
+    "through to it"
+)
+
+
+def _silent(export: ExportInfo, now_ms: int) -> list[Condition]:
+    """It ran, and its page is not reached: it may run as ever."""
+    former = find(export.status, EXPORTING) or {}
+    stale = _is_stale(export, was=former.get("reason") == "Lagging", now_ms=now_ms)
+    exporting = condition(EXPORTING, False if stale else None, "ReportMissing", _SILENT)
+    return [*summary(ready=True, reason="Running", message="the job runs"), exporting]
+
+
+def _exporting(export: ExportInfo, report: Report, now_ms: int) -> Condition:
+    former = find(export.status, EXPORTING) or {}
+    was = (former.get("status") == FALSE and former.get("reason")) or ""
+    run = export.run
+    assert run is not None
+    patience_ms = _patience_ms(export)
+    since_ms = max(run.start_ms, report.committed_ms or 0, export.current_ms or 0)
+    if report.lag and now_ms - since_ms > patience_ms:
+        text = f"the topic has records, and nothing was committed since {time_text(since_ms)}"
+        return condition(EXPORTING, False, "NoProgress", text)
+    if export.current_ms is None:
+        text = "the table has yet to come to where the topic ends"
+        return condition(EXPORTING, True, "CatchingUp", text)
+    if _is_stale(export, was=was == "Lagging", now_ms=now_ms):
+        text = (
+            f"what the table shows is older than {patience_ms // 60_000} minutes "
+            "(status.currentTime): the job catches up, or is slower than the topic's producers and "
+            "needs more cores"
+        )
+        return condition(EXPORTING, False, "Lagging", text)
+    return condition(EXPORTING, True, "UpToDate", "the table comes along with the topic")
+
+
+def _is_stale(export: ExportInfo, *, was: bool, now_ms: int) -> bool:
+    """One that is said to lag is believed to come along again at half of that, lest both are said
+    by turns."""
+    if export.current_ms is None:
+        return False
+    allowed_ms = _patience_ms(export) // (2 if was else 1)
+    return now_ms - export.current_ms > allowed_ms
+
+
+def _patience_ms(export: ExportInfo) -> int:
+    return max(STALE_MS, STALE_INTERVALS * export.interval_ms)

@@ -1,0 +1,252 @@
+"""Jobs of Exports as processes beside this one: of a local cluster, which has no kubelet.
+
+They end with the operator, however it ends: each has a pipe from it as standard input, and stops
+when that is closed. So none is left behind, and an operator that starts begins the runs again that
+its status says are under way. What a pod would be given as a Secret is read from the API server,
+and lies in a folder of the job's own for as long as it runs.
+"""
+
+import asyncio
+import base64
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import IO
+
+from tidemark.export_job import ORDER_VARIABLE, REPORT_BYTES_MAX, Report
+from tidemark_operator.controller.export_values import (
+    ABSENT,
+    JobPhase,
+    JobSeen,
+    JobWanted,
+    SecretFile,
+)
+from tidemark_operator.jobs.reports import Reports
+from tidemark_operator.jobs.runner import JobRefused
+from tidemark_operator.kube.client import KubeApi
+from tidemark_operator.kube.errors import NotFound
+from tidemark_operator.kube.kinds import SECRET
+from tidemark_operator.pods.export_job import PROGRAM, ExportRunIdentity
+
+logger = logging.getLogger(__name__)
+
+READY_TIMEOUT_S = 60.0
+#: How long one may take to end, and all of them when the operator does.
+GRACE_S = 30.0
+LAST_S = 10.0
+#: Of a job's log; one that has grown so large is begun anew with the next run.
+LOG_BYTES_MAX = 8 * 1024 * 1024
+
+
+@dataclasses.dataclass(slots=True)
+class _Process:
+    """``page`` "": it has not said yet where it is."""
+
+    number: int
+    uid: str
+    child: asyncio.subprocess.Process
+    folder: Path
+    page: str = ""
+    ending: bool = False
+
+
+class LocalJobs:
+    """Of one operator process, over all its terms. ``folder``: a folder of its own for each
+    Export, with its log and its last report."""
+
+    in_pods = False
+
+    def __init__(self, api: KubeApi, namespace: str, folder: Path) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._folder = folder
+        self._reports = Reports()
+        self._running: dict[str, _Process] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def look(self, run: ExportRunIdentity) -> JobSeen:
+        """See :class:`~tidemark_operator.jobs.runner.JobRunner`."""
+        process = self._running.get(run.key)
+        if process is None:
+            return ABSENT
+        if process.child.returncode is None:
+            if process.ending or (process.number, process.uid) != (run.number, run.uid):
+                self._end(process)
+                return JobSeen(phase=JobPhase.ENDING)
+            if not process.page:
+                return JobSeen(phase=JobPhase.STARTING)
+            report = await self._reports.ask(run.key, run.number, process.page)
+            return JobSeen(phase=JobPhase.RUNNING, report=report)
+        if (process.number, process.uid) != (run.number, run.uid) or process.ending:
+            del self._running[run.key]
+            return ABSENT
+        return self._ended(process)
+
+    def _ended(self, process: _Process) -> JobSeen:
+        code = process.child.returncode
+        report = _read_report(_report_of(process.folder))
+        log = process.folder / "log"
+        why = "" if code == 0 else f"its process ended with {_status(code or 0)}; see {log}"
+        return JobSeen(phase=JobPhase.ENDED, report=report, why=why, well=code == 0)
+
+    async def start(self, run: ExportRunIdentity, wanted: JobWanted) -> None:
+        """See :class:`~tidemark_operator.jobs.runner.JobRunner`."""
+        former = self._running.get(run.key)
+        if former is not None and former.child.returncode is None:
+            return
+        folder = self._folder / run.name
+        environment = await self._prepare(folder, wanted)
+        command = [sys.executable, "-m", PROGRAM, "--until-stdin-ends"]
+        command += ["--report", str(_report_of(folder))]
+        with _log(folder) as log:
+            child = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+        process = _Process(run.number, run.uid, child, folder)
+        self._running[run.key] = process
+        self._spawn(self._await_page(process))
+        logger.info("export %s: run %d is process %d", run.key, run.number, child.pid)
+
+    async def _prepare(self, folder: Path, wanted: JobWanted) -> dict[str, str]:
+        """The job's folder, and its environment. Raises :class:`JobRefused`."""
+        secrets = folder / "secrets"
+        shutil.rmtree(secrets, ignore_errors=True)
+        secrets.mkdir(parents=True, mode=0o700)
+        _report_of(folder).unlink(missing_ok=True)
+        kept: dict[str, dict[str, bytes]] = {}
+        names = {each.secret for each in wanted.variables} | {each.secret for each in wanted.files}
+        for name in sorted(names):
+            kept[name] = await self._secret(name)
+        paths: dict[SecretFile, str] = {}
+        for number, each in enumerate(wanted.files):
+            path = secrets / str(number)
+            path.write_bytes(_value(kept, each.secret, each.key))
+            path.chmod(0o600)
+            paths[each] = str(path)
+        environment = {ORDER_VARIABLE: wanted.ordered(paths).to_json()}
+        for variable in wanted.variables:
+            value = _value(kept, variable.secret, variable.key)
+            environment[variable.variable] = value.decode("utf-8", "replace")
+        return environment
+
+    async def _secret(self, name: str) -> dict[str, bytes]:
+        try:
+            body = await self._api.get(SECRET, self._namespace, name)
+        except NotFound as error:
+            raise JobRefused(f"there is no Secret {name}: make it") from error
+        data = body.get("data") or {}
+        return {str(key): base64.b64decode(text) for key, text in data.items()}
+
+    async def _await_page(self, process: _Process) -> None:
+        """The first line that the job writes says where its page is."""
+        output = process.child.stdout
+        assert output is not None
+        with contextlib.suppress(TimeoutError, ValueError, KeyError, TypeError):
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                process.page = str(json.loads(await output.readline())["page"])
+        while await output.readline():  # it is to wait for nobody who reads
+            pass
+        await process.child.wait()
+        shutil.rmtree(process.folder / "secrets", ignore_errors=True)
+
+    async def stop(self, run: ExportRunIdentity) -> None:
+        """See :class:`~tidemark_operator.jobs.runner.JobRunner`."""
+        process = self._running.get(run.key)
+        if process is not None:
+            self._end(process)
+
+    async def forget(self, key: str) -> None:
+        """The process ends, too."""
+        self._reports.forget(key)
+        process = self._running.get(key)
+        if process is None:
+            return
+        if process.child.returncode is None:
+            self._end(process)
+        else:
+            del self._running[key]
+
+    async def close(self) -> None:
+        """The operator ends: so do all jobs."""
+        left = [each for each in self._running.values() if each.child.returncode is None]
+        for process in left:
+            _signal(process, signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_S):
+                await asyncio.gather(*(each.child.wait() for each in left))
+        for process in left:
+            _signal(process, signal.SIGKILL)
+        await asyncio.gather(*(each.child.wait() for each in left), return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _end(self, process: _Process) -> None:
+        if process.ending or process.child.returncode is not None:
+            return
+        process.ending = True
+        _signal(process, signal.SIGTERM)
+        self._spawn(self._kill_later(process))
+
+    async def _kill_later(self, process: _Process) -> None:
+        try:
+            async with asyncio.timeout(GRACE_S):
+                await process.child.wait()
+        except TimeoutError:
+            _signal(process, signal.SIGKILL)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _signal(process: _Process, number: signal.Signals) -> None:
+    if process.child.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.child.send_signal(number)
+
+
+def _report_of(folder: Path) -> Path:
+    return folder / "report.json"
+
+
+def _read_report(path: Path) -> Report | None:
+    try:
+        with path.open("rb") as file:
+            return Report.of_json(file.read(REPORT_BYTES_MAX + 1))
+    except OSError:
+        return None
+
+
+def _log(folder: Path) -> IO[bytes]:
+    path = folder / "log"
+    grown = path.exists() and path.stat().st_size > LOG_BYTES_MAX
+    return path.open("wb" if grown else "ab")
+
+
+def _value(kept: Mapping[str, Mapping[str, bytes]], secret: str, key: str) -> bytes:
+    if key not in kept[secret]:
+        raise JobRefused(f"Secret {secret} has no key {key}: add it")
+    return kept[secret][key]
+
+
+def _status(code: int) -> str:
+    if code >= 0:
+        return f"status {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

@@ -1,0 +1,345 @@
+"""Exports as the core's values, and what their jobs are told: pydantic models in, frozen
+dataclasses out. Pure."""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Callable, Iterable
+
+from tidemark.export_job import Hidden, Order, Place
+from tidemark.wire.control import Endpoint
+from tidemark_operator.controller.export_schedule import Schedule, ScheduleError
+from tidemark_operator.controller.export_values import (
+    ExportInfo,
+    JobWanted,
+    Outcome,
+    Problem,
+    Run,
+    SecretFile,
+    SecretVariable,
+    TableId,
+)
+from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.controller.users import UserInfo
+from tidemark_operator.kube.kinds import Json
+from tidemark_operator.resources.cluster import Cluster, RemoteStorage
+from tidemark_operator.resources.durations import duration_ms
+from tidemark_operator.resources.export import (
+    Export,
+    ExportRun,
+    ExportSchema,
+    ExportSource,
+    ExportSpec,
+    ExportTable,
+    ReadTier,
+    SchemaRegistry,
+    TableFormat,
+    ValueFormat,
+    parse_export,
+)
+from tidemark_operator.resources.export_pod import SecretValue
+from tidemark_operator.resources.references import SecretKeyRef
+from tidemark_operator.resources.times import ms_of_time
+
+INTERVAL_MS = 60_000
+CORES = 2
+LISTENER = "PLAINTEXT"
+BOOTSTRAP = "bootstrap"
+#: Brokers that a job is told of: from one of them it hears of all.
+BOOTSTRAP_MAX = 8
+LETTERS_SUFFIX = "_dead_letters"
+_ACCESS_KEY, _SECRET_KEY = "accessKeyId", "secretAccessKey"
+#: Keys of a User's Secret, and by which options the source is told of them.
+_CERTIFICATE = {
+    "kafka.ssl.certificate.location": "user.crt",
+    "kafka.ssl.key.location": "user.key",
+}
+_CA = "kafka.ssl.ca.location"
+_PASSWORD = "password"
+#: What the file of a schema is called, by which it is told what it is.
+_DEFINITIONS = {
+    ValueFormat.JSON: "",
+    ValueFormat.AVRO: "schema.avsc",
+    ValueFormat.PROTOBUF: "schema.proto",
+}
+#: By KIP-554's numbers.
+_MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+
+
+def export_info(body: Json) -> tuple[ExportInfo, Problem | None]:
+    """An Export, and what is wrong with its schedule. Raises ``InvalidResource``."""
+    export = parse_export(body)
+    spec, status, meta = export.spec, export.status, export.metadata
+    schedule, problem = _schedule(spec)
+    interval = spec.continuous.interval if spec.continuous else None
+    info = ExportInfo(
+        key=meta.key,
+        uid=str(meta.uid),
+        generation=meta.generation,
+        created_ms=_ms(meta.creation_timestamp) or 0,
+        topic_key=f"{meta.namespace}/{spec.topic_ref.name}",
+        tables=tables_of(spec.table),
+        schedule=schedule,
+        interval_ms=duration_ms(interval) if interval else INTERVAL_MS,
+        suspended=bool(spec.suspend),
+        run=_run(status.run),
+        failures=status.failures or 0,
+        last_failure=status.last_failure or "",
+        topic_id=status.topic_id or "",
+        last_schedule_ms=_ms(status.last_schedule_time),
+        last_success_ms=_ms(status.last_successful_time),
+        current_ms=_ms(status.current_time),
+        status=body.get("status") or {},
+    )
+    return info, problem
+
+
+def _schedule(spec: ExportSpec) -> tuple[Schedule | None, Problem | None]:
+    if spec.schedule is None:
+        return None, None
+    try:
+        return Schedule.of(spec.schedule, spec.time_zone or ""), None
+    except ScheduleError as error:
+        return None, Problem(reason="ScheduleInvalid", message=f"{error}: correct spec.schedule")
+
+
+def tables_of(table: ExportTable) -> frozenset[TableId]:
+    """All that the export writes to; a catalog is told by where it is."""
+    place = {**table.catalog, "warehouse": (table.warehouse or "").rstrip("/")}
+    told = ("type", "catalog-impl", "uri", "warehouse")
+    catalog = " ".join(str(place.get(name, "")) for name in told)
+    letters = table.dead_letters or table.name + LETTERS_SUFFIX
+    names = {table.name, letters} if table.schema_ is not None else {table.name}
+    return frozenset((catalog, name) for name in names)
+
+
+def _run(run: ExportRun | None) -> Run | None:
+    if run is None:
+        return None
+    return Run(
+        number=run.number,
+        generation=run.generation,
+        order=run.order,
+        start_ms=ms_of_time(run.start_time),
+        end_ms=_ms(run.end_time),
+        outcome=None if run.outcome is None else Outcome(run.outcome.value),
+    )
+
+
+def _ms(time: dt.datetime | None) -> int | None:
+    return None if time is None else ms_of_time(time)
+
+
+# ---------------------------------------------------------------- what the job is told
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What an order is made from beside the Export. ``brokers``: listeners of those that serve;
+    ``user``: looks up a User by its key."""
+
+    topic: TopicInfo
+    cluster: Cluster
+    brokers: tuple[tuple[Endpoint, ...], ...]
+    user: Callable[[str], UserInfo | None]
+
+
+class _Unusable(Exception):
+    """What is missing cannot be told."""
+
+    def __init__(self, message: str, *, waits: bool) -> None:
+        super().__init__(message)
+        self.waits = waits
+
+
+def job_wanted(body: Json, around: Surroundings, *, image: str) -> JobWanted | Problem:
+    """What a job is to be told now. ``image``: where the Export names none."""
+    export = parse_export(body)
+    job = export.spec.job
+    try:
+        made = _Order(export, around)
+        made.read_tier()
+        made.read_brokers()
+        made.read_table()
+    except _Unusable as error:
+        return Problem(reason="SourceUnusable", message=str(error), waits=error.waits)
+    pod = job.dump() if job is not None else {}
+    return JobWanted(
+        order=Order(
+            source=made.source,
+            table=made.table,
+            hidden=tuple(made.hidden),
+            conf=made.conf,
+            jars=job.jars if job else (),
+            every_s=None if export.spec.schedule else _interval_s(export.spec),
+            cores=(job and job.cores) or CORES,
+            definition=made.definition[0],
+            definition_name=made.definition[1],
+        ),
+        variables=tuple(made.variables),
+        files=tuple(made.files),
+        job={"image": image, **pod} if image else pod,
+        source=export.spec.source.dump() if export.spec.source else {},
+        changing=frozenset({BOOTSTRAP}),
+    )
+
+
+def _interval_s(spec: ExportSpec) -> float:
+    given = spec.continuous.interval if spec.continuous else None
+    return (duration_ms(given) if given else INTERVAL_MS) / 1000
+
+
+class _Order:
+    """The parts of an order while they are gathered."""
+
+    def __init__(self, export: Export, around: Surroundings) -> None:
+        self._export, self._around = export, around
+        self._spec = export.spec
+        given = self._spec.source or ExportSource()
+        self._given = given
+        self.source: dict[str, str] = {"topic": around.topic.name, **given.options}
+        self.table: dict[str, object] = {}
+        self.conf: dict[str, str] = {}
+        self.hidden: list[Hidden] = []
+        self.variables: list[SecretVariable] = []
+        self.files: list[SecretFile] = []
+        #: The text of a schema, and what its file is called.
+        self.definition = "", ""
+
+    def read_tier(self) -> None:
+        """Where segments are."""
+        tier = self._given.tier or ReadTier.AUTO
+        self.source["tier"] = str(tier)
+        storage = self._around.cluster.spec.remote_storage
+        if storage is not None:
+            self._read_storage(storage)
+        elif tier is ReadTier.REMOTE:
+            raise _Unusable(
+                "spec.source.tier is remote, and the Cluster has no spec.remoteStorage", waits=False
+            )
+
+    def _read_storage(self, storage: RemoteStorage) -> None:
+        if storage.filesystem is not None:
+            self.source["path"] = storage.filesystem.path
+        if storage.s3 is None:
+            return
+        s3 = storage.s3
+        told = {
+            "endpoint": s3.endpoint,
+            "region": s3.region,
+            "buckets": ",".join(s3.buckets),
+            "prefix": s3.prefix,
+        }
+        self.source |= {name: text for name, text in told.items() if text}
+        for name in (_ACCESS_KEY, _SECRET_KEY):
+            self._hide(Place.SOURCE, name, s3.credentials_secret_ref.name, name)
+
+    def read_brokers(self) -> None:
+        """Where they listen, and how the job proves who it is."""
+        given = self._given
+        if given.tier is ReadTier.REMOTE:
+            return
+        listener = given.listener or LISTENER
+        self.source[BOOTSTRAP] = given.bootstrap or bootstrap(self._around.brokers, listener)
+        if not self.source[BOOTSTRAP]:
+            raise _Unusable(
+                f"no broker that serves has a listener {listener}: start brokers, name a listener "
+                "in spec.source.listener, or set spec.source.tier to remote",
+                waits=True,
+            )
+        if given.trusted_secret_ref is not None:
+            self._file(Place.SOURCE, _CA, given.trusted_secret_ref)
+        if given.user_ref is not None:
+            self._prove(given.user_ref.name)
+
+    def _prove(self, name: str) -> None:
+        user = self._around.user(f"{self._export.metadata.namespace}/{name}")
+        if user is None:
+            raise _Unusable(f"there is no User {name}: make it", waits=True)
+        if user.certificate:
+            for option, key in _CERTIFICATE.items():
+                self._file(Place.SOURCE, option, SecretKeyRef(name=name, key=key))
+            return
+        if not user.mechanism:
+            raise _Unusable(
+                f"User {name} proves itself by what somebody else issues: name a User with a "
+                "password, or one of type tls",
+                waits=False,
+            )
+        self.source["kafka.sasl.username"] = user.username
+        self.source.setdefault("kafka.sasl.mechanism", _MECHANISMS[user.mechanism])
+        secret, key = user.password_ref or (name, _PASSWORD)
+        self._hide(Place.SOURCE, "kafka.sasl.password", secret, key)
+
+    def read_table(self) -> None:
+        """Which, and what Spark is told."""
+        table, job = self._spec.table, self._spec.job
+        told = {
+            "table": table.name,
+            "warehouse": table.warehouse,
+            "catalog": dict(table.catalog),
+            "dead_letters": table.dead_letters,
+            "mode": table.mode and str(table.mode),
+            "partition": table.partition and str(table.partition),
+            "key_buckets": table.key_buckets,
+            "properties": dict(table.properties),
+        }
+        self.table = {name: value for name, value in told.items() if value}
+        assert table.format in (None, TableFormat.ICEBERG)
+        if table.schema_ is not None:
+            self._read_schema(table.schema_)
+        self._hide_all(Place.CATALOG, table.catalog_secrets)
+        if job is not None:
+            self.conf |= job.conf
+            self._hide_all(Place.CONF, job.conf_secrets)
+
+    def _read_schema(self, schema: ExportSchema) -> None:
+        told = {
+            "schema": schema.fields,
+            "schema_file": schema.file,
+            "message": schema.message,
+            "evolution": schema.evolution and str(schema.evolution),
+        }
+        self.table |= {name: value for name, value in told.items() if value}
+        if schema.definition is not None:
+            self.definition = schema.definition, _DEFINITIONS[schema.format]
+        if schema.registry is not None:
+            self._read_registry(schema.registry)
+
+    def _read_registry(self, registry: SchemaRegistry) -> None:
+        self.table["registry"] = registry.url
+        if registry.options:
+            self.table["registry_options"] = dict(registry.options)
+        self._hide_all(Place.REGISTRY, registry.secrets)
+        if registry.trusted_secret_ref is not None:
+            self._file(Place.REGISTRY, "ca", registry.trusted_secret_ref)
+        if registry.certificate_secret_ref is not None:
+            for option, key in (("certificate", "tls.crt"), ("key", "tls.key")):
+                ref = SecretKeyRef(name=registry.certificate_secret_ref.name, key=key)
+                self._file(Place.REGISTRY, option, ref)
+
+    def _hide_all(self, place: Place, values: Iterable[SecretValue]) -> None:
+        for each in values:
+            self._hide(place, each.name, each.secret_key_ref.name, each.secret_key_ref.key)
+
+    def _hide(self, place: Place, name: str, secret: str, key: str) -> None:
+        variable = f"TIDEMARK_SECRET_{len(self.variables)}"
+        self.hidden.append(Hidden(place=place, name=name, variable=variable))
+        self.variables.append(SecretVariable(variable=variable, secret=secret, key=key))
+
+    def _file(self, place: Place, option: str, ref: SecretKeyRef) -> None:
+        self.files.append(SecretFile(place=place, option=option, secret=ref.name, key=ref.key))
+
+
+def bootstrap(brokers: Iterable[tuple[Endpoint, ...]], listener: str) -> str:
+    """``host:port`` of that listener of some brokers, comma-separated."""
+    found = sorted(
+        f"{_host(each.host)}:{each.port}"
+        for listeners in brokers
+        for each in listeners
+        if each.name == listener
+    )
+    return ",".join(found[:BOOTSTRAP_MAX])
+
+
+def _host(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

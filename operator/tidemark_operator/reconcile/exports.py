@@ -1,0 +1,261 @@
+"""One Export: what is wanted, what there is of its job, one step, its status."""
+
+import dataclasses
+import logging
+
+from tidemark.ids import id_text
+from tidemark_operator.clock import wall_ms
+from tidemark_operator.controller import exports
+from tidemark_operator.controller.events import normal, warning
+from tidemark_operator.controller.export_values import (
+    ABSENT,
+    Begin,
+    End,
+    ExportInfo,
+    JobPhase,
+    JobSeen,
+    JobWanted,
+    Launch,
+    Outcome,
+    Problem,
+    Rest,
+    Run,
+    Stop,
+)
+from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.controller.status import export_status
+from tidemark_operator.controller.status.conditions import TRUE, find
+from tidemark_operator.controller.status.export import ExportView, export_conditions
+from tidemark_operator.controller.users import UserInfo
+from tidemark_operator.jobs.runner import JobRefused
+from tidemark_operator.kube.kinds import EXPORT, TOPIC, USER, Json, Key
+from tidemark_operator.objects.exports import Surroundings, export_info, job_wanted
+from tidemark_operator.objects.users import user_info
+from tidemark_operator.pods.export_job import ExportRunIdentity
+from tidemark_operator.reconcile.services import Services
+from tidemark_operator.resources.cluster import Cluster, parse_cluster
+
+logger = logging.getLogger(__name__)
+
+#: What keeps a run from beginning is looked at again.
+PROBLEM_S = 15.0
+SOON_S = exports.SOON_MS / 1000
+NO_IMAGE = (
+    "it is not known in which image the job is to run: name one in spec.job.image, or install the "
+    "chart with exports.image"
+)
+
+
+class ExportReconciler:
+    """Reconciles the Exports of one term."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def reconcile(self, key: Key) -> float | None:
+        """One step; when to look again, in seconds."""
+        services = self._services
+        body = services.objects.get(key)
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            await services.jobs.forget(key.namespaced_name)
+            if body is not None:  # others hold it, and its job would be collected with it only
+                await self._stop(export_info(body)[0])
+            return None
+        export, wrong = export_info(body)
+        found = wrong or self._wanted(export, body)
+        wanted = found if isinstance(found, JobWanted) else None
+        job = await self._look(export)
+        export = exports.recovered(export, job.report)
+        services.state.exports.saw(export, job)
+        problem = found if isinstance(found, Problem) and _blocks(found, export, job) else None
+        return await self._do(key, export, job, problem, wanted)
+
+    def _wanted(self, export: ExportInfo, body: Json) -> JobWanted | Problem:
+        """What a job is to be told now, or why none can be begun."""
+        services, state = self._services, self._services.state
+        topic = state.topics.get(export.topic_key)
+        if topic is None and services.objects.get(TOPIC.key(export.topic_key)) is not None:
+            text = "this version of the operator cannot read the Topic: see its conditions"
+            return Problem(reason="SourceUnusable", message=text, waits=True)
+        if topic is None or topic.deletion_ms is not None:
+            return _no_topic(export, going=topic is not None)
+        if export.topic_id and export.topic_id != id_text(topic.id):
+            return _replaced(export)
+        holder = state.exports.holder(export)
+        if holder is not None:
+            return _taken(*holder)
+        image = services.export_image if services.jobs.in_pods else ""
+        job = body["spec"].get("job") or {}
+        if services.jobs.in_pods and not image and not job.get("image"):
+            return Problem(reason="ImageMissing", message=NO_IMAGE)
+        return job_wanted(body, self._surroundings(topic), image=image)
+
+    def _surroundings(self, topic: TopicInfo) -> Surroundings:
+        services = self._services
+        cluster = services.objects.get(services.cluster_key)
+        assert cluster is not None  # without it there is no term
+        return Surroundings(
+            topic=topic,
+            cluster=parse_cluster(Cluster.known_part(cluster)),
+            brokers=tuple(each.listeners for each in services.state.live_brokers()),
+            user=self._user,
+        )
+
+    def _user(self, key: str) -> UserInfo | None:
+        body = self._services.objects.get(USER.key(key))
+        return None if body is None else user_info(body)
+
+    async def _look(self, export: ExportInfo) -> JobSeen:
+        run = export.run
+        if run is None or not run.under_way:
+            return ABSENT
+        return await self._services.jobs.look(self._identity(export, run))
+
+    def _identity(self, export: ExportInfo, run: Run) -> ExportRunIdentity:
+        return ExportRunIdentity(
+            name=export.name,
+            namespace=self._services.cluster_key.namespace,
+            uid=export.uid,
+            cluster=self._services.cluster_key.name,
+            number=run.number,
+        )
+
+    # ------------------------------------------------------------ one step
+
+    async def _do(
+        self,
+        key: Key,
+        export: ExportInfo,
+        job: JobSeen,
+        problem: Problem | None,
+        wanted: JobWanted | None,
+    ) -> float | None:
+        now_ms = wall_ms()
+        digest = "" if wanted is None else wanted.digest
+        step = exports.next_step(export, job, problem, digest, now_ms=now_ms)
+        view = ExportView(job=job, problem=problem)
+        match step:
+            case Begin() if wanted is not None:
+                begun = self._named(exports.applied(export, step, now_ms=now_ms))
+                # Before there is a job: it is never made under a number that nobody remembers.
+                await self._write(key, begun, dataclasses.replace(view, job=_STARTING))
+                return await self._launch(key, begun, wanted)
+            case Launch() if wanted is not None:
+                return await self._launch(key, export, wanted)
+            case Stop():
+                await self._stop(export)
+                await self._write(key, export, view)
+                return SOON_S
+            case End():
+                await self._end(key, export, view, step)
+                return 0.0
+            case Rest(until_ms) if export.run is None or not export.run.under_way:
+                await self._write(key, export, dataclasses.replace(view, next_ms=until_ms))
+                return _wait_s(until_ms, now_ms, problem)
+            case Rest(until_ms):
+                await self._write(key, export, view)
+                return _wait_s(until_ms, now_ms, problem)
+        return PROBLEM_S
+
+    def _named(self, export: ExportInfo) -> ExportInfo:
+        """With the id of the topic that it exports from now on."""
+        topic = self._services.state.topics[export.topic_key]
+        return dataclasses.replace(export, topic_id=id_text(topic.id))
+
+    async def _launch(self, key: Key, export: ExportInfo, wanted: JobWanted) -> float:
+        assert export.run is not None
+        try:
+            await self._services.jobs.start(self._identity(export, export.run), wanted)
+        except JobRefused as error:
+            text = f"the job cannot be made: {error.said}"
+            problem = Problem(reason="JobRefused", message=text)
+            await self._write(key, export, ExportView(job=ABSENT, problem=problem))
+            return PROBLEM_S
+        logger.info("export %s: run %d begins", export.key, export.run.number)
+        return SOON_S
+
+    async def _stop(self, export: ExportInfo) -> None:
+        if export.run is not None and export.run.under_way:
+            await self._services.jobs.stop(self._identity(export, export.run))
+
+    async def _end(self, key: Key, export: ExportInfo, view: ExportView, step: End) -> None:
+        now_ms = wall_ms()
+        ended = exports.recovered(exports.applied(export, step, now_ms=now_ms), None)
+        after = exports.next_step(ended, ABSENT, view.problem, "", now_ms=now_ms)
+        next_ms = after.until_ms if isinstance(after, Rest) else None
+        await self._write(key, ended, dataclasses.replace(view, next_ms=next_ms))
+        services, run = self._services, ended.run
+        assert run is not None
+        logger.info("export %s: run %d: %s %s", export.key, run.number, step.outcome, step.message)
+        if step.outcome in (Outcome.FAILED, Outcome.REFUSED, Outcome.SUPERSEDED):
+            services.metrics.failed_exports.inc()
+            text = f"run {run.number} has failed: {ended.last_failure}"
+            services.events.emit(warning(EXPORT.kind, export.key, "ExportFailed", text))
+
+    # ------------------------------------------------------------ status
+
+    async def _write(self, key: Key, export: ExportInfo, view: ExportView) -> None:
+        services, now_ms = self._services, wall_ms()
+        body = services.objects.get(key)
+        if body is None or str(body["metadata"]["uid"]) != export.uid:
+            return  # gone, or made again under its name
+        export = dataclasses.replace(export, status=body.get("status") or {})
+        result = export_status(services.state, export, view, now_ms=now_ms)
+        former = find(export.status, "Ready") or {}
+        if await services.statuses.write_if_due(
+            EXPORT, key, export.status, result.status, now_ms=now_ms
+        ):
+            self._report(export, view, str(former.get("reason", "")), now_ms)
+
+    def _report(
+        self, export: ExportInfo, view: ExportView, former_reason: str, now_ms: int
+    ) -> None:
+        """An Event when the story of Ready is another one."""
+        ready = export_conditions(export, view, now_ms=now_ms)[0]
+        # Of runs that fail each has an Event of its own, and each has to start.
+        if ready.reason not in (former_reason, "JobFailed", "JobStarting"):
+            event = normal if ready.status == TRUE else warning
+            self._services.events.emit(event(EXPORT.kind, export.key, ready.reason, ready.message))
+
+
+_STARTING = JobSeen(phase=JobPhase.STARTING)
+
+
+def _blocks(problem: Problem, export: ExportInfo, job: JobSeen) -> bool:
+    """What only keeps a run from beginning says nothing of one that is under way."""
+    begun = export.run is not None and export.run.under_way and job.phase is not JobPhase.ABSENT
+    return problem.stops or not begun
+
+
+def _wait_s(until_ms: int | None, now_ms: int, problem: Problem | None) -> float | None:
+    if until_ms is None:
+        return None if problem is None else PROBLEM_S
+    return max(0.0, (until_ms - now_ms) / 1000)
+
+
+def _no_topic(export: ExportInfo, *, going: bool) -> Problem:
+    name = export.topic_key.rpartition("/")[2]
+    what = f"Topic {name} is being deleted" if going else f"there is no Topic {name}"
+    text = (
+        f"{what}: no job runs, and the table keeps what it has. Make the Topic, or delete the "
+        "Export"
+    )
+    return Problem(reason="TopicNotFound", message=text, waits=True, stops=True)
+
+
+def _replaced(export: ExportInfo) -> Problem:
+    name = export.topic_key.rpartition("/")[2]
+    text = (
+        f"Topic {name} is not the one whose records the table has (status.topicId): make another "
+        "Export, into another table"
+    )
+    return Problem(reason="TopicReplaced", message=text, stops=True)
+
+
+def _taken(holder: str, table: str) -> Problem:
+    name = holder.rpartition("/")[2]
+    text = (
+        f"the table {table} is that of Export {name}, which is older: a table has one Export. "
+        "Delete one of the two"
+    )
+    return Problem(reason="TableTaken", message=text, stops=True)

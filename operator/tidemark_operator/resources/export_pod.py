@@ -1,0 +1,157 @@
+"""What the pod of an export's job is made of, and what Spark is told beyond the table.
+
+As of a broker's pod, what the operator decides itself (names, the security context, the page's
+port) has no field here. A local operator runs the job as a process and obeys of this ``cores``,
+``conf``, ``confSecrets`` and ``jars``.
+"""
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from tidemark_operator.resources.broker_pod import (
+    APPARMOR,
+    Annotations,
+    Labels,
+    PodResources,
+    PullPolicy,
+    Toleration,
+)
+from tidemark_operator.resources.config_rules import cel_list
+from tidemark_operator.resources.references import SecretKeyRef, SecretRef
+from tidemark_operator.resources.schema import ATOMIC, Kube, ObjectName, Rule, SpecModel
+
+#: Keys of Spark's that are the job's own.
+OWN_CONF = (
+    "spark.master",
+    "spark.app.name",
+    "spark.driver.host",
+    "spark.driver.bindAddress",
+    "spark.local.dir",
+    "spark.jars",
+)
+#: Folders of the image, and of what the operator mounts.
+OWN_FOLDERS = ("/tmp", "/app", "/opt/java", "/etc", "/dev", "/proc", "/sys", "/usr")
+CORES_MAX = 64
+
+
+class SecretValue(SpecModel):
+    """A value that stands in a Secret of the same namespace."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z][A-Za-z0-9._-]*$")]
+    secret_key_ref: SecretKeyRef
+
+
+SecretValues = Annotated[
+    tuple[SecretValue, ...],
+    Field(max_length=16),
+    Kube(**{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}),
+]
+
+
+class JobVolume(SpecModel):
+    """A claim that is mounted, as for a warehouse on a shared file system."""
+
+    claim_name: ObjectName
+    mount_path: Annotated[
+        str,
+        Field(min_length=2, max_length=512, pattern="^/[^:]*$"),
+        Kube(
+            Rule(
+                rule=f"!{cel_list(OWN_FOLDERS)}.exists(f, self == f || self.startsWith(f + '/'))"
+                " && !self.split('/').exists(part, part == '.' || part == '..')",
+                message="mountPath lies in none of the image's own folders: "
+                + ", ".join(OWN_FOLDERS),
+            )
+        ),
+    ]
+    read_only: bool | None = None
+
+
+class ExportJob(SpecModel):
+    """How the job runs."""
+
+    image: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=512,
+            pattern=r"^\S+$",
+            description="The pipeline's image, or one made from it; unset: the operator's setting.",
+        ),
+    ] = None
+    image_pull_policy: PullPolicy | None = None
+    image_pull_secrets: Annotated[tuple[SecretRef, ...], Field(max_length=8), Kube(**ATOMIC)] = ()
+    service_account_name: Annotated[
+        ObjectName | None,
+        Field(
+            description="For a cloud's workload identity; no token of the API server is mounted."
+        ),
+    ] = None
+    cores: Annotated[
+        int | None, Field(ge=1, le=CORES_MAX, description="Tasks at once; 2."), Kube(format="int32")
+    ] = None
+    resources: PodResources | None = None
+    jars: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\s,]+$")], ...],
+        Field(
+            max_length=16,
+            description="Paths in the image, or URLs that Spark knows. Where none is named and "
+            "Spark has none of the table's format, it is fetched from Maven Central.",
+        ),
+        Kube(**ATOMIC),
+    ] = ()
+    conf: Annotated[
+        dict[str, Annotated[str, Field(max_length=1024)]],
+        Field(max_length=32, description="Spark's configuration, as spark.driver.memory."),
+        Kube(
+            Rule(
+                rule="self.all(k, k.startsWith('spark.') && k.size() <= 253)",
+                message="a key of Spark's configuration begins with spark.",
+            ),
+            Rule(
+                rule=f"!self.exists(k, k in {cel_list(OWN_CONF)} || "
+                "k.startsWith('spark.sql.catalog.lake'))",
+                message="a key is the operator's to set",
+                message_expression=(
+                    f"self.filter(k, k in {cel_list(OWN_CONF)} || "
+                    "k.startsWith('spark.sql.catalog.lake'))[0] + ' is set by the operator: "
+                    "use the fields of spec.table and spec.job'"
+                ),
+            ),
+        ),
+    ] = Field(default_factory=dict)
+    conf_secrets: Annotated[
+        SecretValues, Field(description="The same from Secrets, as keys of a file system.")
+    ] = ()
+    volumes: Annotated[
+        tuple[JobVolume, ...],
+        Field(max_length=8),
+        Kube(**{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["mountPath"]}),
+    ] = ()
+    node_selector: Labels = Field(default_factory=dict)
+    tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32), Kube(**ATOMIC)] = ()
+    affinity: Annotated[
+        dict[str, Any] | None,
+        Field(description="As a pod's."),
+        Kube(**{"x-kubernetes-preserve-unknown-fields": True}),
+    ] = None
+    priority_class_name: ObjectName | None = None
+    pod_labels: Labels = Field(default_factory=dict)
+    pod_annotations: Annotated[
+        Annotations,
+        Kube(
+            Rule(
+                rule=f"!self.exists(k, k.startsWith('{APPARMOR}'))",
+                message="the security of the pod is the operator's to set: no AppArmor profile",
+            )
+        ),
+    ] = Field(default_factory=dict)
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            rule="!has(self.confSecrets) || self.confSecrets.all(s, s.name.startsWith('spark.'))",
+            message="a key of Spark's configuration begins with spark.",
+            field_path=".confSecrets",
+        ),
+    )

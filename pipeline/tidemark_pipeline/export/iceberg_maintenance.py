@@ -1,0 +1,88 @@
+"""The upkeep of an Apache Iceberg table, by Iceberg's own procedures.
+
+The snapshot with the last offsets has a tag, and that of a running job its branch: neither expires,
+nor do the files that they name. A job that has written files and not committed them yet is younger
+than what counts as an orphan.
+"""
+
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import Row, SparkSession
+
+from tidemark_pipeline.export.maintenance import Maintained, Say, Upkeep
+
+#: Groups of files are committed by themselves: of one that others change meanwhile the rest is not
+#: lost.
+_COMPACTION = {
+    "partial-progress.enabled": "true",
+    "partial-progress.max-commits": "10",
+    "partial-progress.max-failed-commits": "10",
+    "remove-dangling-deletes": "true",
+    # Of a file that is large enough: once so many deletes, or a third of its rows, are to be read
+    # with it.
+    "delete-file-threshold": "3",
+}
+
+
+def maintain(session: SparkSession, name: str, upkeep: Upkeep, say: Say) -> Maintained:
+    """``name`` with its catalog, such as ``lake.db.orders``."""
+    procedures = _Procedures(session, name)
+    compacted, into, failed = _compact(procedures, say) if upkeep.compact else (0, 0, 0)
+    expired = removed = orphans = 0
+    if upkeep.keep is not None:
+        say(f"snapshots older than {upkeep.keep} expire")
+        before = _snapshots(session, name)
+        done = procedures.call(
+            "expire_snapshots", older_than=upkeep.keep, retain_last=upkeep.keep_last
+        )
+        removed = sum(count or 0 for row in done for count in row)
+        expired = before - _snapshots(session, name)
+    if upkeep.orphans is not None:
+        say(f"files that no snapshot names, and older than {upkeep.orphans}, are removed")
+        orphans = len(procedures.call("remove_orphan_files", older_than=upkeep.orphans))
+    return Maintained(
+        compacted=compacted,
+        into=into,
+        failed=failed,
+        expired=expired,
+        removed=removed,
+        orphans=orphans,
+    )
+
+
+def _compact(procedures: "_Procedures", say: Say) -> tuple[int, int, int]:
+    say("small files are compacted")
+    (data,) = procedures.call("rewrite_data_files", options=_COMPACTION)
+    (deletes,) = procedures.call("rewrite_position_delete_files")
+    procedures.call("rewrite_manifests")
+    return (
+        data["rewritten_data_files_count"] + deletes["rewritten_delete_files_count"],
+        data["added_data_files_count"] + deletes["added_delete_files_count"],
+        data["failed_data_files_count"],
+    )
+
+
+class _Procedures:
+    """Of the catalog, called for one table."""
+
+    def __init__(self, session: SparkSession, name: str) -> None:
+        self._session = session
+        self._catalog, _, self._table = name.partition(".")
+
+    def call(self, procedure: str, **arguments: object) -> list[Row]:
+        """A ``timedelta`` is the moment that long ago."""
+        said = [f"{name} => {_literal(value)}" for name, value in arguments.items()]
+        given = ", ".join([f"table => '{self._table}'", *said])
+        return self._session.sql(f"CALL {self._catalog}.system.{procedure}({given})").collect()
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, timedelta):
+        return f"timestamp_millis({int((datetime.now(UTC) - value).timestamp() * 1000)})"
+    if isinstance(value, dict):
+        return f"map({', '.join(repr(each) for pair in value.items() for each in pair)})"
+    return str(value)
+
+
+def _snapshots(session: SparkSession, name: str) -> int:
+    return session.table(f"{name}.snapshots").count()

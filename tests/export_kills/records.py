@@ -1,0 +1,44 @@
+"""What the topic has, and what a table of it has to have."""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+from tidemark.records.builder import Record, build_batch
+from tidemark_pipeline.export.exported import Mode
+
+_KEYS = 40
+#: (partition, offset, key, value)
+Row = tuple[int, int, bytes, bytes | None]
+
+
+def row(offset: int) -> Row:
+    """Of a partition whose keys come again; one record in five has no value."""
+    key = b"key %d" % (offset * 7 % _KEYS)
+    return 0, offset, key, None if offset % 5 == 3 else b"value %d" % offset
+
+
+def batch(start: int, count: int) -> bytes:
+    """As a segment has it."""
+    records = [
+        Record(key, value, (), offset)
+        for _, offset, key, value in map(row, range(start, start + count))
+    ]
+    return build_batch(records, base_offset=start, leader_epoch=1)
+
+
+def expected(end: int, mode: Mode) -> list[Row]:
+    """All records below ``end``, or the last ones of their keys."""
+    rows = [row(offset) for offset in range(end)]
+    if mode is Mode.APPEND:
+        return rows
+    last: dict[bytes, Row] = {each[2]: each for each in rows}
+    return sorted(each for each in last.values() if each[3] is not None)
+
+
+def digest(rows: Iterable[Any]) -> str:
+    """Of rows in order."""
+    text = "\n".join(
+        f"{p} {o} {bytes(k).hex()} {'-' if v is None else bytes(v).hex()}" for p, o, k, v in rows
+    )
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,84 @@
+"""Nothing of a run of `make e2e` on a node is left, however its starter ended."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from e2e.pods.node import leftovers
+from e2e.pods.node.leftovers import folder_made, folder_of
+
+TIMEOUT_S = 20
+RUNTIME = "io.containerd.grpc.v1.cri"
+#: A run with a program that names its folder and outlives it for a while; then it waits.
+RUN = """
+import subprocess, sys, time
+from pathlib import Path
+from e2e.pods.node.leftovers import folder_made
+with folder_made(Path(sys.argv[1])) as folder:
+    (folder / "A").mkdir()
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1.5)", f"{folder}/A"])
+    print(folder, flush=True)
+    time.sleep(600)
+"""
+
+
+def started(cache: Path) -> tuple[subprocess.Popen[str], Path]:
+    """A run, and its folder."""
+    command = [sys.executable, "-c", RUN, str(cache)]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    with run.stdout as told:
+        return run, Path(told.readline().strip())
+
+
+def named(folder: Path) -> bool:
+    """By any process."""
+    done = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    return f"{folder}/" in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
+def test_the_folder_goes_with_the_run(tmp_path: Path, number: signal.Signals) -> None:
+    run, folder = started(tmp_path / "cache")
+    assert folder == folder_of(tmp_path / "cache", run.pid)
+    assert (folder / "A").is_dir()
+    run.send_signal(number)
+    run.wait(TIMEOUT_S)
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while folder.exists():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    assert number == signal.SIGINT or not named(folder)
+
+
+@pytest.mark.parametrize("hierarchies", [("cpu", "memory"), ("",)], ids=["version 1", "version 2"])
+def test_so_do_the_cgroups_of_its_containers_and_nobody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hierarchies: tuple[str, ...]
+) -> None:
+    cgroups = tmp_path / "cgroups"
+    monkeypatch.setattr(leftovers, "CGROUPS", cgroups)
+    tops = [cgroups / name / leftovers.PARENT for name in hierarchies]
+    with folder_made(tmp_path / "cache") as folder:
+        for kind, name in (("sandboxes", "one"), ("containers", "two")):
+            (folder / "B" / "data" / "containerd" / RUNTIME / kind / name).mkdir(parents=True)
+        for top in tops:
+            for name in ("one", "two", "another's"):
+                (top / name).mkdir(parents=True)
+    for top in tops:
+        assert [path.name for path in top.iterdir()] == ["another's"]
+
+
+def test_what_a_machine_went_down_with_goes_with_the_next_run(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", "import os; print(os.getpid())"]
+    ended = subprocess.run(program, capture_output=True, check=True)
+    gone, other = folder_of(tmp_path, int(ended.stdout)), folder_of(tmp_path, os.getppid())
+    for folder in (gone, other):
+        (folder / "images").mkdir(parents=True)
+    with folder_made(tmp_path) as mine:
+        assert sorted(tmp_path.iterdir()) == sorted([mine, other])
+    assert [*tmp_path.iterdir()] == [other]

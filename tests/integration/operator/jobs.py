@@ -1,0 +1,145 @@
+"""Jobs of Exports where no pods run: the test is Job controller and kubelet, and its own process
+the job that is asked how far it is."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from tests.integration.operator.cluster_world import ClusterWorld
+from tests.integration.operator.operator_process import OperatorProcess
+from tidemark.export_job import Report
+from tidemark.http_page import HttpPage
+from tidemark_operator.kube.kinds import EXPORT, JOB, POD, Json
+from tidemark_operator.pods.export_job import CONTAINER, PAGE_PORT
+
+IMAGE = "tidemark/pipeline:1"
+
+
+async def start_operator(world: ClusterWorld) -> OperatorProcess:
+    """One that makes Jobs; and the account that a controller gives each namespace."""
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
+    path = f"/api/v1/namespaces/{world.namespace}/serviceaccounts"
+    await world.api._call("POST", path, body=account)
+    made = world.operator(export_image=IMAGE)
+    await made.start()
+    return made
+
+
+async def create_export(world: ClusterWorld, name: str = "x", **spec: Any) -> Json:
+    """Continuous unless told otherwise; of the Topic ``t``."""
+    when = {} if "schedule" in spec else {"continuous": {}}
+    table = {"name": "db.t", "warehouse": "/lake"} | spec.pop("table", {})
+    body = {
+        "apiVersion": EXPORT.api_version,
+        "kind": "Export",
+        "metadata": {"name": name},
+        "spec": {"topicRef": {"name": "t"}, "table": table} | when | spec,
+    }
+    return await world.api.create(EXPORT, world.namespace, body)
+
+
+async def job(world: ClusterWorld, name: str) -> Json:
+    """Of a run, once it is there."""
+    await world.until(lambda: world.there(JOB, name), f"Job {name}")
+    return await world.get(JOB, name)
+
+
+async def run(world: ClusterWorld, name: str, ip: str = "127.0.0.1", **status: Any) -> Json:
+    """The Job's pod, made from its template, runs at an address."""
+    made = await job(world, name)
+    template = made["spec"]["template"]
+    meta = made["metadata"]
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{name}-abcde",
+            "labels": template["metadata"]["labels"],
+            "ownerReferences": [
+                {
+                    "apiVersion": "batch/v1",
+                    "kind": "Job",
+                    "name": meta["name"],
+                    "uid": meta["uid"],
+                    "controller": True,
+                }
+            ],
+        },
+        "spec": template["spec"],
+    }
+    await world.api.create(POD, world.namespace, pod)
+    told = {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]} | status
+    return await world.api.merge_patch(
+        POD, world.namespace, f"{name}-abcde", {"status": told}, "status"
+    )
+
+
+async def end(world: ClusterWorld, name: str, report: Report | None, *, code: int = 1) -> None:
+    """The pod has ended, and so has the Job."""
+    words = b"" if report is None else report.to_json()
+    ended = {
+        "exitCode": code,
+        "reason": "Completed" if code == 0 else "OOMKilled" if code == 137 else "Error",
+        "message": words.decode(),
+    }
+    status = {
+        "phase": "Succeeded" if code == 0 else "Failed",
+        "containerStatuses": [
+            {
+                "name": CONTAINER,
+                "image": IMAGE,
+                "imageID": "",
+                "ready": False,
+                "restartCount": 0,
+                "state": {"terminated": ended},
+            }
+        ],
+    }
+    await world.api.merge_patch(POD, world.namespace, f"{name}-abcde", {"status": status}, "status")
+    await _finish(world, name, well=code == 0)
+
+
+async def _finish(world: ClusterWorld, name: str, *, well: bool) -> None:
+    """As the Job controller says it: first what is to come, then that it has."""
+    now = "2026-01-01T00:00:00Z"
+    kinds = ("SuccessCriteriaMet", "Complete") if well else ("FailureTarget", "Failed")
+    reason = "CompletionsReached" if well else "BackoffLimitExceeded"
+    conditions = [
+        {
+            "type": each,
+            "status": "True",
+            "reason": reason,
+            "message": "" if well else "Job has reached the specified backoff limit",
+            "lastProbeTime": now,
+            "lastTransitionTime": now,
+        }
+        for each in kinds
+    ]
+    counts = {"succeeded": 1, "completionTime": now} if well else {"failed": 1}
+    status = {"startTime": now, "conditions": conditions, **counts}
+    await world.api.merge_patch(JOB, world.namespace, name, {"status": status}, "status")
+
+
+class Page:
+    """What a job tells, on the port on which one does."""
+
+    def __init__(self) -> None:
+        self.report = Report.of_json(b"")
+        self.asked = 0
+
+    def answer(self) -> bytes:
+        self.asked += 1
+        return b"{}" if self.report is None else self.report.to_json()
+
+
+@contextlib.asynccontextmanager
+async def page(ip: str) -> AsyncIterator[Page]:
+    """Of the pod that runs at ``ip``, an address of the loopback that no other test has."""
+    told = Page()
+    served = HttpPage(metrics=bytes, health=lambda: (True, ""), more={"/report": told.answer})
+    served.start(ip, PAGE_PORT)
+    try:
+        yield told
+    finally:
+        await asyncio.to_thread(served.stop)

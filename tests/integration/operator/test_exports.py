@@ -1,0 +1,194 @@
+"""Exports on the real API server, which keeps the Jobs that the operator makes; who would run them
+is the test itself (:mod:`jobs`)."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.integration.operator import jobs
+from tests.integration.operator.cluster_world import ClusterWorld
+from tidemark.export_job import ORDER_VARIABLE, Order, Phase, Report
+from tidemark_operator.controller.export_values import JobWanted
+from tidemark_operator.kube.kinds import EXPORT, JOB, SECRET, TOPIC, Json
+from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
+
+#: Of the loopback, each test process its own.
+IP = f"127.8.{os.getpid() // 250 % 250}.{1 + os.getpid() % 250}"
+LOADED = 90.0
+CATALOG_TOKEN = {"name": "token", "secretKeyRef": {"name": "catalog", "key": "token"}}
+
+
+async def exporting(world: ClusterWorld, **spec: object) -> None:
+    """A Cluster with a broker, a Topic, an Export of it."""
+    await world.create_cluster()
+    operator = await jobs.start_operator(world)
+    await world.start_broker(1, operator)
+    await world.create_topic("t", replicas=1)
+    await world.condition(TOPIC, "t", "Ready", "True")
+    await jobs.create_export(world, **spec)
+
+
+async def number(world: ClusterWorld) -> int:
+    return int((await world.get(EXPORT, "x"))["status"]["run"]["number"])
+
+
+def order(job: Json) -> Order:
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    return Order.of_json(
+        next(each["value"] for each in container["env"] if each["name"] == ORDER_VARIABLE)
+    )
+
+
+async def test_from_a_manifest_to_a_job_that_is_watched_and_begun_again(
+    world: ClusterWorld,
+) -> None:
+    await exporting(world)
+    made = await jobs.job(world, "x-1")
+    assert order(made).source["topic"] == "t"
+    assert order(made).source["path"] == str(world.tier)
+    await world.condition(EXPORT, "x", "Ready", "False", "JobStarting")
+    async with jobs.page(IP) as page:
+        page.report = Report(phase=Phase.RUNNING, lag=7, rows=0)
+        await jobs.run(world, "x-1", IP)
+        await world.condition(EXPORT, "x", "Ready", "True", "Running")
+        assert (await world.get(EXPORT, "x"))["status"]["lag"] == 7
+        assert page.asked
+    # The node's memory is what it dies of: the page is gone, and the report is an old one.
+    await jobs.end(world, "x-1", None, code=137)
+    told = await world.condition(EXPORT, "x", "Ready", "False", "JobFailed")
+    assert "OOMKilled (137)" in told["message"]
+    assert "run 1 has failed" in await world.event("ExportFailed")
+    # Ten seconds later.
+    second = await _within(world, "x-2")
+    assert order(second) == order(made)
+    async with jobs.page(IP) as page:
+        page.report = Report(phase=Phase.RUNNING, lag=0, rows=7, commits=1)
+        await jobs.run(world, "x-2", IP)
+        await world.condition(EXPORT, "x", "Ready", "True", "Running")
+        # A changed spec ends it, and the next one begins once it is gone.
+        await world.patch(EXPORT, "x", source={"options": {"failOnDataLoss": "false"}})
+        await world.until(lambda: world.gone(JOB, "x-2"), "the job of the former spec ends")
+    third = await _within(world, "x-3")
+    assert order(third).source["failOnDataLoss"] == "false"
+    assert await number(world) == 3
+    # What an operator asked for that did not lead any more would take the table from it.
+    uid = str((await world.get(EXPORT, "x"))["metadata"]["uid"])
+    late = ExportRunIdentity(
+        name="x", namespace=world.namespace, uid=uid, cluster="demo", number=1000
+    )
+    told = JobWanted(order=order(made), job={"image": jobs.IMAGE})
+    await world.api.create(JOB, world.namespace, export_job(late, told))
+    await world.until(lambda: world.gone(JOB, "x-1000"), "a job of no run that there is ends")
+    # The Topic goes, and no job is left.
+    await world.delete(TOPIC, "t")
+    await world.condition(EXPORT, "x", "Ready", "False", "TopicNotFound")
+    await world.until(lambda: world.gone(JOB, "x-3"), "no job is left")
+    await world.status_where(EXPORT, "x", lambda found: found["run"].get("outcome") == "Stopped")
+
+
+async def _within(world: ClusterWorld, name: str) -> Json:
+    await world.until(lambda: world.there(JOB, name), f"Job {name}", LOADED)
+    return await world.get(JOB, name)
+
+
+async def test_a_scheduled_run_leaves_its_report_and_the_next_time(world: ClusterWorld) -> None:
+    await exporting(world, schedule="0 0 1 1 *")
+    told = await world.condition(EXPORT, "x", "Ready", "True", "Scheduled")
+    assert "-01-01T00:00:00Z" in told["message"]
+    assert await world.gone(JOB, "x-1")
+    # The time has come: so it is said here, where nobody waits for a year.
+    await world.patch(EXPORT, "x", schedule="* * * * *")
+    await _within(world, "x-1")
+    done = Report(phase=Phase.DONE, lag=0, rows=12, commits=2, committed_ms=1, current_ms=1)
+    await jobs.run(world, "x-1", phase="Pending", podIP="", podIPs=[])
+    await jobs.end(world, "x-1", done, code=0)
+    found = await world.status_where(
+        EXPORT, "x", lambda found: found["run"].get("outcome") == "Succeeded"
+    )
+    assert (found["rows"], found["lag"]) == (12, 0)
+    assert found["lastSuccessfulTime"]
+
+
+async def test_an_export_takes_its_job_along(world: ClusterWorld) -> None:
+    await exporting(world)
+    await jobs.run(world, "x-1", "", phase="Pending", podIPs=[])
+    await world.delete(EXPORT, "x")
+    await world.until(lambda: world.gone(JOB, "x-1"), "its Job is collected")
+
+
+async def test_what_keeps_a_pod_from_running_is_told(world: ClusterWorld) -> None:
+    await exporting(world)
+    waits = {"reason": "ErrImageNeverPull", "message": "image is not present"}
+    starting = {
+        "name": "export",
+        "image": jobs.IMAGE,
+        "imageID": "",
+        "ready": False,
+        "restartCount": 0,
+        "state": {"waiting": waits},
+    }
+    await jobs.run(world, "x-1", "", phase="Pending", podIPs=[], containerStatuses=[starting])
+    await world.until(
+        lambda: _says(world, "ErrImageNeverPull: image is not present"), "why there is no pod"
+    )
+
+
+async def _says(world: ClusterWorld, text: str) -> bool:
+    found = await world.condition(EXPORT, "x", "Ready", "False")
+    return text in found["message"]
+
+
+async def test_a_job_of_the_name_that_is_somebody_elses_is_left_alone(world: ClusterWorld) -> None:
+    await world.create_cluster()
+    container = {"name": "c", "image": "i"}
+    pod = {"restartPolicy": "Never", "containers": [container]}
+    labels = {"tidemark.dev/export": "x"}
+    theirs = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "x-1", "labels": labels},
+        "spec": {"template": {"spec": pod}},
+    }
+    await world.api.create(JOB, world.namespace, theirs)
+    operator = await jobs.start_operator(world)
+    await world.start_broker(1, operator)
+    await world.create_topic("t", replicas=1)
+    await jobs.create_export(world)
+    await world.condition(EXPORT, "x", "Ready", "False", "JobStarting")
+    assert "ownerReferences" not in (await world.get(JOB, "x-1"))["metadata"]
+    await world.api.delete(JOB, world.namespace, "x-1", propagation="Background")
+    await world.until(lambda: _is_ours(world), "the Job of the Export", LOADED)
+
+
+async def _is_ours(world: ClusterWorld) -> bool:
+    if await world.gone(JOB, "x-1"):
+        return False
+    return "ownerReferences" in (await world.get(JOB, "x-1"))["metadata"]
+
+
+async def test_where_there_is_no_kubelet_a_job_is_a_process_of_the_operators(
+    world: ClusterWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program itself, which says why it cannot begin; what a table gets of it takes Spark
+    (`make export-kills`)."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    await world.create_cluster()
+    operator = world.operator(exports=tmp_path / "exports")
+    operator.executed = True  # with this environment
+    await operator.start()
+    await world.start_broker(1, operator)
+    await world.create_topic("t", replicas=1)
+    await jobs.create_export(world, table={"catalogSecrets": [CATALOG_TOKEN]})
+    told = await world.condition(EXPORT, "x", "Stalled", "True", "JobRefused")
+    assert "there is no Secret catalog: make it" in told["message"]
+    body = {"metadata": {"name": "catalog"}, "stringData": {"token": "very-secret"}}
+    await world.api.create(SECRET, world.namespace, body)
+    await world.annotate(EXPORT, "x", touched="1")
+    told = await world.condition(EXPORT, "x", "Stalled", "True", "JobFailed")
+    assert "nowhere, where there is no bin/java" in told["message"]
+    assert await world.gone(JOB, "x-1")
+    folder = tmp_path / "exports" / "x"
+    assert "JAVA_HOME is" in (folder / "log").read_text()
+    assert not (folder / "secrets").exists()
+    await operator.stop()

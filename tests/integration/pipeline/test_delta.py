@@ -1,0 +1,143 @@
+"""What is Delta's own of an export: who may commit, and what its log says after a rollback
+(invariant 26)."""
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.integration.pipeline.lakes import Lake, Pause, new_lake
+from tests.integration.pipeline.marks import MARKS
+from tests.integration.pipeline.rows import records
+from tidemark_pipeline.export.dead_letters import LetteredTables
+from tidemark_pipeline.export.exported import Exported, ExportError, Mode, Superseded
+from tidemark_pipeline.export.formats import Format
+from tidemark_pipeline.export.json_values import Json, fields_of
+from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
+from tidemark_pipeline.export.table import Layout, Partitioning, Period
+
+pytestmark = [*MARKS, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def lake(session: SparkSession, tmp_path: Path) -> Lake:
+    return new_lake(session, {}, tmp_path / "warehouse", Format.DELTA)
+
+
+def offsets(lake: Lake) -> list[int]:
+    return sorted(row["offset"] for row in lake.session.table(lake.name).collect())
+
+
+def of_offsets(lake: Lake, *numbers: int) -> Any:
+    return records(lake.session, *((b"k%d" % n, 0, n, n, "v") for n in numbers))
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_a_job_that_was_taken_over_from_commits_nothing_more(
+    lake: Lake, tmp_path: Path, mode: Mode
+) -> None:
+    """Whether it wakes in the middle of its write, or has looked before that."""
+    layout = Layout(columns=RAW_DDL, mode=mode)
+    first, second = (lake.elsewhere().table(layout=layout) for _ in range(2))
+    at = first.claim("t", "")
+    pause = Pause(tmp_path)
+    taken = []
+    with (
+        pytest.raises(Superseded, match="has taken the table over"),
+        pause.meanwhile(lambda: taken.append(second.claim("t", ""))),
+    ):
+        first.commit(pause.of(of_offsets(lake, 0, 1)), at.reaching({0: 2}))
+    first._check_ours = lambda: None
+    with pytest.raises(Superseded, match="has taken the table over"):
+        first.commit(of_offsets(lake, 0, 1), at.reaching({0: 2}))
+    (at,) = taken
+    assert (at.epoch, at.offsets) == (2, {})
+    second.commit(of_offsets(lake, 0, 1, 2), at.reaching({0: 3}))
+    assert offsets(lake) == [0, 1, 2]
+
+
+def test_a_rollback_is_noticed_and_the_next_job_begins_there(lake: Lake, tmp_path: Path) -> None:
+    """Before the next commit; and where it came in the middle of a commit, whoever looks says to
+    which version to go back."""
+    table = lake.table()
+    at = table.claim("t", "")
+    table.commit(of_offsets(lake, 0), one := at.reaching({0: 1}))
+    table.commit(of_offsets(lake, 1), two := at.reaching({0: 2}))
+    others = lake.elsewhere().session
+
+    def roll_back(version: int) -> None:  # 0: made, 1: claimed, 2 and 3: written
+        others.sql(f"RESTORE TABLE {lake.name} TO VERSION AS OF {version}")
+
+    roll_back(2)
+    with pytest.raises(Superseded, match="rolled back"):
+        table.commit(of_offsets(lake, 2), two.reaching({0: 3}))
+    assert offsets(lake) == [0]
+    table = lake.table()
+    at = table.claim("t", "")  # version 5
+    assert at.offsets == one.offsets
+    pause = Pause(tmp_path)
+    with (
+        pytest.raises(ExportError, match="TO VERSION AS OF 6"),
+        pause.meanwhile(lambda: roll_back(1)),
+    ):
+        table.commit(pause.of(of_offsets(lake, 1)), at.reaching({0: 2}))
+    with pytest.raises(ExportError, match="TO VERSION AS OF 6"):
+        lake.table().claim("t", "")
+    roll_back(6)
+    assert lake.table().claim("t", "").offsets == {}
+    assert offsets(lake) == []
+
+
+def test_an_upsert_that_others_compact_under_is_written_again(lake: Lake, tmp_path: Path) -> None:
+    table = lake.table(layout=Layout(columns=RAW_DDL, mode=Mode.UPSERT))
+    at = table.claim("t", "")
+    for n in range(3):
+        table.commit(of_offsets(lake, n), at := at.reaching({0: n + 1}))
+    pause = Pause(tmp_path)
+    again = records(lake.session, (b"k0", 0, 3, 3, "new"), (b"k1", 0, 4, 4, None))
+    others = lake.elsewhere().session
+    with pause.meanwhile(lambda: others.sql(f"OPTIMIZE {lake.name}")):
+        written = table.commit(pause.of(again), at.reaching({0: 5}))
+    assert (written.rows, written.deleted) == (1, 1)
+    assert offsets(lake) == [2, 3]
+    assert table.counts().rows == 2
+
+
+def test_json_and_dead_letters_by_day_and_hour(lake: Lake) -> None:
+    fields = fields_of("n INT", lake.session)
+    day, hour = Partitioning(Period.DAY), Partitioning(Period.HOUR)
+    of_rows = Layout(columns=columns_ddl(fields), kafka=KAFKA, partitioning=hour)
+    of_letters = Layout(columns=LETTERS_DDL, partitioning=day)
+    rows = lake.table(layout=of_rows)
+    tables = LetteredTables(Json(fields), rows, lake.table(layout=of_letters, name="dlq"))
+    at = tables.claim("t", str(uuid.UUID(int=1)))
+    late = 90_000_000 - 1  # of the second day, in its first hour
+    lake.session.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        written = tables.commit(
+            records(lake.session, (None, 0, 0, late, '{"n": 7}'), (b"k", 0, 1, late, "{")),
+            at.reaching({0: 2}),
+        )
+    finally:
+        lake.session.conf.set("spark.sql.session.timeZone", "UTC")
+    assert (written.rows, written.letters) == (1, 1)
+    (row,) = lake.session.table(lake.name).collect()
+    assert (row["n"], row["kafka"]["offset"], row["kafka_hour"]) == (7, 0, "1970-01-02-00")
+    (letter,) = lake.session.table(lake.named("dlq")).collect()
+    assert (letter["error"], str(letter["kafka_day"])) == ("not JSON", "1970-01-02")
+
+
+def test_rows_of_others_and_another_mode_are_refused(lake: Lake) -> None:
+    lake.session.sql(f"CREATE TABLE {lake.name} USING delta AS SELECT 't' AS topic")
+    with pytest.raises(ExportError, match="export into a table of its own"):
+        lake.table().claim("t", "")
+    appended = lake.table(name="appended")
+    assert appended.claim("t", "") == Exported("t", "", {}, 1, appended._job)
+    with pytest.raises(ExportError, match="with the mode append"):
+        lake.table(layout=Layout(columns=RAW_DDL, mode=Mode.UPSERT), name="appended").claim("t", "")
+    with pytest.raises(ExportError, match="no buckets"):
+        lake.table(layout=Layout(columns=RAW_DDL, partitioning=Partitioning(buckets=2))).claim(
+            "t", ""
+        )

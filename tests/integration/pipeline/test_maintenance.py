@@ -1,0 +1,114 @@
+"""The upkeep of tables, while a job writes them: rows and offsets stay, what nobody needs goes."""
+
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.integration.pipeline.lakes import Killed, KilledAfterWriting, Lake, Pause, new_lake
+from tests.integration.pipeline.marks import MARKS
+from tests.integration.pipeline.rows import records
+from tidemark_pipeline.export.exported import Exported, Mode
+from tidemark_pipeline.export.formats import Format
+from tidemark_pipeline.export.maintenance import Maintained, Upkeep
+from tidemark_pipeline.export.shapes import RAW_DDL
+from tidemark_pipeline.export.table import Layout
+from tidemark_pipeline.jobs.maintain import maintain
+
+pytestmark = [*MARKS, pytest.mark.timeout(600)]
+_DAY_S = 86_400
+
+
+def rows_of(lake: Lake, *offsets: int) -> Any:
+    return records(lake.session, *((b"k%d" % n, 0, n, n, "v") for n in offsets))
+
+
+def offsets(lake: Lake) -> list[int]:
+    return sorted(row["offset"] for row in lake.session.table(lake.name).collect())
+
+
+def written(lake: Lake, layout: Layout, commits: int) -> tuple[Any, Exported]:
+    table = lake.table(layout=layout)
+    at = table.claim("t", "")
+    for n in range(commits):
+        table.commit(rows_of(lake, n), at := at.reaching({0: n + 1}))
+    return table, at
+
+
+def aged(files: set[Path], days: int) -> set[Path]:
+    then = time.time() - days * _DAY_S
+    for each in files:
+        os.utime(each, (then, then))
+    return files
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_iceberg_while_a_job_writes(session: SparkSession, tmp_path: Path, mode: Mode) -> None:
+    """In the middle of a batch its snapshots expire, but for those with offsets; a killed job's
+    files go."""
+    lake = new_lake(session, {}, tmp_path / "warehouse")
+    layout = Layout(columns=RAW_DDL, mode=mode)
+    before = set((tmp_path / "warehouse").rglob("*.parquet"))
+    doomed = lake.table(KilledAfterWriting, layout)
+    at = doomed.claim("t", "")
+    with pytest.raises(Killed):
+        doomed.commit(rows_of(lake, 0), at.reaching({0: 1}))
+    orphans = aged(set((tmp_path / "warehouse").rglob("*.parquet")) - before, days=5)
+    table, at = written(lake, layout, 6)
+    done: list[Maintained] = []
+
+    def upkeep() -> None:
+        wanted = Upkeep(keep=timedelta(), orphans=timedelta(days=2))
+        done.append(maintain(lake.session, lake.kind, lake.name, wanted))
+
+    pause = Pause(tmp_path)
+    with pause.meanwhile(upkeep):
+        table.commit(pause.of(rows_of(lake, 6)), at.reaching({0: 7}))
+    table.close()
+    (found,) = done
+    assert (found.compacted, found.into, found.failed) == (6, 1, 0)
+    assert found.expired >= 6
+    assert found.orphans == len(orphans)
+    assert not any(each.exists() for each in orphans)
+    assert offsets(lake) == list(range(7))
+    # The last offsets stay, whoever commits behind them, and however often.
+    for _ in range(2):
+        lake.commit_of_others()
+        upkeep()
+    assert lake.table(layout=layout).claim("t", "").offsets == {0: 7}
+    assert offsets(lake) == list(range(7))
+
+
+def test_delta_while_a_job_writes(session: SparkSession, tmp_path: Path) -> None:
+    """In the middle of an upsert; and once Delta has cleaned its log the table still says how far
+    it is."""
+    lake = new_lake(session, {}, tmp_path / "warehouse", Format.DELTA)
+    layout = Layout(columns=RAW_DDL, mode=Mode.UPSERT, properties={"delta.checkpointInterval": "2"})
+    table, at = written(lake, layout, 3)
+    folder = tmp_path / "warehouse" / "db" / "events"
+    orphan = folder / "part-of-a-killed-job.parquet"
+    orphan.write_bytes(b"PAR1")
+    aged({orphan}, days=8)
+    done: list[Maintained] = []
+    other = lake.elsewhere()
+
+    def upkeep() -> None:
+        done.append(maintain(other.session, lake.kind, lake.name, Upkeep()))
+
+    pause = Pause(tmp_path)
+    with pause.meanwhile(upkeep):
+        table.commit(pause.of(rows_of(lake, 0, 3)), at.reaching({0: 4}))
+    assert done == [Maintained(compacted=3, into=1, removed=1)]
+    assert not orphan.exists()
+    assert offsets(lake) == [0, 1, 2, 3]
+    upkeep()
+    checkpoint = max(int(each.name[:20]) for each in folder.glob("_delta_log/*.checkpoint*"))
+    for each in folder.glob("_delta_log/*.json"):
+        if int(each.name[:20]) < checkpoint:
+            each.unlink()
+    found = lake.elsewhere().table(layout=layout).claim("t", "")
+    assert found.offsets == {0: 4}

@@ -1,0 +1,25 @@
+"""A short cut of ``make pipeline-proof``: a cluster of three brokers, records of all kinds."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.conformance.local_cluster import run_cluster
+from tests.integration.pipeline.marks import MARKS
+from tests.pipeline_proof.scenarios import BROKERS, Proof, Size
+
+pytestmark = [*MARKS, pytest.mark.timeout(900)]
+
+
+def test_spark_reads_what_confluent_kafka_reads(session: SparkSession, tmp_path: Path) -> None:
+    """Whole, while a leader dies, without any broker; and refuses an object that is not its own."""
+    (tmp_path / "cluster").mkdir()
+    with run_cluster(tmp_path / "cluster", brokers=BROKERS) as cluster:
+        size = Size(records=50_000, segment_bytes=256 * 1024)
+        proof = Proof(session, cluster, tmp_path, size, print)
+        proof.produced()
+        proof.undisturbed()
+        proof.leader_killed()
+        proof.no_broker()
+        proof.damaged()

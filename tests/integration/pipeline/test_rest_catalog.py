@@ -1,0 +1,56 @@
+"""A table that a REST catalog names and that lies in S3: requirements are checked ref by ref by the
+catalog, and files go through Iceberg's own S3 client (invariant 26)."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.integration.pipeline.lakes import OthersCommitMeanwhile, new_lake
+from tests.integration.pipeline.marks import MARKS
+from tests.integration.pipeline.rows import records
+from tests.rest_catalog import rest_catalog
+from tests.s3 import fresh_bucket
+from tidemark_pipeline.export.exported import Mode, Superseded
+from tidemark_pipeline.export.shapes import RAW_DDL
+from tidemark_pipeline.export.table import Layout
+
+pytestmark = [*MARKS, pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_one_job_at_a_time_writes_a_table_in_s3(
+    session: SparkSession, tmp_path: Path, minio: Any, mode: Mode
+) -> None:
+    s3 = fresh_bucket(minio)
+    files = {
+        "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+        "s3.endpoint": s3["endpoint"],
+        "s3.path-style-access": "true",
+        "s3.access-key-id": s3["accessKeyId"],
+        "s3.secret-access-key": s3["secretAccessKey"],
+        "client.region": s3["region"],
+    }
+    place = {"warehouse": f"s3://{s3['buckets'][0]}/lake", **files}
+    layout = Layout(columns=RAW_DDL, mode=mode)
+    with rest_catalog(session, place) as address:
+        lake = new_lake(session, {}, tmp_path, type="rest", uri=address, **files)
+        first = lake.table(layout=layout)
+        at = first.claim("t", "")
+        first.commit(
+            records(session, (b"a", 0, 0, 1, "0"), (b"b", 0, 1, 2, "1")), at := at.reaching({0: 2})
+        )
+        second = lake.table(OthersCommitMeanwhile, layout)
+        at = second.claim("t", "")
+        assert (at.epoch, at.offsets) == (2, {0: 2})
+        with pytest.raises(Superseded, match="has taken the table over"):
+            first.commit(records(session, (b"a", 0, 2, 3, "2")), at.reaching({0: 3}))
+        second.commit(
+            records(session, (b"a", 0, 2, 3, "2"), (b"b", 0, 3, 4, None)), at.reaching({0: 4})
+        )
+        second.close()
+        rows = session.table(lake.name).orderBy("offset").collect()
+        assert [row["offset"] for row in rows] == ([0, 1, 2, 3] if mode is Mode.APPEND else [2])
+        files_of = session.table(f"{lake.name}.files").collect()
+        assert all(each["file_path"].startswith("s3://") for each in files_of)

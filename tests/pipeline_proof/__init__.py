@@ -1,0 +1,1 @@
+"""``make pipeline-proof``: Spark reads what confluent-kafka reads, whatever is in the way."""

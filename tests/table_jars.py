@@ -1,0 +1,23 @@
+"""The jars of the table formats, in the user's cache; fetched by Maven where they are missing."""
+
+from pathlib import Path
+
+from tidemark_cli.toolchain.maven import MavenMissing, ensure_jars, iceberg_aws, table_format
+from tidemark_pipeline.export.formats import DELTA_SETTINGS, Format
+
+__all__ = ["MavenMissing", "jars", "settings"]
+
+
+def jars(*formats: Format) -> list[Path]:
+    """Of these formats, and Iceberg's for S3. Raises MavenMissing."""
+    sets = [table_format(each) for each in formats]
+    if Format.ICEBERG in formats:
+        sets.append(iceberg_aws())
+    folders = [ensure_jars(each) for each in sets]
+    return [jar for folder in folders for jar in sorted(folder.glob("*.jar"))]
+
+
+def settings(*formats: Format) -> dict[str, str]:
+    """Of a session that has these formats."""
+    found = {"spark.jars": ",".join(map(str, jars(*formats)))}
+    return found | (DELTA_SETTINGS if Format.DELTA in formats else {})

@@ -1,0 +1,45 @@
+"""Exports as the core has them, for tests: one that runs all the time, and one with a schedule."""
+
+from typing import Any
+
+from tidemark.export_job import Phase, Report
+from tidemark_operator.controller.export_schedule import Schedule
+from tidemark_operator.controller.export_values import ExportInfo, Outcome, Run
+
+MINUTE, HOUR = 60_000, 3_600_000
+#: 2026-01-01T00:00:00Z
+T0 = 1_767_225_600_000
+ORDER = "0123456789abcdef"
+HOURLY = Schedule.of("0 * * * *")
+
+
+def info(**fields: Any) -> ExportInfo:
+    base: dict[str, Any] = {
+        "key": "ns/flights",
+        "uid": "u",
+        "generation": 1,
+        "created_ms": T0,
+        "topic_key": "ns/t",
+        "tables": frozenset({("lake", "db.t")}),
+        "schedule": None,
+        "interval_ms": MINUTE,
+        "suspended": False,
+    }
+    return ExportInfo(**base | fields)
+
+
+def run(number: int = 1, **fields: Any) -> Run:
+    base: dict[str, Any] = {"generation": 1, "order": ORDER, "start_ms": T0}
+    return Run(number=number, **base | fields)
+
+
+def ended(outcome: Outcome, *, number: int = 1, end_ms: int = T0 + MINUTE, **fields: Any) -> Run:
+    return run(number, end_ms=end_ms, outcome=outcome, **fields)
+
+
+def report(phase: Phase = Phase.RUNNING, **fields: Any) -> Report:
+    return Report(phase=phase, **fields)
+
+
+def scheduled(**fields: Any) -> ExportInfo:
+    return info(schedule=HOURLY, created_ms=T0 + MINUTE, **fields)

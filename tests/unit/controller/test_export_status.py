@@ -1,0 +1,269 @@
+"""What an Export's conditions and figures say, and that nothing in a message moves on its own."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.controller.export_builders import (
+    MINUTE,
+    T0,
+    ended,
+    info,
+    report,
+    run,
+    scheduled,
+)
+from tidemark.export_job import Report
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.export_values import (
+    ABSENT,
+    ExportInfo,
+    JobPhase,
+    JobSeen,
+    Outcome,
+    Problem,
+)
+from tidemark_operator.controller.model import ClusterInfo
+from tidemark_operator.controller.status import export_status
+from tidemark_operator.controller.status.export import ExportView
+from tidemark_operator.controller.status.pacing import FIGURES_MS, Pacer
+from tidemark_operator.resources.export import ExportStatus
+
+NOW = 1_800_003_600_000  # 2027-01-15T09:00:00Z
+STATE = ControllerState(
+    controller_id="op", controller_epoch=3, cluster=ClusterInfo(key="ns/main", cluster_id="c")
+)
+STARTING = JobSeen(phase=JobPhase.STARTING, why="ErrImagePull: no such image")
+
+
+def running(**fields: Any) -> JobSeen:
+    base: dict[str, Any] = {"lag": 7, "rows": 100, "commits": 1, "committed_ms": NOW - MINUTE}
+    return JobSeen(phase=JobPhase.RUNNING, report=report(**base | fields))
+
+
+def current(minutes: int, **fields: Any) -> ExportInfo:
+    """The table shows what the topic had so many minutes ago."""
+    return info(run=run(start_ms=NOW - 600 * MINUTE), current_ms=NOW - minutes * MINUTE, **fields)
+
+
+def said(export: ExportInfo, now_ms: int = NOW, **view: Any) -> dict[str, Any]:
+    """The status as JSON has it, which the resource can read."""
+    seen = ExportView(**{"job": ABSENT, **view})
+    status = export_status(STATE, export, seen, now_ms=now_ms).status
+    plain: dict[str, Any] = json.loads(json.dumps(status))
+    assert ExportStatus.model_validate(plain).dump() == plain
+    return plain
+
+
+def conditions(export: ExportInfo, now_ms: int = NOW, **view: Any) -> dict[str, tuple[str, str]]:
+    found = said(export, now_ms, **view)["conditions"]
+    return {each["type"]: (each["status"], each["reason"]) for each in found}
+
+
+def message(export: ExportInfo, type_: str = "Ready", **view: Any) -> str:
+    found = {each["type"]: each["message"] for each in said(export, **view)["conditions"]}
+    return str(found[type_])
+
+
+def after(export: ExportInfo, now_ms: int = NOW, **view: Any) -> ExportInfo:
+    """As it is read again once its status was written."""
+    return dataclasses.replace(export, status=said(export, now_ms, **view))
+
+
+ROWS: dict[str, tuple[ExportInfo, dict[str, Any], tuple[str, str, str, str], str]] = {
+    "its job starts": (
+        info(run=run()),
+        {"job": STARTING},
+        ("False", "True", "False", "Unknown"),
+        "JobStarting",
+    ),
+    "it runs, and has yet to come to the end": (
+        info(run=run()),
+        {"job": running()},
+        ("True", "False", "False", "True"),
+        "Running",
+    ),
+    "it comes along": (
+        current(1),
+        {"job": running()},
+        ("True", "False", "False", "True"),
+        "Running",
+    ),
+    "it lags": (current(16), {"job": running()}, ("True", "False", "False", "False"), "Running"),
+    "one failure": (
+        info(run=ended(Outcome.FAILED), failures=1, last_failure="no room"),
+        {"next_ms": NOW},
+        ("False", "True", "False", "False"),
+        "JobFailed",
+    ),
+    "three failures": (
+        info(run=ended(Outcome.FAILED), failures=3, last_failure="no room"),
+        {"next_ms": NOW},
+        ("False", "False", "True", "False"),
+        "JobFailed",
+    ),
+    "refused": (
+        info(run=ended(Outcome.REFUSED), failures=1, last_failure="another topic's"),
+        {"next_ms": NOW},
+        ("False", "False", "True", "False"),
+        "JobFailed",
+    ),
+    "taken over": (
+        info(run=ended(Outcome.SUPERSEDED), failures=1, last_failure="taken over"),
+        {},
+        ("False", "False", "True", "False"),
+        "TableTakenOver",
+    ),
+    "suspended": (
+        info(run=ended(Outcome.STOPPED), suspended=True),
+        {},
+        ("True", "False", "False", "False"),
+        "Suspended",
+    ),
+    "being suspended": (
+        info(run=run(), suspended=True),
+        {"job": JobSeen(phase=JobPhase.ENDING)},
+        ("True", "True", "False", "False"),
+        "Suspended",
+    ),
+    "it waits for its time": (
+        scheduled(),
+        {"next_ms": NOW},
+        ("True", "False", "False", "True"),
+        "Scheduled",
+    ),
+    "its time has come": (
+        scheduled(run=run()),
+        {"job": STARTING},
+        ("True", "False", "False", "True"),
+        "Running",
+    ),
+    "something passes": (
+        info(),
+        {"problem": Problem(reason="TopicNotFound", message="no", waits=True)},
+        ("False", "True", "False", "False"),
+        "TopicNotFound",
+    ),
+    "something does not": (
+        info(),
+        {"problem": Problem(reason="TableTaken", message="no")},
+        ("False", "False", "True", "False"),
+        "TableTaken",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("export", "view", "values", "reason"), ROWS.values(), ids=list(ROWS.keys())
+)
+def test_conditions(
+    export: ExportInfo, view: dict[str, Any], values: tuple[str, str, str, str], reason: str
+) -> None:
+    found = conditions(export, **view)
+    names = ("Ready", "Reconciling", "Stalled", "Exporting")
+    assert tuple(found[name][0] for name in names) == values
+    assert found["Ready"][1] == reason
+
+
+def test_messages_say_what_is_the_matter_and_what_to_do() -> None:
+    assert "no such image" in message(info(run=run()), job=STARTING)
+    failed = info(run=ended(Outcome.FAILED), failures=2, last_failure="no room")
+    assert message(failed, next_ms=T0) == (
+        "2 runs in a row have failed, the last one with: no room; "
+        "the next one begins at 2026-01-01T00:00:00Z"
+    )
+    again = dataclasses.replace(failed, run=run(3))
+    assert message(again, job=STARTING).endswith(
+        "no room; run 3 is under way, ErrImagePull: no such image"
+    )
+    taken = info(run=ended(Outcome.SUPERSEDED), failures=1, last_failure="it was taken over")
+    assert "set spec.suspend to true and back" in message(taken)
+
+
+def test_figures_are_those_of_the_last_report_and_stay_when_there_is_none() -> None:
+    export = after(info(run=run()), job=running(letters=3, current_ms=NOW - MINUTE))
+    for job in (ABSENT, STARTING):
+        found = said(export, job=job)
+        assert (found["lag"], found["rows"], found["deadLetters"]) == (7, 100, 3)
+        assert found["lastCommitTime"] == "2027-01-15T08:59:00Z"
+
+
+def test_what_the_table_shows_never_becomes_older_than_it_was() -> None:
+    """A job that has just begun does not know it."""
+    found = said(current(3), job=running(current_ms=None))
+    assert found["currentTime"] == "2027-01-15T08:57:00Z"
+    found = said(current(3), job=running(current_ms=NOW))
+    assert found["currentTime"] == "2027-01-15T09:00:00Z"
+
+
+def test_one_that_lags_is_believed_only_once_it_clearly_does_no_more() -> None:
+    export = after(current(16), job=running())
+    for minutes, lags in ((14, True), (8, True), (7, False)):
+        now = dataclasses.replace(current(minutes), status=export.status)
+        assert (conditions(now, job=running())["Exporting"][1] == "Lagging") is lags
+    assert conditions(current(14), job=running())["Exporting"][1] == "UpToDate"
+    # Of a longer interval more is allowed.
+    slow = current(60, interval_ms=30 * MINUTE)
+    assert conditions(slow, job=running())["Exporting"][1] == "UpToDate"
+
+
+def test_a_job_that_commits_nothing_though_there_is_something_says_so() -> None:
+    stuck = running(committed_ms=NOW - 16 * MINUTE)
+    export = info(run=run(start_ms=NOW - 60 * MINUTE))
+    assert conditions(export, job=stuck)["Exporting"] == ("False", "NoProgress")
+    # A topic to which something was written after a long while is no reason.
+    assert conditions(current(1), job=stuck)["Exporting"] == ("True", "UpToDate")
+    idle = running(committed_ms=NOW - 600 * MINUTE, lag=0)
+    assert conditions(current(0), job=idle)["Exporting"] == ("True", "UpToDate")
+    begun = info(run=run(start_ms=NOW - MINUTE))
+    assert conditions(begun, job=running(committed_ms=None))["Exporting"][1] == "CatchingUp"
+
+
+def test_a_job_whose_page_is_not_reached_runs_as_far_as_is_known() -> None:
+    export = after(current(1), job=running())
+    silent = JobSeen(phase=JobPhase.RUNNING)
+    found = conditions(export, job=silent)
+    assert found["Ready"] == ("True", "Running")
+    assert found["Exporting"] == ("Unknown", "ReportMissing")
+    later = conditions(export, NOW + 20 * MINUTE, job=silent)
+    assert later["Exporting"] == ("False", "ReportMissing")
+    # Of one that never was, nothing is known.
+    begun = info(run=run(start_ms=NOW - MINUTE))
+    assert conditions(begun, job=silent)["Ready"] == ("False", "JobStarting")
+    assert conditions(begun, NOW + 5 * MINUTE, job=silent)["Ready"] == ("False", "ReportMissing")
+
+
+def test_figures_that_move_are_written_once_a_minute_and_in_no_message() -> None:
+    pacer, export = Pacer(), after(current(1), job=running())
+    writes = 0
+    for second in range(0, 600, 10):
+        now_ms = NOW + second * 1000
+        told = running(
+            lag=second, rows=100 + second, commits=second, committed_ms=now_ms, current_ms=now_ms
+        )
+        status = said(export, now_ms, job=told)
+        if pacer.should_write("x", export.status, status, now_ms=now_ms):
+            writes += 1
+            export = dataclasses.replace(export, status=status)
+    assert writes <= 600_000 // FIGURES_MS + 1
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_a_run_is_read_back_as_it_was_written(outcome: Outcome) -> None:
+    found = said(info(run=ended(outcome, number=4), failures=2, last_failure="x" * 5000))
+    assert found["run"] == {
+        "number": 4,
+        "generation": 1,
+        "order": "0123456789abcdef",
+        "startTime": "2026-01-01T00:00:00Z",
+        "endTime": "2026-01-01T00:01:00Z",
+        "outcome": outcome.value,
+    }
+    assert len(found["lastFailure"]) <= 1024
+
+
+def test_a_report_without_figures_leaves_none() -> None:
+    seen = JobSeen(phase=JobPhase.RUNNING, report=Report(phase=report().phase))
+    assert "lag" not in said(info(run=run()), job=seen)

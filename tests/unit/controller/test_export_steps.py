@@ -1,0 +1,328 @@
+"""What is done next for an Export: when runs begin, how they end, who has a table."""
+
+import dataclasses
+import random
+import zoneinfo
+from typing import Any
+
+import pytest
+
+from tests.unit.controller.export_builders import (
+    HOUR,
+    MINUTE,
+    ORDER,
+    T0,
+    ended,
+    info,
+    report,
+    run,
+    scheduled,
+)
+from tidemark.export_job import Phase, Report
+from tidemark_operator.controller import exports
+from tidemark_operator.controller.export_schedule import Schedule, ScheduleError
+from tidemark_operator.controller.export_values import (
+    ABSENT,
+    Begin,
+    End,
+    ExportInfo,
+    JobPhase,
+    JobSeen,
+    Launch,
+    Outcome,
+    Problem,
+    Rest,
+    Stop,
+)
+
+STARTING = JobSeen(phase=JobPhase.STARTING)
+RUNNING = JobSeen(phase=JobPhase.RUNNING, report=report(lag=3))
+ENDING = JobSeen(phase=JobPhase.ENDING)
+NOT_NOW = Problem(reason="SourceUnusable", message="no", waits=True)
+NO_TOPIC = Problem(reason="TopicNotFound", message="no", waits=True, stops=True)
+
+
+def step(
+    export: ExportInfo,
+    job: JobSeen = ABSENT,
+    problem: Problem | None = None,
+    *,
+    order: str = ORDER,
+    now_ms: int = T0 + 2 * MINUTE,
+) -> Any:
+    return exports.next_step(export, job, problem, order if problem is None else "", now_ms=now_ms)
+
+
+# ---------------------------------------------------------------- continuous
+
+
+def test_a_run_is_in_the_status_before_its_job_is_made_and_is_made_once() -> None:
+    begun = step(info())
+    assert begun == Begin(run(start_ms=T0 + 2 * MINUTE))
+    export = exports.applied(info(), begun, now_ms=T0)
+    # Whether the operator ended before the job was made, or the job was removed: the same number.
+    assert step(export) == Launch()
+    assert step(export, STARTING) == Rest(T0 + 2 * MINUTE + exports.SOON_MS)
+    assert step(export, RUNNING) == Rest(T0 + 2 * MINUTE + exports.LOOK_MS)
+
+
+def test_what_failed_begins_again_after_a_pause_that_grows() -> None:
+    export = info(run=run())
+    pauses = []
+    for number in range(1, 9):
+        failed = step(export, JobSeen(phase=JobPhase.ENDED, why="killed"))
+        assert failed == End(Outcome.FAILED, "killed")
+        export = exports.applied(export, failed, now_ms=T0)
+        waits = step(export, now_ms=T0)
+        assert isinstance(waits, Rest)
+        assert waits.until_ms is not None
+        pauses.append((waits.until_ms - T0) // 1000)
+        begun = step(export, now_ms=waits.until_ms)
+        assert begun.run.number == number + 1
+        export = exports.applied(export, begun, now_ms=waits.until_ms)
+    assert pauses == [10, 20, 40, 80, 160, 320, 600, 600]
+    assert (export.failures, export.last_failure) == (8, "killed")
+
+
+def test_a_run_that_has_committed_is_the_first_to_fail() -> None:
+    export = info(run=run(), failures=6)
+    said = report(Phase.FAILED, message="no more", commits=2)
+    failed = step(export, JobSeen(phase=JobPhase.ENDED, report=said))
+    assert failed == End(Outcome.FAILED, "no more", said)
+    assert exports.applied(export, failed, now_ms=T0).failures == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "recovers"),
+    [
+        (report(lag=5, commits=1), True),
+        (report(lag=0), True),
+        (report(lag=5), False),
+        (report(), False),
+        (None, False),
+    ],
+    ids=["has committed", "has nothing to commit", "has begun", "knows nothing", "is not reached"],
+)
+def test_a_run_recovers_once_it_has_shown_that_it_does(said: Report | None, recovers: bool) -> None:
+    export = exports.recovered(info(run=run(2), failures=4, last_failure="no"), said)
+    assert (export.failures, export.last_failure) == ((0, "") if recovers else (4, "no"))
+
+
+def test_another_order_ends_the_job_and_begins_another_at_once() -> None:
+    export = info(run=run(), generation=2)
+    assert step(export, RUNNING, order="other") == Stop()
+    assert step(export, ENDING, order="other").until_ms
+    gone = step(export, ABSENT, order="other")
+    assert gone == End(Outcome.STOPPED)
+    export = exports.applied(export, gone, now_ms=T0 + 2 * MINUTE)
+    begun = step(export, order="other")
+    assert (begun.run.number, begun.run.order, begun.run.generation) == (2, "other", 2)
+
+
+def test_where_nothing_can_be_told_a_job_that_runs_goes_on() -> None:
+    """Brokers that are all away for a moment are no other order."""
+    export = info(run=run())
+    assert isinstance(step(export, RUNNING, NOT_NOW), Rest)
+    assert step(export, RUNNING, NO_TOPIC) == Stop()
+    assert step(export, ABSENT, NOT_NOW) == Rest()  # it was to be made again
+    assert step(info(), ABSENT, NOT_NOW) == Rest()
+
+
+def test_a_job_that_ended_in_order_and_was_not_asked_to_begins_again_soon() -> None:
+    """As a pod that a node was drained of."""
+    export = info(run=run())
+    stopped = JobSeen(phase=JobPhase.ENDED, report=report(Phase.STOPPED), well=True)
+    end = step(export, stopped)
+    assert end.outcome is Outcome.STOPPED
+    export = exports.applied(export, end, now_ms=T0)
+    assert (export.failures, step(export, now_ms=T0)) == (0, Rest(T0 + 10_000))
+
+
+def test_a_table_that_was_taken_over_is_taken_back_only_when_a_person_says_so() -> None:
+    export = info(run=run())
+    superseded = report(Phase.SUPERSEDED, message="another job has taken the table over")
+    end = step(export, JobSeen(phase=JobPhase.ENDED, report=superseded))
+    export = exports.applied(export, end, now_ms=T0)
+    assert step(export, now_ms=T0 + 1000 * HOUR) == Rest()
+    changed = dataclasses.replace(export, generation=2)
+    assert isinstance(step(changed, now_ms=T0), Begin)
+
+
+@pytest.mark.parametrize(
+    ("job", "outcome"),
+    [
+        (JobSeen(phase=JobPhase.ENDED, report=report(Phase.DONE), well=True), "Succeeded"),
+        (JobSeen(phase=JobPhase.ENDED, report=report(Phase.DONE)), "Failed"),
+        (JobSeen(phase=JobPhase.ENDED, report=report(Phase.RUNNING)), "Failed"),
+        (JobSeen(phase=JobPhase.ENDED, report=report(Phase.REFUSED)), "Refused"),
+        (JobSeen(phase=JobPhase.ENDED), "Failed"),
+        (JobSeen(phase=JobPhase.ENDED, well=True), "Succeeded"),
+    ],
+    ids=["done", "done and killed", "killed", "refused", "silent", "silent and well"],
+)
+def test_an_end_is_what_the_job_said_and_how_it_left(job: JobSeen, outcome: str) -> None:
+    assert step(info(run=run()), job).outcome == outcome
+
+
+def test_a_suspended_export_has_no_job_and_goes_on_when_it_is_not() -> None:
+    export = info(run=run(), suspended=True, generation=2)
+    assert step(export, RUNNING) == Stop()
+    export = exports.applied(export, step(export, ABSENT), now_ms=T0)
+    assert step(export) == Rest()
+    again = dataclasses.replace(export, suspended=False, generation=3)
+    assert isinstance(step(again, now_ms=T0), Begin)
+
+
+# ---------------------------------------------------------------- schedules
+
+
+def test_a_scheduled_run_begins_at_its_time_and_not_when_it_is_made() -> None:
+    assert step(scheduled()) == Rest(T0 + HOUR)
+    begun = step(scheduled(), now_ms=T0 + HOUR)
+    assert begun.schedule_ms == T0 + HOUR
+    export = exports.applied(scheduled(), begun, now_ms=T0 + HOUR)
+    done = JobSeen(phase=JobPhase.ENDED, report=report(Phase.DONE), well=True)
+    export = exports.applied(export, step(export, done), now_ms=T0 + HOUR + MINUTE)
+    assert export.last_success_ms == T0 + HOUR + MINUTE
+    assert step(export, now_ms=T0 + HOUR + MINUTE) == Rest(T0 + 2 * HOUR)
+
+
+def test_times_that_were_missed_are_made_up_for_by_one_run() -> None:
+    export = scheduled(run=ended(Outcome.SUCCEEDED), last_schedule_ms=T0 + HOUR)
+    begun = step(export, now_ms=T0 + 9 * HOUR + MINUTE)
+    assert (begun.run.number, begun.schedule_ms) == (2, T0 + 9 * HOUR)
+
+
+def test_a_run_that_takes_longer_than_its_schedule_is_joined_by_none() -> None:
+    export = scheduled(run=run(), last_schedule_ms=T0 + HOUR)
+    assert isinstance(step(export, RUNNING, now_ms=T0 + 5 * HOUR), Rest)
+    # Nor is it begun anew because something else is to be done from now on.
+    assert isinstance(step(export, RUNNING, order="other"), Rest)
+
+
+def test_a_scheduled_run_that_failed_is_tried_again_before_the_next_time() -> None:
+    failed = ended(Outcome.FAILED, end_ms=T0 + HOUR)
+    export = scheduled(run=failed, failures=1, last_schedule_ms=T0 + HOUR)
+    assert step(export, now_ms=T0 + HOUR) == Rest(T0 + HOUR + 10_000)
+    export = scheduled(run=failed, failures=99, last_schedule_ms=T0 + HOUR)
+    late = dataclasses.replace(export, run=ended(Outcome.FAILED, end_ms=T0 + 2 * HOUR - MINUTE))
+    assert step(late, now_ms=T0 + 2 * HOUR - 1) == Rest(T0 + 2 * HOUR)
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "said"),
+    [
+        ("61 * * * *", "", "is no schedule"),
+        ("0 0 30 2 *", "", "is no schedule"),
+        ("0 0 * * *", "Mars/Olympus", "no time zone Mars/Olympus"),
+        ("0 0 * * *", "../etc/passwd", "no time zone"),
+    ],
+)
+def test_a_schedule_that_says_no_time_is_refused(text: str, zone: str, said: str) -> None:
+    with pytest.raises(ScheduleError, match=said):
+        Schedule.of(text, zone)
+
+
+def test_times_are_those_of_the_zone() -> None:
+    """Also where the system knows none, as in the operator's image."""
+    zoneinfo.reset_tzpath(to=())
+    zoneinfo.ZoneInfo.clear_cache()
+    berlin = Schedule.of("30 2 * * *", "Europe/Berlin")
+    assert berlin.next_ms(T0) == T0 + HOUR + 30 * MINUTE
+    assert berlin.last_ms(T0 + HOUR + 30 * MINUTE) == T0 + HOUR + 30 * MINUTE
+    assert berlin.last_ms(T0 + HOUR + 30 * MINUTE - 1) == T0 + HOUR + 30 * MINUTE - 24 * HOUR
+    assert Schedule.of("@daily").next_ms(T0) == T0 + 24 * HOUR
+    zoneinfo.reset_tzpath()
+
+
+# ---------------------------------------------------------------- whoever has a table
+
+
+def test_of_two_exports_on_one_table_the_older_has_it() -> None:
+    registry = exports.Exports()
+    old = info(key="ns/old")
+    same = frozenset({("lake", "db.t"), ("lake", "db.t_dlq")})
+    young = info(key="ns/a-young-one", created_ms=T0 + 1000, tables=same)
+    other = info(key="ns/other", tables=frozenset({("lake", "db.u")}))
+    for each in (young, other, old):
+        registry.put(each)
+    assert registry.holder(old) is None
+    assert registry.holder(other) is None
+    assert registry.holder(young) == ("ns/old", "db.t")
+    assert registry.drop("ns/old") == {"ns/a-young-one"}
+    assert registry.holder(young) is None
+
+
+def test_of_two_of_one_second_the_name_decides() -> None:
+    registry = exports.Exports()
+    one, two = info(key="ns/a"), info(key="ns/b")
+    registry.put(two)
+    registry.put(one)
+    assert registry.holder(one) is None
+    assert registry.holder(two) == ("ns/a", "db.t")
+
+
+def test_nothing_stays_of_exports_that_are_gone() -> None:
+    registry = exports.Exports()
+    for number in range(5):
+        registry.put(info(key=f"ns/{number}"))
+        registry.put(info(key=f"ns/{number}", topic_key="ns/u"))
+        registry.saw(info(key=f"ns/{number}"), RUNNING)
+    assert registry.of_topic("ns/u") == {f"ns/{number}" for number in range(5)}
+    assert registry.of_topic("ns/t") == frozenset()
+    for number in range(5):
+        registry.drop(f"ns/{number}")
+    registry.saw(info(), RUNNING)
+    assert list(registry.all()) == []
+    assert not vars(registry)["_by_table"]
+    assert not vars(registry)["_by_topic"]
+    assert not vars(registry)["_jobs"]
+
+
+# ---------------------------------------------------------------- any history
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_happens_there_is_one_job_at_a_time_and_it_is_begun_again(seed: int) -> None:
+    """A world with a job, which ends, is removed or hangs, and an operator that ends between any
+    two calls: it forgets what it did, not what the status says."""
+    chance = random.Random(seed)
+    export, jobs, now_ms = info(), dict[int, JobPhase](), T0
+    made: list[int] = []
+    for _ in range(300):
+        now_ms += chance.choice((0, 1_000, 30_000))
+        seen = JobSeen(phase=JobPhase.ABSENT)
+        if export.run is not None and export.run.number in jobs:
+            phase = jobs[export.run.number]
+            told = report(Phase.FAILED) if phase is JobPhase.ENDED else report(lag=1)
+            seen = JobSeen(phase=phase, report=told)
+        found = step(export, seen, order=chance.choice((ORDER,) * 9 + ("other",)), now_ms=now_ms)
+        crashed = chance.random() < 0.2
+        match found:
+            case Begin() | End() if not crashed:
+                export = exports.applied(export, found, now_ms=now_ms)
+            case Launch():
+                assert export.run is not None
+                alive = [each for each in jobs if jobs[each] is not JobPhase.ENDED]
+                assert alive == []
+                jobs[export.run.number] = JobPhase.STARTING
+                made.append(export.run.number)
+            case Stop():
+                assert export.run is not None
+                jobs[export.run.number] = JobPhase.ENDING
+        for number, phase in list(jobs.items()):
+            moved = chance.choice(_NEXT[phase])
+            if moved is JobPhase.ABSENT:
+                del jobs[number]
+            else:
+                jobs[number] = moved
+    assert made == sorted(made)
+    assert len(set(made)) > 5
+
+
+_NEXT = {
+    JobPhase.STARTING: (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.ENDED),
+    JobPhase.RUNNING: (JobPhase.RUNNING, JobPhase.RUNNING, JobPhase.ENDED, JobPhase.ABSENT),
+    JobPhase.ENDING: (JobPhase.ENDING, JobPhase.ABSENT),
+    JobPhase.ENDED: (JobPhase.ENDED,),
+}

@@ -1,0 +1,121 @@
+"""Which chapters of `make e2e` are told on which side of a run, and what comes of both."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from e2e.pods.chapters import CHAPTERS, chosen
+from e2e.pods.not_here import STATUS, CannotRun, NotHere
+from e2e.pods.outcome import Outcome, ended
+from e2e.pods.progress import Progress
+from e2e.pods.sides import MEMORY_BYTES, how_many, shared_out
+
+ROOM = 2 * MEMORY_BYTES
+PASSED = Outcome(0, passed=5, figures=("a thing 1 s",))
+
+
+@pytest.mark.parametrize(
+    ("names", "cores", "available_bytes", "sides"),
+    [
+        ((), 2, ROOM, 2),
+        ((), 64, 10 * ROOM, 2),
+        (("faults", "hold"), 64, 10 * ROOM, 1),
+        ((), 1, ROOM, 1),
+        ((), 2, ROOM - 1, 1),
+    ],
+    ids=["all", "a large machine", "some, by name", "one core", "little memory"],
+)
+def test_all_chapters_are_told_on_two_sides_where_the_machine_has_room(
+    names: tuple[str, ...], cores: int, available_bytes: int, sides: int
+) -> None:
+    assert how_many(names, cores, available_bytes) == sides
+
+
+def test_every_chapter_is_told_once_and_each_side_installs_first() -> None:
+    told = shared_out(chosen(()), 2)
+    assert [side.chapters[0] for side in told] == [CHAPTERS[0]] * 2
+    assert [side.again for side in told] == [False, True]
+    later = [chapter for side in told for chapter in side.chapters[1:]]
+    assert sorted(chapter.name for chapter in later) == sorted(
+        chapter.name for chapter in chosen(())[1:]
+    )
+    for side in told:
+        assert [*side.chapters] == [chapter for chapter in CHAPTERS if chapter in side.chapters]
+
+
+def test_both_sides_take_about_as_long() -> None:
+    one, other = shared_out(chosen(()), 2)
+    assert abs(one.takes_s - other.takes_s) <= 0.1 * max(one.takes_s, other.takes_s)
+    assert all(chapter.takes_s for chapter in chosen(()))
+
+
+def test_the_longest_chapter_has_a_side_to_itself_if_it_takes_as_long_as_all_others() -> None:
+    first, *others = chosen(())
+    first = replace(first, takes_s=10, again_takes_s=10)
+    chapters = [replace(each, takes_s=10) for each in others]
+    chapters[3] = replace(chapters[3], takes_s=10 * (len(others) - 1))
+    one, other = shared_out([first, *chapters], 2)
+    assert {chapters[3]} in ({*one.chapters[1:]}, {*other.chapters[1:]})
+
+
+def test_one_side_is_told_all_in_full() -> None:
+    (side,) = shared_out(chosen(("faults",)), 1)
+    assert [chapter.name for chapter in side.chapters] == ["install", "faults"]
+    assert not side.again
+
+
+def test_what_leads_to_the_same_state_again_takes_less() -> None:
+    assert 0 < CHAPTERS[0].again_takes_s < CHAPTERS[0].takes_s
+    assert all(not chapter.again for chapter in CHAPTERS[1:])
+
+
+# ------------------------------------------------------------ what comes of them
+
+
+def test_figures_and_counts_are_one(capsys: pytest.CaptureFixture[str]) -> None:
+    other = Outcome(0, passed=2, figures=("another 2 s",))
+    assert ended(Progress(figures=["an image 3 MB"]), {"A": PASSED, "B": other}) == 0
+    figures, counts = capsys.readouterr().out.splitlines()
+    assert figures.startswith("an image 3 MB, a thing 1 s, another 2 s, took ")
+    assert counts == "7 passed, 0 failed"
+
+
+@pytest.mark.parametrize(
+    ("other", "status"),
+    [
+        (PASSED, 0),
+        (Outcome(1, failed=1), 1),
+        (Outcome(130), 130),
+        (Outcome(-9, failed=1), 1),
+    ],
+    ids=["passed", "failed", "interrupted", "killed"],
+)
+def test_a_run_ends_as_its_worse_side(other: Outcome, status: int) -> None:
+    assert ended(Progress(), {"A": PASSED, "B": other}) == status
+    assert ended(Progress(), {"A": other, "B": PASSED}) == status
+
+
+def test_a_machine_that_has_no_side_cannot_and_one_that_has_one_is_told_which_is_missing() -> None:
+    refused = Outcome(STATUS, failed=1, not_here="no namespaces")
+    with pytest.raises(NotHere, match=r"^no namespaces$"):
+        ended(Progress(), {"A": refused, "B": refused})
+    with pytest.raises(CannotRun, match=r"side B .* no namespaces") as partly:
+        ended(Progress(), {"A": PASSED, "B": refused})
+    assert not isinstance(partly.value, NotHere)
+    assert ended(Progress(), {"A": Outcome(1, failed=1), "B": refused}) == 1
+
+
+def test_a_side_that_leaves_no_outcome_has_failed(tmp_path: Path) -> None:
+    path = tmp_path / "outcome.json"
+    assert Outcome.read(path, -9) == Outcome(1, failed=1)
+    assert Outcome.read(path, 0) == Outcome(1, failed=1)
+    PASSED.write(path)
+    assert Outcome.read(path, 0) == PASSED
+
+
+def test_each_line_says_whose_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    Progress(side="B").say("one\ntwo")
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith(" s] B  one")
+    assert second == "B  two"

@@ -1,0 +1,349 @@
+"""One Export on a fake API server: its status stands before its job, and says how that ended."""
+
+import dataclasses
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.unit.operator_shell.shell_world import NAMESPACE, ShellWorld
+from tidemark.export_job import Phase, Report
+from tidemark_operator.clock import wall_ms
+from tidemark_operator.controller.exports import LOOK_MS, SOON_MS
+from tidemark_operator.kube.errors import Conflict
+from tidemark_operator.kube.kinds import CLUSTER, EXPORT, TOPIC, USER
+from tidemark_operator.reconcile.exports import PROBLEM_S, ExportReconciler
+
+X = f"{NAMESPACE}/x"
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[ShellWorld]:
+    made = ShellWorld()
+    made.make_cluster(remoteStorage={"filesystem": {"path": "/tier"}})
+    made.make_broker(1)
+    made.make_topic()
+    async with made.term():
+        await made.start_broker(1)
+        yield made
+
+
+async def reconcile(world: ShellWorld, name: str = "x") -> float | None:
+    return await ExportReconciler(world.services).reconcile(world.key(EXPORT, name))
+
+
+async def settle(world: ShellWorld, name: str = "x") -> None:
+    """As often as it comes again at once."""
+    for _ in range(5):
+        if await reconcile(world, name) != 0.0:
+            return
+    raise AssertionError("it never rests")
+
+
+async def running(world: ShellWorld, **figures: int) -> None:
+    """An Export whose first job runs."""
+    world.make_export()
+    await reconcile(world)
+    world.jobs.run(X, 1, **{"lag": 5, "rows": 1, "commits": 1} | figures)
+    await reconcile(world)
+    world.journal.clear()
+
+
+def order(world: ShellWorld) -> dict[str, str]:
+    return dict(world.jobs.wanted[X].order.source)
+
+
+def run_of(world: ShellWorld) -> dict[str, Any]:
+    return dict(world.status(EXPORT, "x")["run"])
+
+
+def ready(world: ShellWorld, name: str = "x") -> tuple[str, str]:
+    return world.condition(EXPORT, name, "Ready")[:2]
+
+
+async def test_the_status_stands_before_there_is_a_job(world: ShellWorld) -> None:
+    world.make_export()
+    assert await reconcile(world) == SOON_MS / 1000
+    assert world.journal == ["replace_status Export x", "start x-1"]
+    assert run_of(world)["number"] == 1
+    assert "outcome" not in run_of(world)
+    assert ready(world) == ("False", "JobStarting")
+    assert order(world) == {
+        "topic": "t",
+        "tier": "auto",
+        "path": "/tier",
+        "bootstrap": "127.0.0.1:9092",
+    }
+
+
+async def test_a_job_is_not_made_where_the_status_could_not_be_written(world: ShellWorld) -> None:
+    world.make_export()
+    world.server.edit(EXPORT, "x", {"suspend": False})  # the watch has yet to tell of it
+    with pytest.raises(Conflict):
+        await reconcile(world)
+    assert "start x-1" not in world.journal
+
+
+async def test_an_operator_that_ended_in_between_makes_the_job_under_the_same_number(
+    world: ShellWorld,
+) -> None:
+    world.make_export()
+    await reconcile(world)
+    world.jobs.seen.clear()
+    world.journal.clear()
+    await reconcile(world)
+    assert world.journal == ["start x-1"]
+
+
+async def test_figures_and_conditions_of_a_job_that_runs(world: ShellWorld) -> None:
+    await running(world)
+    status = world.status(EXPORT, "x")
+    assert (status["lag"], status["rows"]) == (5, 1)
+    assert ready(world) == ("True", "Running")
+    assert world.condition(EXPORT, "x", "Exporting")[:2] == ("True", "CatchingUp")
+    due_s = await reconcile(world)
+    assert due_s == pytest.approx(LOOK_MS / 1000, abs=1)
+    world.jobs.run(X, 1, lag=0, rows=2, commits=2, current_ms=wall_ms())
+    await reconcile(world)
+    assert world.condition(EXPORT, "x", "Exporting")[1] == "UpToDate"
+
+
+async def test_a_job_that_fails_is_told_of_and_begun_again(world: ShellWorld) -> None:
+    """The exit of JobFailed: nothing has to be done where the cause passes."""
+    await running(world)
+    world.jobs.end(X, 1, Report(phase=Phase.FAILED, message="the store said 503", lag=5))
+    await settle(world)
+    assert run_of(world)["outcome"] == "Failed"
+    reason, text = world.condition(EXPORT, "x", "Ready")[1:]
+    assert reason == "JobFailed"
+    assert "the store said 503; the next one begins at" in text
+    assert world.events.reasons[-2:] == ["Running", "ExportFailed"]
+    assert world.services.metrics.render().count(b"tidemark_operator_failed_exports_total 1.0") == 1
+    begun = {**world.known(EXPORT, "x")["status"]["run"], "endTime": "2020-01-01T00:00:00Z"}
+    status = {**world.known(EXPORT, "x")["status"], "run": begun}
+    await world.services.client.replace_status(EXPORT, world.key(EXPORT, "x"), status)
+    await reconcile(world)
+    assert run_of(world)["number"] == 2
+    world.jobs.run(X, 2, lag=0, current_ms=wall_ms())
+    await reconcile(world)
+    assert ready(world) == ("True", "Running")
+    assert "lastFailure" not in world.status(EXPORT, "x")
+
+
+async def test_a_changed_spec_ends_the_job_and_begins_another(world: ShellWorld) -> None:
+    await running(world)
+    world.edit(EXPORT, "x", source={"options": {"failOnDataLoss": "false"}})
+    await reconcile(world)
+    assert world.journal[0] == "stop x-1"
+    await reconcile(world)
+    assert "start x-2" not in world.journal  # one at a time
+    del world.jobs.seen[X, 1]
+    await settle(world)
+    assert run_of(world)["number"] == 2
+    assert order(world)["failOnDataLoss"] == "false"
+
+
+async def test_brokers_that_come_and_go_change_no_job(world: ShellWorld) -> None:
+    await running(world)
+    world.make_broker(2)
+    await world.start_broker(2)
+    await reconcile(world)
+    for broker in list(world.services.state.brokers.values()):
+        world.services.state.put_broker(dataclasses.replace(broker, fenced=True))
+    await reconcile(world)
+    assert "stop x-1" not in world.journal
+    assert ready(world) == ("True", "Running")
+
+
+async def test_a_table_taken_over_by_another_job_is_not_fought_for(world: ShellWorld) -> None:
+    """The exit of TableTakenOver: suspend it, and back."""
+    await running(world)
+    text = "another job (j, epoch 9) has taken the table over"
+    world.jobs.end(X, 1, Report(phase=Phase.SUPERSEDED, message=text))
+    await settle(world)
+    assert world.condition(EXPORT, "x", "Stalled")[:2] == ("True", "TableTakenOver")
+    assert await reconcile(world) is None
+    for suspended in (True, False):
+        world.edit(EXPORT, "x", suspend=suspended)
+        await settle(world)
+    assert run_of(world)["number"] == 2
+
+
+async def test_a_suspended_export_is_as_it_is_wanted(world: ShellWorld) -> None:
+    await running(world)
+    world.edit(EXPORT, "x", suspend=True)
+    await reconcile(world)
+    assert ready(world) == ("True", "Suspended")
+    assert world.condition(EXPORT, "x", "Reconciling")[0] == "True"
+    del world.jobs.seen[X, 1]
+    await settle(world)
+    assert world.condition(EXPORT, "x", "Reconciling")[0] == "False"
+    assert run_of(world)["outcome"] == "Stopped"
+    assert await reconcile(world) is None
+    world.journal.clear()
+    await reconcile(world)
+    assert world.journal == []
+
+
+async def test_an_export_without_its_topic_ends_its_job_and_says_so(world: ShellWorld) -> None:
+    """The exit of TopicNotFound is to make the Topic, and of TopicReplaced another Export."""
+    await running(world)
+    world.delete(TOPIC, "t")
+    assert EXPORT.key(X) in world.services.queue._ready
+    await reconcile(world)
+    assert "stop x-1" in world.journal
+    status, reason, text = world.condition(EXPORT, "x", "Ready")
+    assert (status, reason) == ("False", "TopicNotFound")
+    assert "the table keeps what it has" in text
+    del world.jobs.seen[X, 1]
+    await settle(world)
+    # One that is made anew is another one, whose offsets begin at 0.
+    world.make_topic()
+    await settle(world)
+    assert world.condition(EXPORT, "x", "Stalled")[:2] == ("True", "TopicReplaced")
+    assert "start x-2" not in world.journal
+    world.make_export("y", table={"name": "db.u"})
+    await reconcile(world, "y")
+    assert "start y-1" in world.journal
+
+
+async def test_an_export_waits_for_a_topic_that_is_not_there_yet(world: ShellWorld) -> None:
+    world.make_export(topic="later")
+    assert await reconcile(world) == PROBLEM_S
+    assert ready(world) == ("False", "TopicNotFound")
+    world.services.queue._ready.clear()
+    world.make_topic("later")
+    assert EXPORT.key(X) in world.services.queue._ready
+    await reconcile(world)
+    assert "start x-1" in world.journal
+
+
+async def test_of_two_exports_on_one_table_the_younger_is_refused(world: ShellWorld) -> None:
+    """The exit of TableTaken: one of the two is deleted."""
+    world.make_export("a")
+    world.make_export("x")
+    await reconcile(world, "a")
+    await reconcile(world, "x")
+    assert world.condition(EXPORT, "x", "Stalled")[:2] == ("True", "TableTaken")
+    assert "Export a, which is older" in world.condition(EXPORT, "x", "Stalled")[2]
+    assert [line for line in world.journal if line.startswith("start")] == ["start a-1"]
+    world.services.queue._ready.clear()
+    world.delete(EXPORT, "a")
+    assert EXPORT.key(X) in world.services.queue._ready
+    await reconcile(world, "x")
+    assert "start x-1" in world.journal
+
+
+async def test_dead_letters_are_a_table_too(world: ShellWorld) -> None:
+    fields = {"format": "json", "fields": "id INT"}
+    world.make_export("a", table={"schema": fields})
+    world.make_export("x", table={"name": "db.t_dead_letters", "warehouse": "/lake/"})
+    await reconcile(world, "a")
+    await reconcile(world, "x")
+    assert world.condition(EXPORT, "x", "Stalled")[1] == "TableTaken"
+    world.make_export("y", table={"warehouse": "/other"})
+    await reconcile(world, "y")
+    assert "start y-1" in world.journal
+
+
+async def test_a_job_that_is_refused_is_told_of_and_tried_again(world: ShellWorld) -> None:
+    """The exit of JobRefused: what the API server names is corrected."""
+    world.jobs.refuses = "exceeded quota"
+    world.make_export()
+    assert await reconcile(world) == PROBLEM_S
+    assert world.condition(EXPORT, "x", "Stalled")[:2] == ("True", "JobRefused")
+    world.journal.clear()
+    await reconcile(world)
+    assert world.journal == ["start x-1"]  # and nothing is written that is no news
+    world.jobs.refuses = ""
+    await reconcile(world)
+    world.jobs.run(X, 1, lag=0)
+    await reconcile(world)
+    assert ready(world) == ("True", "Running")
+
+
+async def test_where_no_image_is_known_none_is_guessed(world: ShellWorld) -> None:
+    """The exit of ImageMissing: the Export names one."""
+    object.__setattr__(world.services, "export_image", "")
+    world.make_export()
+    assert await reconcile(world) == PROBLEM_S
+    assert world.condition(EXPORT, "x", "Stalled")[:2] == ("True", "ImageMissing")
+    world.edit(EXPORT, "x", job={"image": "mine:1"})
+    await reconcile(world)
+    assert world.jobs.wanted[X].job["image"] == "mine:1"
+
+
+async def test_a_schedule_that_says_no_time_is_corrected(world: ShellWorld) -> None:
+    """The exit of ScheduleInvalid."""
+    world.make_export(schedule="61 * * * *")
+    assert await reconcile(world) == PROBLEM_S
+    assert world.condition(EXPORT, "x", "Stalled")[:2] == ("True", "ScheduleInvalid")
+    world.edit(EXPORT, "x", schedule="0 * * * *")
+    await reconcile(world)  # it is older than an hour
+    assert ready(world) == ("True", "Running")
+    world.jobs.end(X, 1, Report(phase=Phase.DONE))
+    await settle(world)
+    assert 0 < (await reconcile(world) or 0) <= 3600
+    assert ready(world) == ("True", "Scheduled")
+    assert world.status(EXPORT, "x")["lastSuccessfulTime"]
+
+
+async def test_what_cannot_be_read_is_waited_for(world: ShellWorld) -> None:
+    """The exit of SourceUnusable: a broker with the listener, a User, a tier."""
+    world.make_export(
+        source={
+            "listener": "SECURE",
+            "userRef": {"name": "alice"},
+            "options": {"kafka.security.protocol": "SASL_SSL"},
+        }
+    )
+    assert await reconcile(world) == PROBLEM_S
+    assert "no broker that serves has a listener SECURE" in world.condition(EXPORT, "x", "Ready")[2]
+    world.edit(EXPORT, "x", source={**world.known(EXPORT, "x")["spec"]["source"], "listener": None})
+    await reconcile(world)
+    assert "there is no User alice: make it" in world.condition(EXPORT, "x", "Ready")[2]
+    world.make_user()
+    await reconcile(world)
+    assert order(world)["kafka.sasl.username"] == "alice"
+
+
+async def test_only_the_tier_is_asked_where_that_is_wanted(world: ShellWorld) -> None:
+    world.edit(CLUSTER, "main", remoteStorage=None)
+    world.make_export(source={"tier": "remote"})
+    await reconcile(world)
+    assert world.condition(EXPORT, "x", "Stalled")[:2] == ("True", "SourceUnusable")
+    world.edit(CLUSTER, "main", remoteStorage={"filesystem": {"path": "/tier"}})
+    await reconcile(world)
+    assert order(world) == {"topic": "t", "tier": "remote", "path": "/tier"}
+
+
+async def test_an_export_that_is_deleted_ends_its_job(world: ShellWorld) -> None:
+    await running(world)
+    world.delete(EXPORT, "x")
+    assert await reconcile(world) is None
+    assert world.journal == [f"forget {X}"]
+    assert list(world.services.state.exports.all()) == []
+
+
+async def test_one_that_others_hold_ends_its_job_all_the_same(world: ShellWorld) -> None:
+    world.make_export(metadata={"finalizers": ["others/hold"]})
+    await reconcile(world)
+    world.delete(EXPORT, "x")
+    world.journal.clear()
+    assert await reconcile(world) is None
+    assert world.journal == [f"forget {X}", "stop x-1"]
+
+
+async def test_a_user_that_the_operator_gives_no_secret_is_no_use(world: ShellWorld) -> None:
+    secure = {"kafka.security.protocol": "SSL"}
+    world.make_user("out", authentication={"type": "oauth"})
+    world.make_export(source={"userRef": {"name": "out"}, "options": secure})
+    await reconcile(world)
+    assert world.condition(EXPORT, "x", "Stalled")[:2] == ("True", "SourceUnusable")
+    world.edit(USER, "out", authentication={"type": "tls"})
+    await reconcile(world)
+    files = world.jobs.wanted[X].files
+    assert {(each.option, each.secret, each.key) for each in files} == {
+        ("kafka.ssl.certificate.location", "out", "user.crt"),
+        ("kafka.ssl.key.location", "out", "user.key"),
+    }

@@ -1,0 +1,103 @@
+"""How far a Delta table is, by its log: rolled back, made anew, cleaned, and written over."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tidemark_pipeline.export.delta_log import Commit, Lost, carry, say, standing
+from tidemark_pipeline.export.exported import Exported, ExportError
+
+CLAIM = Exported("t", "id", {}, 1, "a")
+AT = {version: replace(CLAIM, offsets={0: version * 10}) for version in range(20)}
+
+
+def log(*commits: Commit, transaction: int = 9) -> Exported | None:
+    return standing(sorted(commits, key=lambda each: -each.version), lambda: transaction)
+
+
+def made(version: int = 0) -> Commit:
+    return Commit(version, "CREATE TABLE")
+
+
+def claimed(version: int, base: int | None = None) -> Commit:
+    said = say(AT[version], version - 1 if base is None else base, claim=True)
+    return Commit(version, "WRITE", said=said)
+
+
+def wrote(version: int, base: int | None = None) -> Commit:
+    return Commit(version, "MERGE", said=say(AT[version], version - 1 if base is None else base))
+
+
+def other(version: int, said: str | None = None) -> Commit:
+    return Commit(version, "OPTIMIZE", {"predicate": "[]"}, said=said)
+
+
+def restored(version: int, to: int) -> Commit:
+    return Commit(version, "RESTORE", {"version": str(to), "timestamp": None})
+
+
+def test_the_newest_export_counts_whoever_commits_behind_it() -> None:
+    assert log(made()) is None
+    assert log(made(), other(1)) is None
+    assert log(made(), claimed(1), wrote(2), other(3, "by hand"), other(4, "[1]")) == AT[2]
+    # No more is read than is needed.
+    assert standing(iter([wrote(8), other(7)]), lambda: 9) == AT[8]
+
+
+def test_after_a_rollback_what_was_said_then_counts() -> None:
+    before = made(), claimed(1), wrote(2), wrote(3), wrote(4)
+    assert log(*before, restored(5, 3), other(6)) == AT[3]
+    assert log(*before, restored(5, 3), restored(6, 2)) == AT[2]
+    assert log(*before, restored(5, 1), claimed(6), wrote(7)) == AT[7]
+    assert log(*before, restored(5, 0)) is None
+    # Back to before another rollback.
+    assert log(*before, restored(5, 2), restored(6, 4)) == AT[4]
+    with pytest.raises(ExportError, match="TO VERSION AS OF"):
+        log(*before, Commit(5, "RESTORE", {"version": None, "timestamp": "2026-01-01"}))
+
+
+def test_a_table_that_was_made_anew_begins_anew() -> None:
+    replaced = Commit(3, "CREATE OR REPLACE TABLE")
+    assert log(made(), claimed(1), wrote(2), replaced) is None
+    assert log(made(), claimed(1), wrote(2), replaced, claimed(4), wrote(5)) == AT[5]
+    assert log(made(), claimed(1), wrote(2), replaced, claimed(4, base=2)) is None
+
+
+def test_rows_over_a_rollback_are_refused_with_the_way_back() -> None:
+    before = made(), claimed(1), wrote(2), wrote(3)
+    with pytest.raises(ExportError, match="TO VERSION AS OF 4"):
+        log(*before, restored(4, 2), wrote(5, base=3))
+    with pytest.raises(ExportError, match="TO VERSION AS OF 4"):
+        log(*before, restored(4, 2), other(5), wrote(6, base=3))
+    # That way was gone.
+    assert log(*before, restored(4, 2), wrote(5, base=3), restored(6, 4)) == AT[2]
+    # A claim has no rows: it is as if it were not.
+    assert log(*before, restored(4, 2), claimed(5, base=3)) == AT[2]
+    assert log(*before, restored(4, 2), claimed(5, base=3), claimed(6)) == AT[6]
+
+
+def test_a_log_that_was_cleaned_is_not_taken_for_a_new_one() -> None:
+    with pytest.raises(Lost, match="export into a new table"):
+        log(other(7), other(8))
+    with pytest.raises(Lost):
+        log(other(7), restored(8, 3))
+
+
+def test_what_maintenance_carried_on_counts_where_nothing_newer_was_said() -> None:
+    carried = other(8, carry(AT[3], 6, 9))
+    assert log(other(7), carried, other(9)) == AT[3]
+    with pytest.raises(Lost):  # there was an export since it read the table
+        log(other(7), carried, other(9), transaction=10)
+    assert log(wrote(7), carried) == AT[7]
+    # Read before a rollback, and committed behind it.
+    with pytest.raises(Lost):
+        log(restored(7, 2), carried)
+    assert log(restored(5, 2), other(6), carried) == AT[3]
+    with pytest.raises(Lost):  # of before the rollback
+        log(carried, restored(9, 7))
+
+
+def test_what_others_say_in_the_same_place_is_theirs() -> None:
+    assert Commit(1, "WRITE", said=json.dumps({"tidemark.offsets": "{}"})).properties
+    assert log(made(), Commit(1, "WRITE", said=json.dumps({"job": 1}))) is None

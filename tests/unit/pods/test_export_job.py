@@ -1,0 +1,317 @@
+"""The Job of a run of an Export: what the job is told, by what, and what its pod may do."""
+
+import dataclasses
+import json
+import uuid
+from typing import Any
+
+import pytest
+
+from tests.unit.operator_shell.shell_world import NAMESPACE
+from tidemark.export_job import ORDER_VARIABLE, Order, Place
+from tidemark.wire.control import Endpoint
+from tidemark_operator.controller.export_values import JobWanted, Problem
+from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.controller.users import UserInfo
+from tidemark_operator.objects.exports import Surroundings, bootstrap, job_wanted
+from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
+from tidemark_operator.resources.cluster import parse_cluster
+from tidemark_operator.resources.export import OPTIONS, REGISTRY_OPTIONS
+from tidemark_pipeline import options as source_options
+from tidemark_pipeline.export.wanted import Wanted
+
+RUN = ExportRunIdentity(name="flights", namespace=NAMESPACE, uid="u-1", cluster="main", number=7)
+S3 = {
+    "s3": {
+        "endpoint": "http://store:9000",
+        "region": "eu",
+        "buckets": ["one", "two"],
+        "prefix": "p",
+        "credentialsSecretRef": {"name": "tier"},
+    }
+}
+VALUE = {"secretKeyRef": {"name": "keys", "key": "token"}}
+
+
+def body(**spec: Any) -> dict[str, Any]:
+    table = {"name": "db.t", "warehouse": "s3://lake", **spec.pop("table", {})}
+    when = {} if "schedule" in spec else {"continuous": {"interval": "1m30s"}}
+    return {
+        "metadata": {"name": "flights", "namespace": NAMESPACE, "generation": 1},
+        "spec": {"topicRef": {"name": "t"}, "table": table} | when | spec,
+    }
+
+
+def surroundings(**fields: Any) -> Surroundings:
+    base: dict[str, Any] = {
+        "topic": TopicInfo(
+            key="ns/t",
+            uid=uuid.UUID(int=1),
+            name="Flights_2013",
+            generation=1,
+            partitions=1,
+            replication_factor=1,
+        ),
+        "cluster": parse_cluster({"spec": {"remoteStorage": S3}}),
+        "brokers": (
+            (Endpoint(name="PLAINTEXT", host="b1", port=9092),),
+            (Endpoint(name="SECURE", host="::1", port=9093),),
+        ),
+        "user": lambda _: UserInfo(
+            key="ns/alice", uid="u", username="alice", generation=1, mechanism=2
+        ),
+    }
+    return Surroundings(**base | fields)
+
+
+def wanted(made: dict[str, Any], **around: Any) -> JobWanted:
+    found = job_wanted(made, surroundings(**around), image="pipeline:1")
+    assert isinstance(found, JobWanted), found
+    return found
+
+
+def template(made: dict[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = export_job(RUN, wanted(made))["spec"]["template"]
+    return spec
+
+
+def container(made: dict[str, Any]) -> dict[str, Any]:
+    (found,) = template(made)["spec"]["containers"]
+    return dict(found)
+
+
+def variables(made: dict[str, Any]) -> dict[str, Any]:
+    return {
+        each["name"]: each.get("valueFrom", {}).get("secretKeyRef") or each["value"]
+        for each in container(made)["env"]
+    }
+
+
+def order(made: dict[str, Any]) -> Order:
+    return Order.of_json(variables(made)[ORDER_VARIABLE])
+
+
+def test_the_job_is_told_where_the_topic_is_and_by_which_secrets_it_is_let_in() -> None:
+    told = order(body())
+    assert told.source == {
+        "topic": "Flights_2013",
+        "tier": "auto",
+        "endpoint": "http://store:9000",
+        "region": "eu",
+        "buckets": "one,two",
+        "prefix": "p",
+        "bootstrap": "b1:9092",
+    }
+    assert told.table == {"table": "db.t", "warehouse": "s3://lake"}
+    assert (told.every_s, told.cores) == (90, 2)
+    by_name = {(each.place, each.name): each.variable for each in told.hidden}
+    assert variables(body())[by_name[Place.SOURCE, "secretAccessKey"]] == {
+        "name": "tier",
+        "key": "secretAccessKey",
+    }
+
+
+def test_everything_of_the_table_and_of_spark_is_told() -> None:
+    made = body(
+        schedule="@daily",
+        table={
+            "catalog": {"type": "rest"},
+            "catalogSecrets": [{"name": "token", **VALUE}],
+            "schema": {"format": "json", "fields": "id BIGINT"},
+            "deadLetters": "db.dlq",
+            "mode": "upsert",
+            "partition": "day",
+            "keyBuckets": 8,
+            "properties": {"a": "b"},
+        },
+        job={
+            "cores": 4,
+            "jars": ["/a.jar"],
+            "conf": {"spark.driver.memory": "2g"},
+            "confSecrets": [{"name": "spark.hadoop.fs.s3a.secret.key", **VALUE}],
+        },
+    )
+    told = order(made)
+    assert told.table == {
+        "table": "db.t",
+        "warehouse": "s3://lake",
+        "catalog": {"type": "rest"},
+        "schema": "id BIGINT",
+        "dead_letters": "db.dlq",
+        "mode": "upsert",
+        "partition": "day",
+        "key_buckets": 8,
+        "properties": {"a": "b"},
+    }
+    assert (told.every_s, told.cores, told.jars) == (None, 4, ("/a.jar",))
+    places = {(each.place, each.name) for each in told.hidden}
+    assert {(Place.CATALOG, "token"), (Place.CONF, "spark.hadoop.fs.s3a.secret.key")} <= places
+    assert "secret" not in json.dumps(told.conf)
+
+
+def test_a_schema_is_told_by_its_text_its_file_or_its_registry() -> None:
+    avro = {"format": "avro", "definition": '{"type": "record"}', "evolution": "grow"}
+    told = order(body(table={"schema": avro}))
+    assert (told.definition, told.definition_name) == ('{"type": "record"}', "schema.avsc")
+    assert told.table["evolution"] == "grow"
+    proto = {"format": "protobuf", "file": "/lake/order.proto", "message": "shop.Order"}
+    told = order(body(table={"schema": proto}))
+    assert told.table["schema_file"] == "/lake/order.proto"
+    assert told.table["message"] == "shop.Order"
+    registry = {
+        "url": "https://registry:8081",
+        "options": {"subject": "orders-value", "user": "reader"},
+        "secrets": [{"name": "password", **VALUE}],
+        "trustedSecretRef": {"name": "trust", "key": "ca.crt"},
+        "certificateSecretRef": {"name": "shown"},
+    }
+    made = body(table={"schema": {"format": "avro", "registry": registry}})
+    told = order(made)
+    assert told.table["registry"] == "https://registry:8081"
+    folder = "/var/run/tidemark"
+    assert told.table["registry_options"] == {
+        "subject": "orders-value",
+        "user": "reader",
+        "ca": f"{folder}/trust/ca.crt",
+        "certificate": f"{folder}/shown/tls.crt",
+        "key": f"{folder}/shown/tls.key",
+    }
+    assert (Place.REGISTRY, "password") in {(each.place, each.name) for each in told.hidden}
+
+
+def test_what_an_order_has_of_a_table_is_what_the_job_knows() -> None:
+    """Words are those of the pipeline, which the operator cannot ask."""
+    registry = {"url": "http://r:1", "options": dict.fromkeys(REGISTRY_OPTIONS, "1")}
+    schemas: list[dict[str, Any]] = [
+        {"format": "json", "fields": "id BIGINT", "evolution": "ignore"},
+        {"format": "protobuf", "file": "/x.proto", "message": "m"},
+        {"format": "avro", "registry": registry},
+    ]
+    for schema in schemas:
+        table = {"mode": "append", "partition": "hour", "keyBuckets": 2, "properties": {"a": "b"}}
+        Wanted.of(order(body(table={**table, "schema": schema})).table)
+    assert set(OPTIONS) <= {each.name for each in source_options.OPTIONS}
+
+
+def test_a_user_proves_itself_by_its_secret() -> None:
+    options = {"kafka.security.protocol": "SASL_SSL"}
+    source = {
+        "listener": "SECURE",
+        "userRef": {"name": "alice"},
+        "trustedSecretRef": {"name": "trust", "key": "ca.crt"},
+        "options": options,
+    }
+    made = body(source=source)
+    told = order(made)
+    assert told.source["bootstrap"] == "[::1]:9093"
+    assert told.source["kafka.sasl.mechanism"] == "SCRAM-SHA-512"
+    assert told.source["kafka.ssl.ca.location"] == "/var/run/tidemark/trust/ca.crt"
+    mounts = {each["mountPath"] for each in container(made)["volumeMounts"]}
+    assert mounts == {"/tmp", "/var/run/tidemark/trust"}
+    assert {"name": "alice", "key": "password"} in variables(made).values()
+
+
+def test_the_pod_is_restricted_and_knows_nothing_of_kubernetes() -> None:
+    made = body(job={"podLabels": {"app.kubernetes.io/name": "mine", "team": "a"}})
+    spec = template(made)["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["restartPolicy"] == "Never"
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    security = container(made)["securityContext"]
+    assert security == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    labels = template(made)["metadata"]["labels"]
+    assert labels["app.kubernetes.io/name"] == "tidemark-export"  # it selects for NetworkPolicies
+    assert (labels["tidemark.dev/export"], labels["tidemark.dev/run"]) == ("flights", "7")
+    assert labels["team"] == "a"
+
+
+def test_a_job_is_one_try_and_goes_with_its_export() -> None:
+    made = export_job(RUN, wanted(body()))
+    assert made["metadata"]["name"] == "flights-7"
+    (owner,) = made["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("Export", "flights", "u-1")
+    assert made["spec"]["backoffLimit"] == 0
+
+
+def test_volumes_and_places_are_those_of_the_manifest() -> None:
+    made = body(
+        job={
+            "image": "mine:2",
+            "imagePullPolicy": "Always",
+            "imagePullSecrets": [{"name": "pull"}],
+            "serviceAccountName": "lake-writer",
+            "resources": {"requests": {"cpu": 1}, "limits": {"memory": "4Gi"}},
+            "volumes": [{"claimName": "lake", "mountPath": "/lake", "readOnly": True}],
+            "nodeSelector": {"disk": "fast"},
+            "tolerations": [{"key": "spark", "operator": "Exists"}],
+            "priorityClassName": "low",
+        }
+    )
+    spec, its = template(made)["spec"], container(made)
+    assert its["image"] == "mine:2"
+    assert its["imagePullPolicy"] == "Always"
+    assert its["resources"] == {"requests": {"cpu": "1"}, "limits": {"memory": "4Gi"}}
+    assert spec["serviceAccountName"] == "lake-writer"
+    assert spec["nodeSelector"] == {"disk": "fast"}
+    assert spec["tolerations"] == [{"key": "spark", "operator": "Exists"}]
+    assert spec["priorityClassName"] == "low"
+    claims = [each for each in spec["volumes"] if "persistentVolumeClaim" in each]
+    assert claims == [{"name": "claim-0", "persistentVolumeClaim": {"claimName": "lake"}}]
+    assert {"name": "claim-0", "mountPath": "/lake", "readOnly": True} in its["volumeMounts"]
+
+
+def test_a_kubelet_makes_nothing_of_what_the_job_is_told() -> None:
+    """It expands $(NAME), and takes $$ for $."""
+    fields = "`$(TIDEMARK_SECRET_0)` STRING, `a$$b` INT"
+    made = body(table={"schema": {"format": "json", "fields": fields}})
+    assert "$" not in str(variables(made)[ORDER_VARIABLE])
+    assert order(made).table["schema"] == fields
+
+
+@pytest.mark.parametrize(
+    ("change", "differs"),
+    [
+        ({}, False),
+        ({"suspend": True}, False),
+        ({"continuous": {"interval": "90s"}}, False),
+        ({"continuous": {"interval": "91s"}}, True),
+        ({"source": {"options": {"failOnDataLoss": "false"}}}, True),
+        ({"job": {"image": "mine:2"}}, True),
+        ({"job": {"resources": {"limits": {"memory": "1Gi"}}}}, True),
+        ({"table": {"schema": {"format": "json", "fields": "id BIGINT"}}}, True),
+        ({"table": {"catalogSecrets": [{"name": "token", **VALUE}]}}, True),
+    ],
+    ids=str,
+)
+def test_a_job_is_another_one_where_it_is_told_something_else(
+    change: dict[str, Any], differs: bool
+) -> None:
+    assert (wanted(body()).digest != wanted(body(**change)).digest) is differs
+
+
+def test_brokers_and_their_order_are_no_other_job() -> None:
+    brokers = tuple(reversed(surroundings().brokers))
+    assert wanted(body(), brokers=brokers).digest == wanted(body()).digest
+    more = (*surroundings().brokers, (Endpoint(name="PLAINTEXT", host="b0", port=1),))
+    assert wanted(body(), brokers=more).digest == wanted(body()).digest
+    for source in ({"bootstrap": "c:1"}, {"listener": "SECURE"}):
+        assert wanted(body(source=source)).digest != wanted(body()).digest
+
+
+def test_of_many_brokers_a_few_are_told() -> None:
+    brokers = [(Endpoint(name="A", host=f"b{number}", port=1),) for number in range(100)]
+    assert len(bootstrap(brokers, "A").split(",")) == 8
+    assert bootstrap(brokers, "B") == ""
+
+
+def test_what_is_missing_is_a_problem_and_no_order() -> None:
+    found = job_wanted(body(), surroundings(brokers=()), image="i")
+    assert isinstance(found, Problem)
+    assert dataclasses.replace(found, message="") == Problem(
+        reason="SourceUnusable", message="", waits=True
+    )
