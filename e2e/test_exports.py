@@ -54,7 +54,7 @@ def cluster(jar: Path, tmp_path: Path) -> Iterator[Cluster]:
 def send(cluster: Cluster, topic: str, first: int, count: int) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5})
     for number in range(first, first + count):
-        value = None if number % 17 == 0 else b"%06d " % number + b"x" * 800
+        value = None if number % 17 == 0 else b"%06d " % number + b"x" * 2000
         key = None if number % 13 == 0 else b"k%d" % (number % 50)
         producer.produce(topic, value, key, number % PARTITIONS, headers=[("n", b"%d" % number)])
     assert producer.flush(60) == 0
@@ -83,7 +83,7 @@ class Exporting:
         self.topic = cluster.new_topic(
             partitions=PARTITIONS,
             replicationFactor=1,
-            config={"segment.bytes": "262144", "retention.ms": "-1"},
+            config={"segment.bytes": "1048576", "retention.ms": "-1"},
             tiering={"enabled": True, "localRetention": {"size": "1Mi"}},
         )
 

@@ -148,6 +148,17 @@ FLEET = Dashboard(
                 "s",
             ),
         ],
+        "Exports": [
+            _one(
+                "Exports by what their jobs do",
+                "{{state}}",
+                _all(operator_table.EXPORTS, by="state"),
+                stacked=True,
+            ),
+            _one("Age of what the oldest table shows", "", _all(operator_table.EXPORTS_STALE), "s"),
+            _one("Offsets that tables lack", "", _all(operator_table.EXPORTS_LAG)),
+            _one("Runs that failed", "", _rate(operator_table.FAILED_EXPORTS)),
+        ],
         "Tier": [
             Panel(
                 title="Bytes to and from the tier",

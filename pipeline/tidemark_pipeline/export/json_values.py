@@ -7,6 +7,7 @@ from pyspark.sql.types import StructType
 
 from tidemark_pipeline.export.exported import ExportError
 from tidemark_pipeline.export.inferring import extended, inferred, text_of_value
+from tidemark_pipeline.export.json_decimals import loosened, misfits, tightened
 from tidemark_pipeline.schemas.values.reading import ERROR, NO_VALUE, PARSED
 
 _CORRUPT = "_corrupt"
@@ -35,19 +36,24 @@ class Json:
         corrupt = _CORRUPT
         while corrupt in {each.name.lower() for each in columns}:
             corrupt += "_"
-        schema = StructType([*columns.fields]).add(corrupt, "string")
+        loose = loosened(columns)
+        assert isinstance(loose, StructType)
+        schema = StructType([*loose.fields]).add(corrupt, "string")
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt}
-        value = f.col("value")
+        value, parsed = f.col("value"), f.col(PARSED)
         text = text_of_value()
-        parsed = f.from_json(text, schema, options)
-        fits = f.col(PARSED).isNotNull() & f.col(PARSED)[corrupt].isNull()
+        fits = parsed.isNotNull() & parsed[corrupt].isNull()
+        if loose != columns:
+            fits = fits & ~misfits(parsed, columns)
         error = (
             f.when(fits, None)
             .when(value.isNull(), NO_VALUE)
             .when(f.get_json_object(text, "$").isNull(), "not JSON")
             .otherwise("JSON that does not fit the schema")
         )
-        return frame.withColumn(PARSED, parsed).withColumn(ERROR, error)
+        read = frame.withColumn(PARSED, f.from_json(text, schema, options))
+        read = read.withColumn(ERROR, error)
+        return read if loose == columns else read.withColumn(PARSED, tightened(parsed, columns))
 
     def learn(self, read: DataFrame) -> bool:
         """Fields that the table has not, where they are asked for."""

@@ -16,9 +16,10 @@ TIMEOUT_S = 20
 RUNTIME = "io.containerd.grpc.v1.cri"
 #: A run with a program that names its folder and outlives it for a while; then it waits.
 RUN = """
-import subprocess, sys, time
+import signal, subprocess, sys, time
 from pathlib import Path
 from e2e.pods.node.leftovers import folder_made
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may ignore it
 with folder_made(Path(sys.argv[1])) as folder:
     (folder / "A").mkdir()
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1.5)", f"{folder}/A"])

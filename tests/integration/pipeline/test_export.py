@@ -3,6 +3,7 @@ and one job at a time (invariant 26)."""
 
 import sys
 import uuid
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +118,15 @@ def test_a_table_with_rows_of_others_is_refused(lake: Lake) -> None:
         lake.run(lake.table())
 
 
-SCHEMA = "id BIGINT, name STRING"
-BAD = {3: b"{", 7: b'{"id": "seven"}', 11: b"[1]", 13: b"\xff\xfe"}
+SCHEMA = "id BIGINT, name STRING, price DECIMAL(9, 2)"
+#: The last one keeps Spark's own parser busy for hours.
+BAD = {
+    3: b"{",
+    7: b'{"id": "seven"}',
+    11: b"[1]",
+    13: b"\xff\xfe",
+    17: b'{"price": 1e1000000000}',
+}
 
 
 def test_json_that_does_not_parse_goes_to_the_dead_letters(lake: Lake, tmp_path: Path) -> None:
@@ -128,7 +136,7 @@ def test_json_that_does_not_parse_goes_to_the_dead_letters(lake: Lake, tmp_path:
     folder.mkdir()
     tier = SmallTier(folder, uuid.uuid4())
     lake.source = {"topic": "t", "path": str(tier.path)}
-    good = [b'{"id": %d, "name": "n%d", "more": 1}' % (n, n) for n in range(30)]
+    good = [b'{"id": %d, "name": "n%d", "price": 1.5}' % (n, n) for n in range(30)]
     tier.copy([BAD.get(n, value) for n, value in enumerate(good)])
 
     def tables(doomed: type, schema: str) -> LetteredTables:
@@ -143,14 +151,16 @@ def test_json_that_does_not_parse_goes_to_the_dead_letters(lake: Lake, tmp_path:
         lake.run(tables(KilledAfterWriting, SCHEMA))
     # Begun again with a schema by which 7 is a row, too; it stays the letter that it was.
     lake.session.sql(f"DROP TABLE {lake.name}")
-    progress = lake.run(tables(object, "id STRING, name STRING"), continuous=True)
-    assert (progress.written.rows, progress.lag) == (27, 0)
+    again = "id STRING, name STRING, price DECIMAL(9, 2)"
+    progress = lake.run(tables(object, again), continuous=True)
+    assert (progress.written.rows, progress.lag) == (26, 0)
     letters = lake.session.table(lake.named("dlq")).orderBy("offset").collect()
     assert [(row["offset"], bytes(row["value"])) for row in letters] == list(BAD.items())
     misfit = "JSON that does not fit the schema"
-    assert [row["error"] for row in letters] == ["not JSON", misfit, misfit, "not JSON"]
+    assert [row["error"] for row in letters] == ["not JSON", misfit, misfit, "not JSON", misfit]
     rows = lake.session.table(lake.name).orderBy("kafka.offset").collect()
     assert [row["kafka"]["offset"] for row in rows] == [
         n for n in range(30) if n == 7 or n not in BAD
     ]
     assert [(row["id"], row["name"]) for row in rows[-2:]] == [("28", "n28"), ("29", "n29")]
+    assert rows[-1]["price"] == Decimal("1.50")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
-from tests.unit.operator_shell.shell_world import FakeEngine, ShellWorld
+from tests.unit.operator_shell.shell_world import FakeEngine, FakeJobs, ShellWorld
 from tests.unit.operator_shell.test_record_deletion_reconciler import points
 from tidemark.wire import control
 from tidemark_operator.controller import isr, snapshot
@@ -21,10 +21,13 @@ from tidemark_operator.controller.broker_calls import (
     TierDeletionAnswer,
 )
 from tidemark_operator.controller.deletion_values import DeletionAnswer
+from tidemark_operator.controller.export_values import JobSeen, JobWanted
 from tidemark_operator.controller.model import NO_LEADER
-from tidemark_operator.kube.kinds import BROKER, CLUSTER, RECORD_DELETION, TOPIC, Kind
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, EXPORT, RECORD_DELETION, TOPIC, Kind
+from tidemark_operator.pods.export_job import ExportRunIdentity
 from tidemark_operator.reconcile.brokers import BrokerReconciler
 from tidemark_operator.reconcile.clusters import ClusterReconciler
+from tidemark_operator.reconcile.exports import ExportReconciler
 from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
 from tidemark_operator.reconcile.topics import TopicReconciler
 from tidemark_operator.reconcile.workers import Reconcile
@@ -85,6 +88,33 @@ class MortalEngine(FakeEngine):
         return await self.life.call(lambda: answer(method, node_id, request))
 
 
+class MortalJobs(FakeJobs):
+    """They are counted as well, and do at once what they are asked; who made them may end."""
+
+    def __init__(self, journal: list[str], life: Life) -> None:
+        super().__init__(journal)
+        self.life = life
+
+    async def look(self, run: ExportRunIdentity) -> JobSeen:
+        look = super().look
+        seen: JobSeen = await self.life.call(lambda: look(run))
+        return seen
+
+    async def start(self, run: ExportRunIdentity, wanted: JobWanted) -> None:
+        assert not self.seen, "one job at a time"
+
+        async def begin() -> None:
+            self.run(run.key, run.number, lag=0)
+
+        await self.life.call(begin)
+
+    async def stop(self, run: ExportRunIdentity) -> None:
+        async def end() -> None:
+            self.seen.pop((run.key, run.number), None)
+
+        await self.life.call(end)
+
+
 class WallClock:
     """Stands for :mod:`time` in the operator's clock: it moves when it is told to."""
 
@@ -108,6 +138,7 @@ class MortalWorld(ShellWorld):
         self.life = Life()
         self.api = MortalApi(self.server, self.life)
         self.engine = MortalEngine(self.journal, self.life)
+        self.jobs = MortalJobs(self.journal, self.life)
         self.engine.answers = {
             "disable_tiering": self._disabled,
             "empty_tier": lambda *_: TierDeletionAnswer(error_code=0),
@@ -131,6 +162,7 @@ class MortalWorld(ShellWorld):
         """Another world that is where this one is now."""
         other = MortalWorld(self.clock, copy.deepcopy(self.server))
         other.busy = self.busy
+        other.jobs.seen = dict(self.jobs.seen)
         return other
 
     def _disabled(self, node_id: int, asked: Disablement) -> DisablementAnswer:
@@ -180,6 +212,7 @@ class MortalWorld(ShellWorld):
             BROKER: BrokerReconciler(services, self.reflector).reconcile,
             TOPIC: TopicReconciler(services).reconcile,
             RECORD_DELETION: RecordDeletionReconciler(services).reconcile,
+            EXPORT: ExportReconciler(services).reconcile,
         }
         pacemaker = Pacemaker(services, self.questions, leads=lambda: True)
         quiet = 0

@@ -16,6 +16,7 @@ from tidemark_operator import clock
 from tidemark_operator.kube.kinds import (
     BROKER,
     CLUSTER,
+    EXPORT,
     PARTITION_SLICE,
     RECORD_DELETION,
     TOPIC,
@@ -60,6 +61,14 @@ def adopted(world: MortalWorld) -> None:
 def asked(world: MortalWorld) -> None:
     spec = {"topicRef": {"name": "t"}, "partitions": [{"partition": 0, "beforeOffset": 40}]}
     world.make(RECORD_DELETION, "d", spec)
+
+
+def exported(world: MortalWorld) -> None:
+    world.make_export()
+
+
+def export_edited(world: MortalWorld) -> None:
+    world.edit(EXPORT, "x", source={"options": {"failOnDataLoss": "false"}})
 
 
 def drained(world: MortalWorld) -> None:
@@ -107,6 +116,14 @@ def records_deleted(world: MortalWorld) -> None:
     assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] == "True"
 
 
+def exporting(run: int) -> Act:
+    def check(world: MortalWorld) -> None:
+        assert world.condition(EXPORT, "x", "Ready")[:2] == ("True", "Running")
+        assert list(world.jobs.seen) == [("ns/x", run)]
+
+    return check
+
+
 def has_nothing(world: MortalWorld) -> None:
     placed()(world)
     assert world.condition(BROKER, "broker-1", "Draining")[:2] == ("False", "Drained")
@@ -146,6 +163,8 @@ FLOWS = {
     "leave-behind": Flow((made, ORPHAN, deleted), left_behind),
     "adopt": Flow((made, ORPHAN, deleted, adopted), taken_over),
     "record-deletion": Flow((made, asked), records_deleted),
+    "export": Flow((made, exported), exporting(1)),
+    "export-otherwise": Flow((made, exported, export_edited), exporting(2)),
     "drain": Flow((made, drained), has_nothing, (1, 2, 3)),
     "remove-broker": Flow((made, broker_deleted), broker_gone, (1, 2, 3)),
     "more-replicas": Flow((made, edited(replicationFactor=3)), placed(replicas=3), (1, 2, 3)),
@@ -161,12 +180,13 @@ def end(world: MortalWorld) -> dict[str, object]:
         for row in state.all_rows()
     )
     found: dict[str, object] = {"rows": rows}
-    for kind in (TOPIC, RECORD_DELETION, BROKER, CLUSTER):
+    for kind in (TOPIC, RECORD_DELETION, EXPORT, BROKER, CLUSTER):
         for body in world.server.of_kind(kind):
             found[body["metadata"]["name"]] = (
                 body["metadata"].get("finalizers"),
                 _timeless(body.get("status") or {}),
             )
+    found["jobs"] = sorted(world.jobs.seen)
     found["tombstones"] = sum(
         len(body["tombstones"]) for body in world.server.of_kind(PARTITION_SLICE)
     )
@@ -183,6 +203,7 @@ _SKIPPED = (
     "controllerEpoch",
     "controller",
     "startTime",
+    "endTime",
     "time",
     "completionTime",
 )
