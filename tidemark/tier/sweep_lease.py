@@ -53,7 +53,8 @@ class _Record:
 
 
 class SweepLease:
-    """Of one holder, whose name is fresh for each attempt. Calls block."""
+    """Of one holder, whose name nobody else has: a process that sweeps once at a time may take up
+    what it could not give back. Calls block."""
 
     def __init__(self, store: ObjectStore, holder: str, now_ms: Callable[[], int]) -> None:
         self._store, self._holder, self._now_ms = store, holder, now_ms

@@ -36,6 +36,9 @@ class Sweeps:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
+        # Of this process, which sweeps once at a time: a lease that a failing store did not let it
+        # give back is its own, and needs not be waited for.
+        self._holder = f"broker {shared.context.node_id} ({uuid.uuid4().hex[:8]})"
         self._task: asyncio.Task[None] | None = None
         self._stop = threading.Event()
         self._last = SweepReport()
@@ -86,8 +89,8 @@ class Sweeps:
     def _sweep_if_due(self, tier: Tier) -> None:
         """In a thread."""
         shared = self._shared
-        now_ms, holder = shared.context.wall_ms, f"broker {shared.context.node_id}"
-        lease = SweepLease(tier.store, f"{holder} ({uuid.uuid4().hex[:8]})", now_ms)
+        now_ms = shared.context.wall_ms
+        lease = SweepLease(tier.store, self._holder, now_ms)
         # A little early is in time: the pauses are only about as long as the interval.
         swept_ms = lease.swept_ms()
         if swept_ms != self._last_ms:

@@ -163,6 +163,10 @@ class IcebergTable:
             f"'{name}'='{value}'"
             for name, value in {**_PROPERTIES, **self._layout.properties}.items()
         )
+        namespace = self.name.rpartition(".")[0]
+        # A folder needs no making; a REST catalog refuses a table in a namespace that is not there.
+        if not self._session.catalog.databaseExists(namespace):
+            self._session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
         self._session.sql(
             f"CREATE TABLE IF NOT EXISTS {self.name} ({self._layout.columns}) USING iceberg"
             f"{f' PARTITIONED BY ({by})' if by else ''} TBLPROPERTIES ({properties})"

@@ -5,6 +5,12 @@ from pyspark.sql import SparkSession
 from tidemark_pipeline.export import delta_maintenance, iceberg_maintenance
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.maintenance import Maintained, Say, Upkeep
+from tidemark_pipeline.export.upsert import configured
+
+#: Into how many tasks both formats cut a look at a table's folders. Spark's own figure is 10,000,
+#: whatever there is to look at: a minute of a core for a table of ten files.
+_LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+_TASKS_A_CORE = 4
 
 _BY_FORMAT = {
     Format.ICEBERG: iceberg_maintenance.maintain,
@@ -16,4 +22,6 @@ def maintain(
     session: SparkSession, kind: Format, name: str, upkeep: Upkeep, say: Say = lambda _: None
 ) -> Maintained:
     """What was done to the table ``name``, as Spark knows it."""
-    return _BY_FORMAT[kind](session, name, upkeep, say)
+    tasks = _TASKS_A_CORE * session.sparkContext.defaultParallelism
+    with configured(session, {_LISTING_TASKS: str(tasks)}):
+        return _BY_FORMAT[kind](session, name, upkeep, say)

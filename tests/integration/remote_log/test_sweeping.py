@@ -4,12 +4,15 @@ import time
 import uuid
 from pathlib import Path
 
+import pytest
+
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.orphans import swept_clean
 from tests.integration.remote_log.test_fencing import new_entry, ready
 from tests.integration.remote_log.tiered_host import TieredHost
 from tests.orphans import look
 from tidemark.metrics import tier_table
+from tidemark.tier.objects import StoreUnavailable
 from tidemark.tier.sweep_lease import Left, SweepLease
 
 SWEEP = "tidemark.remote.sweep.enable"
@@ -71,6 +74,24 @@ async def test_what_another_broker_has_swept_since_is_shown_by_that_one_alone(
     host.tier().store.delete_many(left)
     other.end(done=True, left=Left())
     await host.until(lambda: host.gauge(tier_table.ORPHANS) == 0)
+
+
+async def test_a_lease_that_could_not_be_given_back_is_its_brokers_own(
+    make_host: MakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or nobody would sweep for two minutes."""
+    ends: list[bool] = []
+
+    def end(lease: SweepLease, *, done: bool, left: Left | None = None) -> None:
+        ends.append(done)
+        raise StoreUnavailable("it does not answer", reason="StoreTimeout", retriable=True)
+
+    monkeypatch.setattr(SweepLease, "end", end)
+    host = make_host(**SOON)
+    await tiered(host)
+    await host.until(lambda: len(ends) > 0)
+    left = leave_orphan(host)
+    await host.until(lambda: not set(left) & set(host.objects()))
 
 
 async def test_a_paused_sweep_removes_nothing(make_host: MakeHost) -> None:
