@@ -13,7 +13,7 @@ ALL    := $(VENV)/.all
 # newer release than the pinned one where an extra is asked for, and refuse it for want of a hash).
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: kafka-kills demo up spark test retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
+.PHONY: kafka-kills demo up spark test test-long retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
   simulate fuzz histories export-kills pipeline-proof release sbom pins crds argocd pages docs conformance compatibility
 .DEFAULT_GOAL := demo
 
@@ -45,13 +45,18 @@ up: $(RUN)
 spark: $(SPARK)
 
 # A run starts hundreds of processes: what they import is compiled once, whatever the environment says.
-test retest coverage: export PYTHONDONTWRITEBYTECODE :=
-# FAST=1 leaves out the tests that are marked slow. JOBS: how many processes; half of the time a test
+test test-long retest coverage: export PYTHONDONTWRITEBYTECODE :=
+# FAST=1 leaves out the tests that are marked slow, too. JOBS: how many processes; half of the time a test
 # waits for something, so two for each core, and no more than eight.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? 2 * n : 8)))
 test: $(ALL)
 	@$(BIN)/python -m tests.programs
-	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup $(if $(FAST),-m "not slow")
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup -m "not long$(if $(FAST), and not slow)"
+
+# What `make test` leaves out: whole chapters of which it runs the shortest test.
+test-long: $(ALL)
+	@$(BIN)/python -m tests.programs
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup -m long
 
 # Images, charts and pods on a real kubelet: with kind and Docker, else as root on Debian on a node that the run makes.
 # PROVIDER: kind or node. CHAPTERS: some of them (CHAPTERS=? names them). Not a part of `test`: it needs rights that tests have no business with.
@@ -77,7 +82,7 @@ retest: $(ALL)
 # The same tests with the lines and branches that they reach, child processes included; slower.
 coverage: $(ALL)
 	@$(BIN)/python -m tests.programs
-	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup --cov --cov-report=term $(if $(FAST),-m "not slow")
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup --cov --cov-report=term $(if $(FAST),-m "not slow and not long")
 
 lint: $(ALL)
 	@$(BIN)/ruff format --check .

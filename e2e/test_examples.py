@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 PAGES = sorted(EXAMPLES.glob("[0-9][0-9]-*/README.md"))
 NEED_JAVA = {"05-spark-job", "10-export", "11-export-resource"}
+#: The others are as long again: `make test-long` runs them.
+SHORT = {"01-first-topic", "02-tiering-on-and-off", "04-waiting-for-a-broker"}
 #: Too dear for every run: `make export-kills` runs it.
 ASKED_FOR = dict.fromkeys(("10-export", "11-export-resource"), "EXPORT_EXAMPLE")
 _COMMANDS = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -58,7 +60,14 @@ def topic_names(cluster: Cluster) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(each, marks=[] if each.parent.name in SHORT else pytest.mark.long)
+        for each in PAGES
+    ],
+    ids=lambda page: page.parent.name,
+)
 def test_the_commands_of_an_example_work(
     page: Path, local_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def consume(cluster: Cluster, topic: str, ends: dict[int, int]) -> dict[int, lis
     return found
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_topic_comes_back_from_the_tier_alone(tmp_path: Path) -> None:
     with run_cluster(tmp_path / "old", brokers=2) as old:

@@ -91,6 +91,7 @@ def test_a_cluster_is_used_interrupted_and_found_again(folder: Path) -> None:
         again.close()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_existing_kubernetes_cluster_is_used_in_its_contexts_namespace(
     folder: Path, tmp_path: Path

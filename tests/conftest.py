@@ -42,6 +42,29 @@ SHARED = (
 )
 
 
+class _FailuresAtOnce:
+    """What fails in a run of many processes is named when it does: such a run takes a quarter of
+    an hour, and may be ended before it says anything."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = str(crash.message).partition("\n")[0] if crash else ""
+            self._terminal.ensure_newline()
+            self._terminal.write_line(f"{report.nodeid} ({report.when}): {why[:200]}")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """In the process that others report to."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if getattr(config.option, "numprocesses", None) and terminal is not None:
+        config.pluginmanager.register(_FailuresAtOnce(terminal), "failures-at-once")
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]

@@ -122,7 +122,13 @@ def _operator(cluster: Cluster, *, runs: bool) -> Iterator[None]:
     assert after.pid == before.pid
 
 
-@pytest.mark.parametrize("runs", [False, True], ids=["operator stopped", "operator running"])
+@pytest.mark.parametrize(
+    "runs",
+    [
+        pytest.param(False, id="operator stopped", marks=pytest.mark.long),
+        pytest.param(True, id="operator running"),
+    ],
+)
 def test_api_data_that_is_old_is_brought_up_to_what_brokers_were_told(
     cluster: Cluster, runs: bool
 ) -> None:

@@ -14,7 +14,10 @@ from tests.suites.targets import Tidemark
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.long if name == "java-tools" else []) for name in SHORT],
+)
 def test_a_few_of_a_suite(cluster: Cluster, tmp_path: Path, name: str) -> None:
     if not has_been_run(name):
         pytest.skip(f"make conformance SUITE={name} has not been run yet")

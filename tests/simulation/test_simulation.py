@@ -15,7 +15,7 @@ from tests.simulation.cluster import Outcome, simulate
 from tests.simulation.kept import SHORT
 from tests.simulation.planted import BUGS, Bug
 
-SEEDS = 120
+SEEDS = 40
 FOUND_WITHIN = 500
 ROOT = Path(__file__).parents[2]
 

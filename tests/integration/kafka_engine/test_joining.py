@@ -33,6 +33,7 @@ async def nodes(tmp_path: Path) -> AsyncIterator[KafkaNodes]:
         yield started
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_brokers_that_join_die_and_come_back(
     kubeconfig: Path, tmp_path: Path, nodes: KafkaNodes

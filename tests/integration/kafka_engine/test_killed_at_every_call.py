@@ -139,7 +139,18 @@ async def reached(goal: Callable[[], Awaitable[bool]], fate: Fate) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [Created, Changed, Disabled, Resized, RecordsDeleted, Deleted])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Created,
+        Changed,
+        Deleted,
+        *(
+            pytest.param(each, marks=pytest.mark.long)
+            for each in (Disabled, Resized, RecordsDeleted)
+        ),
+    ],
+)
 async def test_whoever_comes_next_brings_it_to_its_end(
     world: KafkaWorld,
     admin: Admin,

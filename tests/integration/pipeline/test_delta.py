@@ -18,7 +18,7 @@ from tidemark_pipeline.export.json_values import Json, fields_of
 from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
 from tidemark_pipeline.export.table import Layout, Partitioning, Period
 
-pytestmark = [*MARKS, pytest.mark.timeout(600)]
+pytestmark = [*MARKS, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

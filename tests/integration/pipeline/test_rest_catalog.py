@@ -16,7 +16,7 @@ from tidemark_pipeline.export.exported import Mode, Superseded
 from tidemark_pipeline.export.shapes import RAW_DDL
 from tidemark_pipeline.export.table import Layout
 
-pytestmark = [*MARKS, pytest.mark.timeout(600)]
+pytestmark = [*MARKS, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("mode", Mode)

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
 
 from small_tier import SmallTier
 
-pytestmark = [*MARKS, pytest.mark.timeout(600)]
+pytestmark = [*MARKS, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -110,6 +110,7 @@ async def topic(tmp_path: Path) -> AsyncIterator[KeyedTopic]:
     await host.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "partitioning"), [(Format.ICEBERG, BY_KEY), (Format.DELTA, BY_DAY)], ids=list(Format)
 )
@@ -142,6 +143,7 @@ async def test_the_table_is_a_dictionary_of_the_records_wherever_the_job_was_kil
         await asyncio.to_thread(lake.run, lake.table())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", Format)
 def test_of_two_partitions_the_newer_record_counts(
     session: SparkSession, tmp_path: Path, kind: Format
@@ -206,6 +208,7 @@ def test_json_by_key(session: SparkSession, tmp_path: Path) -> None:
     tables.close()
 
 
+@pytest.mark.long
 async def test_a_record_without_a_key_is_refused_by_its_place(
     session: SparkSession, topic: KeyedTopic, tmp_path: Path
 ) -> None:
