@@ -11,7 +11,8 @@ from kio.schema.incremental_alter_configs.v1.response import IncrementalAlterCon
 from kio.static.primitive import i8
 
 from tidemark.kafka_client.admin import outcome
-from tidemark.kafka_client.client import KafkaClient, Unreachable
+from tidemark.kafka_client.client import KafkaClient
+from tidemark.kafka_client.errors import Unreachable
 from tidemark.kafka_client.values import (
     BROKER,
     DYNAMIC_BROKER,

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from tidemark.kafka_client import configs
 from tidemark.kafka_client.access import Access
 from tidemark.kafka_client.admin import Admin
-from tidemark.kafka_client.client import KafkaClient, KafkaError, Refused
+from tidemark.kafka_client.client import KafkaClient
+from tidemark.kafka_client.errors import KafkaError, Refused
 from tidemark.kafka_client.values import (
     TOPIC,
     ClusterView,
