@@ -65,6 +65,7 @@ class TopicChanger:
         )
         missing = await self._grow(topic, found, blockers)
         keys = await self._configure(key, topic, found, blockers)
+        unsettled = len(keys) > len(wanted.wanted(topic, topic.tiering).values)
         draft = Draft(services.state)
         resized = self._resize(draft, topic, blockers)
         decision = TopicDecision(
@@ -77,7 +78,7 @@ class TopicChanger:
         await self._writer.write(key, topic, decision, keys=keys)
         if next_tiering.tiering != topic.tiering:
             return 0.0  # it is on record now, and carried out next
-        if next_tiering.tiering.is_disabling or resized is not None:
+        if next_tiering.tiering.is_disabling or resized is not None or unsettled:
             return pauses.LOOK_AGAIN_S
         return pauses.REFUSED_S if blockers else None
 
@@ -127,8 +128,11 @@ class TopicChanger:
             return sorted(asked.values)
         token = tuple(differs.set.items()), differs.unset
         if self._asked.stands(topic.key, "config", token):
-            blockers += self._asked.refusal(topic.key, "config")
-            return sorted(ours | set(asked.values))
+            refusal = self._asked.refusal(topic.key, "config")
+            blockers += refusal
+            # What is only taken away is taken away again: who has it set may have come between.
+            if refusal or differs.set:
+                return sorted(ours | set(asked.values))
         if not ours.issuperset(asked.values):
             held = services.objects.get(key)
             if held is None:

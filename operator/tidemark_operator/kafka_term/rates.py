@@ -22,43 +22,46 @@ class BrokerRates:
         self._services = services
         self._throttled: set[int] = set()
 
+    @property
+    def stand(self) -> bool:
+        """Whether a broker that is live has a rate of ours, or one that is gone is on record."""
+        recorded = _recorded(self._services)
+        return bool(self._throttled) or recorded != self._away(recorded)
+
     async def throttle(self) -> None:
         """Each live broker that nobody else throttles; on record first."""
-        services = self._services
-        live = {broker.node_id for broker in services.state.live_brokers()}
-        recorded = _recorded(services)
+        live, recorded = self._live(), _recorded(self._services)
         fresh = [node for node in sorted(live - recorded) if not await self._has_own_rate(node)]
         if fresh:
             await self._record(recorded | set(fresh))
-        due = sorted((recorded | set(fresh)) & live - self._throttled)
-        if due:
-            rate = str(quantity_bytes(self._throttle_text()))
-            values = dict.fromkeys(RATES, rate)
-            await self._alter([ConfigChange(BROKER, str(node), values) for node in due])
-            self._throttled.update(due)
-
-    @property
-    def stand(self) -> bool:
-        """Whether any broker has a rate of ours."""
-        return bool(self._throttled) or bool(_recorded(self._services))
+        rate = str(quantity_bytes(self._throttle_text()))
+        for node in sorted((recorded | set(fresh)) & live - self._throttled):
+            await self._alter(ConfigChange(BROKER, str(node), dict.fromkeys(RATES, rate)))
+            self._throttled.add(node)
 
     async def release(self) -> None:
-        """Take all of ours away."""
-        services = self._services
-        known = {broker.node_id for broker in services.state.brokers.values()}
-        recorded = _recorded(services)
-        changes = [ConfigChange(BROKER, str(node), {}, RATES) for node in sorted(recorded & known)]
-        if changes:
-            await self._alter(changes)
-        await self._record(set())
+        """Take all of ours away. A broker takes that itself: one that is away stays on record until
+        it is back."""
+        recorded = _recorded(self._services)
+        for node in sorted(recorded & self._live()):
+            await self._alter(ConfigChange(BROKER, str(node), {}, RATES))
+            self._throttled.discard(node)
+        await self._record(self._away(recorded))
         self._throttled.clear()
 
-    async def _alter(self, changes: list[ConfigChange]) -> None:
-        """All of them, or what is on record stays and it is tried again."""
-        answers = await self._services.kafka.alter(changes)
-        for node, failure in sorted(answers.items()):
-            if failure is not None:
-                raise EngineUnavailable(f"the rates of broker {node} stay as they are: {failure}")
+    def _live(self) -> set[int]:
+        return {broker.node_id for broker in self._services.state.live_brokers()}
+
+    def _away(self, nodes: set[int]) -> set[int]:
+        """Those that are registered, and not live."""
+        known = {broker.node_id for broker in self._services.state.brokers.values()}
+        return nodes & known - self._live()
+
+    async def _alter(self, change: ConfigChange) -> None:
+        failure = await self._services.kafka.alter_broker(change)
+        if failure is not None:
+            text = f"the rates of broker {change.name} stay as they are: {failure}"
+            raise EngineUnavailable(text)
 
     async def _has_own_rate(self, node_id: int) -> bool:
         return bool(await self._services.kafka.broker_values(node_id, RATES, own=True))

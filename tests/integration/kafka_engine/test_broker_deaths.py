@@ -13,7 +13,7 @@ import pytest
 from tests.apache_kafka import QUICK, Wanted, running
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
 from tests.integration.kafka_engine.producing import offset, produce
-from tests.integration.kafka_engine.test_moves import is_unthrottled
+from tests.integration.kafka_engine.test_moves import is_unthrottled, rates
 from tests.integration.kafka_engine.waiting import until
 from tests.integration.operator.cluster_world import condition_of
 from tests.kafka_programs import kafka_jars
@@ -22,7 +22,7 @@ from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
 from tidemark.kafka_client.values import EARLIEST, LATEST
 from tidemark_cli.local.kafka_nodes import KafkaNodes
-from tidemark_operator.kube.kinds import BROKER, RECORD_DELETION, TOPIC, Json
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, RECORD_DELETION, TOPIC, Json
 
 LONG_S = 120.0
 FLAG = "enable.under.replicated.topic.creation"
@@ -62,6 +62,7 @@ async def test_a_broker_dies_in_the_middle(
         for node_id in nodes.broker_ids():
             await world.status_where(BROKER, f"demo-{node_id}", _is_serving, LONG_S)
         await _while_it_fills_a_placeholder(world, nodes, there)
+        await _a_bystander_dies(world, nodes, there)
         await _while_records_are_deleted(world, nodes, there)
     finally:
         await world.close()
@@ -79,7 +80,8 @@ async def _while_it_fills_a_placeholder(world: KafkaWorld, nodes: KafkaNodes, ad
         await produce((nodes.address(1), nodes.address(2)), "filled", partition, *values)
     await asyncio.to_thread(nodes.start, [3])
     await until(lambda: _filling(admin), lambda found: found)
-    assert not await is_unthrottled(world, admin, "filled")
+    for node_id in nodes.broker_ids():
+        assert await rates(admin, node_id) == {"1048576"}
     nodes.kill(3)
     await world.status_where(BROKER, "demo-3", lambda status: not _is_serving(status), LONG_S)
     told = await world.condition(TOPIC, "filled", "FullyReplicated", "False")
@@ -99,6 +101,31 @@ async def _while_it_fills_a_placeholder(world: KafkaWorld, nodes: KafkaNodes, ad
 async def _filling(admin: Admin) -> bool:
     moves = await admin.reassignments()
     return any(3 in move.adding for (topic, _), move in moves.items() if topic == "filled")
+
+
+async def _a_bystander_dies(world: KafkaWorld, nodes: KafkaNodes, admin: Admin) -> None:
+    """It takes its rate away itself: that stays on record until it is back."""
+    await world.create_topic("widened", 1, 1)
+    await world.status_where(TOPIC, "widened", _is_ready, LONG_S)
+    await produce(tuple(nodes.bootstrap.split(",")), "widened", 0, *([b"x" * 900_000] * RECORDS))
+    await world.patch(TOPIC, "widened", replicationFactor=2)
+
+    async def move() -> tuple[int, ...]:
+        found = (await admin.reassignments()).get(("widened", 0))
+        return () if found is None else found.replicas
+
+    (bystander,) = {1, 2, 3} - set(await until(move, lambda found: len(found) == 2))
+    nodes.kill(bystander)
+    await world.status_where(
+        TOPIC, "widened", lambda status: status["replicas"]["inSync"] == 2, LONG_S
+    )
+    await world.status_where(
+        CLUSTER, "demo", lambda status: status.get("throttledBrokers") == [bystander], LONG_S
+    )
+    await asyncio.to_thread(nodes.start, [bystander])
+    await until(lambda: is_unthrottled(world, admin, "widened"), lambda found: found)
+    for node_id in nodes.broker_ids():
+        await world.status_where(BROKER, f"demo-{node_id}", _is_serving, LONG_S)
 
 
 async def _while_records_are_deleted(world: KafkaWorld, nodes: KafkaNodes, admin: Admin) -> None:
