@@ -11,12 +11,16 @@ from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound
 from tidemark_cli.commands.common import (
     DEFAULT_DIR,
+    ContextOption,
     DirOption,
+    KubeconfigOption,
+    NamespaceOption,
     console,
     errors,
     fail,
-    open_cluster,
 )
+from tidemark_cli.commands.export_deletes import Api, deleter_of
+from tidemark_cli.commands.sources import given, is_local, source_of
 from tidemark_cli.commands.stores import (
     BucketsOption,
     EndpointOption,
@@ -38,7 +42,6 @@ from tidemark_cli.commands.tables import (
     pairs,
     place,
 )
-from tidemark_cli.local.tier import tier_options
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.brokers import BrokersUnavailable, Refused
@@ -118,6 +121,16 @@ def export(
     table_property: Annotated[
         list[str] | None, typer.Option(help=f"A property of a new table, {PAIR}")
     ] = None,
+    delete_after_commit: Annotated[
+        bool,
+        typer.Option(
+            "--delete-after-commit",
+            help="Delete from the topic what the table's own commit has.",
+        ),
+    ] = False,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+    namespace: NamespaceOption = "",
     bootstrap: Annotated[str, typer.Option(help="Brokers, for what is not in the tier yet.")] = "",
     cores: CoresOption = 2,
     log: LogOption = Path("spark.log"),
@@ -134,14 +147,14 @@ def export(
 
     Exit status: 0 where it is done or was stopped, 1 where it failed.
     """
-    source = {
-        "path": path,
-        "endpoint": endpoint,
-        "buckets": buckets,
-        "prefix": prefix,
-        "region": region,
-        "bootstrap": bootstrap,
-    }
+    source = given(
+        path=path,
+        endpoint=endpoint,
+        buckets=buckets,
+        prefix=prefix,
+        region=region,
+        bootstrap=bootstrap,
+    )
     extra = pairs(option, "--option")
     properties = pairs(catalog, "--catalog")
     conf_given = pairs(conf, "--conf")
@@ -164,9 +177,21 @@ def export(
             partition=partition,
             key_buckets=key_buckets,
             properties=of_table,
+            deletes=delete_after_commit,
         )
         wanted.check()
-        options = _source({name: value for name, value in source.items() if value}, directory)
+        options = source_of(source, directory)
+        from_topic = {**options, "topic": topic, **extra}
+        deleter = (
+            deleter_of(
+                from_topic,
+                wanted,
+                directory if is_local(source) else None,
+                Api(kubeconfig, context, namespace),
+            )
+            if delete_after_commit
+            else None
+        )
         find_java()
         ensure_spark(console.print)
         from pyspark.errors import PySparkException
@@ -183,13 +208,13 @@ def export(
                 stop = threading.Event()
                 if not once:
                     _stop_on_signals(stop)
-                from_topic = {**options, "topic": topic, **extra}
                 done = run(
                     session,
                     from_topic,
                     wanted.tables(session, from_topic, _tell),
                     every_s=None if once else interval,
                     stop=stop,
+                    deleter=deleter,
                     say=_say,
                 )
         except PySparkException as error:
@@ -197,13 +222,6 @@ def export(
     except _SAID as error:
         fail(str(error))
     console.print(f"{table}: {_text(done)}", highlight=False, markup=False)
-
-
-def _source(given: dict[str, str], directory: Path) -> dict[str, str]:
-    """Of the tier that is named, else of the local cluster."""
-    if set(given) - {"bootstrap"}:
-        return given
-    return {**tier_options(open_cluster(directory), "-"), **given}
 
 
 def _stop_on_signals(stop: threading.Event) -> None:
@@ -223,8 +241,9 @@ def _text(progress: "Progress") -> str:
     written = progress.written
     deleted = f", {written.deleted:,} deleted" if written.deleted else ""
     letters = f" and {written.letters:,} dead letters" if written.letters else ""
+    gone = f"; {progress.deleted:,} deleted from the topic" if progress.deleted else ""
     return (
         f"{written.rows:,} rows{deleted}{letters}, "
         f"{written.bytes:,} bytes in {written.files:,} files, "
-        f"{progress.commits:,} commits; {progress.lag:,} offsets behind"
+        f"{progress.commits:,} commits; {progress.lag:,} offsets behind{gone}"
     )
