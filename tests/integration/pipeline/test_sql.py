@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import uuid
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tidemark_cli.commands.sql import Views, failure
-from tidemark_pipeline.jobs.sql import ask, make_view
+from tidemark_pipeline.jobs.sql import Answer, ask, make_view
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
 
@@ -32,6 +33,52 @@ def tier(tmp_path: Path) -> Path:
     for first in range(0, 60, 20):
         topic.copy([json.dumps({"n": n}).encode() for n in range(first, first + 20)])
     return folder
+
+
+def test_a_topic_is_a_view_by_its_own_name(session: SparkSession, tier: Path) -> None:
+    make_view(session, NAME, {"path": str(tier)})
+    query = (
+        "SELECT partition, sum(get_json_object(CAST(value AS STRING), '$.n')) AS total "
+        f"FROM `{NAME.upper()}` WHERE offset >= 40 GROUP BY partition"
+    )
+    assert ask(session, query, 5) == Answer(
+        ("partition", "total"), ((0, sum(range(40, 60))),), cut=False
+    )
+    everything = ask(session, f"SELECT * FROM `{NAME}` ORDER BY offset DESC", 1)
+    assert everything.cut
+    assert dict(zip(everything.columns, everything.rows[0], strict=True)) == {
+        "key": b"k",
+        "value": b'{"n": 59}',
+        "topic": NAME,
+        "partition": 0,
+        "offset": 59,
+        "timestamp": "1970-01-01 00:00:00.059",
+        "timestampType": 0,
+        "headers": None,
+        "tier": "remote",
+        "tieredEpoch": 0,
+        "leaderEpoch": 1,
+    }
+
+
+def test_every_type_can_be_written_down(session: SparkSession) -> None:
+    answer = ask(
+        session,
+        "SELECT timestamp_millis(1831600000000000) AS at, struct(timestamp_millis(0) AS at) AS at, "
+        "map(1, X'ff') AS m, 1.50 AS d, NULL AS n, DATE'2013-01-01' AS day, INTERVAL 1 DAY AS i",
+        10,
+    )
+    assert answer.columns[:2] == ("at", "at")
+    assert answer.rows[0] == (
+        "+60011-02-04 01:46:40",
+        {"at": "1970-01-01 00:00:00"},
+        {"1": b"\xff"},
+        Decimal("1.50"),
+        None,
+        "2013-01-01",
+        "INTERVAL '1' DAY",
+    )
+    assert ask(session, "CREATE TEMPORARY VIEW nothing_said AS SELECT 1", 10).rows == ()
 
 
 @pytest.mark.parametrize(
