@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 from tidemark.backoff import Backoff
 from tidemark.kafka_client.access import Access, Address, parse_address
@@ -45,12 +45,10 @@ _FORWARDED = frozenset(
 _SLOW = _FORWARDED | {"DeleteRecordsRequest"}
 
 
-class _Way(NamedTuple):
-    """One of two connections to an address. Brokers answer what comes by one of them in its order:
-    who looks is not to wait for a change that waits for a controller, or for a follower."""
-
-    address: Address
-    slow: bool
+#: An address, and whether it is for what is slow: one of two connections to it. Brokers answer what
+#: comes by one of them in its order, and who looks is not to wait for a change that waits for a
+#: controller, or for a follower.
+_Way: TypeAlias = tuple[Address, bool]
 
 
 class _Broker:
@@ -134,20 +132,21 @@ class KafkaClient:
 
     def _candidates(self) -> Iterable[Address]:
         """Who was asked last, then those that are connected, then all that are known."""
-        connected = [way.address for way, broker in self._open.items() if broker.usable]
+        connected = [address for (address, _), broker in self._open.items() if broker.usable]
         bootstrap = [parse_address(text) for text in self._access.bootstrap]
         last = [self._last] if self._last in connected else []
         return dict.fromkeys([*last, *connected, *bootstrap, *self._nodes.values()])
 
     async def _broker(self, way: _Way) -> _Broker:
-        lock = self._dialing.setdefault(way.address, asyncio.Lock())
+        address, _ = way
+        lock = self._dialing.setdefault(address, asyncio.Lock())
         async with lock:
             broker = self._open.get(way)
             if broker is not None and broker.usable:
                 return broker
             if broker is not None:
                 await self._drop(way, broker)
-            broker = self._open[way] = await self._connect(way.address)
+            broker = self._open[way] = await self._connect(address)
             return broker
 
     async def _connect(self, address: Address) -> _Broker:
@@ -174,7 +173,7 @@ class KafkaClient:
     async def _ask(
         self, way: _Way, broker: _Broker, request: Any, answer: type[R], timeout_s: float
     ) -> R:
-        address = way.address
+        address, _ = way
         logger.debug("asked %s: %s", address, type(request).__name__)
         try:
             return await broker.connection.request(request, answer, timeout_s)
@@ -196,7 +195,7 @@ class KafkaClient:
 
 
 def _way(address: Address, request: Any) -> _Way:
-    return _Way(address, type(request).__name__ in _SLOW)
+    return address, type(request).__name__ in _SLOW
 
 
 def _unanswered(address: Address, request: str, timeout_s: float) -> str:
