@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 from tidemark.backoff import Backoff
 from tidemark.kafka_client.access import Access, Address, parse_address
@@ -41,6 +41,14 @@ _FORWARDED = frozenset(
         "ListPartitionReassignmentsRequest",
     }
 )
+#: What may wait for others than the broker that is asked.
+_SLOW = _FORWARDED | {"DeleteRecordsRequest"}
+
+
+#: An address, and whether it is for what is slow: one of two connections to it. Brokers answer what
+#: comes by one of them in its order, and who looks is not to wait for a change that waits for a
+#: controller, or for a follower.
+_Way: TypeAlias = tuple[Address, bool]
 
 
 class _Broker:
@@ -68,7 +76,7 @@ class KafkaClient:
     def __init__(self, access: Access, *, client_id: str = CLIENT_ID) -> None:
         self._access = access
         self._client_id = client_id
-        self._open: dict[Address, _Broker] = {}
+        self._open: dict[_Way, _Broker] = {}
         self._dialing: dict[Address, asyncio.Lock] = {}
         self._failed: dict[Address, _Failed] = {}
         self._nodes: dict[int, Address] = {}
@@ -100,13 +108,14 @@ class KafkaClient:
         """The answer of whichever broker takes a connection. Raises :class:`KafkaError`."""
         problems: list[str] = []
         for address in self._candidates():
+            way = _way(address, request)
             try:
-                broker = await self._broker(address)
+                broker = await self._broker(way)
             except Unreachable as error:
                 problems.append(str(error))
                 continue
             self._last = address
-            return await self._ask(address, broker, request, answer, timeout_s)
+            return await self._ask(way, broker, request, answer, timeout_s)
         raise Unreachable("; ".join(problems) or "no bootstrap server was given")
 
     async def node(
@@ -116,27 +125,28 @@ class KafkaClient:
         address = self._nodes.get(node_id)
         if address is None:
             raise Unreachable(f"broker {node_id} is not known to the cluster")
-        broker = await self._broker(address)
-        return await self._ask(address, broker, request, answer, timeout_s)
+        way = _way(address, request)
+        return await self._ask(way, await self._broker(way), request, answer, timeout_s)
 
     # ------------------------------------------------------------ connections
 
     def _candidates(self) -> Iterable[Address]:
         """Who was asked last, then those that are connected, then all that are known."""
-        connected = [address for address, broker in self._open.items() if broker.usable]
+        connected = [address for (address, _), broker in self._open.items() if broker.usable]
         bootstrap = [parse_address(text) for text in self._access.bootstrap]
         last = [self._last] if self._last in connected else []
         return dict.fromkeys([*last, *connected, *bootstrap, *self._nodes.values()])
 
-    async def _broker(self, address: Address) -> _Broker:
+    async def _broker(self, way: _Way) -> _Broker:
+        address, _ = way
         lock = self._dialing.setdefault(address, asyncio.Lock())
         async with lock:
-            broker = self._open.get(address)
+            broker = self._open.get(way)
             if broker is not None and broker.usable:
                 return broker
             if broker is not None:
-                await self._drop(address, broker)
-            broker = self._open[address] = await self._connect(address)
+                await self._drop(way, broker)
+            broker = self._open[way] = await self._connect(address)
             return broker
 
     async def _connect(self, address: Address) -> _Broker:
@@ -161,26 +171,31 @@ class KafkaClient:
         return _Broker(connection, time.monotonic() + good_s)
 
     async def _ask(
-        self, address: Address, broker: _Broker, request: Any, answer: type[R], timeout_s: float
+        self, way: _Way, broker: _Broker, request: Any, answer: type[R], timeout_s: float
     ) -> R:
+        address, _ = way
         logger.debug("asked %s: %s", address, type(request).__name__)
         try:
             return await broker.connection.request(request, answer, timeout_s)
         except TimeoutError as error:
-            await self._drop(address, broker)
+            await self._drop(way, broker)
             raise Unreachable(_unanswered(address, type(request).__name__, timeout_s)) from error
         except ConnectionClosed as error:
-            await self._drop(address, broker)
+            await self._drop(way, broker)
             raise Unreachable(f"{address}: {error}") from error
         except FrameError as error:
-            await self._drop(address, broker)
+            await self._drop(way, broker)
             raise Refused(f"{address} does not speak Kafka as we do: {error}") from error
 
-    async def _drop(self, address: Address, broker: _Broker) -> None:
-        if self._open.get(address) is broker:
-            del self._open[address]
+    async def _drop(self, way: _Way, broker: _Broker) -> None:
+        if self._open.get(way) is broker:
+            del self._open[way]
         with contextlib.suppress(OSError):
             await broker.connection.close()
+
+
+def _way(address: Address, request: Any) -> _Way:
+    return address, type(request).__name__ in _SLOW
 
 
 def _unanswered(address: Address, request: str, timeout_s: float) -> str:

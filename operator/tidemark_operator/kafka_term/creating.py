@@ -132,11 +132,13 @@ class TopicCreator:
         self._asked.put(topic.key, "create", asked, blocker)
         held = self._services.objects.get(key)
         withdrawn = not asked_for and not blocker.goes_on
-        if held is not None and withdrawn:
+        if held is not None:
             status = dict(held.get("status") or {})
-            status.pop("partitionsPlaced", None)
-            status.pop("configKeys", None)
-            topic = dataclasses.replace(topic, status=status, partitions_placed=0)
+            if withdrawn:
+                status.pop("partitionsPlaced", None)
+                status.pop("configKeys", None)
+            placed = 0 if withdrawn else topic.partitions
+            topic = dataclasses.replace(topic, status=status, partitions_placed=placed)
         if exists:
             if withdrawn and held is not None:
                 await self._services.statuses.write(TOPIC, key, topic.status)

@@ -73,7 +73,10 @@ class TopicReconciler:
         try:
             return await self._step(key, body, topic)
         except EngineUnavailable as error:
-            return await self._unavailable(key, topic, str(error))
+            # What was put on record before Kafka was asked has to stay there: it may be done.
+            present = services.state.topics.get(text, topic)
+            present = present if present.uid == topic.uid else topic
+            return await self._unavailable(key, present, str(error))
 
     async def _hold(self, body: Json, topic: TopicInfo) -> bool:
         """Our finalizer stands before anything exists outside; False: nothing is left to do."""

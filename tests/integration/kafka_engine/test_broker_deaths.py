@@ -48,11 +48,9 @@ async def there(nodes: KafkaNodes) -> AsyncIterator[Admin]:
         yield admin
 
 
-@pytest.mark.long
-@pytest.mark.slow
-async def test_a_broker_dies_in_the_middle(
-    kubeconfig: Path, tmp_path: Path, nodes: KafkaNodes, there: Admin
-) -> None:
+@pytest.fixture
+async def alone(kubeconfig: Path, tmp_path: Path, nodes: KafkaNodes) -> AsyncIterator[KafkaWorld]:
+    """A Cluster on them, once all are seen; replicas are moved slowly."""
     world = await KafkaWorld.open(kubeconfig, tmp_path)
     try:
         await world.create_kafka_cluster(
@@ -61,11 +59,18 @@ async def test_a_broker_dies_in_the_middle(
         await world.start_operator()
         for node_id in nodes.broker_ids():
             await world.status_where(BROKER, f"demo-{node_id}", _is_serving, LONG_S)
-        await _while_it_fills_a_placeholder(world, nodes, there)
-        await _a_bystander_dies(world, nodes, there)
-        await _while_records_are_deleted(world, nodes, there)
+        yield world
     finally:
         await world.close()
+
+
+@pytest.mark.long
+@pytest.mark.slow
+async def test_a_broker_dies_while_it_fills_a_placeholder_and_one_that_has_a_throttle(
+    alone: KafkaWorld, nodes: KafkaNodes, there: Admin
+) -> None:
+    await _while_it_fills_a_placeholder(alone, nodes, there)
+    await _a_bystander_dies(alone, nodes, there)
 
 
 async def _while_it_fills_a_placeholder(world: KafkaWorld, nodes: KafkaNodes, admin: Admin) -> None:
@@ -110,11 +115,11 @@ async def _a_bystander_dies(world: KafkaWorld, nodes: KafkaNodes, admin: Admin) 
     await produce(tuple(nodes.bootstrap.split(",")), "widened", 0, *([b"x" * 900_000] * RECORDS))
     await world.patch(TOPIC, "widened", replicationFactor=2)
 
-    async def move() -> tuple[int, ...]:
-        found = (await admin.reassignments()).get(("widened", 0))
-        return () if found is None else found.replicas
+    async def others() -> set[int]:
+        move = (await admin.reassignments()).get(("widened", 0))
+        return set() if move is None else {1, 2, 3}.difference(move.replicas)
 
-    (bystander,) = {1, 2, 3} - set(await until(move, lambda found: len(found) == 2))
+    (bystander,) = await until(others, bool)
     nodes.kill(bystander)
     await world.status_where(
         TOPIC, "widened", lambda status: status["replicas"]["inSync"] == 2, LONG_S
@@ -128,8 +133,13 @@ async def _a_bystander_dies(world: KafkaWorld, nodes: KafkaNodes, admin: Admin) 
         await world.status_where(BROKER, f"demo-{node_id}", _is_serving, LONG_S)
 
 
-async def _while_records_are_deleted(world: KafkaWorld, nodes: KafkaNodes, admin: Admin) -> None:
-    """Held up first, so that the request is under way; then it is dead."""
+@pytest.mark.long
+@pytest.mark.slow
+async def test_a_leader_dies_while_records_are_deleted(
+    alone: KafkaWorld, nodes: KafkaNodes, there: Admin
+) -> None:
+    """A follower is held up, so that the request is under way when the leader dies."""
+    world, admin = alone, there
     await world.create_topic("emptied", 3, 3)
     await world.status_where(TOPIC, "emptied", _is_ready, LONG_S)
     bootstrap = tuple(nodes.bootstrap.split(","))
@@ -140,31 +150,35 @@ async def _while_records_are_deleted(world: KafkaWorld, nodes: KafkaNodes, admin
             lambda found: found == 3,
         )
         assert end == 3
-    leaders = [part.leader for part in (await admin.topics(["emptied"]))["emptied"].partitions]
-    assert sorted(leaders) == [1, 2, 3]
-    record = nodes.find(2)
-    assert record is not None
-    os.kill(record.pid, signal.SIGSTOP)
-    await world.create_deletion("half", "emptied", all={"beforeOffset": -1})
-    told = await world.condition(RECORD_DELETION, "half", "Succeeded", "Unknown")
-    print(f"while its leader does not answer: {told['reason']}: {told['message']}")
-    assert told["message"]
-    nodes.kill(2)
-    done = await world.status_where(
-        RECORD_DELETION,
-        "half",
-        lambda status: condition_of(status, "Succeeded").get("status") == "True",
-        LONG_S,
-    )
-    assert [each["lowWatermark"] for each in done["partitions"]] == [3, 3, 3]
-    await asyncio.to_thread(nodes.start, [2])
-    await world.status_where(BROKER, "demo-2", _is_serving, LONG_S)
+    parts = (await admin.topics(["emptied"]))["emptied"].partitions
+    assert sorted(part.leader for part in parts) == [1, 2, 3]
+    leader, follower = parts[0].leader, parts[1].leader
+    held_up = nodes.find(follower)
+    assert held_up is not None
+    os.kill(held_up.pid, signal.SIGSTOP)
+    try:
+        asked = [{"partition": 0, "beforeOffset": -1}]
+        await world.create_deletion("half", "emptied", partitions=asked)
+        told = await world.condition(RECORD_DELETION, "half", "Succeeded", "Unknown", "Deleting")
+        print(f"while a follower does not answer: {told['reason']}: {told['message']}")
+        nodes.kill(leader)
+        done = await world.status_where(
+            RECORD_DELETION,
+            "half",
+            lambda status: condition_of(status, "Succeeded").get("status") == "True",
+            LONG_S,
+        )
+    finally:
+        os.kill(held_up.pid, signal.SIGCONT)
+    assert [each["lowWatermark"] for each in done["partitions"]] == [3]
+    await asyncio.to_thread(nodes.start, [leader])
+    for node_id in nodes.broker_ids():
+        await world.status_where(BROKER, f"demo-{node_id}", _is_serving, LONG_S)
     await world.status_where(
         TOPIC, "emptied", lambda status: status["replicas"]["inSync"] == 9, LONG_S
     )
-    # What it has of the records is what the others have, wherever it leads again.
     for partition in range(3):
-        assert await offset(admin, "emptied", partition, EARLIEST) == 3
+        assert await offset(admin, "emptied", partition, EARLIEST) == (0 if partition else 3)
         assert await offset(admin, "emptied", partition, LATEST) == 3
 
 
