@@ -208,7 +208,7 @@ def _tell(answer: "Answer", output: Output, limit: int) -> None:
     if output is Output.TABLE:
         _print(answer)
     else:
-        write = json_text if output is Output.JSON else csv_text
+        write = {Output.JSON: json_text, Output.CSV: csv_text}[output]
         sys.stdout.buffer.write(write(answer.columns, answer.rows).encode("utf-8", "replace"))
         sys.stdout.flush()
     if answer.cut:
