@@ -9,14 +9,8 @@ import typer
 
 from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound
-from tidemark_cli.commands.common import (
-    DEFAULT_DIR,
-    DirOption,
-    console,
-    errors,
-    fail,
-    open_cluster,
-)
+from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, errors, fail
+from tidemark_cli.commands.spark_topic import source_options
 from tidemark_cli.commands.stores import (
     BucketsOption,
     EndpointOption,
@@ -166,7 +160,7 @@ def export(
             properties=of_table,
         )
         wanted.check()
-        options = _source({name: value for name, value in source.items() if value}, directory)
+        options = source_options(source, directory, tier_options)
         find_java()
         ensure_spark(console.print)
         from pyspark.errors import PySparkException
@@ -197,13 +191,6 @@ def export(
     except _SAID as error:
         fail(str(error))
     console.print(f"{table}: {_text(done)}", highlight=False, markup=False)
-
-
-def _source(given: dict[str, str], directory: Path) -> dict[str, str]:
-    """Of the tier that is named, else of the local cluster."""
-    if set(given) - {"bootstrap"}:
-        return given
-    return {**tier_options(open_cluster(directory), "-"), **given}
 
 
 def _stop_on_signals(stop: threading.Event) -> None:

@@ -1,0 +1,126 @@
+"""A topic is a view of Spark's SQL, and what it is asked comes back as what can be written down."""
+
+import json
+import subprocess
+import sys
+import uuid
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tidemark_cli.commands.sql import Views, failure
+from tidemark_pipeline.jobs.sql import Answer, ask, make_view
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
+
+from small_tier import SmallTier
+
+from tests.integration.pipeline.marks import MARKS
+
+pytestmark = MARKS
+NAME = "orders-eu.v1"
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> Path:
+    """A topic of 60 records, whose values are their offsets as JSON."""
+    folder = tmp_path / "tier"
+    folder.mkdir()
+    topic = SmallTier(folder, uuid.uuid4(), name=NAME)
+    for first in range(0, 60, 20):
+        topic.copy([json.dumps({"n": n}).encode() for n in range(first, first + 20)])
+    return folder
+
+
+def test_a_topic_is_a_view_by_its_own_name(session: SparkSession, tier: Path) -> None:
+    make_view(session, NAME, {"path": str(tier)})
+    query = (
+        "SELECT partition, sum(get_json_object(CAST(value AS STRING), '$.n')) AS total "
+        f"FROM `{NAME.upper()}` WHERE offset >= 40 GROUP BY partition"
+    )
+    assert ask(session, query, 5) == Answer(
+        ("partition", "total"), ((0, sum(range(40, 60))),), cut=False
+    )
+    everything = ask(session, f"SELECT * FROM `{NAME}` ORDER BY offset DESC", 1)
+    assert everything.cut
+    assert dict(zip(everything.columns, everything.rows[0], strict=True)) == {
+        "key": b"k",
+        "value": b'{"n": 59}',
+        "topic": NAME,
+        "partition": 0,
+        "offset": 59,
+        "timestamp": "1970-01-01 00:00:00.059",
+        "timestampType": 0,
+        "headers": None,
+        "tier": "remote",
+        "tieredEpoch": 0,
+        "leaderEpoch": 1,
+    }
+
+
+def test_every_type_can_be_written_down(session: SparkSession) -> None:
+    answer = ask(
+        session,
+        "SELECT timestamp_millis(1831600000000000) AS at, struct(timestamp_millis(0) AS at) AS at, "
+        "map(1, X'ff') AS m, 1.50 AS d, NULL AS n, DATE'2013-01-01' AS day, INTERVAL 1 DAY AS i",
+        10,
+    )
+    assert answer.columns[:2] == ("at", "at")
+    assert answer.rows[0] == (
+        "+60011-02-04 01:46:40",
+        {"at": "1970-01-01 00:00:00"},
+        {"1": b"\xff"},
+        Decimal("1.50"),
+        None,
+        "2013-01-01",
+        "INTERVAL '1' DAY",
+    )
+    assert ask(session, "CREATE TEMPORARY VIEW nothing_said AS SELECT 1", 10).rows == ()
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("SELECT * FORM t", "[PARSE_SYNTAX_ERROR] Syntax error at or near"),
+        ("SELECT no FROM range(1)", "[UNRESOLVED_COLUMN.WITH_SUGGESTION]"),
+        ("SELECT * FROM nosuch", "[TABLE_OR_VIEW_NOT_FOUND]"),
+        ("SELECT CAST('x' || id AS INT) FROM range(1)", "[CAST_INVALID_INPUT]"),
+    ],
+)
+def test_what_spark_has_against_it_is_one_line(
+    session: SparkSession, statement: str, said: str
+) -> None:
+    with pytest.raises(PySparkException) as error:
+        ask(session, statement, 1)
+    told = failure(error.value, Views({"path": "p"}, (), ("t", NAME)), Path("spark.log"))
+    assert told.startswith(said)
+    assert "\n" not in told
+    assert (f"topics: t, {NAME}" in told) == ("nosuch" in statement)
+
+
+def test_what_cannot_be_read_is_told_in_our_words(session: SparkSession, tier: Path) -> None:
+    make_view(session, NAME, {"path": str(tier)})
+    for segment in tier.rglob("*.log"):
+        segment.unlink()
+    with pytest.raises(PySparkException) as error:
+        ask(session, f"SELECT * FROM `{NAME}`", 1)
+    told = failure(error.value, Views({"path": "p"}, (), ()), Path("spark.log"))
+    assert "is missing" in told or "gone" in told
+    assert told.endswith("; Spark's own log: spark.log")
+
+
+def test_programs_get_json_and_nothing_else(tier: Path, tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "tidemark_cli.main", "spark", "sql"]
+    query = f"SELECT offset, CAST(value AS STRING) AS value FROM `{NAME}` ORDER BY offset"
+    options = ["--path", str(tier), "--output", "json", "--limit", "2"]
+    done = subprocess.run(
+        [*program, query, *options], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == [
+        {"offset": 0, "value": '{"n": 0}'},
+        {"offset": 1, "value": '{"n": 1}'},
+    ]
+    assert "these are the first 2 rows, and there are more" in " ".join(done.stderr.split())
