@@ -40,8 +40,8 @@ def tier_options(cluster: LocalCluster, topic: str) -> dict[str, str]:
     if cluster.settings.engine == KAFKA:
         raise TierOfKafka(
             "this cluster's engine is Apache Kafka, whose tier only its brokers can read: this "
-            "command is about the tier of Tidemark's own brokers (tidemark spark aggregate and "
-            "report read either)"
+            "command is about the tier of Tidemark's own brokers (tidemark spark aggregate, report "
+            "and sql read either)"
         )
     options = {"topic": topic, "bootstrap": cluster.addresses().bootstrap}
     if cluster.settings.tier == "directory":
