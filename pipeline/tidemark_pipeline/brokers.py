@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
+from kio.schema.delete_records.v2 import request as delete_request
+from kio.schema.delete_records.v2.response import DeleteRecordsResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v12 import request as fetch_request
 from kio.schema.fetch.v12.response import FetchResponse
@@ -37,6 +39,8 @@ CLIENT_ID = "tidemark-pipeline"
 _TRIES_MAX = 20
 _RETRY = Backoff(first_s=0.25, most_s=2.0)
 _TIMEOUT_S = 30.0
+#: A broker gives up waiting for replicas before we give up waiting for it.
+_DELETE_TIMEOUT = i32Timedelta.parse(datetime.timedelta(seconds=_TIMEOUT_S - 10))
 _FETCH_BYTES_MAX = 8 * 1024 * 1024
 _FRAME_BYTES_MAX = 256 * 1024 * 1024
 _READ_COMMITTED = i8(1)
@@ -147,6 +151,22 @@ class Brokers:
 
         Raises :class:`OutOfRange`, :class:`BrokersUnavailable`, :class:`Refused`."""
         return self._retry(lambda: self._fetch(topic, partition, offset))
+
+    def delete_records(self, topic: str, below: Mapping[int, int]) -> dict[int, int]:
+        """DeleteRecords: all below these offsets; the low watermark of each partition, the smallest
+        log start of its live replicas. What was done before a failure is done.
+
+        Raises :class:`BrokersUnavailable`, :class:`Refused`."""
+        found: dict[int, int] = {}
+
+        def ask_rest() -> None:
+            rest = [partition for partition in below if partition not in found]
+            for address, partitions in self._by_leader(topic, rest).items():
+                wanted = {partition: below[partition] for partition in partitions}
+                found.update(self._delete_records(address, topic, wanted))
+
+        self._retry(ask_rest)
+        return found
 
     def _retry(self, call: Callable[[], R]) -> R:
         reason = ""
@@ -275,6 +295,33 @@ class Brokers:
                 _check(result.error_code, f"{topic}-{result.partition_index}")
                 found[int(result.partition_index)] = int(result.offset)
         if found.keys() != timestamps.keys():
+            raise BrokersUnavailable(f"{topic}: the leader's answer is not of what was asked")
+        return found
+
+    def _delete_records(
+        self, address: Address, topic: str, below: Mapping[int, int]
+    ) -> dict[int, int]:
+        request = delete_request.DeleteRecordsRequest(
+            topics=(
+                delete_request.DeleteRecordsTopic(
+                    name=TopicName(topic),
+                    partitions=tuple(
+                        delete_request.DeleteRecordsPartition(
+                            partition_index=i32(partition), offset=i64(offset)
+                        )
+                        for partition, offset in below.items()
+                    ),
+                ),
+            ),
+            timeout=_DELETE_TIMEOUT,
+        )
+        answer = self._ask(address, request, DeleteRecordsResponse)
+        found: dict[int, int] = {}
+        for each in answer.topics:
+            for result in each.partitions:
+                _check(result.error_code, f"{topic}-{result.partition_index}")
+                found[int(result.partition_index)] = int(result.low_watermark)
+        if found.keys() != below.keys():
             raise BrokersUnavailable(f"{topic}: the leader's answer is not of what was asked")
         return found
 

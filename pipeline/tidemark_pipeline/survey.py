@@ -112,6 +112,18 @@ class Survey:
             return self._brokers_offsets(parts, LATEST)
         return self.ends(parts)
 
+    def log_starts(self, parts: Sequence[Part]) -> dict[Part, int]:
+        """The log start of each, as the tier or brokers have it, whichever is further: what was
+        deleted may not have reached the other yet (invariant 27). One that neither tells is left
+        out. Unlike in :meth:`extents` it matters not what can be read."""
+        found = {part: at for part, at in self._brokers_offsets(parts, EARLIEST).items() if at >= 0}
+        self._load(parts)
+        for part in parts:
+            snapshot = self._snapshot(part)
+            if snapshot is not None:
+                found[part] = max(found.get(part, 0), snapshot.head.log_start_offset)
+        return found
+
     def find(self, part: Part, timestamp_ms: int) -> int | None:
         """The first offset of this time or later; None where no record is as late."""
         if self.reads_brokers:

@@ -13,9 +13,15 @@ _NAMED = re.compile(
 _BY_SIMULATION = re.compile(r"\((\d+)\)(?:(?!\(\d+\)).)*?\*[Ss]imulation\*", re.DOTALL)
 
 
+#: How docs/engines.md writes the tests against Apache Kafka.
+_OF_KAFKA = re.compile(r"`kafka/(\S+?\.py)(?:::(\w+))?`")
+
+
 def _named() -> list[tuple[str, str]]:
     pages = (page.read_text() for page in (ROOT / "docs").rglob("*.md"))
-    return sorted({named for page in pages for named in _NAMED.findall(page)})
+    named = {named for page in pages for named in _NAMED.findall(page)}
+    of_kafka = _OF_KAFKA.findall((ROOT / "docs" / "engines.md").read_text())
+    return sorted(named | {(f"integration/kafka_engine/{path}", test) for path, test in of_kafka})
 
 
 @pytest.mark.parametrize(("path", "test"), _named())

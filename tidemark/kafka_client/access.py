@@ -37,23 +37,30 @@ class BadAddress(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A user, for SASL. ``password``: of OAUTHBEARER the token, which names the user itself."""
+    """A user, for SASL. ``password``: of OAUTHBEARER the token, which names the user itself.
+    ``source``: where it was read, for who has to mend it."""
 
     mechanism: str
     name: str
     password: str = field(repr=False)
+    source: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
     """Files, or what would stand in them (PEM); empty: the system's authorities, and no certificate
     of our own. ``key`` may stand in the certificate's file, too. ``check_names``: a certificate has
-    to name the host that is dialled."""
+    to name the host that is dialled. ``ca_source``, ``own_source``: where the authorities and our
+    own certificate were read, for who has to mend them; ``ends_s``: when the latter ends (Unix
+    time), where that is known."""
 
     ca: str = ""
     certificate: str = ""
     key: str = field(default="", repr=False)
     check_names: bool = True
+    ca_source: str = field(default="", compare=False)
+    own_source: str = field(default="", compare=False)
+    ends_s: float | None = field(default=None, compare=False)
 
     def context(self) -> ssl.SSLContext:
         """For the next connection. Raises ``OSError`` (``ssl.SSLError`` is one)."""

@@ -31,7 +31,8 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i16, i32, i32Timedelta
 
 from tidemark.kafka_client.access import Address
-from tidemark.kafka_client.client import KafkaClient, Unreachable
+from tidemark.kafka_client.client import KafkaClient
+from tidemark.kafka_client.errors import Unreachable
 from tidemark.kafka_client.values import (
     ClusterView,
     Failure,
@@ -47,6 +48,10 @@ from tidemark.kafka_client.values import (
 TIMEOUT_S = 30
 _TIMEOUT = i32Timedelta.parse(datetime.timedelta(seconds=TIMEOUT_S))
 _ANSWER_S = TIMEOUT_S + 5.0
+#: Of looks, which change nothing: who is told soon that nobody answers can say so.
+_LOOK_S = 10.0
+#: The same of those that a controller has to answer: one that was killed is followed meanwhile.
+_FORWARDED_LOOK_S = 20.0
 
 
 class Admin:
@@ -60,7 +65,7 @@ class Admin:
         request = DescribeClusterRequest(
             include_cluster_authorized_operations=False, include_fenced_brokers=True
         )
-        answer = await self.client.any(request, DescribeClusterResponse)
+        answer = await self.client.any(request, DescribeClusterResponse, _LOOK_S)
         if answer.error_code:
             raise Unreachable(f"DescribeCluster: {_failure(answer.error_code)}")
         nodes = tuple(
@@ -185,7 +190,9 @@ class Admin:
     async def reassignments(self) -> dict[TopicPartition, Reassignment]:
         """All that are under way, whoever began them."""
         request = ListPartitionReassignmentsRequest(timeout=_TIMEOUT, topics=None)
-        answer = await self.client.any(request, ListPartitionReassignmentsResponse, _ANSWER_S)
+        answer = await self.client.any(
+            request, ListPartitionReassignmentsResponse, _FORWARDED_LOOK_S
+        )
         if answer.error_code:
             failed = _failure(answer.error_code, answer.error_message)
             raise Unreachable(f"ListPartitionReassignments: {failed}")

@@ -10,54 +10,37 @@ what may heal by itself (:class:`Unreachable`), and what a person has to mend (:
 import asyncio
 import contextlib
 import logging
-import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Self, TypeVar
 
-from kio.schema.api_versions.v3.request import ApiVersionsRequest
-from kio.schema.api_versions.v3.response import ApiVersionsResponse
-
-from tidemark.kafka_client.access import Access, Address, Login, Tls, parse_address
-from tidemark.kafka_client.sasl import LoginFailed, exchange
+from tidemark.backoff import Backoff
+from tidemark.kafka_client.access import Access, Address, parse_address
+from tidemark.kafka_client.dialing import dial
+from tidemark.kafka_client.errors import KafkaError, Refused, Unreachable
 from tidemark.wire.connection import ConnectionClosed, KafkaConnection
 from tidemark.wire.framing import FrameError
 
 logger = logging.getLogger(__name__)
 R = TypeVar("R")
-P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 CLIENT_ID = "tidemark"
-CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 30.0
-_FRAME_BYTES_MAX = 256 * 1024 * 1024
+#: Between tries of an address that could not be connected to, whoever asks for it.
+RETRY = Backoff(first_s=0.5, most_s=4.0)
 #: A login ends so long before brokers say that it does (KIP-368: then they end the connection).
 _LOGIN_MARGIN = 0.85
-
-
-class KafkaError(Exception):
-    """A cluster did not do what was asked; the text says what to do where anybody can."""
-
-
-class Unreachable(KafkaError):
-    """No answer: ask again later. What was asked may have been done."""
-
-
-class Refused(KafkaError):
-    """The cluster cannot be spoken to as it was said: nothing heals that but a person."""
-
-
-class _Dialer:
-    """TLS as a client that checks the broker's name."""
-
-    def __init__(self, tls: Tls) -> None:
-        self._tls = tls
-
-    async def connect(self, factory: Callable[[], P], host: str, port: int) -> P:
-        _, protocol = await asyncio.get_running_loop().create_connection(
-            factory, host, port, ssl=self._tls.context(), server_hostname=host
-        )
-        return protocol
+#: What a broker hands on, and answers only once a controller has (KIP-590).
+_FORWARDED = frozenset(
+    {
+        "CreateTopicsRequest",
+        "CreatePartitionsRequest",
+        "DeleteTopicsRequest",
+        "IncrementalAlterConfigsRequest",
+        "AlterPartitionReassignmentsRequest",
+        "ListPartitionReassignmentsRequest",
+    }
+)
 
 
 class _Broker:
@@ -72,6 +55,13 @@ class _Broker:
         return not self.connection.closed and time.monotonic() < self.good_until_s
 
 
+class _Failed(NamedTuple):
+    """Why an address could not be connected to, and when that may be tried again."""
+
+    error: KafkaError
+    pause: Backoff
+
+
 class KafkaClient:
     """Belongs to the loop it is used on; close it. Many requests may be under way at once."""
 
@@ -79,7 +69,8 @@ class KafkaClient:
         self._access = access
         self._client_id = client_id
         self._open: dict[Address, _Broker] = {}
-        self._dialling: dict[Address, asyncio.Lock] = {}
+        self._dialing: dict[Address, asyncio.Lock] = {}
+        self._failed: dict[Address, _Failed] = {}
         self._nodes: dict[int, Address] = {}
         self._last: Address | None = None
 
@@ -93,6 +84,7 @@ class KafkaClient:
         """Reach the cluster in another way from now on."""
         if access != self._access:
             self._access = access
+            self._failed.clear()
             await self.close()
 
     async def close(self) -> None:
@@ -137,7 +129,7 @@ class KafkaClient:
         return dict.fromkeys([*last, *connected, *bootstrap, *self._nodes.values()])
 
     async def _broker(self, address: Address) -> _Broker:
-        lock = self._dialling.setdefault(address, asyncio.Lock())
+        lock = self._dialing.setdefault(address, asyncio.Lock())
         async with lock:
             broker = self._open.get(address)
             if broker is not None and broker.usable:
@@ -148,58 +140,25 @@ class KafkaClient:
             return broker
 
     async def _connect(self, address: Address) -> _Broker:
-        dialer = None if self._access.tls is None else _Dialer(self._access.tls)
+        """Dial it, unless that has failed a moment ago: however many ask, an address is tried a few
+        times a minute."""
+        failed = self._failed.get(address)
+        if failed is not None and not failed.pause.ready(time.monotonic()):
+            raise type(failed.error)(str(failed.error)) from failed.error
+        logger.debug("dialing %s", address)
+        access = self._access
         try:
-            connection = await KafkaConnection.connect(
-                *address,
-                client_id=self._client_id,
-                timeout_s=CONNECT_TIMEOUT_S,
-                frame_bytes_max=_FRAME_BYTES_MAX,
-                dialer=dialer,
-            )
-        except ssl.SSLCertVerificationError as error:
-            text = f"the certificate of {address} is not trusted: {error.verify_message}"
-            raise Refused(text) from error
-        except ssl.SSLError as error:
-            text = f"no TLS with {address}: {error.reason or error} (is it a listener with TLS?)"
-            raise Refused(text) from error
-        except TimeoutError as error:
-            text = f"{address} did not answer in {CONNECT_TIMEOUT_S:.0f} s"
-            raise Unreachable(text) from error
-        except OSError as error:
-            ended = isinstance(error, ConnectionError) and dialer is not None
-            text = error.strerror or str(error) or type(error).__name__
-            hint = " (is it a listener with TLS?)" if ended else ""
-            raise Unreachable(f"{address}: {text}{hint}") from error
-        try:
-            lifetime_s = await self._begin(address, connection)
-        except BaseException:
-            connection.abort()
+            connection, lifetime_s = await dial(address, access, self._client_id)
+        except KafkaError as error:
+            pause = RETRY if failed is None else failed.pause
+            self._failed[address] = _Failed(error, pause.failed(time.monotonic()))
             raise
+        if access is not self._access:
+            connection.abort()
+            raise Unreachable(f"{address} is reached in another way by now")
+        self._failed.pop(address, None)
         good_s = lifetime_s * _LOGIN_MARGIN if lifetime_s else float("inf")
         return _Broker(connection, time.monotonic() + good_s)
-
-    async def _begin(self, address: Address, connection: KafkaConnection) -> float:
-        """See that it speaks Kafka, and log in; for how long that is good."""
-        try:
-            versions = await connection.request(
-                ApiVersionsRequest(client_software_name=CLIENT_ID, client_software_version="1"),
-                ApiVersionsResponse,
-                CONNECT_TIMEOUT_S,
-            )
-            check_versions(address, versions)
-            if self._access.login is None:
-                return 0.0
-            return await _log_in(connection, self._access.login)
-        except LoginFailed as error:
-            raise Refused(f"{address}: {error}") from error
-        except TimeoutError as error:
-            raise Unreachable(f"{address} did not answer in {CONNECT_TIMEOUT_S:.0f} s") from error
-        except FrameError as error:
-            raise Refused(f"{address} does not speak Kafka as we do: {error}") from error
-        except ConnectionClosed as error:
-            hint = "" if self._access.tls else " (is it a listener with TLS?)"
-            raise Unreachable(f"{address} ended the connection at once{hint}: {error}") from error
 
     async def _ask(
         self, address: Address, broker: _Broker, request: Any, answer: type[R], timeout_s: float
@@ -209,7 +168,7 @@ class KafkaClient:
             return await broker.connection.request(request, answer, timeout_s)
         except TimeoutError as error:
             await self._drop(address, broker)
-            raise Unreachable(f"{address} did not answer in {timeout_s:.0f} s") from error
+            raise Unreachable(_unanswered(address, type(request).__name__, timeout_s)) from error
         except ConnectionClosed as error:
             await self._drop(address, broker)
             raise Unreachable(f"{address}: {error}") from error
@@ -224,42 +183,11 @@ class KafkaClient:
             await broker.connection.close()
 
 
-async def _log_in(connection: KafkaConnection, login: Login) -> float:
-    steps = exchange(login)
-    try:
-        request, answer_type = next(steps)
-        while True:
-            answer = await connection.request(request, answer_type, CONNECT_TIMEOUT_S)
-            request, answer_type = steps.send(answer)
-    except StopIteration as ended:
-        return float(ended.value)
-
-
-#: What administration needs: api key -> the version that is spoken, and its name.
-SPOKEN = {
-    3: (12, "Metadata"),
-    2: (9, "ListOffsets"),
-    19: (7, "CreateTopics"),
-    20: (6, "DeleteTopics"),
-    21: (2, "DeleteRecords"),
-    32: (4, "DescribeConfigs"),
-    37: (3, "CreatePartitions"),
-    44: (1, "IncrementalAlterConfigs"),
-    45: (0, "AlterPartitionReassignments"),
-    46: (0, "ListPartitionReassignments"),
-    60: (2, "DescribeCluster"),
-}
-
-
-def check_versions(address: Address, answer: ApiVersionsResponse) -> None:
-    """That a broker serves what is spoken here. Raises :class:`Refused`."""
-    if answer.error_code:
-        raise Refused(f"{address} answers ApiVersions with {answer.error_code.name}")
-    served = {int(each.api_key): each for each in answer.api_keys}
-    for key, (version, name) in SPOKEN.items():
-        found = served.get(key)
-        if found is None or not found.min_version <= version <= found.max_version:
-            raise Refused(
-                f"{address} does not serve {name} in version {version}: Apache Kafka does from 4.0 "
-                "on"
-            )
+def _unanswered(address: Address, request: str, timeout_s: float) -> str:
+    text = f"{address} did not answer {request.removesuffix('Request')} in {timeout_s:.0f} s"
+    if request not in _FORWARDED:
+        return text
+    return (
+        f"{text}: brokers hand that on to the active controller of the Kafka cluster, see whether "
+        "most of its controllers run"
+    )

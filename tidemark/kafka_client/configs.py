@@ -11,7 +11,8 @@ from kio.schema.incremental_alter_configs.v1.response import IncrementalAlterCon
 from kio.static.primitive import i8
 
 from tidemark.kafka_client.admin import outcome
-from tidemark.kafka_client.client import KafkaClient, Unreachable
+from tidemark.kafka_client.client import KafkaClient
+from tidemark.kafka_client.errors import Unreachable
 from tidemark.kafka_client.values import (
     BROKER,
     DYNAMIC_BROKER,
@@ -83,16 +84,25 @@ async def _describe(
     }
 
 
+async def alter_broker(client: KafkaClient, change: ConfigChange) -> Failure | None:
+    """Of one broker, which takes that itself and for no other one. Raises ``KafkaError``."""
+    answers = await alter_configs(client, [change], node_id=int(change.name))
+    return answers[BROKER, change.name]
+
+
 async def alter_configs(
-    client: KafkaClient, changes: Sequence[ConfigChange]
+    client: KafkaClient, changes: Sequence[ConfigChange], *, node_id: int | None = None
 ) -> dict[tuple[int, str], Failure | None]:
-    """By kind and name. Raises ``KafkaError``."""
+    """By kind and name. ``node_id``: whom to ask. Raises ``KafkaError``."""
     if not changes:
         return {}
     request = alter_request.IncrementalAlterConfigsRequest(
         resources=tuple(_alterable(change) for change in changes), validate_only=False
     )
-    answer = await client.any(request, IncrementalAlterConfigsResponse)
+    if node_id is None:
+        answer = await client.any(request, IncrementalAlterConfigsResponse)
+    else:
+        answer = await client.node(node_id, request, IncrementalAlterConfigsResponse)
     return {
         (int(each.resource_type), each.resource_name): outcome(each.error_code, each.error_message)
         for each in answer.responses

@@ -55,6 +55,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._reason = ""
+        #: What the connection ended by, where it was not ended in order.
+        self.failure: Exception | None = None
         self._closed = False
 
     @classmethod
@@ -164,6 +166,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.failure = exc
         self._end(f"{self.peer} ended the connection" + (f": {exc}" if exc else ""))
         if not self._lost.done():
             self._lost.set_result(None)

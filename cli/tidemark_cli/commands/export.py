@@ -9,7 +9,17 @@ import typer
 
 from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound
-from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, errors, fail
+from tidemark_cli.commands.common import (
+    DEFAULT_DIR,
+    ContextOption,
+    DirOption,
+    KubeconfigOption,
+    NamespaceOption,
+    console,
+    errors,
+    fail,
+)
+from tidemark_cli.commands.export_deletes import Api, deleter_of, is_local
 from tidemark_cli.commands.spark_topic import source_options
 from tidemark_cli.commands.stores import (
     BucketsOption,
@@ -112,6 +122,16 @@ def export(
     table_property: Annotated[
         list[str] | None, typer.Option(help=f"A property of a new table, {PAIR}")
     ] = None,
+    delete_after_commit: Annotated[
+        bool,
+        typer.Option(
+            "--delete-after-commit",
+            help="Delete from the topic what the table's own commit has.",
+        ),
+    ] = False,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+    namespace: NamespaceOption = "",
     bootstrap: Annotated[str, typer.Option(help="Brokers, for what is not in the tier yet.")] = "",
     cores: CoresOption = 2,
     log: LogOption = Path("spark.log"),
@@ -158,9 +178,21 @@ def export(
             partition=partition,
             key_buckets=key_buckets,
             properties=of_table,
+            deletes=delete_after_commit,
         )
         wanted.check()
         options = source_options(source, directory, tier_options)
+        from_topic = {**options, "topic": topic, **extra}
+        deleter = (
+            deleter_of(
+                from_topic,
+                wanted,
+                directory if is_local(source) else None,
+                Api(kubeconfig, context, namespace),
+            )
+            if delete_after_commit
+            else None
+        )
         find_java()
         ensure_spark(console.print)
         from pyspark.errors import PySparkException
@@ -177,13 +209,13 @@ def export(
                 stop = threading.Event()
                 if not once:
                     _stop_on_signals(stop)
-                from_topic = {**options, "topic": topic, **extra}
                 done = run(
                     session,
                     from_topic,
                     wanted.tables(session, from_topic, _tell),
                     every_s=None if once else interval,
                     stop=stop,
+                    deleter=deleter,
                     say=_say,
                 )
         except PySparkException as error:
@@ -210,8 +242,9 @@ def _text(progress: "Progress") -> str:
     written = progress.written
     deleted = f", {written.deleted:,} deleted" if written.deleted else ""
     letters = f" and {written.letters:,} dead letters" if written.letters else ""
+    gone = f"; {progress.deleted:,} deleted from the topic" if progress.deleted else ""
     return (
         f"{written.rows:,} rows{deleted}{letters}, "
         f"{written.bytes:,} bytes in {written.files:,} files, "
-        f"{progress.commits:,} commits; {progress.lag:,} offsets behind"
+        f"{progress.commits:,} commits; {progress.lag:,} offsets behind{gone}"
     )

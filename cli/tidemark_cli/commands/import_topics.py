@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 from rich.markup import escape
 
-from tidemark.kafka_client.client import KafkaError
+from tidemark.kafka_client.errors import KafkaError
 from tidemark_cli.commands.common import errors, fail
 from tidemark_cli.commands.files import write_whole
 from tidemark_cli.commands.kafka_access import BootstrapOption, ClientConfigOption, open_access

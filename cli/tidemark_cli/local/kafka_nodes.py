@@ -82,7 +82,7 @@ class KafkaNodes:
         self._folder.mkdir(exist_ok=True, mode=0o700)
         nodes = range(FIRST_CONTROLLER, FIRST_CONTROLLER + controllers) or [first_broker]
         plan = Plan(
-            cluster_id=base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode(),
+            cluster_id=new_id(),
             voters=dict(zip(nodes, free_ports(len(nodes)), strict=True)),
             replicas=replicas,
             tier="" if tier is None else str(tier),
@@ -271,10 +271,17 @@ def name_of(node: int) -> str:
     return f"controller-{node}" if node >= FIRST_CONTROLLER else f"broker-{node}"
 
 
+def new_id() -> str:
+    """As Kafka makes its own: none begins as an option does, for its tools would take it for
+    one."""
+    while (made := base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode())[0] == "-":
+        pass
+    return made
+
+
 def own_meta(text: str, node: int) -> str:
     """``meta.properties`` of a node, from those of another one of its cluster."""
-    directory = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-    own = {"node.id": str(node), "directory.id": directory}
+    own = {"node.id": str(node), "directory.id": new_id()}
     lines = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
     return "".join(f"{key}={own.get(key, value)}\n" for key, _, value in lines)
 

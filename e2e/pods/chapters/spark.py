@@ -161,6 +161,6 @@ CHAPTER = Chapter(
         Step("a job in a pod counts every record of a tiered topic", _job),
         Step("an Export makes a table of them, whose pod is removed meanwhile", _export),
     ),
-    takes_s=180,
+    takes_s=250,
     images=(SPARK,),
 )

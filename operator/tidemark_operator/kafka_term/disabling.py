@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from kio.schema.errors import ErrorCode
 
 from tidemark.kafka_client import offsets
-from tidemark.kafka_client.client import KafkaError
+from tidemark.kafka_client.errors import KafkaError
 from tidemark.kafka_client.values import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, Offset
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import disablement

@@ -13,9 +13,9 @@ import asyncio
 import dataclasses
 import logging
 import time
+import weakref
 from collections.abc import Iterable, Mapping
 
-from tidemark.kafka_client.values import BROKER, ConfigChange
 from tidemark_operator.controller import placement, resizing
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.events import count, normal
@@ -24,11 +24,11 @@ from tidemark_operator.controller.topics import Blocker
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.engines.kafka import decide, wanted
 from tidemark_operator.engines.kafka.cluster import change
-from tidemark_operator.kafka_term.observer import Observer, config_keys
+from tidemark_operator.kafka_term.observer import Observer, config_keys, with_changes
+from tidemark_operator.kafka_term.rates import BrokerRates
 from tidemark_operator.kafka_term.services import KafkaServices
 from tidemark_operator.kube.errors import KubeError
-from tidemark_operator.kube.kinds import CLUSTER, TOPIC
-from tidemark_operator.resources.quantities import quantity_bytes
+from tidemark_operator.kube.kinds import TOPIC
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +36,6 @@ TICK_S = 1.0
 FILL_LIMIT = 100
 #: So long a reassignment that was asked for is believed in, though it is not seen.
 SEEN_S = 15.0
-THROTTLE_DEFAULT = "50Mi"
-RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,7 +56,10 @@ class Mover:
         self._observer = observer
         self._asked: dict[str, _Asked] = {}
         self._problems: dict[str, Blocker] = {}
-        self._throttled: set[int] = set()
+        self._rates = BrokerRates(services)
+        self._records: weakref.WeakValueDictionary[str, asyncio.Lock] = (
+            weakref.WeakValueDictionary()
+        )
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -87,6 +88,11 @@ class Mover:
             return 0
         return len(self._moving(topic))
 
+    def record(self, topic: TopicInfo) -> asyncio.Lock:
+        """Held by whoever alters a topic's configuration and what is on record of it: two that did
+        both at once would leave a throttle in Kafka that is on nobody's record."""
+        return self._records.setdefault(topic.name, asyncio.Lock())
+
     def problem(self, topic: TopicInfo) -> Blocker | None:
         """Why Kafka has refused to move something of it."""
         return self._problems.get(topic.key)
@@ -110,7 +116,7 @@ class Mover:
             changed = await self._without_others(changed)
         if changed:
             await self._move(changed)
-        elif self._throttled or state.cluster.status.get("throttledBrokers"):
+        elif self._rates.stand:
             await self._release_brokers()
 
     def _settle(self) -> None:
@@ -160,11 +166,12 @@ class Mover:
             if topic is not None:
                 by_topic.setdefault(topic.key, []).append(row)
         if any(self._added(row) for row in changed):
-            await self._throttle_brokers()
+            await self._rates.throttle()
         targets = {}
         for key, rows in by_topic.items():
             topic = state.topics[key]
-            await self._throttle(topic, rows)
+            async with self.record(topic):
+                await self._throttle(topic, rows)
             targets.update({(topic.name, row.partition): _target(row) for row in rows})
         answers = await services.kafka.reassign(targets)
         for key, rows in by_topic.items():
@@ -183,7 +190,6 @@ class Mover:
 
     async def _throttle(self, topic: TopicInfo, rows: list[PartitionRow]) -> None:
         """On record, then in force, before the first byte is copied."""
-        services = self._services
         moving = [(row.partition, self._former(row), self._added(row)) for row in rows]
         present = [
             (row.partition, tuple(set(row.hosts) - set(row.adding)), row.adding)
@@ -194,15 +200,27 @@ class Mover:
         self._asked[topic.name] = _Asked(targets, values, time.monotonic() + SEEN_S)
         if not values or any(key in topic.config for key in wanted.THROTTLED):
             return
-        ours = config_keys(topic)
+        try:
+            await self._set_throttles(topic, values)
+        except BaseException:
+            del self._asked[topic.name]  # nothing moves yet: it is begun again at the next tick
+            raise
+
+    async def _set_throttles(self, topic: TopicInfo, values: dict[str, str]) -> None:
+        services, key = self._services, TOPIC.key(topic.key)
+        ours = config_keys(services.state.topics.get(topic.key, topic))
         if not ours.issuperset(values):
-            key = TOPIC.key(topic.key)
             held = services.objects.get(key)
             if held is None:
-                return
+                raise EngineUnavailable(f"Topic {topic.key} is gone")
             status = {**(held.get("status") or {}), "configKeys": sorted(ours | set(values))}
             await services.statuses.write(TOPIC, key, status)
-        await services.kafka.alterations.ask(topic.name, change(topic.name, values, ()))
+        failure = await services.kafka.alterations.ask(topic.name, change(topic.name, values, ()))
+        if failure is not None:
+            raise EngineUnavailable(f"topic {topic.name} is not throttled: {failure}")
+        found = services.seen.topics.get(topic.name)
+        if found is not None:
+            services.seen.topics[topic.name] = with_changes(found, values, ())
 
     def _former(self, row: PartitionRow) -> tuple[int, ...]:
         old = self._services.state.row(row.key)
@@ -212,55 +230,16 @@ class Mover:
         former = self._former(row)
         return tuple(node for node in _target(row) if node not in former)
 
-    # ------------------------------------------------------------ brokers' rates
-
-    async def _throttle_brokers(self) -> None:
-        """Each live broker that nobody else throttles; on record first."""
-        services = self._services
-        live = {broker.node_id for broker in services.state.live_brokers()}
-        recorded = _recorded(services)
-        fresh = [node for node in sorted(live - recorded) if not await self._has_own_rate(node)]
-        if fresh:
-            await self._record(recorded | set(fresh))
-        due = sorted((recorded | set(fresh)) & live - self._throttled)
-        if due:
-            rate = str(quantity_bytes(self._throttle_text()))
-            values = dict.fromkeys(RATES, rate)
-            await services.kafka.alter([ConfigChange(BROKER, str(node), values) for node in due])
-            self._throttled.update(due)
-
     async def _release_brokers(self) -> None:
         """Nothing of ours moves any more."""
-        services = self._services
         if self._asked:
             return
-        for topic_id, _ in services.state.moving:
-            topic = services.state.topic_by_id(topic_id)
+        state = self._services.state
+        for topic_id, _ in state.moving:
+            topic = state.topic_by_id(topic_id)
             if topic is not None and is_ours(topic):
                 return
-        known = {broker.node_id for broker in services.state.brokers.values()}
-        recorded = _recorded(services)
-        changes = [ConfigChange(BROKER, str(node), {}, RATES) for node in sorted(recorded & known)]
-        if changes:
-            await services.kafka.alter(changes)
-        await self._record(set())
-        self._throttled.clear()
-
-    async def _has_own_rate(self, node_id: int) -> bool:
-        return bool(await self._services.kafka.broker_values(node_id, RATES, own=True))
-
-    async def _record(self, nodes: Iterable[int]) -> None:
-        services = self._services
-        status = {**services.state.cluster.status}
-        status.pop("throttledBrokers", None)
-        if nodes:
-            status["throttledBrokers"] = sorted(nodes)
-        await services.statuses.write(CLUSTER, services.cluster_key, status)
-
-    def _throttle_text(self) -> str:
-        body = self._services.objects.get(self._services.cluster_key) or {"spec": {}}
-        kafka = (body["spec"].get("engine") or {}).get("kafka") or {}
-        return str((kafka.get("reassignment") or {}).get("throttle") or THROTTLE_DEFAULT)
+        await self._rates.release()
 
 
 def is_ours(topic: TopicInfo) -> bool:
@@ -280,8 +259,3 @@ def _throttles(rows: Iterable[PartitionRow]) -> dict[str, str]:
             if row.adding
         ]
     )
-
-
-def _recorded(services: KafkaServices) -> set[int]:
-    kept = services.state.cluster.status.get("throttledBrokers")
-    return {int(node) for node in kept} if isinstance(kept, list | tuple) else set()

@@ -282,6 +282,7 @@ class _Order:
             "partition": table.partition and str(table.partition),
             "key_buckets": table.key_buckets,
             "properties": dict(table.properties),
+            "deletes": self._spec.delete_after_commit,
         }
         self.table = {name: value for name, value in told.items() if value}
         assert table.format in (None, TableFormat.ICEBERG)

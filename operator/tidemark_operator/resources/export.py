@@ -424,6 +424,13 @@ class ExportSpec(SpecModel):
             message="a time zone is that of a schedule",
             field_path=".timeZone",
         ),
+        Rule(
+            rule="!has(self.deleteAfterCommit) || !self.deleteAfterCommit || !has(self.source) || "
+            "!has(self.source.tier) || self.source.tier != 'remote'",
+            message="brokers delete records: deleteAfterCommit needs them, and source.tier is "
+            "remote",
+            field_path=".deleteAfterCommit",
+        ),
     )
 
     topic_ref: Annotated[
@@ -455,6 +462,13 @@ class ExportSpec(SpecModel):
         ),
     ] = None
     continuous: Continuous | None = None
+    delete_after_commit: Annotated[
+        bool | None,
+        Field(
+            description="true: what stands in a commit of the table is deleted from the topic, by "
+            "its brokers."
+        ),
+    ] = None
     suspend: Annotated[
         bool | None, Field(description="true: a job that runs is ended, and none is begun.")
     ] = None

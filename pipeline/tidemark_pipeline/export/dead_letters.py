@@ -49,10 +49,12 @@ class LetteredTables:
         self._rows_at = self._rows.claim(topic, topic_id)
         shapes.check_table(self._rows.name, self._rows.columns())
         self._grown()  # what is refused is said before anything is read
-        self._before = replace(
-            self._rows_at, offsets=behind(self._rows_at.offsets, self._letters_at.offsets)
-        )
+        self._before = in_both(self._rows_at, self._letters_at)
         return self._before
+
+    def standing(self) -> Exported:
+        """As far as the one that is behind."""
+        return in_both(self._rows.standing(), self._letters.standing())
 
     def commit(self, frame: DataFrame, exported: Exported) -> Written:
         """The letters of a batch, then its rows."""
@@ -124,6 +126,13 @@ def behind(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
     return {each: min(one[each], other[each]) for each in one.keys() & other.keys()}
 
 
+def in_both(rows: Exported, letters: Exported) -> Exported:
+    """What surely is in the one or in the other."""
+    offsets = behind(rows.offsets, letters.offsets)
+    starts = {each: max(rows.since(each), letters.since(each)) for each in offsets}
+    return replace(rows, offsets=offsets, starts=starts)
+
+
 def ahead(offsets: Mapping[int, int], of: Mapping[int, int]) -> dict[int, int]:
     """Those that are further than ``of``."""
     return {each: offset for each, offset in offsets.items() if offset > of.get(each, 0)}
@@ -132,9 +141,11 @@ def ahead(offsets: Mapping[int, int], of: Mapping[int, int]) -> dict[int, int]:
 def at_least(own: Exported, exported: Exported) -> Exported:
     """A table's own claim, as far as a batch reaches, and no less far than it was."""
     both = {**exported.offsets}
+    starts = {**exported.starts}
     for partition, offset in own.offsets.items():
         both[partition] = max(offset, both.get(partition, offset))
-    return replace(own, offsets=both)
+        starts[partition] = own.since(partition)
+    return replace(own, offsets=both, starts=starts)
 
 
 def _behind_column(passed: Mapping[int, int]) -> Column:

@@ -45,7 +45,7 @@ from tidemark_pipeline.export.upsert import configured, merge_into, refused
 _CONF = "spark.databricks.delta."
 _JAVA_ERRORS = (Py4JJavaError, PySparkException)
 #: Of Delta's exceptions those that another's commit is the cause of.
-_CONFLICT = re.compile(r"io\.delta\.exceptions\.(Concurrent|MetadataChanged|ProtocolChanged)\w*")
+CONFLICT = re.compile(r"io\.delta\.exceptions\.(Concurrent|MetadataChanged|ProtocolChanged)\w*")
 #: What a batch changes is little of a table: files are not copied for it.
 _UPSERT_PROPERTIES = {"delta.enableDeletionVectors": "true"}
 #: Delta has no partitions by a function of a column. These are columns, in UTC whatever the time
@@ -98,12 +98,15 @@ class DeltaTable:
                     f"{self.name} has rows, and no commit says which of the topic they are: "
                     "export into a table of its own"
                 )
-            mine = begin(found, topic, topic_id, self._job, self._layout.mode)
+            mine = begin(
+                *(found, topic, topic_id, self._job, self._layout.mode),
+                deletes=self._layout.deletes,
+            )
             number = history.transaction + 1
             try:
                 self._append(nothing, say(mine, self._base, claim=True), number)
             except _JAVA_ERRORS as error:
-                if not _CONFLICT.search(str(error)):
+                if not CONFLICT.search(str(error)):
                     raise
                 continue
             self._base = history.refresh()
@@ -129,7 +132,7 @@ class DeltaTable:
                 self._mine, self._transaction = exported, self._transaction + 1
                 return self._written(self._base - before)
             check_ours(self._mine, found)
-            if failed is not None and not _CONFLICT.search(str(failed)):
+            if failed is not None and not CONFLICT.search(str(failed)):
                 raise refused(failed) or failed
         raise contended(self.name)
 
@@ -181,10 +184,16 @@ class DeltaTable:
             for change in changes:
                 self._session.sql(f"ALTER TABLE {self.name} {change}")
         except _JAVA_ERRORS as error:
-            if not _CONFLICT.search(str(error)):
+            if not CONFLICT.search(str(error)):
                 raise
             return False
         return True
+
+    def standing(self) -> Exported:
+        """See :class:`~tidemark_pipeline.export.table.Table`."""
+        self._check_ours()
+        assert self._mine is not None
+        return self._mine
 
     def counts(self) -> Counts:
         """See :class:`~tidemark_pipeline.export.table.Table`."""

@@ -19,8 +19,9 @@ from tidemark_pipeline.errors import ExportError
 __all__ = ["ExportError", "Exported", "Mode", "Superseded", "begin", "check_ours"]
 
 PREFIX = "tidemark."
-_TOPIC, _TOPIC_ID, _OFFSETS, _EPOCH, _JOB, _MODE = (
-    PREFIX + name for name in ("topic", "topic-id", "offsets", "epoch", "job", "mode")
+_TOPIC, _TOPIC_ID, _OFFSETS, _STARTS, _EPOCH, _JOB, _MODE, _DELETES = (
+    PREFIX + name
+    for name in ("topic", "topic-id", "offsets", "starts", "epoch", "job", "mode", "deletes")
 )
 
 
@@ -37,8 +38,11 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """``offsets``: by partition the first that the table has not. ``topic_id``: of the tier's
-    topic, empty where only brokers are read. ``epoch``: counts the jobs; 0 is none yet."""
+    """``offsets``: by partition the first that the table has not. ``starts``: from there on up to
+    ``offsets`` it has all that the topic had, without a gap; of a partition that is not named that
+    is not known. ``topic_id``: of the tier's topic, empty where only brokers are read. ``epoch``:
+    counts the jobs; 0 is none yet. ``deletes``: a job has deleted from the topic what it had
+    committed (:mod:`tidemark_pipeline.export.deleting`), or was about to."""
 
     topic: str
     topic_id: str = ""
@@ -46,20 +50,39 @@ class Exported:
     epoch: int = 0
     job: str = ""
     mode: Mode = Mode.APPEND
+    starts: Mapping[int, int] = field(default_factory=dict)
+    deletes: bool = False
 
     def taken_by(self, job: str) -> "Exported":
         """The same, claimed by a job that starts."""
         return replace(self, epoch=self.epoch + 1, job=job)
 
-    def reaching(self, offsets: Mapping[int, int]) -> "Exported":
-        """The same after a commit. No partition goes back, and none is forgotten."""
+    def reaching(
+        self, offsets: Mapping[int, int], starts: Mapping[int, int] | None = None
+    ) -> "Exported":
+        """The same after a commit. No partition goes back, and none is forgotten. ``starts``: of
+        partitions that are new, where they were begun; else it is known from now on only."""
         for partition, offset in self.offsets.items():
             if offsets.get(partition, offset) < offset:
                 raise ExportError(
                     f"{self.topic}-{partition} is exported to offset {offset}, "
                     f"and a commit would go back to {offsets[partition]}"
                 )
-        return replace(self, offsets={**self.offsets, **offsets})
+        both = {**self.offsets, **offsets}
+        given = starts or {}
+        since = {
+            each: self.since(each) if each in self.offsets else given.get(each, offset)
+            for each, offset in both.items()
+        }
+        return replace(self, offsets=both, starts=since)
+
+    def since(self, partition: int) -> int:
+        """From there on the table surely has all up to its offset of the partition."""
+        return self.starts.get(partition, self.offsets.get(partition, 0))
+
+    def with_gap(self) -> "Exported":
+        """The same, where records may have been left out that the topic still has."""
+        return replace(self, starts=dict(self.offsets))
 
     def lag(self, ends: Mapping[int, int]) -> int:
         """Offsets that the topic has, whose partitions end at ``ends``, and the table has not."""
@@ -67,14 +90,15 @@ class Exported:
 
     def to_properties(self) -> dict[str, str]:
         """As a commit carries it."""
-        offsets = {str(each): offset for each, offset in sorted(self.offsets.items())}
         return {
             _TOPIC: self.topic,
             _TOPIC_ID: self.topic_id,
-            _OFFSETS: json.dumps(offsets, separators=(",", ":")),
+            _OFFSETS: _text(self.offsets),
+            _STARTS: _text(self.starts),
             _EPOCH: str(self.epoch),
             _JOB: self.job,
             _MODE: str(self.mode),
+            **({_DELETES: "true"} if self.deletes else {}),
         }
 
     @classmethod
@@ -83,14 +107,15 @@ class Exported:
         if _EPOCH not in properties:
             return None
         try:
-            offsets = json.loads(properties[_OFFSETS])
             return cls(
                 topic=properties[_TOPIC],
                 topic_id=properties[_TOPIC_ID],
-                offsets={int(each): int(offset) for each, offset in offsets.items()},
+                offsets=_numbers(properties[_OFFSETS]),
                 epoch=int(properties[_EPOCH]),
                 job=properties[_JOB],
                 mode=Mode(properties.get(_MODE) or Mode.APPEND),
+                starts=_numbers(properties.get(_STARTS) or "{}"),
+                deletes=properties.get(_DELETES) == "true",
             )
         except (KeyError, ValueError, AttributeError, TypeError) as error:
             raise ExportError(
@@ -99,13 +124,28 @@ class Exported:
             ) from error
 
 
+def _text(offsets: Mapping[int, int]) -> str:
+    named = {str(each): offset for each, offset in sorted(offsets.items())}
+    return json.dumps(named, separators=(",", ":"))
+
+
+def _numbers(text: str) -> dict[int, int]:
+    return {int(each): int(offset) for each, offset in json.loads(text).items()}
+
+
 def begin(
-    found: Exported | None, topic: str, topic_id: str, job: str, mode: Mode = Mode.APPEND
+    found: Exported | None,
+    topic: str,
+    topic_id: str,
+    job: str,
+    mode: Mode = Mode.APPEND,
+    *,
+    deletes: bool = False,
 ) -> Exported:
     """What a job claims that finds ``found`` in the table. Raises :class:`ExportError` where the
     table is another topic's, or its rows were written in another mode."""
     if found is None:
-        return Exported(topic, topic_id, mode=mode).taken_by(job)
+        return Exported(topic, topic_id, mode=mode, deletes=deletes).taken_by(job)
     if found.mode is not mode:
         raise ExportError(
             f"the table was exported to with the mode {found.mode}: go on with that, "
@@ -120,7 +160,8 @@ def begin(
             f"the topic {topic} was deleted and made anew since it was exported: "
             "export it into a new table"
         )
-    return replace(found, topic_id=topic_id or found.topic_id).taken_by(job)
+    taken = found.taken_by(job)
+    return replace(taken, topic_id=topic_id or found.topic_id, deletes=deletes or found.deletes)
 
 
 def check_ours(mine: Exported, found: Exported | None) -> None:

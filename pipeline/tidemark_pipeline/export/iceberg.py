@@ -71,7 +71,10 @@ class IcebergTable:
         for _ in range(ATTEMPTS):
             self._branch.refresh()
             found = self._branch.found()
-            mine = begin(found, topic, topic_id, self._job, self._layout.mode)
+            mine = begin(
+                *(found, topic, topic_id, self._job, self._layout.mode),
+                deletes=self._layout.deletes,
+            )
             base = self._branch.begin()
             if base is None:
                 continue
@@ -133,6 +136,12 @@ class IcebergTable:
         """See :class:`~tidemark_pipeline.export.table.NamedTable`."""
         self._check_ours()
         return self._branch.grow([_change_of(self._session, each) for each in needed])
+
+    def standing(self) -> Exported:
+        """See :class:`~tidemark_pipeline.export.table.Table`."""
+        self._check_ours()
+        assert self._mine is not None
+        return self._mine
 
     def counts(self) -> Counts:
         """See :class:`~tidemark_pipeline.export.table.Table`."""

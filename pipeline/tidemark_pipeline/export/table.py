@@ -81,13 +81,15 @@ class Partitioning:
 class Layout:
     """``columns``: of a table that is not there yet, as Spark's DDL has them. ``kafka``: the column
     that has the record's own (``key``, ``partition``, ``offset``, ``timestamp``); "": they are
-    columns themselves. ``properties``: of a table that is not there yet, in its format's words."""
+    columns themselves. ``properties``: of a table that is not there yet, in its format's words.
+    ``deletes``: the job deletes from the topic what it has committed."""
 
     columns: str
     kafka: str = ""
     mode: Mode = Mode.APPEND
     partitioning: Partitioning = field(default_factory=Partitioning)
     properties: Mapping[str, str] = field(default_factory=dict)
+    deletes: bool = False
 
     def of_record(self, name: str) -> str:
         """Where the table has what Kafka calls ``name``."""
@@ -134,6 +136,10 @@ class Table(Protocol):
 
     def commit(self, frame: "DataFrame", exported: Exported) -> Written:
         """Rows and how far the table is with them, in one commit. Raises
+        :class:`~tidemark_pipeline.export.exported.Superseded`."""
+
+    def standing(self) -> Exported:
+        """How far the table is, looked at anew. Raises
         :class:`~tidemark_pipeline.export.exported.Superseded`."""
 
     def counts(self) -> Counts:

@@ -45,7 +45,8 @@ class Wanted:
     table of records that do not parse; "": the table's name with ``_dead_letters``. ``mode``: of a
     table's rows, see :mod:`~tidemark_pipeline.export.table`. Of a table that is not there yet
     ``partition``: the period of its partitions, ``key_buckets``: into how many they are divided by
-    key, 0 is none, ``properties``: in its format's words."""
+    key, 0 is none, ``properties``: in its format's words. ``deletes``: what is committed is deleted
+    from the topic (:mod:`~tidemark_pipeline.export.deleting`)."""
 
     table: str
     format: Format = Format.ICEBERG
@@ -61,6 +62,7 @@ class Wanted:
     partition: Period = Period.NONE
     key_buckets: int = 0
     properties: Mapping[str, str] = field(default_factory=dict)
+    deletes: bool = False
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "Wanted":
@@ -148,7 +150,12 @@ class Wanted:
         reading, fields = choose(self.asked, session, source, there, say)
         rows = self._open(session, self.table, self._layout(columns_ddl(fields), KAFKA))
         by = Partitioning(self.partition)
-        of_letters = Layout(columns=LETTERS_DDL, partitioning=by, properties=self.properties)
+        of_letters = Layout(
+            columns=LETTERS_DDL,
+            partitioning=by,
+            properties=self.properties,
+            deletes=self.deletes,
+        )
         return LetteredTables(
             reading,
             rows,
@@ -174,6 +181,7 @@ class Wanted:
             mode=self.mode,
             partitioning=Partitioning(self.partition, self.key_buckets),
             properties=self.properties,
+            deletes=self.deletes,
         )
 
 

@@ -11,7 +11,7 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,11 +23,13 @@ from tidemark.tier.head import ManifestError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicNotFound
 from tidemark_pipeline.brokers import BrokersUnavailable, Refused
+from tidemark_pipeline.export.deleting import Deleter, points
 from tidemark_pipeline.export.exported import Exported, ExportError
 from tidemark_pipeline.export.freshness import Freshness
 from tidemark_pipeline.export.shapes import RAW
 from tidemark_pipeline.export.table import Counts, Table, Written
-from tidemark_pipeline.options import parse
+from tidemark_pipeline.options import ONLY_LOCAL, Options, parse
+from tidemark_pipeline.positions import Earliest
 from tidemark_pipeline.streaming import run_available
 from tidemark_pipeline.survey import Part, Survey
 
@@ -43,7 +45,8 @@ _LOOK_S = 1
 @dataclass(frozen=True, slots=True)
 class Progress:
     """After a commit, or a look at the topic. ``lag``: offsets of the topic that the table has not;
-    ``current_ms``: see :class:`~tidemark_pipeline.export.freshness.Freshness`."""
+    ``current_ms``: see :class:`~tidemark_pipeline.export.freshness.Freshness`; ``deleted``: offsets
+    that the job has deleted from the topic."""
 
     commits: int
     written: Written
@@ -51,6 +54,7 @@ class Progress:
     lag: int
     counts: Counts
     current_ms: int | None
+    deleted: int = 0
 
 
 def export(
@@ -60,13 +64,16 @@ def export(
     *,
     every_s: float | None = None,
     stop: threading.Event | None = None,
+    deleter: Deleter | None = None,
     say: Callable[[Progress], None] = lambda _: None,
     watch: Callable[[Progress], None] = lambda _: None,
 ) -> Progress:
     """Export until the end that the topic has now, or with ``every_s`` a commit every so many
     seconds; in both cases until ``stop`` is set. ``options`` are the source's, with one ``topic``;
     those that say where to begin hold for a new table only. ``say`` is called after each commit;
-    ``watch`` then, too, and when the table was claimed, and every ``every_s`` seconds.
+    ``watch`` then, too, and when the table was claimed, and every ``every_s`` seconds. ``deleter``:
+    deletes from the topic what is committed, at first what was before; the table's layout has to
+    say that it does.
 
     Raises :class:`ExportError`, or Spark's error where reading or writing failed: what was
     committed stays, and the next run goes on from there."""
@@ -77,18 +84,57 @@ def export(
         topic_id = str(parts[0].topic_id or "") if parts else ""
         claimed = table.claim(options["topic"], topic_id)
         try:
-            batches = _Batches(table, claimed, survey, say, watch)
+            given = stream_options(options, claimed, once=every_s is None)
+            beginning = Beginning(parse(given, streaming=True), claimed.topic)
+            batches = _Batches(table, claimed, survey, beginning, deleter, say, watch)
+            if deleter is not None:
+                beginning.check_deletes(claimed, [part.partition for part in parts])
+                batches.delete()
             watch(batches.progress)
-            _run(
-                session,
-                stream_options(options, claimed, once=every_s is None),
-                batches,
-                every_s,
-                stop,
-            )
+            _run(session, given, batches, every_s, stop)
         finally:
             table.close()
         return batches.progress
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where a run begins partitions of which the table has nothing, by its options."""
+
+    options: Options
+    topic: str
+
+    def is_log_start(self, partition: int) -> bool:
+        """So that nothing of it is left out that the topic has. What brokers hold locally begins
+        later than what there is."""
+        position = self.options.starting.of(self.topic, partition)
+        return isinstance(position, Earliest) and self.options.tier != ONLY_LOCAL
+
+    def check_deletes(self, claimed: Exported, partitions: Iterable[int]) -> None:
+        """Raises :class:`ExportError` where a run leaves out what it would delete."""
+        if not claimed.deletes:
+            raise ExportError("the table's layout does not say that the export deletes")
+        new = [each for each in partitions if each not in claimed.offsets]
+        if not all(self.is_log_start(each) for each in new):
+            raise ExportError(
+                "to delete up to what is committed would delete what is before the starting "
+                "offsets, too, which is in no table: begin at the log start, with no starting "
+                "option and without tier=local"
+            )
+        if not self.options.fail_on_data_loss:
+            raise ExportError(
+                "with failOnDataLoss=false records may be left out, which deletion would take "
+                "from the topic as well: leave that option out"
+            )
+
+    def reached(
+        self, before: Exported, ends: Mapping[int, int], log_starts: Mapping[int, int]
+    ) -> Exported:
+        """The table after a batch that reads up to ``ends``. ``log_starts``: of partitions that
+        are new to it."""
+        starts = {each: at for each, at in log_starts.items() if self.is_log_start(each)}
+        reached = before.reaching(ends, starts)
+        return reached if self.options.fail_on_data_loss else reached.with_gap()
 
 
 class _Batches:
@@ -99,10 +145,13 @@ class _Batches:
         table: Table,
         claimed: Exported,
         survey: Survey,
+        beginning: Beginning,
+        deleter: Deleter | None,
         say: Callable[[Progress], None],
         watch: Callable[[Progress], None],
     ) -> None:
         self._table, self._survey, self._say, self._watch = table, survey, say, watch
+        self._beginning, self._deleter, self._deleted = beginning, deleter, 0
         self.checkpoint = Path()
         self.failure: BaseException | None = None
         self._freshness = Freshness()
@@ -114,10 +163,13 @@ class _Batches:
         try:
             before = self.progress
             topic = before.exported.topic
-            reached = before.exported.reaching(planned_end(self.checkpoint, number, topic))
-            if reached == before.exported:  # the first of a query, which is made of nothing, too
+            ends = planned_end(self.checkpoint, number, topic)
+            reached = self._beginning.reached(before.exported, ends, self._log_starts(before, ends))
+            # The first of a query is made of nothing, too.
+            if reached.offsets == before.exported.offsets:
                 return
             written = self._table.commit(frame, reached)
+            self.delete()
             with self._lock:
                 self.progress = self._told(before.commits + 1, before.written + written, reached)
             self._say(self.progress)
@@ -125,6 +177,31 @@ class _Batches:
         except BaseException as error:
             self.failure = error  # Spark keeps its text only
             raise
+
+    def delete(self) -> None:
+        """From the topic what the table's newest commit has, where that is wanted."""
+        if self._deleter is None:
+            return
+        standing = self._table.standing()
+        with self._lock:
+            self._survey.forget()
+            parts = self._survey.parts()
+            starts = {part.partition: at for part, at in self._survey.log_starts(parts).items()}
+        below = points(standing, starts)
+        if below:
+            self._deleter.delete(standing.topic, standing.topic_id, below)
+            self._deleted += sum(offset - starts[each] for each, offset in below.items())
+
+    def _log_starts(self, before: Progress, ends: Mapping[int, int]) -> dict[int, int]:
+        """Of partitions that the table has nothing of. What expires until they are read is no more,
+        so that it does not matter when this is asked."""
+        numbers = ends.keys() - before.exported.offsets.keys()
+        if not numbers:
+            return {}
+        with self._lock:
+            self._survey.forget()
+            new = [part for part in self._survey.parts() if part.partition in numbers]
+            return {part.partition: e.log_start for part, e in self._survey.extents(new).items()}
 
     def look(self) -> None:
         """Where the topic ends now. What cannot be asked is asked again; a batch that cannot be
@@ -153,6 +230,7 @@ class _Batches:
             lag=from_there.lag(ends),
             counts=self._table.counts(),
             current_ms=self._freshness.current_ms,
+            deleted=self._deleted,
         )
 
 

@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemark.export_job import ORDER_VARIABLE, Order, OrderError, Phase, Place
+from tidemark_pipeline.broker_deletions import BrokerDeletions
 from tidemark_pipeline.errors import DataLoss, ExportError, Unavailable, own_words
 from tidemark_pipeline.export.exported import Superseded
 from tidemark_pipeline.export.wanted import Wanted
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.jobs.told import Told
-from tidemark_pipeline.options import OptionError
+from tidemark_pipeline.options import OptionError, parse
 
 if TYPE_CHECKING:
     from tidemark_pipeline.jobs.export import Progress
@@ -127,9 +128,18 @@ def _run(order: Order, told: Told, stop: threading.Event) -> None:
             wanted.tables(session, order.source, logger.info),
             every_s=order.every_s,
             stop=stop,
+            deleter=_deleter(order.source) if wanted.deletes else None,
             say=_say,
             watch=told.take,
         )
+
+
+def _deleter(source: Mapping[str, str]) -> BrokerDeletions:
+    """A pod of a job has no token of the API server."""
+    access = parse(source).access
+    if access is None:
+        raise ExportError("brokers delete records, and none is named")
+    return BrokerDeletions(access)
 
 
 def _say(progress: "Progress") -> None:

@@ -595,6 +595,10 @@ REFUSED: dict[str, tuple[Object, str]] = {
         export(timeZone="UTC"),
         "a time zone is that of a schedule",
     ),
+    "export that deletes without brokers": (
+        export(deleteAfterCommit=True, source={"tier": "remote"}),
+        "deleteAfterCommit needs them",
+    ),
     "export without rest": (export(continuous={"interval": "999ms"}), "interval is at least 1s"),
     "export every now and then": (
         export(continuous={"interval": "often"}),

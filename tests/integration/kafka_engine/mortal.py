@@ -14,7 +14,7 @@ from tests.integration.kafka_engine.kafka_world import KafkaWorld
 from tidemark.kafka_client.client import KafkaClient
 from tidemark_operator.events import EventWriter
 from tidemark_operator.health import Echoes
-from tidemark_operator.kafka_term import disabling, moves, observer, topics
+from tidemark_operator.kafka_term import disabling, moves, observer, pauses
 from tidemark_operator.kafka_term.takeover import TakeOver
 from tidemark_operator.kafka_term.term import TermRoom, kafka_term
 from tidemark_operator.kube.access import Access
@@ -74,8 +74,8 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moves, "TICK_S", 0.1)
     monkeypatch.setattr(moves, "SEEN_S", 3.0)
     monkeypatch.setattr(disabling, "ASK_S", 0.2)
-    monkeypatch.setattr(topics, "LOOK_AGAIN_S", 0.5)
-    monkeypatch.setattr(topics, "RECHECK_S", 0.5)
+    monkeypatch.setattr(pauses, "LOOK_AGAIN_S", 0.5)
+    monkeypatch.setattr(pauses, "RECHECK_S", 0.5)
 
 
 @contextlib.asynccontextmanager

@@ -3,7 +3,10 @@
 import asyncio
 import datetime as dt
 import functools
+import logging
+import socket
 import ssl
+import time
 import uuid
 from pathlib import Path
 
@@ -15,7 +18,8 @@ from tests.security.client_certificates import ClientAuthority
 from tidemark.kafka_client import configs, offsets
 from tidemark.kafka_client.access import Access, Login, Tls
 from tidemark.kafka_client.admin import Admin
-from tidemark.kafka_client.client import KafkaClient, Refused, Unreachable
+from tidemark.kafka_client.client import KafkaClient
+from tidemark.kafka_client.errors import Refused, Unreachable
 from tidemark.kafka_client.values import (
     EARLIEST_LOCAL,
     LATEST,
@@ -126,3 +130,65 @@ async def test_a_certificate_that_has_expired(tmp_path: Path) -> None:
     async with server, KafkaClient(Access((f"127.0.0.1:{port}",), Tls(leaf.trusted))) as client:
         with pytest.raises(Refused, match="not trusted: certificate has expired"):
             await Admin(client).describe_cluster()
+
+
+def _refuse(listening: socket.socket, context: ssl.SSLContext) -> None:
+    """One connection, which ends once the other side has read why."""
+    accepted, _ = listening.accept()
+    with context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False) as refused:
+        with pytest.raises(ssl.SSLError):
+            refused.do_handshake()
+        time.sleep(0.3)
+
+
+async def test_our_certificate_is_refused_in_words_that_say_what_to_do(tmp_path: Path) -> None:
+    """With TLS 1.3 that is heard only after the handshake."""
+    authority = ClientAuthority()
+    server = authority.leaf(tmp_path / "broker", "CN=broker")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(server.certificate, server.key)
+    context.load_verify_locations(server.trusted)
+    context.verify_mode = ssl.CERT_REQUIRED
+    old = authority.leaf(tmp_path / "old", "CN=us", ends=dt.timedelta(hours=-1))
+    ended_s = time.time() - 3600
+    strange = ClientAuthority("others").leaf(tmp_path / "strange", "CN=us")
+    source = "Secret us"
+    shown = {
+        "which has expired at 20": Tls(
+            server.trusted, old.certificate, old.key, own_source=source, ends_s=ended_s
+        ),
+        "EXPIRED": Tls(server.trusted, old.certificate, old.key, own_source=source),
+        "UNKNOWN_CA": Tls(server.trusted, strange.certificate, strange.key, own_source=source),
+        "none is shown": Tls(server.trusted, own_source=source),
+    }
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        for text, tls in shown.items():
+            refusal = asyncio.create_task(asyncio.to_thread(_refuse, listening, context))
+            async with KafkaClient(Access((f"127.0.0.1:{port}",), tls)) as client:
+                with pytest.raises(Refused, match=f"{text}.* and its key, into Secret us"):
+                    await Admin(client).describe_cluster()
+            await refusal
+        mixed = Tls(server.trusted, strange.certificate, old.key, own_source=source)
+        async with KafkaClient(Access((f"127.0.0.1:{port}",), mixed)) as client:
+            with pytest.raises(Refused, match=r"cannot be used: .*: mend Secret us"):
+                await Admin(client).describe_cluster()
+
+
+async def test_an_address_is_tried_now_and_then_however_many_ask(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "tidemark.kafka_client.client")
+    async with KafkaClient(Access(("127.0.0.1:1",))) as client:
+        admin, until_s = Admin(client), time.monotonic() + 2
+        while time.monotonic() < until_s:
+            asked = [admin.describe_cluster() for _ in range(20)]
+            found = await asyncio.gather(*asked, return_exceptions=True)
+            assert all(isinstance(each, Unreachable) for each in found)
+            assert "127.0.0.1:1: " in str(found[0])
+            await asyncio.sleep(0.1)
+        assert 2 <= caplog.text.count("dialing 127.0.0.1:1") <= 4
+        await client.use(Access(("127.0.0.1:2",)))  # another way is tried at once
+        with pytest.raises(Unreachable, match=r"127\.0\.0\.1:2: "):
+            await admin.describe_cluster()

@@ -1,10 +1,12 @@
 """An Apache Kafka that asks for TLS, a certificate and a user: every mechanism that the client has,
 and what a Cluster says of Secrets that do not fit until they are mended."""
 
+import asyncio
 import base64
+import datetime as dt
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,49 +17,22 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from tests.apache_kafka import Wanted, running
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
-from tests.kafka_programs import kafka_jars
+from tests.integration.kafka_engine.secured import Secured, put_secret, secured_kafka
+from tests.integration.operator.cluster_world import condition_of
 from tests.security.client_certificates import ClientAuthority, Leaf
 from tidemark.kafka_client.access import Access, Login, Tls
 from tidemark.kafka_client.admin import Admin
-from tidemark.kafka_client.client import KafkaClient, Refused
-from tidemark_cli.local.kafka_properties import protocol_map
-from tidemark_operator.kube.kinds import CLUSTER, SECRET
-
-PREFIX = "listener.name.clients."
-MODULES = "org.apache.kafka.common.security"
+from tidemark.kafka_client.client import KafkaClient
+from tidemark.kafka_client.errors import Refused
+from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Kind
 
 
 @pytest.fixture
-async def secured(tmp_path: Path) -> AsyncIterator[tuple[str, Leaf, Leaf]]:
-    """Where it listens; what it shows, and what a client of it shows."""
-    kafka_jars()
-    authority = ClientAuthority()
-    server, client = (authority.leaf(tmp_path / name, f"CN={name}") for name in ("broker", "us"))
-    store = tmp_path / "broker.pem"
-    store.write_text(Path(server.key).read_text() + Path(server.certificate).read_text())
-    oauth = (
-        f"{MODULES}.oauthbearer.OAuthBearerLoginModule required "
-        'unsecuredLoginStringClaim_sub="broker";'
-    )
-    entries = {
-        "listener.security.protocol.map": protocol_map(clients="SASL_SSL"),
-        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
-        f"{PREFIX}plain.sasl.jaas.config": (
-            f'{MODULES}.plain.PlainLoginModule required user_ann="secret";'
-        ),
-        f"{PREFIX}scram-sha-256.sasl.jaas.config": f"{MODULES}.scram.ScramLoginModule required;",
-        f"{PREFIX}scram-sha-512.sasl.jaas.config": f"{MODULES}.scram.ScramLoginModule required;",
-        f"{PREFIX}oauthbearer.sasl.jaas.config": oauth,
-        f"{PREFIX}ssl.client.auth": "required",
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(store),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": server.trusted,
-    }
-    with running(tmp_path / "kafka", Wanted(entries=entries)) as nodes:
-        yield nodes.bootstrap, server, client
+def secured(tmp_path: Path) -> Iterator[Secured]:
+    """Of one test."""
+    with secured_kafka(tmp_path) as started:
+        yield started
 
 
 def token(name: str) -> str:
@@ -70,9 +45,10 @@ def token(name: str) -> str:
 
 @pytest.mark.slow
 async def test_every_mechanism_and_secrets_that_do_not_fit(
-    kubeconfig: Path, tmp_path: Path, secured: tuple[str, Leaf, Leaf]
+    kubeconfig: Path, tmp_path: Path, secured: Secured
 ) -> None:
-    bootstrap, server, client = secured
+    bootstrap, server = secured.bootstrap, secured.server
+    client = secured.authority.leaf(tmp_path / "us", "CN=us")
     _make_scram_user(bootstrap, client)
     trusted = Path(server.trusted).read_text()
     shown = Path(client.certificate).read_text(), Path(client.key).read_text()
@@ -80,9 +56,9 @@ async def test_every_mechanism_and_secrets_that_do_not_fit(
     other = ClientAuthority("others").leaf(tmp_path / "other", "CN=other")
     world = await KafkaWorld.open(kubeconfig, tmp_path)
     try:
-        await _secret(world, "ca", {"ca.crt": Path(other.trusted).read_text()})
-        await _secret(world, "us", {"tls.crt": shown[0], "tls.key": shown[1]})
-        await _secret(world, "user", {"username": "ann", "password": "wrong"})
+        await put_secret(world, "ca", {"ca.crt": Path(other.trusted).read_text()})
+        await put_secret(world, "us", {"tls.crt": shown[0], "tls.key": shown[1]})
+        await put_secret(world, "user", {"username": "ann", "password": "wrong"})
         await world.create_kafka_cluster(
             bootstrap,
             tls={"caSecretRef": {"name": "ca"}, "certificateSecretRef": {"name": "us"}},
@@ -91,7 +67,7 @@ async def test_every_mechanism_and_secrets_that_do_not_fit(
         await world.start_operator()
         told = await world.condition(CLUSTER, "demo", "Stalled", "True", "EngineRefuses")
         assert "is not trusted" in told["message"]
-        await _secret(world, "ca", {"ca.crt": trusted})
+        await put_secret(world, "ca", {"ca.crt": trusted})
 
         async def says(text: str) -> bool:
             body = await world.get(CLUSTER, "demo")
@@ -99,7 +75,7 @@ async def test_every_mechanism_and_secrets_that_do_not_fit(
 
         await world.until(lambda: says("refuses user 'ann'"), "the password is refused", 60)
         assert not await says("wrong")
-        await _secret(world, "user", {"username": "ann", "password": "secret"})
+        await put_secret(world, "user", {"username": "ann", "password": "secret"})
         await world.condition(CLUSTER, "demo", "Ready", "True")
         await world.create_topic("secured", 1, 1)
         await world.ready("secured")
@@ -145,11 +121,64 @@ def _make_scram_user(bootstrap: str, client: Leaf) -> None:
         made["bob"].result(60)
 
 
-async def _secret(world: KafkaWorld, name: str, data: dict[str, str]) -> None:
-    """Made, or given another content."""
-    texts = {key: base64.b64encode(text.encode()).decode() for key, text in data.items()}
-    if await world.gone(SECRET, name):
-        body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": texts}
-        await world.api.create(SECRET, world.namespace, body)
-    else:
-        await world.api.merge_patch(SECRET, world.namespace, name, {"data": texts})
+@pytest.mark.slow
+async def test_a_certificate_of_ours_that_has_expired_and_a_password_that_was_changed(
+    kubeconfig: Path, tmp_path: Path, secured: Secured
+) -> None:
+    """What a person has to do is said, and once it is done the same process goes on."""
+    authority, trusted = secured.authority, Path(secured.server.trusted).read_text()
+    good = _shown(authority.leaf(tmp_path / "good", "CN=us"))
+    expired = _shown(authority.leaf(tmp_path / "old", "CN=us", ends=dt.timedelta(hours=-1)))
+    strange = _shown(ClientAuthority("others").leaf(tmp_path / "strange", "CN=us"))
+    world = await KafkaWorld.open(kubeconfig, tmp_path)
+    try:
+        await put_secret(world, "ca", {"ca.crt": trusted})
+        await put_secret(world, "us", expired)
+        await put_secret(world, "user", {"username": "ann", "password": "secret"})
+        await world.create_kafka_cluster(
+            secured.bootstrap,
+            tls={"caSecretRef": {"name": "ca"}, "certificateSecretRef": {"name": "us"}},
+            sasl={"mechanism": "PLAIN", "credentialsSecretRef": {"name": "user"}},
+        )
+        operator = await world.start_operator()
+        await world.create_topic("mended", 1, 1)
+        told = await world.condition(CLUSTER, "demo", "Stalled", "True", "EngineRefuses")
+        epoch = (await world.get(CLUSTER, "demo"))["status"]["controller"]["epoch"]
+        assert "refuses our certificate, which has expired at 20" in told["message"]
+        assert "its key, into Secret us (tls.crt, tls.key)" in told["message"]
+        await _says(world, "which has expired", of=(TOPIC, "mended"))
+        await put_secret(world, "us", strange)
+        await _says(world, "refuses our certificate (", "its authorities have issued")
+        await put_secret(world, "us", good)
+        await world.condition(CLUSTER, "demo", "Ready", "True")
+        await world.ready("mended")
+        # Of what serves already, too: it is read again within half a minute.
+        await put_secret(world, "user", {"username": "ann", "password": "former"})
+        await _says(world, "refuses user 'ann'", "it is read from Secret user: mend that")
+        await world.condition(CLUSTER, "demo", "Stalled", "True", "EngineRefuses")
+        await asyncio.sleep(10)
+        dialed = operator.log.count("dialing ")
+        await asyncio.sleep(10)
+        assert operator.log.count("dialing ") - dialed <= 4, "it knocks too often"
+        await put_secret(world, "user", {"username": "ann", "password": "secret"})
+        await world.condition(CLUSTER, "demo", "Ready", "True")
+        status = (await world.get(CLUSTER, "demo"))["status"]
+        assert status["controller"]["epoch"] == epoch, "it was not restarted"
+        assert "secret" not in json.dumps(status)
+    finally:
+        await world.close()
+
+
+def _shown(leaf: Leaf) -> dict[str, str]:
+    return {
+        "tls.crt": Path(leaf.certificate).read_text(),
+        "tls.key": Path(leaf.key).read_text(),
+    }
+
+
+async def _says(world: KafkaWorld, *texts: str, of: tuple[Kind, str] = (CLUSTER, "demo")) -> None:
+    def said(status: Json) -> bool:
+        message = str(condition_of(status, "Ready").get("message"))
+        return all(text in message for text in texts)
+
+    await world.status_where(*of, said, 60)

@@ -5,7 +5,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tests.integration.operator.broker_peer import BrokerPeer
 from tests.integration.operator.operator_process import OperatorProcess
@@ -41,7 +41,7 @@ class ClusterWorld:
         self.peers: list[BrokerPeer] = []
 
     @classmethod
-    async def open(cls, kubeconfig: Path, folder: Path) -> "ClusterWorld":
+    async def open(cls, kubeconfig: Path, folder: Path) -> Self:
         namespace = f"world-{next(_numbers)}-{time.monotonic_ns() % 1_000_000}"
         api = await KubeApi.open(Access(kubeconfig))
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.table_jars import MavenMissing, jars
+from tidemark_pipeline.export.deleting import Deleter
 from tidemark_pipeline.export.delta import DeltaTable
 from tidemark_pipeline.export.exported import Exported
 from tidemark_pipeline.export.formats import Format, catalog_settings
@@ -63,7 +64,9 @@ class Lake:
             own = type(doomed.__name__, (doomed, own), {"lake": self})
         return own(self.session, self.named(name), layout)
 
-    def run(self, table: Table, *, continuous: bool = False) -> Progress:
+    def run(
+        self, table: Table, *, continuous: bool = False, deleter: Deleter | None = None
+    ) -> Progress:
         """All there is, 20 offsets a commit; a ``continuous`` run is stopped then."""
         given = {**self.source, "maxOffsetsPerTrigger": "20"}
         stop, every_s = threading.Event(), 0.1 if continuous else None
@@ -74,7 +77,15 @@ class Lake:
 
         for _ in range(5):
             try:
-                return export(self.session, given, table, every_s=every_s, stop=stop, say=say)
+                return export(
+                    self.session,
+                    given,
+                    table,
+                    every_s=every_s,
+                    stop=stop,
+                    deleter=deleter,
+                    say=say,
+                )
             except Exception as error:
                 if _NOT_STARTED not in str(error):
                     raise

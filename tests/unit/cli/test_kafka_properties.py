@@ -2,11 +2,12 @@
 
 import itertools
 import re
+import uuid
 from pathlib import Path
 
 import pytest
 
-from tidemark_cli.local.kafka_nodes import KafkaNodes, name_of, own_meta
+from tidemark_cli.local.kafka_nodes import KafkaNodes, name_of, new_id, own_meta
 from tidemark_cli.local.kafka_properties import (
     FIRST_CONTROLLER,
     BrokerPorts,
@@ -105,6 +106,12 @@ def test_a_copy_of_a_log_directory_has_ids_of_its_own() -> None:
     (ours,) = re.findall("directory.id=(.+)", first)
     (others,) = re.findall("directory.id=(.+)", second)
     assert len({ours, others, "one"}) == 3
+
+
+def test_no_id_begins_as_an_option_of_kafkas_tools_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = iter([bytes([0xF8] * 16), bytes([0xFB] * 16), bytes(16)])
+    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(bytes=next(values)))
+    assert new_id() == "A" * 22
 
 
 def test_ports_stay_with_the_folder(tmp_path: Path) -> None:

@@ -94,3 +94,9 @@ def test_throttled_are_those_that_are_read_and_those_that_read() -> None:
         "follower.replication.throttled.replicas": "0:2,1:3",
     }
     assert throttles([(0, (1,), ())]) == {}
+
+
+def test_what_was_ours_is_taken_away_though_it_is_not_seen() -> None:
+    """A look may be older than what has set it."""
+    found = difference({}, Wanted({"retention.ms": "7"}), {"retention.ms", "flush.ms"})
+    assert (dict(found.set), found.unset) == ({"retention.ms": "7"}, ("flush.ms",))

@@ -59,6 +59,9 @@ class Kept:
     def commit(self, frame: Any, exported: Exported) -> Written:
         raise NotImplementedError
 
+    def standing(self) -> Exported:
+        raise NotImplementedError
+
     def counts(self) -> Counts:
         return Counts()
 

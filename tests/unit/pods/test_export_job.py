@@ -104,6 +104,8 @@ def test_the_job_is_told_where_the_topic_is_and_by_which_secrets_it_is_let_in() 
     }
     assert told.table == {"table": "db.t", "warehouse": "s3://lake"}
     assert (told.every_s, told.cores) == (90, 2)
+    assert Wanted.of(order(body(deleteAfterCommit=True)).table).deletes
+    assert not Wanted.of(order(body(deleteAfterCommit=False)).table).deletes
     by_name = {(each.place, each.name): each.variable for each in told.hidden}
     assert variables(body())[by_name[Place.SOURCE, "secretAccessKey"]] == {
         "name": "tier",

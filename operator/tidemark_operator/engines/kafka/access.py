@@ -3,12 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
+from cryptography import x509
+
 from tidemark.kafka_client.access import OAUTHBEARER, Access, Login, Tls
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.secrets import read_secret
 
 USERNAME, PASSWORD, TOKEN = "username", "password", "token"
 CA, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
+#: Where a certificate of our own would come from.
+_OWN = f"a Secret that tls.certificateSecretRef names ({CERTIFICATE}, {KEY})"
 
 
 async def read_access(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> Access:
@@ -26,13 +30,31 @@ async def _tls(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> Tls:
     trusted, own = spec.get("caSecretRef"), spec.get("certificateSecretRef")
     ca = {} if trusted is None else await read_secret(api, namespace, trusted["name"], [CA])
     leaf = {} if own is None else await read_secret(api, namespace, own["name"], [CERTIFICATE, KEY])
-    return Tls(ca.get(CA, ""), leaf.get(CERTIFICATE, ""), leaf.get(KEY, ""))
+    certificate = leaf.get(CERTIFICATE, "")
+    return Tls(
+        ca.get(CA, ""),
+        certificate,
+        leaf.get(KEY, ""),
+        ca_source="" if trusted is None else f"Secret {trusted['name']} ({CA})",
+        own_source=_OWN if own is None else f"Secret {own['name']} ({CERTIFICATE}, {KEY})",
+        ends_s=_ends_s(certificate),
+    )
 
 
 async def _login(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> Login:
     mechanism, name = str(spec["mechanism"]), str(spec["credentialsSecretRef"]["name"])
     if mechanism == OAUTHBEARER:
         found = await read_secret(api, namespace, name, [TOKEN])
-        return Login(mechanism, "", found[TOKEN].strip())
+        return Login(mechanism, "", found[TOKEN].strip(), f"Secret {name}")
     found = await read_secret(api, namespace, name, [USERNAME, PASSWORD])
-    return Login(mechanism, found[USERNAME], found[PASSWORD])
+    return Login(mechanism, found[USERNAME], found[PASSWORD], f"Secret {name}")
+
+
+def _ends_s(certificate: str) -> float | None:
+    """Of the first one of a chain; None where there is none that can be read, which OpenSSL will
+    say."""
+    try:
+        first = x509.load_pem_x509_certificate(certificate.encode())
+    except ValueError:
+        return None
+    return first.not_valid_after_utc.timestamp()

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from tidemark.kafka_client import configs
 from tidemark.kafka_client.access import Access
 from tidemark.kafka_client.admin import Admin
-from tidemark.kafka_client.client import KafkaClient, KafkaError, Refused
+from tidemark.kafka_client.client import KafkaClient
+from tidemark.kafka_client.errors import KafkaError, Refused
 from tidemark.kafka_client.values import (
     TOPIC,
     ClusterView,
@@ -166,14 +167,13 @@ class KafkaCluster:
         except KafkaError as error:
             raise _unavailable(error) from error
 
-    async def alter(self, changes: Sequence[ConfigChange]) -> dict[str, Failure | None]:
-        """Configurations of brokers, or of topics, by name."""
+    async def alter_broker(self, change: ConfigChange) -> Failure | None:
+        """Of one live broker's configuration."""
         self._check_leads()
         try:
-            found = await configs.alter_configs(self.client, changes)
+            return await configs.alter_broker(self.client, change)
         except KafkaError as error:
             raise _unavailable(error) from error
-        return {name: failure for (_, name), failure in found.items()}
 
     async def _look(self, asked: Mapping[str, None]) -> dict[str, Found | None]:
         views = await self.topics(list(asked))
@@ -210,7 +210,12 @@ class KafkaCluster:
             raise _unavailable(error) from error
 
     async def _alter(self, asked: Mapping[str, ConfigChange]) -> Mapping[str, Failure | None]:
-        return await self.alter(list(asked.values()))
+        self._check_leads()
+        try:
+            found = await configs.alter_configs(self.client, list(asked.values()))
+        except KafkaError as error:
+            raise _unavailable(error) from error
+        return {name: failure for (_, name), failure in found.items()}
 
     def _check_leads(self) -> None:
         if not self._leads():

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.annotations import ADOPT_TOPIC_ID
 from tidemark.ids import id_text
-from tidemark.kafka_client.values import Failure, TopicView
+from tidemark.kafka_client.values import Failure, NewTopic, TopicView
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_operator.controller.adoption import Adoption, parse_topic_id
 from tidemark_operator.controller.controller_state import ControllerState
@@ -131,6 +131,14 @@ def claim(
         "another topicName"
     )
     return Blocker(reason="AdoptionRequired", message=text)
+
+
+def is_made_of(found: Found, new: NewTopic) -> bool:
+    """Whether a topic is what Kafka was asked to create, each replica where it was to be."""
+    placed = [each.replicas for each in found.view.partitions]
+    if placed != [tuple(brokers) for brokers in new.assignment]:
+        return False
+    return not wanted.difference(found.own, wanted.Wanted(new.config), set(found.own))
 
 
 def gone(topic: TopicInfo, view: TopicView | None) -> Blocker:

@@ -13,7 +13,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from tidemark.kafka_client import offsets
-from tidemark.kafka_client.client import KafkaError
+from tidemark.kafka_client.errors import KafkaError
 from tidemark.kafka_client.values import EARLIEST, LATEST, Failure, Offset, TopicPartition
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.deletion_values import (

@@ -75,15 +75,17 @@ def _tiered(topic: TopicInfo, tiering: Tiering) -> Wanted:
 
 def difference(found: Mapping[str, str], asked: Wanted, ours: Collection[str]) -> Difference:
     """``found``: the topic's own values; ``ours``: keys that were ever set for this manifest. What
-    amounts to the same is left as it is: a topic that is taken over is not touched."""
+    amounts to the same is left as it is: a topic that is taken over is not touched. A key that was
+    ours is taken away even where it is not seen: a look may be older than what has set it, and what
+    is not on record any more would stay for ever."""
     changed = {key: value for key, value in asked.values.items() if not _stands(key, value, found)}
-    dropped = [
+    dropped = {
         key
         for key, value in found.items()
-        if key not in asked.values
-        and (key in ours or (key in asked.absent and (key not in SWITCHES or value != "false")))
-    ]
-    return Difference(changed, tuple(sorted(dropped)))
+        if key in asked.absent and (key not in SWITCHES or value != "false")
+    }
+    dropped.update(ours)
+    return Difference(changed, tuple(sorted(dropped.difference(asked.values))))
 
 
 def _stands(key: str, value: str, found: Mapping[str, str]) -> bool:

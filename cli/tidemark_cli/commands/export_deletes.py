@@ -1,0 +1,49 @@
+"""By what means ``tidemark spark export --delete-after-commit`` deletes: a ``RecordDeletion`` where
+there is a Kubernetes API, else the brokers."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from tidemark_cli.commands.common import fail, open_cluster
+from tidemark_cli.local.kube import Kube, KubeError, namespace_of
+from tidemark_cli.local.record_deletions import RecordDeletions
+from tidemark_pipeline.broker_deletions import BrokerDeletions
+from tidemark_pipeline.export.deleting import Deleter
+from tidemark_pipeline.export.wanted import Wanted
+from tidemark_pipeline.options import parse
+
+
+class Api(NamedTuple):
+    """As options name it: nothing where none does."""
+
+    kubeconfig: Path | None
+    context: str
+    namespace: str
+
+
+def is_local(source: Mapping[str, str]) -> bool:
+    """Is no tier named? Brokers may be, in the place of the local cluster's."""
+    return not {name for name, value in source.items() if value} - {"bootstrap"}
+
+
+def deleter_of(
+    source: Mapping[str, str], wanted: Wanted, directory: Path | None, api: Api
+) -> Deleter:
+    """``directory``: of the local cluster, where that is read. Ends the command where there is
+    nobody to ask. Raises OptionError."""
+    if api.kubeconfig is None and (api.context or api.namespace):
+        fail("--context and --namespace go with --kubeconfig: name that, too")
+    table = wanted.name_of(wanted.table)
+    try:
+        if api.kubeconfig is not None:
+            namespace = api.namespace or namespace_of(api.kubeconfig, api.context)
+            return RecordDeletions(Kube(api.kubeconfig, namespace, api.context), table)
+        if directory is not None:
+            return RecordDeletions(open_cluster(directory).kube(), table)
+    except (KubeError, ValueError, OSError) as error:
+        fail(str(error))
+    access = parse(source).access
+    if access is None:
+        fail("--delete-after-commit needs whom to ask: --kubeconfig FILE, or --bootstrap HOST:PORT")
+    return BrokerDeletions(access)

@@ -1,0 +1,68 @@
+"""The status of a Topic on Apache Kafka: written where it says something new, of the object that it
+is about."""
+
+import dataclasses
+import logging
+
+from tidemark_operator.clock import wall_ms
+from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.controller.status import topic_status
+from tidemark_operator.controller.status.pacing import quiet_deletion_ms
+from tidemark_operator.controller.topic_deletion import DeletionStep
+from tidemark_operator.controller.topics import Blocker, TopicDecision
+from tidemark_operator.kafka_term import pauses
+from tidemark_operator.kafka_term.services import KafkaServices
+from tidemark_operator.kube.kinds import TOPIC, Json, Key
+
+logger = logging.getLogger(__name__)
+
+
+class TopicWriter:
+    """Of one term."""
+
+    def __init__(self, services: KafkaServices) -> None:
+        self._services = services
+
+    async def write(
+        self,
+        key: Key,
+        topic: TopicInfo,
+        decision: TopicDecision,
+        *,
+        keys: list[str] | None = None,
+    ) -> float | None:
+        """``keys``: of the configuration that are the manifest's from now on; None: as they are on
+        record. When to look again, in seconds. Raises ``KubeError``."""
+        services, now_ms = self._services, wall_ms()
+        if decision.deletion is not None and topic.deletion_ms is not None:
+            quiet_ms = quiet_deletion_ms(topic.deletion_ms, now_ms=now_ms)
+            if quiet_ms and not decision.deletion.problem:
+                return quiet_ms / 1000
+        held = services.objects.get(key)
+        if held is None or held["metadata"]["uid"] != str(topic.uid):
+            return None
+        former: Json = held.get("status") or {}
+        base = topic.status if decision.blocker is not None else former
+        view = dataclasses.replace(topic, status=base)
+        result = topic_status(services.state, view, decision, services.disablements, now_ms=now_ms)
+        status = dict(result.status)
+        if keys is not None:
+            status["configKeys"] = keys
+        if await services.statuses.write_if_due(TOPIC, key, former, status, now_ms=now_ms):
+            logger.info("%s", result.sentence)
+            for event in decision.events:
+                services.events.emit(event)
+        return pauses.RECHECK_S if decision.blocker is not None else None
+
+
+def nothing(
+    topic: TopicInfo,
+    *,
+    blocker: Blocker | None = None,
+    deletion: DeletionStep | None = None,
+    paused: bool = False,
+) -> TopicDecision:
+    """What is decided where nothing of the topic itself changes."""
+    return TopicDecision(
+        tiering_status=topic.tiering_status, blocker=blocker, deletion=deletion, paused=paused
+    )

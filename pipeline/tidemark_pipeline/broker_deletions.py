@@ -1,0 +1,38 @@
+"""Records deleted by their brokers (DeleteRecords), for jobs that know no Kubernetes API.
+
+The pod of an ``Export`` has no token of the API server, and an Apache Kafka without an operator has
+no ``RecordDeletion``. Brokers answer once no live replica has the records any more, which is what
+the resource waits for, too; what is missing is its object, which people can look at.
+"""
+
+from collections.abc import Mapping
+
+from tidemark.kafka_client.access import Access
+from tidemark_pipeline.brokers import Brokers, BrokersUnavailable, Refused
+from tidemark_pipeline.errors import ExportError, Unavailable
+
+
+class BrokerDeletions:
+    """Of one cluster; each deletion has connections of its own, for they may be hours apart."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def delete(self, topic: str, topic_id: str, below: Mapping[int, int]) -> None:
+        """See :class:`~tidemark_pipeline.export.deleting.Deleter`."""
+        try:
+            with Brokers(self._access) as brokers:
+                there = brokers.topics([topic]).get(topic)
+                if there is None or str(there.topic_id or "") != topic_id:
+                    raise ExportError(
+                        f"the topic {topic} is no longer the one that was exported: nothing is "
+                        "deleted"
+                    )
+                reached = brokers.delete_records(topic, below)
+        except BrokersUnavailable as error:
+            raise Unavailable(f"records of {topic} are not deleted yet: {error}") from error
+        except Refused as error:
+            raise ExportError(f"records of {topic} are not deleted: {error}") from error
+        late = [part for part, offset in below.items() if reached.get(part, -1) < offset]
+        if late:
+            raise Unavailable(f"{topic}-{late[0]}: a replica still has records that were deleted")

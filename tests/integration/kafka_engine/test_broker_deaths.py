@@ -1,0 +1,176 @@
+"""A broker of Apache Kafka dies in the middle of what the operator has begun: while it fills a
+placeholder (KIP-409), while records are deleted (KIP-107). It comes back: all ends as it was asked
+for, and no throttle is left. A cluster of its own, whose nodes are killed."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.apache_kafka import QUICK, Wanted, running
+from tests.integration.kafka_engine.kafka_world import KafkaWorld
+from tests.integration.kafka_engine.producing import offset, produce
+from tests.integration.kafka_engine.test_moves import is_unthrottled, rates
+from tests.integration.kafka_engine.waiting import until
+from tests.integration.operator.cluster_world import condition_of
+from tests.kafka_programs import kafka_jars
+from tidemark.kafka_client.access import Access
+from tidemark.kafka_client.admin import Admin
+from tidemark.kafka_client.client import KafkaClient
+from tidemark.kafka_client.values import EARLIEST, LATEST
+from tidemark_cli.local.kafka_nodes import KafkaNodes
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, RECORD_DELETION, TOPIC, Json
+
+LONG_S = 120.0
+FLAG = "enable.under.replicated.topic.creation"
+#: Of each partition, in records of 0.9 MB: eight seconds at the rate of a MiB a second.
+RECORDS = 9
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[KafkaNodes]:
+    """Three brokers in racks of their own, and a controller."""
+    kafka_jars()
+    wanted = Wanted(brokers=3, controllers=1, racks=("a", "b", "c"), entries=QUICK)
+    with running(tmp_path / "kafka", wanted) as started:
+        yield started
+
+
+@pytest.fixture
+async def there(nodes: KafkaNodes) -> AsyncIterator[Admin]:
+    """What the engine speaks through, to look beside it."""
+    async with KafkaClient(Access(tuple(nodes.bootstrap.split(",")))) as client:
+        admin = Admin(client)
+        await admin.describe_cluster()
+        yield admin
+
+
+@pytest.mark.long
+@pytest.mark.slow
+async def test_a_broker_dies_in_the_middle(
+    kubeconfig: Path, tmp_path: Path, nodes: KafkaNodes, there: Admin
+) -> None:
+    world = await KafkaWorld.open(kubeconfig, tmp_path)
+    try:
+        await world.create_kafka_cluster(
+            nodes.bootstrap, config={FLAG: "true"}, reassignment={"throttle": "1Mi"}
+        )
+        await world.start_operator()
+        for node_id in nodes.broker_ids():
+            await world.status_where(BROKER, f"demo-{node_id}", _is_serving, LONG_S)
+        await _while_it_fills_a_placeholder(world, nodes, there)
+        await _a_bystander_dies(world, nodes, there)
+        await _while_records_are_deleted(world, nodes, there)
+    finally:
+        await world.close()
+
+
+async def _while_it_fills_a_placeholder(world: KafkaWorld, nodes: KafkaNodes, admin: Admin) -> None:
+    nodes.kill(3)
+    await world.status_where(BROKER, "demo-3", lambda status: not _is_serving(status), LONG_S)
+    await world.create_topic("filled", 2, 3)
+    await world.status_where(
+        TOPIC, "filled", lambda status: (status.get("replicas") or {}).get("placeholders") == 2
+    )
+    for partition in range(2):
+        values = [b"x" * 900_000] * RECORDS
+        await produce((nodes.address(1), nodes.address(2)), "filled", partition, *values)
+    await asyncio.to_thread(nodes.start, [3])
+    await until(lambda: _filling(admin), lambda found: found)
+    for node_id in nodes.broker_ids():
+        assert await rates(admin, node_id) == {"1048576"}
+    nodes.kill(3)
+    await world.status_where(BROKER, "demo-3", lambda status: not _is_serving(status), LONG_S)
+    told = await world.condition(TOPIC, "filled", "FullyReplicated", "False")
+    assert told["message"]
+    print(f"while the broker is away again: {told['reason']}: {told['message']}")
+    found = (await admin.topics(["filled"]))["filled"]
+    assert all(part.leader in (1, 2) for part in found.partitions), "it goes on to serve"
+    await asyncio.to_thread(nodes.start, [3])
+    expected = {"desired": 6, "placed": 6, "inSync": 6, "placeholders": 0}
+    await world.status_where(TOPIC, "filled", lambda status: status["replicas"] == expected, LONG_S)
+    await world.condition(TOPIC, "filled", "FullyReplicated", "True")
+    found = (await admin.topics(["filled"]))["filled"]
+    assert all(sorted(part.replicas) == [1, 2, 3] for part in found.partitions)
+    await until(lambda: is_unthrottled(world, admin, "filled"), lambda found: found)
+
+
+async def _filling(admin: Admin) -> bool:
+    moves = await admin.reassignments()
+    return any(3 in move.adding for (topic, _), move in moves.items() if topic == "filled")
+
+
+async def _a_bystander_dies(world: KafkaWorld, nodes: KafkaNodes, admin: Admin) -> None:
+    """It takes its rate away itself: that stays on record until it is back."""
+    await world.create_topic("widened", 1, 1)
+    await world.status_where(TOPIC, "widened", _is_ready, LONG_S)
+    await produce(tuple(nodes.bootstrap.split(",")), "widened", 0, *([b"x" * 900_000] * RECORDS))
+    await world.patch(TOPIC, "widened", replicationFactor=2)
+
+    async def move() -> tuple[int, ...]:
+        found = (await admin.reassignments()).get(("widened", 0))
+        return () if found is None else found.replicas
+
+    (bystander,) = {1, 2, 3} - set(await until(move, lambda found: len(found) == 2))
+    nodes.kill(bystander)
+    await world.status_where(
+        TOPIC, "widened", lambda status: status["replicas"]["inSync"] == 2, LONG_S
+    )
+    await world.status_where(
+        CLUSTER, "demo", lambda status: status.get("throttledBrokers") == [bystander], LONG_S
+    )
+    await asyncio.to_thread(nodes.start, [bystander])
+    await until(lambda: is_unthrottled(world, admin, "widened"), lambda found: found)
+    for node_id in nodes.broker_ids():
+        await world.status_where(BROKER, f"demo-{node_id}", _is_serving, LONG_S)
+
+
+async def _while_records_are_deleted(world: KafkaWorld, nodes: KafkaNodes, admin: Admin) -> None:
+    """Held up first, so that the request is under way; then it is dead."""
+    await world.create_topic("emptied", 3, 3)
+    await world.status_where(TOPIC, "emptied", _is_ready, LONG_S)
+    bootstrap = tuple(nodes.bootstrap.split(","))
+    for partition in range(3):
+        await produce(bootstrap, "emptied", partition, b"0", b"1", b"2")
+        end = await until(
+            lambda: offset(admin, "emptied", partition, LATEST),  # noqa: B023
+            lambda found: found == 3,
+        )
+        assert end == 3
+    leaders = [part.leader for part in (await admin.topics(["emptied"]))["emptied"].partitions]
+    assert sorted(leaders) == [1, 2, 3]
+    record = nodes.find(2)
+    assert record is not None
+    os.kill(record.pid, signal.SIGSTOP)
+    await world.create_deletion("half", "emptied", all={"beforeOffset": -1})
+    told = await world.condition(RECORD_DELETION, "half", "Succeeded", "Unknown")
+    print(f"while its leader does not answer: {told['reason']}: {told['message']}")
+    assert told["message"]
+    nodes.kill(2)
+    done = await world.status_where(
+        RECORD_DELETION,
+        "half",
+        lambda status: condition_of(status, "Succeeded").get("status") == "True",
+        LONG_S,
+    )
+    assert [each["lowWatermark"] for each in done["partitions"]] == [3, 3, 3]
+    await asyncio.to_thread(nodes.start, [2])
+    await world.status_where(BROKER, "demo-2", _is_serving, LONG_S)
+    await world.status_where(
+        TOPIC, "emptied", lambda status: status["replicas"]["inSync"] == 9, LONG_S
+    )
+    # What it has of the records is what the others have, wherever it leads again.
+    for partition in range(3):
+        assert await offset(admin, "emptied", partition, EARLIEST) == 3
+        assert await offset(admin, "emptied", partition, LATEST) == 3
+
+
+def _is_serving(status: Json) -> bool:
+    return condition_of(status, "Ready").get("reason") == "Serving"
+
+
+def _is_ready(status: Json) -> bool:
+    return condition_of(status, "Ready").get("status") == "True"

@@ -1,0 +1,217 @@
+"""Three KRaft controllers, of which the active one is killed while a change is under way: it comes
+to its end all the same, nothing needs a person, nobody asks without end. Two of three are killed:
+what is waited for is said. A cluster of its own, whose nodes are killed."""
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from kio.schema.describe_quorum.v2 import request as quorum_request
+from kio.schema.describe_quorum.v2.response import DescribeQuorumResponse
+from kio.schema.types import TopicName
+from kio.static.primitive import i32
+
+from tests.apache_kafka import QUICK, Wanted, running
+from tests.integration.kafka_engine.kafka_world import KafkaWorld
+from tests.integration.kafka_engine.producing import SMALL, produce
+from tests.integration.kafka_engine.test_moves import is_unthrottled, replicas
+from tests.integration.kafka_engine.test_tiering import TIERED
+from tests.integration.kafka_engine.waiting import until
+from tests.integration.operator.cluster_world import condition_of
+from tests.integration.operator.operator_process import OperatorProcess
+from tests.kafka_programs import kafka_jars
+from tidemark.kafka_client.access import Access
+from tidemark.kafka_client.admin import Admin
+from tidemark.kafka_client.client import KafkaClient
+from tidemark_cli.local.kafka_nodes import KafkaNodes
+from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json
+
+ENDED_S = 120.0
+TOPICS = 12
+#: A look of the operator at rest is four requests each five seconds; each topic that changes asks
+#: for a few of its own.
+REQUESTS_A_SECOND = 15.0
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[KafkaNodes]:
+    """Three brokers, three controllers."""
+    kafka_jars()
+    wanted = Wanted(brokers=3, controllers=3, tiered=True, entries=QUICK)
+    with running(tmp_path / "kafka", wanted) as started:
+        yield started
+
+
+class Quorum:
+    """The controllers, as their brokers see them."""
+
+    def __init__(self, nodes: KafkaNodes, admin: Admin) -> None:
+        self.nodes, self.admin = nodes, admin
+
+    async def active(self) -> int:
+        partition = quorum_request.PartitionData(partition_index=i32(0))
+        request = quorum_request.DescribeQuorumRequest(
+            topics=(
+                quorum_request.TopicData(
+                    topic_name=TopicName("__cluster_metadata"), partitions=(partition,)
+                ),
+            )
+        )
+        answer = await self.admin.client.any(request, DescribeQuorumResponse)
+        return int(answer.topics[0].partitions[0].leader_id)
+
+    async def kill_active(self) -> int:
+        active = await self.active()
+        assert active in self.nodes.controller_ids()
+        assert await asyncio.to_thread(self.nodes.kill, active)
+        return active
+
+
+@pytest.mark.long
+@pytest.mark.slow
+async def test_the_active_controller_is_killed_while_something_changes(
+    kubeconfig: Path, tmp_path: Path, nodes: KafkaNodes
+) -> None:
+    world = await KafkaWorld.open(kubeconfig, tmp_path)
+    try:
+        async with KafkaClient(Access(tuple(nodes.bootstrap.split(",")))) as client:
+            admin = Admin(client)
+            await admin.describe_cluster()
+            quorum = Quorum(nodes, admin)
+            await world.create_kafka_cluster(nodes.bootstrap, reassignment={"throttle": "1Mi"})
+            operator = await world.start_operator()
+            await _while_created(world, operator, quorum)
+            await _while_disabled(world, operator, quorum)
+            await _while_moved(world, operator, quorum)
+            await _without_a_majority(world, quorum)
+    finally:
+        await world.close()
+
+
+async def _while_created(world: KafkaWorld, operator: OperatorProcess, quorum: Quorum) -> None:
+    names = [f"made-{number}" for number in range(TOPICS)]
+    async with _calm(world, operator, names, "creations"):
+        for name in names[: TOPICS // 2]:
+            await world.create_topic(name, 2, 3)
+        killed = await quorum.kill_active()
+        for name in names[TOPICS // 2 :]:
+            await world.create_topic(name, 2, 3)
+        for name in names:
+            await world.status_where(TOPIC, name, _is_ready, ENDED_S)
+    found = await quorum.admin.topics(names)
+    assert all(len(found[name].partitions) == 2 for name in names)
+    await asyncio.to_thread(quorum.nodes.start, [killed])
+
+
+async def _while_disabled(world: KafkaWorld, operator: OperatorProcess, quorum: Quorum) -> None:
+    for policy in ("Retain", "Delete"):
+        name = f"off-{policy.lower()}"
+        await world.create_topic(name, 1, 3, config=SMALL, tiering=TIERED)
+        await world.status_where(TOPIC, name, _is_ready, ENDED_S)
+        await produce(tuple(quorum.nodes.bootstrap.split(",")), name, 0, b"0", b"1", b"2")
+        async with _calm(world, operator, [name], f"disablement, {policy}"):
+            await world.patch(TOPIC, name, tiering={"enabled": False, "disablePolicy": policy})
+            await world.status_where(TOPIC, name, _was_disabling)
+            killed = await quorum.kill_active()
+            await world.status_where(
+                TOPIC, name, lambda status: status["tiering"]["state"] == "Disabled", ENDED_S
+            )
+            await world.status_where(TOPIC, name, _is_ready, ENDED_S)
+        await asyncio.to_thread(quorum.nodes.start, [killed])
+
+
+def _was_disabling(status: Json) -> bool:
+    return bool(status["tiering"]["epoch"] == 1)
+
+
+async def _while_moved(world: KafkaWorld, operator: OperatorProcess, quorum: Quorum) -> None:
+    name, admin = "moved", quorum.admin
+    await world.create_topic(name, 2, 1)
+    await world.status_where(TOPIC, name, _is_ready, ENDED_S)
+    bootstrap = tuple(quorum.nodes.bootstrap.split(","))
+    for partition in range(2):
+        await produce(bootstrap, name, partition, *([b"x" * 900_000] * 6))
+    async with _calm(world, operator, [name], "reassignment"):
+        await world.patch(TOPIC, name, replicationFactor=3)
+        await until(lambda: _moving(admin, name), lambda found: found)
+        killed = await quorum.kill_active()
+        told = await world.condition(TOPIC, name, "FullyReplicated", "False")
+        assert told["reason"] == "ReplicationFactorChanging", told
+        await world.status_where(
+            TOPIC, name, lambda status: status["replicas"]["inSync"] == 6, ENDED_S
+        )
+        assert await replicas(admin, name) == [3, 3]
+        await until(lambda: is_unthrottled(world, admin, name), lambda found: found)
+        await world.status_where(TOPIC, name, _is_ready, ENDED_S)
+    await asyncio.to_thread(quorum.nodes.start, [killed])
+
+
+async def _moving(admin: Admin, name: str) -> bool:
+    return any(topic == name for topic, _ in await admin.reassignments())
+
+
+async def _without_a_majority(world: KafkaWorld, quorum: Quorum) -> None:
+    killed = [await quorum.kill_active()]
+    other = next(each for each in quorum.nodes.controller_ids() if each not in killed)
+    killed.append(other)
+    await asyncio.to_thread(quorum.nodes.kill, other)
+    await world.create_topic("waits", 1, 1)
+
+    def says(status: Json) -> bool:
+        told = condition_of(status, "Ready")
+        return told.get("status") == "False" and "controllers run" in str(told.get("message"))
+
+    began_s = time.monotonic()
+    await world.status_where(CLUSTER, "demo", says, 60)
+    await world.status_where(TOPIC, "waits", says, 60)
+    print(f"without a majority of controllers: said after {time.monotonic() - began_s:.0f} s")
+    await asyncio.to_thread(quorum.nodes.start, killed)
+    await world.status_where(TOPIC, "waits", _is_ready, ENDED_S)
+    await world.status_where(CLUSTER, "demo", _is_ready, ENDED_S)
+
+
+@asynccontextmanager
+async def _calm(
+    world: KafkaWorld, operator: OperatorProcess, names: list[str], what: str
+) -> AsyncIterator[None]:
+    """No Topic is Stalled at any time, each says what it waits for, and Kafka is asked now and then
+    only."""
+    log, began_s = operator.log, time.monotonic()
+    bad: list[str] = []
+
+    async def watch() -> None:
+        while True:
+            for body in await world.api.list_all(TOPIC, world.namespace):
+                if body["metadata"]["name"] in names:
+                    bad.extend(_amiss(body.get("status") or {}))
+            await asyncio.sleep(0.1)
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    took_s = time.monotonic() - began_s
+    asked = re.findall(r"kafka_client.client: asked \S+: (\w+)", operator.log[len(log) :])
+    print(f"{what}: {took_s:.1f} s, {len(asked)} requests")
+    assert not bad, sorted(set(bad))
+    assert len(asked) <= REQUESTS_A_SECOND * (took_s + 5), {
+        each: asked.count(each) for each in asked
+    }
+
+
+def _amiss(status: Json) -> list[str]:
+    stalled, ready = condition_of(status, "Stalled"), condition_of(status, "Ready")
+    found = [] if stalled.get("status") != "True" else [f"Stalled: {stalled['message']}"]
+    if ready.get("status") == "False" and not ready.get("message"):
+        found.append("it does not say what it waits for")
+    return found
+
+
+def _is_ready(status: Json) -> bool:
+    return condition_of(status, "Ready").get("status") == "True"

@@ -1,0 +1,53 @@
+"""The API server and Kafka answer late, as on a machine that has much else to do: what the mover
+sets and records and what a Topic's reconciler sets and records do not undo each other, so that no
+throttle stays that is on nobody's record."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.integration.kafka_engine.kafka_world import KafkaWorld
+from tests.integration.kafka_engine.mortal import Fate, hurry, operator
+from tests.integration.kafka_engine.test_moves import is_unthrottled, replicas
+from tests.integration.kafka_engine.waiting import until
+from tidemark.kafka_client.admin import Admin
+from tidemark_operator.kube.kinds import TOPIC
+
+LATE_S = 0.8
+
+
+class Late(Fate):
+    """Nobody dies; what is written takes effect at once, or late, and is answered late."""
+
+    def __init__(self, name: str, chance: random.Random) -> None:
+        super().__init__(name, 0, takes_effect=True)
+        self._chance = chance
+
+    async def call(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
+        before_s, after_s = (self._chance.random() * LATE_S for _ in range(2))
+        await asyncio.sleep(before_s)
+        answer = await make()
+        await asyncio.sleep(after_s)
+        return answer
+
+
+@pytest.mark.slow
+async def test_no_throttle_stays_where_answers_come_late(
+    world: KafkaWorld, admin: Admin, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurry(monkeypatch)
+    await world.create_topic(name, 2, 1)
+    async with operator(world, monkeypatch, Late(name, random.Random(5))):
+        await world.ready(name)
+        for factor in (3, 1, 2, 1, 3):
+            await world.patch(TOPIC, name, replicationFactor=factor)
+            await until(
+                lambda: replicas(admin, name),
+                lambda found: found == [factor] * 2,  # noqa: B023
+            )
+        await until(lambda: is_unthrottled(world, admin, name), lambda found: found)
+        await asyncio.sleep(2)
+        assert await is_unthrottled(world, admin, name)

@@ -1,0 +1,143 @@
+"""Every broker of an Apache Kafka is out of reach for a minute, killed or held up: that is said
+within seconds, nobody knocks more often for it, however many objects wait, and it heals by itself.
+A cluster of its own, whose nodes are killed."""
+
+import asyncio
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.apache_kafka import QUICK, Wanted, running
+from tests.integration.kafka_engine.kafka_world import KafkaWorld
+from tests.integration.operator.cluster_world import condition_of
+from tests.integration.operator.operator_process import OperatorProcess
+from tests.kafka_programs import kafka_jars
+from tidemark_cli.local.kafka_nodes import KafkaNodes
+from tidemark_operator.kube.kinds import CLUSTER, RECORD_DELETION, TOPIC, Json
+
+BROKERS = 2
+AWAY_S = 60.0
+#: Objects of each kind that wait for Kafka meanwhile.
+WAITING = 20
+#: How soon it is said: a look comes every five seconds, and is given ten.
+SAID_S = 25.0
+HEALED_S = 60.0
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[KafkaNodes]:
+    """Two brokers and a controller."""
+    kafka_jars()
+    wanted = Wanted(brokers=BROKERS, controllers=1, entries=QUICK)
+    with running(tmp_path / "kafka", wanted) as started:
+        yield started
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["killed", "held up"])
+async def test_kafka_is_away_for_a_minute(
+    kubeconfig: Path, tmp_path: Path, nodes: KafkaNodes, how: str
+) -> None:
+    world = await KafkaWorld.open(kubeconfig, tmp_path)
+    try:
+        await world.create_kafka_cluster(nodes.bootstrap)
+        operator = await world.start_operator()
+        await world.create_topic("served", 1, 2)
+        await world.ready("served")
+        before = (await world.get(TOPIC, "served"))["metadata"]["resourceVersion"]
+        took_s = await _away(world, operator, nodes, killed=how == "killed")
+        print(f"{how}: said after {took_s[0]:.1f} s, healed after {took_s[1]:.1f} s")
+        assert (await world.get(TOPIC, "served"))["metadata"]["resourceVersion"] != before
+    finally:
+        for node_id in nodes.broker_ids():
+            _signal(nodes, node_id, signal.SIGCONT)
+        await world.close()
+
+
+async def _away(
+    world: KafkaWorld, operator: OperatorProcess, nodes: KafkaNodes, *, killed: bool
+) -> tuple[float, float]:
+    """Seconds until it was said, and until all was done that had waited."""
+    began_s = time.monotonic()
+    for node_id in nodes.broker_ids():
+        if killed:
+            nodes.kill(node_id)
+        else:
+            _signal(nodes, node_id, signal.SIGSTOP)
+    told = await _told(world, SAID_S)
+    said_s = time.monotonic() - began_s
+    assert "127.0.0.1:" in told["message"]
+    served = condition_of((await world.get(TOPIC, "served"))["status"], "Ready")
+    assert served["status"] == "True", "nothing is asked of it, and nothing is known against it"
+    for number in range(WAITING):
+        await world.create_topic(f"waits-{number}", 1, 1)
+        await world.create_deletion(f"waits-{number}", "served", all={"beforeOffset": -1})
+    await world.patch(TOPIC, "served", config={"retention.ms": "3600000"})
+    for name in ("waits-0", "served"):
+        told = await world.condition(TOPIC, name, "Ready", "False", "KafkaUnavailable")
+        assert "127.0.0.1:" in told["message"]
+    told = await world.condition(RECORD_DELETION, "waits-0", "Succeeded", "Unknown")
+    assert "127.0.0.1:" in told["message"]
+    await asyncio.sleep(5)
+    await _is_quiet(world, operator, max(20.0, AWAY_S - (time.monotonic() - began_s)))
+    back_s = time.monotonic()
+    if killed:
+        await asyncio.to_thread(nodes.start, nodes.broker_ids())
+    else:
+        for node_id in nodes.broker_ids():
+            _signal(nodes, node_id, signal.SIGCONT)
+    await world.status_where(CLUSTER, "demo", _is_ready, HEALED_S)
+    for number in range(WAITING):
+        await world.status_where(TOPIC, f"waits-{number}", _is_ready, HEALED_S)
+        await world.status_where(
+            RECORD_DELETION,
+            f"waits-{number}",
+            lambda status: condition_of(status, "Succeeded").get("status") == "True",
+            HEALED_S,
+        )
+    served = await world.get(TOPIC, "served")
+    await world.status_where(TOPIC, "served", _is_ready, HEALED_S)
+    assert served["metadata"]["generation"] == 2
+    return said_s, time.monotonic() - back_s
+
+
+async def _told(world: KafkaWorld, timeout_s: float) -> Json:
+    def said(status: Json) -> bool:
+        ready = condition_of(status, "Ready")
+        return (ready.get("status"), ready.get("reason")) == ("False", "EngineUnavailable")
+
+    return condition_of(await world.status_where(CLUSTER, "demo", said, timeout_s), "Ready")
+
+
+async def _is_quiet(world: KafkaWorld, operator: OperatorProcess, looked_s: float) -> None:
+    """Connections that are tried, conditions that are written, lines that are logged: a few for
+    each broker, and not for each object that waits."""
+    before, log = await world.versions(), operator.log
+    writes = await operator.metric("tidemark_operator_status_writes_total")
+    await asyncio.sleep(looked_s)
+    since = operator.log[len(log) :]
+    dialed = len(re.findall(r"dialing 127", since))
+    written = await operator.metric("tidemark_operator_status_writes_total") - writes
+    loud = len(re.findall(r"(?:WARNING|ERROR)", since))
+    print(f"in {looked_s:.0f} s: {dialed} dialed, {written:.0f} written, {loud} loud lines")
+    assert dialed <= BROKERS * (looked_s / 4 + 2), "it knocks too often"
+    assert loud <= looked_s / 5, since[-3000:]
+    after = await world.versions()
+    changed = [key for key in after if after[key] != before.get(key)]
+    assert written <= 2 * len(after), changed
+
+
+def _signal(nodes: KafkaNodes, node_id: int, number: signal.Signals) -> None:
+    record = nodes.find(node_id)
+    if record is not None:
+        os.kill(record.pid, number)
+
+
+def _is_ready(status: Json) -> bool:
+    return condition_of(status, "Ready").get("status") == "True"

@@ -1,0 +1,46 @@
+"""Records deleted by their broker for an export that knows no Kubernetes API."""
+
+import asyncio
+import uuid
+
+import pytest
+
+from tests.integration.remote_log.tiered_host import TOPIC, TOPIC_ID, TieredHost
+from tidemark.kafka_client.access import Access
+from tidemark_pipeline.broker_deletions import BrokerDeletions
+from tidemark_pipeline.errors import ExportError, Unavailable
+
+
+@pytest.fixture
+async def deletions(host: TieredHost) -> BrokerDeletions:
+    await host.listen()
+    await host.apply()
+    await host.produce(40)
+    return BrokerDeletions(Access((f"127.0.0.1:{host.clients.port}",)))
+
+
+async def test_it_returns_once_they_are_gone(host: TieredHost, deletions: BrokerDeletions) -> None:
+    for _ in range(2):  # as of a job that has ended before it could tell
+        await asyncio.to_thread(deletions.delete, TOPIC, str(TOPIC_ID), {0: 17})
+        assert host.partition.log.log_start_offset == 17
+
+
+async def test_nothing_goes_that_was_not_written_or_of_another_topic(
+    host: TieredHost, deletions: BrokerDeletions
+) -> None:
+    with pytest.raises(ExportError, match="offset_out_of_range"):
+        await asyncio.to_thread(deletions.delete, TOPIC, str(TOPIC_ID), {0: 41})
+    for topic, topic_id in ((TOPIC, str(uuid.uuid4())), (TOPIC, ""), ("none", str(TOPIC_ID))):
+        with pytest.raises(ExportError, match="no longer the one that was exported"):
+            await asyncio.to_thread(deletions.delete, topic, topic_id, {0: 5})
+    assert host.partition.log.log_start_offset == 0
+
+
+async def test_brokers_that_do_not_answer_are_asked_again_by_the_next_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidemark_pipeline.brokers._TRIES_MAX", 1)
+    with pytest.raises(Unavailable, match="not deleted yet"):
+        await asyncio.to_thread(
+            BrokerDeletions(Access(("127.0.0.1:1",))).delete, TOPIC, str(TOPIC_ID), {0: 5}
+        )

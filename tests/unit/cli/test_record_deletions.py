@@ -1,0 +1,123 @@
+"""The one RecordDeletion of an export: made, waited for, and put in the place of the one before."""
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tidemark.ids import id_text
+from tidemark_cli.local.record_deletions import (
+    ANNOTATION,
+    KIND,
+    RecordDeletions,
+    name_of,
+)
+from tidemark_operator.resources.record_deletion import parse_record_deletion
+from tidemark_pipeline.errors import ExportError, Unavailable
+
+TOPIC_ID = uuid.uuid4()
+ORDERS = {
+    "metadata": {"name": "orders"},
+    "spec": {"topicName": "Orders_v1"},
+    "status": {"topicId": id_text(TOPIC_ID)},
+}
+
+
+class Kept:
+    """Objects of one namespace, whose operator answers a deletion with ``said``."""
+
+    def __init__(self, said: str = "True") -> None:
+        self.said = said
+        self.there: dict[str, dict[str, Any]] = {}
+        self.specs: list[Any] = []
+
+    def objects(self, kind: str) -> list[dict[str, Any]]:
+        return [ORDERS]
+
+    def get(self, kind: str, name: str) -> dict[str, Any] | None:
+        return self.there.get(name)
+
+    def apply(
+        self,
+        kind: str,
+        name: str,
+        spec: Mapping[str, Any],
+        *,
+        annotations: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        assert kind == KIND
+        assert name not in self.there, "its spec never changes"
+        body = {
+            "apiVersion": "tidemark.dev/v1alpha1",
+            "kind": kind,
+            "metadata": {
+                "name": name,
+                "namespace": "n",
+                "uid": str(uuid.uuid4()),
+                "annotations": dict(annotations or {}),
+            },
+            "spec": dict(spec),
+        }
+        parse_record_deletion(body)
+        condition = {"type": "Succeeded", "status": self.said, "message": "as said"}
+        self.there[name] = {**body, "status": {"conditions": [condition]}}
+        self.specs.append(spec)
+        return body
+
+    def delete(self, kind: str, name: str) -> None:
+        self.there.pop(name, None)
+
+
+def test_an_export_has_one_object_however_often_it_deletes() -> None:
+    kube = Kept()
+    deletions = RecordDeletions(kube, "lake.db.orders")
+    for offset in (10, 20):
+        deletions.delete("Orders_v1", str(TOPIC_ID), {1: offset, 0: 5})
+    (body,) = kube.there.values()
+    assert body["metadata"]["name"] == name_of("orders", "lake.db.orders")
+    assert body["metadata"]["annotations"] == {ANNOTATION: "lake.db.orders"}
+    assert body["spec"]["partitions"] == [
+        {"partition": 0, "beforeOffset": 5},
+        {"partition": 1, "beforeOffset": 20},
+    ]
+    assert body["spec"]["topicRef"] == {"name": "orders"}
+
+
+def test_more_partitions_than_an_object_may_name_are_deleted_in_turn() -> None:
+    kube = Kept()
+    RecordDeletions(kube, "t").delete("Orders_v1", str(TOPIC_ID), dict.fromkeys(range(1500), 3))
+    assert [len(spec["partitions"]) for spec in kube.specs] == [1024, 476]
+    assert len(kube.there) == 1
+
+
+@pytest.mark.parametrize("given", [("Orders_v1", str(uuid.uuid4())), ("Orders_v1", ""), ("x", "")])
+def test_a_topic_that_was_made_anew_is_left_alone(given: tuple[str, str]) -> None:
+    kube = Kept()
+    with pytest.raises(ExportError, match="nothing is deleted"):
+        RecordDeletions(kube, "t").delete(*given, {0: 1})
+    assert kube.there == {}
+
+
+def test_an_object_of_somebody_elses_is_left_alone() -> None:
+    kube = Kept()
+    name = name_of("orders", "t")
+    kube.there[name] = {"metadata": {"name": name, "uid": "x"}}
+    with pytest.raises(ExportError, match="not this export's"):
+        RecordDeletions(kube, "t").delete("Orders_v1", str(TOPIC_ID), {0: 1})
+    assert kube.specs == []
+
+
+def test_what_did_not_succeed_is_said() -> None:
+    """And what does not end is not waited for without end."""
+    with pytest.raises(Unavailable, match="as said"):
+        RecordDeletions(Kept("False"), "t").delete("Orders_v1", str(TOPIC_ID), {0: 1})
+    with pytest.raises(Unavailable, match="is not done: as said"):
+        RecordDeletions(Kept("Unknown"), "t", timeout_s=0).delete(
+            "Orders_v1", str(TOPIC_ID), {0: 1}
+        )
+
+
+def test_names_are_of_kubernetes() -> None:
+    assert len(name_of("t" * 253, "t")) <= 253
+    assert name_of("orders", "a") != name_of("orders", "b")

@@ -1,0 +1,201 @@
+"""One connection to one broker, up to where requests can be sent: TLS, what it speaks, the login.
+
+Whoever fails here has to be told what to do. With TLS 1.3 a broker looks at our certificate after
+our side of the handshake is over, so that it is refused looks like a connection that ends at once:
+the alert that came with it says what it was, and where there is none, that ours has expired.
+"""
+
+import asyncio
+import datetime as dt
+import ssl
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from kio.schema.api_versions.v3.request import ApiVersionsRequest
+from kio.schema.api_versions.v3.response import ApiVersionsResponse
+
+from tidemark.kafka_client.access import Access, Address, Login, Tls
+from tidemark.kafka_client.errors import Refused, Unreachable
+from tidemark.kafka_client.sasl import LoginFailed, exchange
+from tidemark.wire.connection import ConnectionClosed, KafkaConnection
+from tidemark.wire.framing import FrameError
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+CONNECT_TIMEOUT_S = 10.0
+SOFTWARE = "tidemark"
+_FRAME_BYTES_MAX = 256 * 1024 * 1024
+#: OpenSSL's codes of a broker's certificate that has ended, or not begun.
+_OUT_OF_TIME = {9, 10}
+
+
+class _Dialer:
+    """TLS as a client that checks the broker's name."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+
+    async def connect(self, factory: Callable[[], P], host: str, port: int) -> P:
+        _, protocol = await asyncio.get_running_loop().create_connection(
+            factory, host, port, ssl=self._context, server_hostname=host
+        )
+        return protocol
+
+
+async def dial(address: Address, access: Access, client_id: str) -> tuple[KafkaConnection, float]:
+    """A connection that may be used, and for how many seconds its login is good (0.0: for ever).
+    Raises :class:`~tidemark.kafka_client.errors.KafkaError`."""
+    connection = await _connect(address, access, client_id)
+    try:
+        return connection, await _begin(address, access, connection)
+    except BaseException:
+        connection.abort()
+        raise
+
+
+async def _connect(address: Address, access: Access, client_id: str) -> KafkaConnection:
+    tls = access.tls
+    dialer = None if tls is None else _Dialer(_context(tls))
+    try:
+        return await KafkaConnection.connect(
+            *address,
+            client_id=client_id,
+            timeout_s=CONNECT_TIMEOUT_S,
+            frame_bytes_max=_FRAME_BYTES_MAX,
+            dialer=dialer,
+        )
+    except ssl.SSLCertVerificationError as error:
+        raise Refused(_not_trusted(address, tls, error)) from error
+    except ssl.SSLError as error:
+        if tls is not None:
+            _tell_if_ours(address, tls, error)
+        text = f"no TLS with {address}: {error.reason or error} (is it a listener with TLS?)"
+        raise Refused(text) from error
+    except TimeoutError as error:
+        text = f"{address} did not answer in {CONNECT_TIMEOUT_S:.0f} s"
+        raise Unreachable(text) from error
+    except OSError as error:
+        ended = isinstance(error, ConnectionError) and tls is not None
+        if ended and tls is not None:
+            _tell_if_ours(address, tls, error)
+        text = error.strerror or str(error) or type(error).__name__
+        hint = " (is it a listener with TLS?)" if ended else ""
+        raise Unreachable(f"{address}: {text}{hint}") from error
+
+
+async def _begin(address: Address, access: Access, connection: KafkaConnection) -> float:
+    """See that it speaks Kafka, and log in; for how long that is good."""
+    try:
+        versions = await connection.request(
+            ApiVersionsRequest(client_software_name=SOFTWARE, client_software_version="1"),
+            ApiVersionsResponse,
+            CONNECT_TIMEOUT_S,
+        )
+        check_versions(address, versions)
+        if access.login is None:
+            return 0.0
+        return await _log_in(connection, access.login)
+    except LoginFailed as error:
+        raise Refused(f"{address}: {error}{_where(access.login)}") from error
+    except TimeoutError as error:
+        raise Unreachable(f"{address} did not answer in {CONNECT_TIMEOUT_S:.0f} s") from error
+    except FrameError as error:
+        raise Refused(f"{address} does not speak Kafka as we do: {error}") from error
+    except ConnectionClosed as error:
+        if access.tls is not None:
+            _tell_if_ours(address, access.tls, connection.failure or error)
+        hint = "" if access.tls else " (is it a listener with TLS?)"
+        raise Unreachable(f"{address} ended the connection at once{hint}: {error}") from error
+
+
+async def _log_in(connection: KafkaConnection, login: Login) -> float:
+    steps = exchange(login)
+    try:
+        request, answer_type = next(steps)
+        while True:
+            answer = await connection.request(request, answer_type, CONNECT_TIMEOUT_S)
+            request, answer_type = steps.send(answer)
+    except StopIteration as ended:
+        return float(ended.value)
+
+
+# ---------------------------------------------------------------- what a person is told
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    try:
+        return tls.context()
+    except OSError as error:
+        why = (error.reason if isinstance(error, ssl.SSLError) else error.strerror) or error
+        places = " and ".join(dict.fromkeys(filter(None, (tls.ca_source, tls.own_source))))
+        mend = f": mend {places}" if places else ""
+        raise Refused(f"the certificates cannot be used: {why}{mend}") from error
+
+
+def _not_trusted(address: Address, tls: Tls | None, error: ssl.SSLCertVerificationError) -> str:
+    text = f"the certificate of {address} is not trusted: {error.verify_message}"
+    if error.verify_code in _OUT_OF_TIME:
+        return f"{text}: renew it at the broker"
+    source = "" if tls is None else tls.ca_source
+    return f"{text}: put the authority of the brokers into {source}" if source else text
+
+
+def _tell_if_ours(address: Address, tls: Tls, error: Exception) -> None:
+    """Raises :class:`Refused` where it is our certificate that the broker does not take."""
+    alert = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
+    place = f" into {tls.own_source}" if tls.own_source else ""
+    mend = f"put one that its authorities have issued, and its key,{place or ' in its place'}"
+    if tls.ends_s is not None and tls.ends_s <= time.time():
+        ended = dt.datetime.fromtimestamp(tls.ends_s, dt.UTC).isoformat(timespec="seconds")
+        text = f"{address} refuses our certificate, which has expired at {ended}: {mend}"
+        raise Refused(text) from error
+    if not _is_of_certificate(alert):
+        return
+    if not tls.certificate:
+        text = f"{address} asks for a certificate of its clients, and none is shown ({alert})"
+        raise Refused(f"{text}: {mend}") from error
+    raise Refused(f"{address} refuses our certificate ({alert}): {mend}") from error
+
+
+def _is_of_certificate(alert: str) -> bool:
+    """Of OpenSSL's names of what the other side has said (RFC 8446, 6.2)."""
+    return "ALERT" in alert and any(
+        word in alert for word in ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
+    )
+
+
+def _where(login: Login | None) -> str:
+    if login is None or not login.source:
+        return ""
+    return f" (it is read from {login.source}: mend that, or the user at the brokers)"
+
+
+#: What administration needs: api key -> the version that is spoken, and its name.
+SPOKEN = {
+    3: (12, "Metadata"),
+    2: (9, "ListOffsets"),
+    19: (7, "CreateTopics"),
+    20: (6, "DeleteTopics"),
+    21: (2, "DeleteRecords"),
+    32: (4, "DescribeConfigs"),
+    37: (3, "CreatePartitions"),
+    44: (1, "IncrementalAlterConfigs"),
+    45: (0, "AlterPartitionReassignments"),
+    46: (0, "ListPartitionReassignments"),
+    60: (2, "DescribeCluster"),
+}
+
+
+def check_versions(address: Address, answer: ApiVersionsResponse) -> None:
+    """That a broker serves what is spoken here. Raises :class:`Refused`."""
+    if answer.error_code:
+        raise Refused(f"{address} answers ApiVersions with {answer.error_code.name}")
+    served = {int(each.api_key): each for each in answer.api_keys}
+    for key, (version, name) in SPOKEN.items():
+        found = served.get(key)
+        if found is None or not found.min_version <= version <= found.max_version:
+            raise Refused(
+                f"{address} does not serve {name} in version {version}: Apache Kafka does from 4.0 "
+                "on"
+            )
