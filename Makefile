@@ -5,15 +5,16 @@ VENV   ?= .venv
 TIER   ?= directory
 ENGINE ?= tidemark
 BIN    := $(VENV)/bin
-# What is installed, by need: the demo and `up`; Spark; everything, for tests and lint.
+# What is installed, by need: the demo and `up`; Spark; pictures; everything, for tests and lint.
 RUN    := $(VENV)/.run
 SPARK  := $(VENV)/.spark
+PLOTS  := $(VENV)/.plots
 ALL    := $(VENV)/.all
 # What is installed stands in lists that name everything, with hashes: pip is to look for nothing besides (it would take a
 # newer release than the pinned one where an extra is asked for, and refuse it for want of a hash).
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: kafka-kills demo up spark test test-long retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
+.PHONY: kafka-kills demo up spark plots test test-long retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
   simulate fuzz histories export-kills pipeline-proof release sbom pins crds argocd pages docs conformance compatibility
 .DEFAULT_GOAL := demo
 
@@ -30,6 +31,10 @@ $(SPARK): requirements/spark.txt $(RUN)
 	@$(PIP) --no-deps --require-hashes -r requirements/spark.txt
 	@touch $@
 
+$(PLOTS): requirements/plots.txt $(RUN)
+	@$(PIP) --no-deps --require-hashes -r requirements/plots.txt
+	@touch $@
+
 $(ALL): requirements.txt $(SPARK)
 	@echo "installing what tests and lint need (about 250 MB on disk, once)"
 	@$(PIP) --no-deps --require-hashes -r requirements.txt
@@ -43,6 +48,9 @@ up: $(RUN)
 
 # What `tidemark spark` needs; the demo installs it itself, while it waits for other things.
 spark: $(SPARK)
+
+# What draws the pictures of examples/12-delays-by-hour and of examples/notebooks (about 100 MB on disk).
+plots: $(PLOTS)
 
 # A run starts hundreds of processes: what they import is compiled once, whatever the environment says.
 test test-long retest coverage: export PYTHONDONTWRITEBYTECODE :=

@@ -1,5 +1,7 @@
 """Each example does what its page says: its commands are run as they stand, on one cluster."""
 
+import csv
+import json
 import os
 import re
 import subprocess
@@ -10,13 +12,14 @@ import pytest
 
 from tests.conformance.local_cluster import Cluster
 from tests.table_jars import MavenMissing, jars
+from tidemark_cli.demo.flights import load
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.java import JavaMissing, find_java
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 PAGES = sorted(EXAMPLES.glob("[0-9][0-9]-*/README.md"))
-NEED_JAVA = {"05-spark-job", "10-export", "11-export-resource"}
+NEED_JAVA = {"05-spark-job", "10-export", "11-export-resource", "12-delays-by-hour"}
 #: The others are as long again: `make test-long` runs them.
 SHORT = {"01-first-topic", "02-tiering-on-and-off", "04-waiting-for-a-broker"}
 #: Too dear for every run: `make export-kills` runs it.
@@ -83,10 +86,30 @@ def test_the_commands_of_an_example_work(
     before = topic_names(local_cluster)
     said = run_page(page, local_cluster, tmp_path / "output")
     assert EXPECTED[page.parent.name] in said
+    LOOKED_AT.get(page.parent.name, lambda _: None)(tmp_path / "output")
     # Each cleans up after itself.
     assert topic_names(local_cluster) == before
 
 
+def delays_are_those_of_the_flights(output: Path) -> None:
+    """The query's answer, against what plain Python makes of the same flights."""
+    by_hour: dict[str, list[int | None]] = {}
+    for flight in map(json.loads, (flight.value for flight in load(30_000))):
+        by_hour.setdefault(str(flight["hour"]), []).append(flight["dep_delay"])
+    with (output / "delays.csv").open(newline="", encoding="utf-8") as file:
+        rows = {row["hour"]: row for row in csv.DictReader(file)}
+    assert rows.keys() == by_hour.keys()
+    for hour, delays in by_hour.items():
+        known = [delay for delay in delays if delay is not None]
+        row = rows[hour]
+        assert int(row["flights"]) == len(delays)
+        assert int(row["cancelled"]) == len(delays) - len(known)
+        assert float(row["mean_delay"]) == pytest.approx(sum(known) / len(known), abs=0.051)
+    assert (output / "delays.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+#: Of some, what they leave in their folder.
+LOOKED_AT = {"12-delays-by-hour": delays_are_those_of_the_flights}
 #: Beside the exit status of every command: what a reader is to see.
 EXPECTED = {
     "01-first-topic": "1000 records",
@@ -99,6 +122,7 @@ EXPECTED = {
     "08-stock-clients": "900 records: {",
     "10-export": "3,000 rows",
     "11-export-resource": "db.departures",
+    "12-delays-by-hour": "hours of 30000 flights",
 }
 
 

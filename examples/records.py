@@ -1,9 +1,10 @@
 """Send records to a topic or count them, with a stock client:
-``records.py send|count TOPIC N [YEAR]``.
+``records.py send|count TOPIC N [YEAR]``, ``records.py flights TOPIC N``.
 
 The brokers' addresses are in BOOTSTRAP, as ``tidemark up`` printed them. Values are JSON with a
 carrier and a delay. Timestamps are those of now; with YEAR the N records are spread over that year
-(and retention by time takes them at once, unless the topic keeps records for ever).
+(and retention by time takes them at once, unless the topic keeps records for ever). ``flights``
+sends the first N of the demo's: real flights of 2013, at their time.
 """
 
 import json
@@ -13,6 +14,8 @@ import time
 from datetime import UTC, datetime
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tidemark_cli.demo.flights import load
 
 TIMEOUT_S = 60
 
@@ -25,6 +28,21 @@ def send(topic: str, count: int, year: str = "") -> None:
         value = {"carrier": ("AA", "DL", "UA")[number % 3], "delay": number % 60, "pad": "x" * 900}
         producer.produce(topic, json.dumps(value).encode(), str(number).encode(), timestamp=stamp)
         producer.poll(0)
+    finish(producer)
+
+
+def flights(topic: str, count: int) -> None:
+    """Send the year's first ``count`` flights."""
+    client = {"bootstrap.servers": os.environ["BOOTSTRAP"], "enable.idempotence": True}
+    producer = Producer({**client, "queue.buffering.max.messages": 400_000})
+    for flight in load(count):
+        producer.produce(topic, flight.value, flight.key, timestamp=flight.timestamp_ms)
+        producer.poll(0)
+    finish(producer)
+
+
+def finish(producer: Producer) -> None:
+    """Wait until all is acknowledged."""
     if producer.flush(TIMEOUT_S):
         sys.exit(f"not all records were acknowledged in {TIMEOUT_S} s")
 
@@ -58,4 +76,6 @@ def count(topic: str, expected: int) -> None:
 
 
 if __name__ == "__main__":
-    {"send": send, "count": count}[sys.argv[1]](sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
+    {"send": send, "count": count, "flights": flights}[sys.argv[1]](
+        sys.argv[2], int(sys.argv[3]), *sys.argv[4:]
+    )

@@ -23,6 +23,7 @@ SETS = {
     "build.txt": ("setuptools",),
     "broker.txt": ("tidemark[broker]",),
     "operator.txt": ("tidemark[operator]",),
+    "plots.txt": ("tidemark[plots]",),
     "run.txt": ("tidemark[operator,broker,cli,demo]", "hatchling"),
     "spark.txt": ("tidemark[pipeline]",),
 }
