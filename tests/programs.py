@@ -4,10 +4,13 @@ test.
 Building the control plane, MinIO, Helm or Prometheus takes minutes on a machine that has not done
 it, longer than a test may take; and two tests side by side would wait for one another's build. What
 is in the cache costs nothing. Jars (Kafka's, tables') are left out where there is no Java or Maven,
-clients where there is no Node: their tests say so.
+clients where there is no Node: their tests say so. The code that numba compiles belongs to a
+checkout, and is compiled here for the same reason.
 """
 
 import contextlib
+
+import numpy as np
 
 from tests import apache_kafka, kafka_classes
 from tests.apicurio import ApicurioMissing, ensure_apicurio
@@ -20,10 +23,15 @@ from tests.suites.short import ensure_short
 from tests.table_jars import MavenMissing, jars
 from tidemark_cli.toolchain.programs import ensure_controlplane, ensure_minio
 from tidemark_pipeline.export.formats import Format
+from tidemark_pipeline.reading import load_decoder
+from tidemark_pipeline.schemas.avro.decode import Decoder
+from tidemark_pipeline.schemas.avro.schema import parse_schema
+from tidemark_pipeline.schemas.avro.types import columns_of
 
 
 def main() -> None:
     """Build or fetch each; raises ToolchainError or CalledProcessError."""
+    _compile_decoders()
     ensure_controlplane()
     ensure_minio()
     ensure_helm()
@@ -41,6 +49,17 @@ def main() -> None:
     with contextlib.suppress(Missing):
         ensure_clients()
         ensure_short()
+
+
+def _compile_decoders() -> None:
+    """In a new checkout: a quarter of a minute each, which every process of tests would take."""
+    load_decoder()
+    schema = parse_schema(
+        '{"type": "record", "name": "r", "fields": [{"name": "f", "type": "long"}]}'
+    )
+    place = np.zeros(1, dtype=np.int64)
+    for _ in Decoder(schema, columns_of(schema)).decode(np.zeros(1, np.uint8), place, place + 1):
+        pass
 
 
 if __name__ == "__main__":

@@ -286,7 +286,7 @@ BUGS: tuple[Bug, ...] = (
         ISR_CHANGES,
         frozenset({"1"}),
         replaced("tidemark_broker.replication.partition.isr.meaning", _any_answer),
-        first=59,
+        first=109,
     ),
     Bug(
         "the last of an ISR is believed",
@@ -417,6 +417,7 @@ BUGS: tuple[Bug, ...] = (
         BAD_STORE,
         frozenset({"10"}),
         replaced("tidemark_broker.remote_log.sweeps.Sweeps._sweep_if_due", lambda *_: None),
+        first=4,
     ),
     Bug("a former copier still writes", TIERED_STALLS, frozenset({"6"}), _everybody_writes),
     Bug(

@@ -38,6 +38,11 @@ def fail(message: str) -> NoReturn:
     raise typer.Exit(1)
 
 
+def shown_text(text: str) -> str:
+    """For a terminal, of names and values that others gave: as text, whatever is in it."""
+    return escape("".join(char if char.isprintable() else "?" for char in text))
+
+
 def open_cluster(directory: Path) -> LocalCluster:
     """The cluster of a folder; ends with a hint where there is none."""
     layout = Layout.at(directory)

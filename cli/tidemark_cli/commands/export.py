@@ -19,8 +19,8 @@ from tidemark_cli.commands.common import (
     errors,
     fail,
 )
-from tidemark_cli.commands.export_deletes import Api, deleter_of
-from tidemark_cli.commands.sources import given, is_local, source_of
+from tidemark_cli.commands.export_deletes import Api, deleter_of, is_local
+from tidemark_cli.commands.spark_topic import source_options
 from tidemark_cli.commands.stores import (
     BucketsOption,
     EndpointOption,
@@ -42,6 +42,7 @@ from tidemark_cli.commands.tables import (
     pairs,
     place,
 )
+from tidemark_cli.local.tier import tier_options
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.brokers import BrokersUnavailable, Refused
@@ -147,14 +148,14 @@ def export(
 
     Exit status: 0 where it is done or was stopped, 1 where it failed.
     """
-    source = given(
-        path=path,
-        endpoint=endpoint,
-        buckets=buckets,
-        prefix=prefix,
-        region=region,
-        bootstrap=bootstrap,
-    )
+    source = {
+        "path": path,
+        "endpoint": endpoint,
+        "buckets": buckets,
+        "prefix": prefix,
+        "region": region,
+        "bootstrap": bootstrap,
+    }
     extra = pairs(option, "--option")
     properties = pairs(catalog, "--catalog")
     conf_given = pairs(conf, "--conf")
@@ -180,7 +181,7 @@ def export(
             deletes=delete_after_commit,
         )
         wanted.check()
-        options = source_of(source, directory)
+        options = source_options(source, directory, tier_options)
         from_topic = {**options, "topic": topic, **extra}
         deleter = (
             deleter_of(

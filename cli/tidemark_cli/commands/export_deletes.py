@@ -22,6 +22,11 @@ class Api(NamedTuple):
     namespace: str
 
 
+def is_local(source: Mapping[str, str]) -> bool:
+    """Is no tier named? Brokers may be, in the place of the local cluster's."""
+    return not {name for name, value in source.items() if value} - {"bootstrap"}
+
+
 def deleter_of(
     source: Mapping[str, str], wanted: Wanted, directory: Path | None, api: Api
 ) -> Deleter:

@@ -13,7 +13,7 @@ from tidemark.tier.head import ManifestError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, errors, fail
-from tidemark_cli.commands.sources import given, source_of
+from tidemark_cli.commands.spark_topic import source_options
 from tidemark_cli.commands.stores import (
     BucketsOption,
     EndpointOption,
@@ -35,6 +35,7 @@ from tidemark_cli.commands.tables import (
     pairs,
     place,
 )
+from tidemark_cli.local.tier import tier_options
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_operator.resources.durations import duration_ms
@@ -123,20 +124,20 @@ def maintain(
     if from_history and not propagate_deletes:
         fail("--from-history goes with --propagate-deletes")
     extra = pairs(option, "--option")
-    named_source = given(
-        path=path,
-        endpoint=endpoint,
-        buckets=buckets,
-        prefix=prefix,
-        region=region,
-        bootstrap=bootstrap,
-    )
+    named_source = {
+        "path": path,
+        "endpoint": endpoint,
+        "buckets": buckets,
+        "prefix": prefix,
+        "region": region,
+        "bootstrap": bootstrap,
+    }
     try:
         places = catalog_of(place(warehouse), properties, table_format)
         wanted = Wanted(table=tables[0], format=table_format, catalog=places)
         source = None
         if propagate_deletes:
-            source = {**source_of(named_source, directory), **extra}
+            source = {**source_options(named_source, directory, tier_options), **extra}
             parse({**source, "topic": "-"})
         find_java()
         ensure_spark(console.print)

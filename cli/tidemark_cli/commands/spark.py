@@ -11,6 +11,7 @@ from tidemark_cli.commands.export import export
 from tidemark_cli.commands.maintain import maintain
 from tidemark_cli.commands.report import report
 from tidemark_cli.commands.spark_topic import checked
+from tidemark_cli.commands.sql import sql
 from tidemark_cli.commands.usage import usage
 from tidemark_cli.local.tier import read_options, session_settings
 from tidemark_cli.toolchain import ToolchainError
@@ -23,6 +24,7 @@ app.command()(usage)
 app.command()(export)
 app.command()(maintain)
 app.command()(report)
+app.command()(sql)
 
 
 @app.command()

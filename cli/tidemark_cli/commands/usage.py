@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Column, Table
 
 from tidemark.tier.head import ManifestError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound, TopicObject
-from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, errors, fail
+from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, errors, fail, shown_text
 from tidemark_cli.commands.files import write_whole
 from tidemark_cli.commands.stores import (
     BucketsOption,
@@ -180,7 +179,7 @@ def _listed(usage: Usage) -> list[TopicUsage]:
 def _print(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Names may be folded where a line is short, a figure never."""
     iterator = iter(rows)
-    shown = [tuple(map(_shown, row)) for row in itertools.islice(iterator, SHOWN_MAX)]
+    shown = [tuple(map(shown_text, row)) for row in itertools.islice(iterator, SHOWN_MAX)]
     left_out = sum(1 for _ in iterator)
     table = Table(Column(titles[0], overflow="fold"))
     for at, title in enumerate(titles[1:], start=1):
@@ -191,11 +190,6 @@ def _print(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     console.print(table, crop=False)
     if left_out:
         console.print(f"{left_out:,} more rows: --json has all", highlight=False)
-
-
-def _shown(text: str) -> str:
-    """Whoever can write to the store names topics and buckets."""
-    return escape("".join(char if char.isprintable() else "?" for char in text))
 
 
 def _figure(number: int) -> str:

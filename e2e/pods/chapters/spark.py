@@ -118,9 +118,13 @@ def _rows_complaint(stage: Stage, wanted: int) -> str:
 
 
 def _left(stage: Stage) -> str:
-    selector = ("--selector", f"tidemark.dev/export={LAKE}")
-    found = stage.kubernetes.get(NAMESPACE, "jobs,pods", *selector)["items"]
-    return ", ".join(each["metadata"]["name"] for each in found)
+    found = stage.kubernetes.all(NAMESPACE, "jobs", "pods")
+    ours = [body["metadata"] for body in found if _of_export(body)]
+    return ", ".join(each["name"] for each in ours)
+
+
+def _of_export(body: dict[str, Any]) -> bool:
+    return body["metadata"].get("labels", {}).get("tidemark.dev/export") == LAKE
 
 
 def _judge_table(stage: Stage) -> None:

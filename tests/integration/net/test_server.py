@@ -455,7 +455,7 @@ async def test_who_has_gone_while_it_rested_is_not_served(
 
 
 async def _until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 

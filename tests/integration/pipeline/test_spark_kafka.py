@@ -53,6 +53,7 @@ def topic(apache_kafka: KafkaNodes) -> dict[str, str]:
     return {"engine": "kafka", "topic": "spark", "bootstrap": apache_kafka.bootstrap}
 
 
+@pytest.mark.long
 def test_rows_are_what_was_produced(session: SparkSession, topic: dict[str, str]) -> None:
     table = read_topic(session, topic)
     assert table.columns == [
@@ -69,6 +70,7 @@ def test_rows_are_what_was_produced(session: SparkSession, topic: dict[str, str]
         assert round(row.timestamp.timestamp() * 1000) == 1_000 + number
 
 
+@pytest.mark.long
 def test_ends_are_those_of_our_own_source(session: SparkSession, topic: dict[str, str]) -> None:
     ends = {"startingOffsets": '{"1": 1998}', "endingOffsets": '{"0": 2}', "columns": "offset"}
     rows = read_topic(session, {**topic, **ends}).collect()
@@ -77,6 +79,7 @@ def test_ends_are_those_of_our_own_source(session: SparkSession, topic: dict[str
     assert read_topic(session, {**topic, **late}).count() == 3
 
 
+@pytest.mark.long
 def test_the_jobs_read_it(session: SparkSession, topic: dict[str, str], tmp_path: Path) -> None:
     job = Aggregate("carrier", "delay", tmp_path / "out.parquet")
     found = {row.carrier: row.total for row in aggregate(session, topic, job).collect()}

@@ -129,6 +129,7 @@ async def test_a_table_is_the_tier_and_the_tail(broker: Broker) -> None:
     assert await broker.rows(nothing) == []
 
 
+@pytest.mark.long
 async def test_a_stream_goes_on_where_it_was(broker: Broker, tmp_path: Path) -> None:
     """One row for each record, though they were read from brokers and from the tier, in small
     micro-batches, over restarts, one of which repeats a batch that failed."""

@@ -44,6 +44,8 @@ LAKE = ["--warehouse", "/lake"]
         ([*LAKE, "--registry", "http://r", "--registry-option", "key=k"], "go together"),
         ([*LAKE, "--registry-option", "user=me"], "need its address"),
         ([*LAKE, "--evolution", "grow"], "have no schema: give one"),
+        ([*LAKE, "--delete-after-commit"], "needs whom to ask: --kubeconfig FILE, or --bootstrap"),
+        ([*LAKE, "--delete-after-commit", "--namespace", "n"], "go with --kubeconfig"),
     ],
 )
 def test_what_is_wrong_is_said_before_spark_starts(

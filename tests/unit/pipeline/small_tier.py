@@ -39,7 +39,7 @@ def _batch(base_offset: int, values: list[bytes], gap_at: int | None, leader_epo
 
 @dataclass(slots=True)
 class SmallTier:
-    """One topic ``t`` of one partition. Without ``with_digests`` entries are recorded as the
+    """One topic of one partition. Without ``with_digests`` entries are recorded as the
     manifest's first format had them; ``with_indexes``: every batch has its entry in them."""
 
     path: Path
@@ -47,17 +47,20 @@ class SmallTier:
     entries: list[SegmentEntry] = field(default_factory=list)
     with_digests: bool = True
     with_indexes: bool = False
+    name: str = "t"
     tier: Tier = field(init=False)
     loaded: LoadedHead = field(init=False)
 
     def __post_init__(self) -> None:
         self.tier = open_tier(FilesystemConfig(self.path))
         self.tier.topics.put(
-            TopicObject(topic_id=self.topic_id, name="t", cluster_id="c", partitions=1, config={})
+            TopicObject(
+                topic_id=self.topic_id, name=self.name, cluster_id="c", partitions=1, config={}
+            )
         )
         self.loaded = self.tier.manifests.create(
             new_head(
-                topic="t",
+                topic=self.name,
                 topic_id=self.topic_id,
                 partition=0,
                 cluster_id="c",
@@ -96,7 +99,7 @@ class SmallTier:
         file = self.path.parent / "segment.log"
         file.write_bytes(data)
         entry = new_segment(
-            topic="t",
+            topic=self.name,
             topic_id=self.topic_id,
             partition=0,
             segment_id=uuid.uuid4(),

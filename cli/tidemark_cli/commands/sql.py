@@ -1,0 +1,231 @@
+"""``tidemark spark sql``: a look into topics, and into the tables that they are exported to."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+from rich.table import Table
+
+from tidemark_cli.commands.common import (
+    DEFAULT_DIR,
+    DirOption,
+    console,
+    errors,
+    fail,
+    shown_text,
+)
+from tidemark_cli.commands.spark_topic import checked, mentioned, source_options, topics_there
+from tidemark_cli.commands.stores import (
+    BucketsOption,
+    EndpointOption,
+    PathOption,
+    PrefixOption,
+    RegionOption,
+)
+from tidemark_cli.commands.tables import (
+    PAIR,
+    CatalogOption,
+    ConfOption,
+    CoresOption,
+    FormatOption,
+    JarOption,
+    LogOption,
+    WarehouseOption,
+    check_jars,
+    jars,
+    pairs,
+    place,
+)
+from tidemark_cli.local.tier import read_options, session_settings
+from tidemark_cli.toolchain import ToolchainError
+from tidemark_cli.toolchain.packages import ensure_spark
+from tidemark_pipeline.answer_text import SameNames, cell, csv_text, json_text
+from tidemark_pipeline.errors import own_words
+from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.export.formats import Format
+from tidemark_pipeline.export.wanted import CATALOG, Wanted, catalog_of
+from tidemark_pipeline.java import JavaMissing, find_java
+
+if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
+
+    from tidemark_pipeline.jobs.sql import Answer
+
+LIMIT_MAX = 100_000
+#: Of a cell of the table: a value may have megabytes.
+CELL_MAX = 300
+_NAMED_MAX = 20
+_UNKNOWN_TABLE = "TABLE_OR_VIEW_NOT_FOUND"
+
+
+class Output(StrEnum):
+    """How an answer is written."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+class Views(NamedTuple):
+    """``topics``: those that are views; ``there``: of how many one could have been."""
+
+    options: Mapping[str, str]
+    topics: Sequence[str]
+    there: Sequence[str]
+
+
+def sql(
+    statement: Annotated[str, typer.Argument(help="In Spark's SQL; a topic is a view.")],
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(help="A topic that is a view; several times for several. Unset: every one."),
+    ] = None,
+    output: Annotated[Output, typer.Option(help="How the answer is written.")] = Output.TABLE,
+    limit: Annotated[
+        int, typer.Option(min=1, max=LIMIT_MAX, help="At most so many rows are shown.")
+    ] = 100,
+    warehouse: WarehouseOption = "",
+    catalog: CatalogOption = None,
+    table_format: FormatOption = Format.ICEBERG,
+    option: Annotated[
+        list[str] | None, typer.Option(help=f"An option of the data source, {PAIR}")
+    ] = None,
+    conf: ConfOption = None,
+    jar: JarOption = None,
+    bootstrap: Annotated[str, typer.Option(help="Brokers, for what is not in the tier yet.")] = "",
+    cores: CoresOption = 2,
+    log: LogOption = Path("spark.log"),
+    directory: DirOption = DEFAULT_DIR,
+    path: PathOption = "",
+    endpoint: EndpointOption = "",
+    buckets: BucketsOption = "",
+    prefix: PrefixOption = "",
+    region: RegionOption = "",
+) -> None:
+    """Run a query in which each topic is a view, with the data source's columns: key, value,
+    partition, offset, timestamp and so on. With --warehouse or --catalog it is one over tables,
+    as db.orders, and topics are views where --topic names them.
+
+    Exit status: 0 where it was answered, 1 where it failed.
+    """
+    given = {"path": path, "endpoint": endpoint, "buckets": buckets, "prefix": prefix}
+    source = {**given, "region": region, "bootstrap": bootstrap}
+    extra, properties = pairs(option, "--option"), pairs(catalog, "--catalog")
+    conf_given, named = pairs(conf, "--conf"), check_jars(jar)
+    of_tables = bool(warehouse or properties)
+    try:
+        places = catalog_of(place(warehouse), properties, table_format) if of_tables else {}
+        find_java()
+        ensure_spark(errors.print)
+        views = Views({}, (), ())
+        if topic or not of_tables:
+            options = {**source_options(source, directory, read_options), **extra}
+            views = _views(options, topic or (), statement)
+        settings = _settings(views, places, table_format, named, conf_given)
+        answer = _ask(statement, views, settings, limit=limit, cores=cores, log=log)
+        _tell(answer, output, limit)
+    except (JavaMissing, ToolchainError, ExportError, SameNames, LookupError) as error:
+        fail(str(error))
+
+
+def _views(options: Mapping[str, str], named: Sequence[str], statement: str) -> Views:
+    """The topics that are named, else those that the statement mentions: each view costs the start
+    of a process. Ends the command where one of them cannot be read."""
+    there = sorted(set(named) or topics_there(options))
+    topics = list(there) if named else mentioned(there, statement)
+    if topics:
+        checked({**options, "subscribe": ",".join(topics)})
+    by_name: dict[str, str] = {}
+    for each in topics:
+        other = by_name.setdefault(each.lower(), each)
+        if other != each:
+            fail(f"topics {other} and {each} are one name to SQL: name one of them by --topic")
+    return Views(options, topics, there)
+
+
+def _settings(
+    views: Views,
+    places: Mapping[str, str],
+    kind: Format,
+    given: Sequence[str],
+    conf: Mapping[str, str],
+) -> dict[str, str]:
+    """Spark's configuration. Tables of Iceberg are known by the names that exports have them by.
+    Raises ToolchainError."""
+    if places:
+        found = Wanted(table="-", format=kind, catalog=places).settings(
+            jars(given, kind, places, conf), conf
+        )
+        if kind is Format.ICEBERG:
+            found.setdefault("spark.sql.defaultCatalog", CATALOG)
+    else:
+        found = {**({"spark.jars": ",".join(given)} if given else {}), **conf}
+    more = session_settings(views.options)
+    both = [each["spark.jars"] for each in (found, more) if "spark.jars" in each]
+    return {**found, **more, **({"spark.jars": ",".join(both)} if both else {})}
+
+
+def _ask(
+    statement: str, views: Views, settings: Mapping[str, str], *, limit: int, cores: int, log: Path
+) -> "Answer":
+    from pyspark.errors import PySparkException
+
+    from tidemark_pipeline.jobs.progress import told
+    from tidemark_pipeline.jobs.sql import ask, make_view
+    from tidemark_pipeline.session import local_session
+
+    def say(done: int, tasks: int) -> None:
+        errors.print(f"{done:,} of {tasks:,} tasks", highlight=False)
+
+    try:
+        with (
+            local_session("tidemark sql", cores=cores, log=log, settings=settings) as session,
+            told(session.sparkContext, say),
+        ):
+            for topic in views.topics:
+                make_view(session, topic, views.options)
+            return ask(session, statement, limit)
+    except PySparkException as error:
+        fail(failure(error, views, log))
+
+
+def failure(error: "PySparkException", views: Views, log: Path) -> str:
+    """What Spark has against a statement, in a line."""
+    name, said = own_words(str(error))
+    if name or error.getCondition() is None:
+        return f"{said}; Spark's own log: {log}"
+    if error.getCondition() != _UNKNOWN_TABLE or not views.options:
+        return said
+    named = ", ".join(views.there[:_NAMED_MAX]) or "none"
+    more = len(views.there) - _NAMED_MAX
+    return f"{said}; topics: {named}" + (f" and {more:,} more" if more > 0 else "")
+
+
+def _tell(answer: "Answer", output: Output, limit: int) -> None:
+    if output is Output.TABLE:
+        _print(answer)
+    else:
+        write = json_text if output is Output.JSON else csv_text
+        sys.stdout.buffer.write(write(answer.columns, answer.rows).encode("utf-8", "replace"))
+        sys.stdout.flush()
+    if answer.cut:
+        text = f"these are the first {limit:,} rows, and there are more: --limit shows up to "
+        errors.print(f"{text}{LIMIT_MAX:,}", highlight=False)
+
+
+def _print(answer: "Answer") -> None:
+    if not answer.columns:
+        return
+    table = Table()
+    for name in answer.columns:
+        table.add_column(shown_text(name), overflow="fold")
+    for row in answer.rows:
+        table.add_row(*(shown_text(_short(cell(value))) for value in row))
+    console.print(table, crop=False, highlight=False)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= CELL_MAX else text[: CELL_MAX - 1] + "…"

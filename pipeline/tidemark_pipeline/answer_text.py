@@ -1,0 +1,85 @@
+"""What a statement of SQL has answered, as JSON, as CSV, and as cells of a table.
+
+Keys and values of records are bytes, and nearly always text: so bytes are shown as the text that
+they are in UTF-8, and where they are none by their hexadecimal digits, as ``0x00ff``.
+"""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+
+
+class SameNames(ValueError):
+    """Two columns have one name, and a JSON object has room for one; the message says what to
+    do."""
+
+
+def json_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """An array with an object for each row, on a line of its own. Raises SameNames."""
+    twice = sorted({name for name in columns if columns.count(name) > 1})
+    if twice:
+        raise SameNames(
+            f"two columns are named {', '.join(twice)}: give one of them another name (… AS other)"
+        )
+    lines = (
+        json.dumps(dict(zip(columns, map(_for_json, row), strict=True)), ensure_ascii=False)
+        for row in rows
+    )
+    return "[\n" + ",\n".join(lines) + "\n]\n" if rows else "[]\n"
+
+
+def csv_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A line of names, then one for each row; null is empty, lists and structs are JSON."""
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(["" if value is None else cell(value) for value in row] for row in rows)
+    return written.getvalue()
+
+
+def cell(value: object) -> str:
+    """As text, for people; null is ``null``."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case bytes():
+            return _text(value)
+        case list() | dict():
+            return json.dumps(_for_json(value), ensure_ascii=False)
+        case _:
+            return str(value)
+
+
+def _for_json(value: object) -> object:
+    match value:
+        case bytes():
+            return _text(value)
+        case list():
+            return [_for_json(each) for each in value]
+        case dict():
+            return {str(name): _for_json(each) for name, each in value.items()}
+        case float() if not math.isfinite(value):
+            return str(value)  # JSON has no such number
+        case Decimal():
+            return _number(value)
+        case _:
+            return value
+
+
+def _number(value: Decimal) -> int | float | str:
+    """A number where nothing of it is lost, else text."""
+    if value == value.to_integral_value():
+        return int(value)
+    return float(value) if Decimal(repr(float(value))) == value else str(value)
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return "0x" + data.hex()

@@ -1,0 +1,89 @@
+"""``tidemark spark sql`` before Spark: which topics are views, and what is refused at once."""
+
+import shutil
+import uuid
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException
+from typer.testing import CliRunner
+
+from tests.unit.pipeline.small_tier import SmallTier
+from tidemark_cli.commands.spark_topic import mentioned, topics_there
+from tidemark_cli.commands.sql import Views, failure
+from tidemark_cli.main import app
+
+needs_java = pytest.mark.skipif(shutil.which("java") is None, reason="needs Java")
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    """The exit code and what is printed, as one line."""
+    result = CliRunner().invoke(app, ["spark", "sql", *arguments])
+    return result.exit_code, " ".join(result.output.split())
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> Path:
+    """Of three topics, an internal one and one of capital letters among them."""
+    folder = tmp_path / "tier"
+    folder.mkdir()
+    for name in ("orders-eu.v1", "Orders-EU.v1", "__consumer_offsets"):
+        SmallTier(folder, uuid.uuid4(), name=name)
+    return folder
+
+
+def test_topics_are_those_of_the_tier_and_of_them_what_the_statement_names(tier: Path) -> None:
+    there = topics_there({"path": str(tier)})
+    assert there == {"orders-eu.v1", "Orders-EU.v1"}
+    assert mentioned([*there, "flights"], "select * from `ORDERS-eu.v1`") == sorted(there)
+    assert mentioned(there, "SELECT 1") == []
+
+
+@needs_java
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["SELECT 1", "--topic", "nosuch"], "no topic 'nosuch' in"),
+        (["SELECT 1", "--topic", "orders-eu.v1", "--topic", "Orders-EU.v1"], "one name to SQL"),
+        (["SELECT * FROM `orders-eu.v1`"], "name one of them by --topic"),
+        (["SELECT 1", "--option", "tire=remote"], "unknown option 'tire'"),
+        (["SELECT 1", "--option", "tier"], "write name=value"),
+        (["SELECT 1", "--catalog", "io-impl=x"], "say where the tables are"),
+    ],
+)
+def test_what_is_wrong_is_said_before_spark_starts(
+    arguments: list[str], said: str, tier: Path
+) -> None:
+    code, output = run(*arguments, "--path", str(tier))
+    assert code == 1
+    assert said in output
+    assert "Traceback" not in output
+
+
+@needs_java
+def test_without_a_cluster_and_a_tier_it_says_how_to_name_one(tmp_path: Path) -> None:
+    code, output = run("SELECT 1", "--dir", str(tmp_path))
+    assert code == 1
+    assert "there is no cluster in" in output
+
+
+def test_without_java_it_says_how_to_get_it(tier: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tier))
+    code, output = run("SELECT 1", "--path", str(tier))
+    assert code == 1
+    assert "install Java 17 or newer" in output
+
+
+def test_a_topic_that_nobody_has_is_told_with_those_that_there_are() -> None:
+    class Unknown(AnalysisException):
+        def getCondition(self) -> str:
+            return "TABLE_OR_VIEW_NOT_FOUND"
+
+        def __str__(self) -> str:
+            return "[TABLE_OR_VIEW_NOT_FOUND] `nosuch` cannot be found.\nAnd more\n'Project [*]"
+
+    names = [f"t{number}" for number in range(22)]
+    views = Views({"path": "p"}, (), names)
+    said = failure(Unknown("x"), views, Path("log"))
+    assert said.startswith("[TABLE_OR_VIEW_NOT_FOUND] `nosuch` cannot be found.; topics: t0, t1")
+    assert said.endswith("t19 and 2 more")

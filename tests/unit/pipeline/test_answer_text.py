@@ -1,0 +1,63 @@
+"""Answers of SQL as text: nothing of a value is lost or made up."""
+
+import csv
+import json
+from decimal import Decimal
+
+import pytest
+
+from tidemark_pipeline.answer_text import SameNames, cell, csv_text, json_text
+
+COLUMNS = ("text", "bytes", "number", "list")
+ROWS = (
+    ('a,\n"b"', b"\xc3\xa9", Decimal("2.50"), [{"key": "k", "value": b"\x00\xff"}, None]),
+    (None, b"\xff", float("nan"), []),
+)
+
+
+def test_json_is_an_array_of_objects() -> None:
+    headers = [{"key": "k", "value": "0x00ff"}, None]
+    assert json.loads(json_text(COLUMNS, ROWS)) == [
+        {"text": 'a,\n"b"', "bytes": "é", "number": 2.5, "list": headers},
+        {"text": None, "bytes": "0xff", "number": "nan", "list": []},
+    ]
+    assert json_text(COLUMNS, ROWS).count("\n") == len(ROWS) + 2
+    assert json.loads(json_text(COLUMNS, ())) == []
+
+
+def test_csv_is_read_back_as_it_was() -> None:
+    assert list(csv.reader(csv_text(COLUMNS, ROWS).splitlines(keepends=True))) == [
+        list(COLUMNS),
+        ['a,\n"b"', "é", "2.50", '[{"key": "k", "value": "0x00ff"}, null]'],
+        ["", "0xff", "nan", "[]"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "written"),
+    [
+        ("3", "3"),
+        ("3.0", "3"),
+        ("0.1", "0.1"),
+        ("12345678901234567890", "12345678901234567890"),
+        ("0.12345678901234567890", '"0.12345678901234567890"'),
+    ],
+)
+def test_a_decimal_is_a_number_where_that_loses_nothing(number: str, written: str) -> None:
+    assert json_text(("n",), ((Decimal(number),),)) == f'[\n{{"n": {written}}}\n]\n'
+
+
+def test_two_columns_of_one_name_are_refused_where_one_would_be_lost() -> None:
+    with pytest.raises(SameNames, match=r"named key: .* AS"):
+        json_text(("key", "value", "key"), ((1, 2, 3),))
+    assert csv_text(("key", "key"), ((1, 2),)) == "key,key\n1,2\n"
+
+
+def test_cells_tell_null_from_its_name_in_python() -> None:
+    assert [cell(value) for value in (None, True, 1.5, b"x", {"a": None})] == [
+        "null",
+        "true",
+        "1.5",
+        "x",
+        '{"a": null}',
+    ]
