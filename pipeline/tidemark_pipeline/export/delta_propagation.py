@@ -18,12 +18,14 @@ from pyspark.sql import SparkSession
 from tidemark_pipeline.export.delta import CONFLICT
 from tidemark_pipeline.export.delta_history import History
 from tidemark_pipeline.export.delta_maintenance import carrying, vacuum
-from tidemark_pipeline.export.exported import Exported
+from tidemark_pipeline.export.exported import Exported, ExportError
 from tidemark_pipeline.export.maintenance import Say
 from tidemark_pipeline.export.propagating import Propagated
 from tidemark_pipeline.export.table import ATTEMPTS, contended
 from tidemark_pipeline.export.upsert import configured
 
+_JAVA_ERRORS = (Py4JJavaError, PySparkException)
+_LOG_TOO_SHORT = "DELTA_CANNOT_VACUUM_LITE"
 _NO_VECTORS = {"spark.databricks.delta.delete.deletionVectors.persistent": "false"}
 
 
@@ -54,14 +56,23 @@ class DeltaPropagation:
         reorganize = f"REORG TABLE {self._name} APPLY (PURGE)"
         self._until_done(lambda: self._session.sql(reorganize).collect())
         say("files of older versions are removed")
-        return Propagated(removed=vacuum(self._session, self._name, self._history, "LITE", 0.0))
+        try:
+            removed = vacuum(self._session, self._name, self._history, "LITE", 0.0)
+        except _JAVA_ERRORS as error:
+            if _LOG_TOO_SHORT not in str(error):
+                raise
+            raise ExportError(
+                f"the log of {self._name} does not go back to its last VACUUM, and may not name all "
+                "files: run tidemark spark maintain without --from-history first"
+            ) from error
+        return Propagated(removed=removed)
 
     def _until_done(self, do: Callable[[], object]) -> None:
         for _ in range(ATTEMPTS):
             try:
                 with carrying(self._session, self._history):
                     do()
-            except (Py4JJavaError, PySparkException) as error:
+            except _JAVA_ERRORS as error:
                 if not CONFLICT.search(str(error)):
                     raise
             else:
