@@ -62,8 +62,8 @@ class DeltaPropagation:
             if _LOG_TOO_SHORT not in str(error):
                 raise
             raise ExportError(
-                f"the log of {self._name} does not go back to its last VACUUM, and may not name all "
-                "files: run tidemark spark maintain without --from-history first"
+                f"the log of {self._name} does not go back to its last VACUUM and may not name "
+                "all files: run tidemark spark maintain without --from-history first"
             ) from error
         return Propagated(removed=removed)
 
