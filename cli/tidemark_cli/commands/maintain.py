@@ -2,14 +2,27 @@
 to."""
 
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemark_cli.commands.common import console, errors, fail
+from tidemark.tier.head import ManifestError
+from tidemark.tier.objects import StoreError
+from tidemark.tier.topics import TopicAmbiguous, TopicNotFound
+from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, errors, fail
+from tidemark_cli.commands.spark_topic import source_options
+from tidemark_cli.commands.stores import (
+    BucketsOption,
+    EndpointOption,
+    PathOption,
+    PrefixOption,
+    RegionOption,
+)
 from tidemark_cli.commands.tables import (
+    PAIR,
     CatalogOption,
     ConfOption,
     CoresOption,
@@ -22,20 +35,29 @@ from tidemark_cli.commands.tables import (
     pairs,
     place,
 )
+from tidemark_cli.local.tier import tier_options
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_operator.resources.durations import duration_ms
+from tidemark_pipeline.brokers import BrokersUnavailable, Refused
 from tidemark_pipeline.errors import own_words
 from tidemark_pipeline.export.exported import ExportError
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.maintenance import Maintained, Upkeep
+from tidemark_pipeline.export.propagating import Propagated
 from tidemark_pipeline.export.wanted import Wanted, catalog_of
 from tidemark_pipeline.java import JavaMissing, find_java
+from tidemark_pipeline.options import OptionError, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _NEVER = "never"
+#: What says itself what to do.
+_SAID = (
+    *(JavaMissing, ToolchainError, ExportError, OptionError, LookupError, ManifestError),
+    *(StoreError, TopicNotFound, TopicAmbiguous, BrokersUnavailable, Refused),
+)
 
 
 def maintain(
@@ -54,6 +76,31 @@ def maintain(
     orphans_after: Annotated[
         str, typer.Option(help="How old a file is that goes since no version names it; or never.")
     ] = "72h",
+    propagate_deletes: Annotated[
+        bool,
+        typer.Option(
+            "--propagate-deletes",
+            help="Drop rows of records that the topic has not any more: below its log starts.",
+        ),
+    ] = False,
+    from_history: Annotated[
+        bool,
+        typer.Option(
+            "--from-history",
+            help="With --propagate-deletes: older versions of the table go at once, with files.",
+        ),
+    ] = False,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Of the data source that the topic is looked for in, {PAIR}"),
+    ] = None,
+    bootstrap: Annotated[str, typer.Option(help="Brokers that know the log starts.")] = "",
+    directory: DirOption = DEFAULT_DIR,
+    path: PathOption = "",
+    endpoint: EndpointOption = "",
+    buckets: BucketsOption = "",
+    prefix: PrefixOption = "",
+    region: RegionOption = "",
     catalog: CatalogOption = None,
     conf: ConfOption = None,
     jar: JarOption = None,
@@ -61,7 +108,8 @@ def maintain(
     log: LogOption = Path("spark.log"),
 ) -> None:
     """Compact the tables' small files, let old versions of them expire, and remove files that no
-    version names. Exports may run meanwhile.
+    version names. Exports may run meanwhile. With --propagate-deletes rows go first whose records
+    the topic has no more, by whatever they went.
 
     Exit status: 0 where it is done, 1 where it failed.
     """
@@ -73,9 +121,24 @@ def maintain(
         keep_last=keep_last,
         orphans=_age(orphans_after, "--orphans-after"),
     )
+    if from_history and not propagate_deletes:
+        fail("--from-history goes with --propagate-deletes")
+    extra = pairs(option, "--option")
+    named_source = {
+        "path": path,
+        "endpoint": endpoint,
+        "buckets": buckets,
+        "prefix": prefix,
+        "region": region,
+        "bootstrap": bootstrap,
+    }
     try:
         places = catalog_of(place(warehouse), properties, table_format)
         wanted = Wanted(table=tables[0], format=table_format, catalog=places)
+        source = None
+        if propagate_deletes:
+            source = {**source_options(named_source, directory, tier_options), **extra}
+            parse({**source, "topic": "-"})
         find_java()
         ensure_spark(console.print)
         from pyspark.errors import PySparkException
@@ -89,11 +152,43 @@ def maintain(
                 "tidemark maintain", cores=cores, log=log, settings=settings
             ) as session:
                 for table in tables:
+                    if source is not None:
+                        _propagate(session, wanted, table, source, history=from_history)
                     _maintain(session, wanted, table, upkeep)
         except PySparkException as error:
             fail(f"{own_words(str(error))[1]}; Spark's own log: {log}")
-    except (JavaMissing, ToolchainError, ExportError) as error:
+    except _SAID as error:
         fail(str(error))
+
+
+def _propagate(
+    session: "SparkSession",
+    wanted: Wanted,
+    table: str,
+    source: Mapping[str, str],
+    *,
+    history: bool,
+) -> None:
+    from tidemark_pipeline.jobs.propagate import propagate
+
+    def say(what: str) -> None:
+        errors.print(f"{table}: {what}", highlight=False, markup=False)
+
+    name = wanted.name_of(table)
+    done = propagate(session, wanted.format, name, source, history=history, say=say)
+    console.print(f"{table}: {propagated(done)}", highlight=False, markup=False)
+
+
+def propagated(done: Propagated) -> str:
+    """What went with its records, in a line, and what did not yet."""
+    held = f"; still kept: {', '.join(done.held)}" if done.held else ""
+    behind = ", ".join(map(str, done.behind))
+    more = f"; partitions {behind} are not exported so far yet" if behind else ""
+    again = ": run this again later" if held or more else ""
+    return (
+        f"{done.rows:,} rows dropped, {done.expired:,} versions expired, "
+        f"{done.removed:,} files removed{held}{more}{again}"
+    )
 
 
 def _maintain(session: "SparkSession", wanted: Wanted, table: str, upkeep: Upkeep) -> None:

@@ -22,6 +22,7 @@ from tidemark_pipeline.export.upsert import configured
 
 _SAY = "spark.databricks.delta.commitInfo.userMetadata"
 _LOG_VACUUM = "spark.databricks.delta.vacuum.logging.enabled"
+_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 _LOOK_AT = 5
 
 
@@ -31,25 +32,34 @@ def maintain(session: SparkSession, name: str, upkeep: Upkeep, say: Say) -> Main
     compacted = into = removed = 0
     if upkeep.compact:
         say("small files are compacted")
-        with _carrying(session, history):
+        with carrying(session, history):
             (done,) = session.sql(f"OPTIMIZE {name}").select("metrics.*").collect()
         compacted, into = done["numFilesRemoved"], done["numFilesAdded"]
     if upkeep.keep is not None:
         age = max(upkeep.keep, upkeep.orphans or timedelta())
         say(f"files that no version of the last {age} needs are removed")
-        with _carrying(session, history), configured(session, {_LOG_VACUUM: "true"}):
-            session.sql(f"VACUUM {name} RETAIN {age / timedelta(hours=1)} HOURS").collect()
-        history.refresh()
-        removed = next(
-            int(each.metrics.get("numDeletedFiles", 0))
-            for each in history.commits(_LOOK_AT)
-            if each.operation == "VACUUM END"
-        )
+        removed = vacuum(session, name, history, "FULL", age / timedelta(hours=1))
     return Maintained(compacted=compacted, into=into, removed=removed)
 
 
+def vacuum(session: SparkSession, name: str, history: History, kind: str, hours: float) -> int:
+    """Files that are removed. ``kind``: ``FULL``, or ``LITE``, those alone of which the table's log
+    says that they are no longer its own."""
+    settings = {_LOG_VACUUM: "true"}
+    if kind == "LITE":
+        settings[_CHECK] = "false"
+    with carrying(session, history), configured(session, settings):
+        session.sql(f"VACUUM {name} {kind} RETAIN {hours} HOURS").collect()
+    history.refresh()
+    return next(
+        int(each.metrics.get("numDeletedFiles", 0))
+        for each in history.commits(_LOOK_AT)
+        if each.operation == "VACUUM END"
+    )
+
+
 @contextmanager
-def _carrying(session: SparkSession, history: History) -> Iterator[None]:
+def carrying(session: SparkSession, history: History) -> Iterator[None]:
     """What is committed says how far the table is; nothing where no export has committed."""
     base = history.refresh()
     exported = history.standing()

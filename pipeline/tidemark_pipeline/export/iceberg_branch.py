@@ -148,15 +148,17 @@ class Branch:
             append = append.set(key, value)
         append.commit()
 
-    def publish(self, base: int, exported: Exported, left: tuple[str, ...] = ()) -> bool:
-        """Make the one commit since :meth:`begin` the table's, and remove the branches ``left``;
-        False where ``main`` was moved meanwhile."""
+    def publish(
+        self, base: int, exported: Exported, left: tuple[str, ...] = (), commits: int = 1
+    ) -> bool:
+        """Make the commit since :meth:`begin` the table's, or so many at most, and remove the
+        branches ``left``; False where ``main`` was moved meanwhile."""
         failed: Exception | None = None
         for _ in range(ATTEMPTS):
             self.refresh()
             head = self._table.snapshot(self.name)
             # A branch that another job has removed is made again by an append, where main is then.
-            if head is None or head.parentId() != base:
+            if head is None or not self._follows(head, base, commits):
                 return False
             if self._table.currentSnapshot().snapshotId() != base:
                 # By others; or by a commit of ours of which nobody knew whether it was one.
@@ -173,6 +175,21 @@ class Branch:
             raise contended(str(self._table.name())) from failed
         self.refresh()
         return True
+
+    def is_published(self) -> bool:
+        """By the tag, as of the last :meth:`refresh`; others' commits may be behind it."""
+        head, tagged = self._table.snapshot(self.name), self._table.snapshot(TAG)
+        return None not in (head, tagged) and head.snapshotId() == tagged.snapshotId()
+
+    def _follows(self, head: Any, base: int, commits: int) -> bool:
+        for _ in range(commits):
+            parent = head.parentId()
+            if parent == base:
+                return True
+            head = None if parent is None else self._table.snapshot(parent)
+            if head is None:
+                return False
+        return False
 
     def summary(self) -> Mapping[str, str]:
         """What Iceberg says of the branch's last commit."""

@@ -13,7 +13,7 @@ from tidemark_pipeline.export.maintenance import Maintained, Say, Upkeep
 
 #: Groups of files are committed by themselves: of one that others change meanwhile the rest is not
 #: lost.
-_COMPACTION = {
+COMPACTION = {
     "partial-progress.enabled": "true",
     "partial-progress.max-commits": "10",
     "partial-progress.max-failed-commits": "10",
@@ -26,17 +26,17 @@ _COMPACTION = {
 
 def maintain(session: SparkSession, name: str, upkeep: Upkeep, say: Say) -> Maintained:
     """``name`` with its catalog, such as ``lake.db.orders``."""
-    procedures = _Procedures(session, name)
+    procedures = Procedures(session, name)
     compacted, into, failed = _compact(procedures, say) if upkeep.compact else (0, 0, 0)
     expired = removed = orphans = 0
     if upkeep.keep is not None:
         say(f"snapshots older than {upkeep.keep} expire")
-        before = _snapshots(session, name)
+        before = snapshots(session, name)
         done = procedures.call(
             "expire_snapshots", older_than=upkeep.keep, retain_last=upkeep.keep_last
         )
         removed = sum(count or 0 for row in done for count in row)
-        expired = before - _snapshots(session, name)
+        expired = before - snapshots(session, name)
     if upkeep.orphans is not None:
         say(f"files that no snapshot names, and older than {upkeep.orphans}, are removed")
         orphans = len(procedures.call("remove_orphan_files", older_than=upkeep.orphans))
@@ -50,9 +50,9 @@ def maintain(session: SparkSession, name: str, upkeep: Upkeep, say: Say) -> Main
     )
 
 
-def _compact(procedures: "_Procedures", say: Say) -> tuple[int, int, int]:
+def _compact(procedures: "Procedures", say: Say) -> tuple[int, int, int]:
     say("small files are compacted")
-    (data,) = procedures.call("rewrite_data_files", options=_COMPACTION)
+    (data,) = procedures.call("rewrite_data_files", options=COMPACTION)
     (deletes,) = procedures.call("rewrite_position_delete_files")
     procedures.call("rewrite_manifests")
     return (
@@ -62,7 +62,7 @@ def _compact(procedures: "_Procedures", say: Say) -> tuple[int, int, int]:
     )
 
 
-class _Procedures:
+class Procedures:
     """Of the catalog, called for one table."""
 
     def __init__(self, session: SparkSession, name: str) -> None:
@@ -84,5 +84,6 @@ def _literal(value: object) -> str:
     return str(value)
 
 
-def _snapshots(session: SparkSession, name: str) -> int:
+def snapshots(session: SparkSession, name: str) -> int:
+    """How many there are."""
     return session.table(f"{name}.snapshots").count()

@@ -21,6 +21,7 @@ RAW = (
 KAFKA = "kafka"
 _OF_KAFKA = tuple(name for name in RAW if name != "value")
 _LETTER = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+_PLACE = {"partition", "offset"}
 _TYPES = {column.name: column.type for column in columns.COLUMNS}
 #: Iceberg's paths, and quotes.
 _NO_NAMES = ".`\\\n\r\0"
@@ -63,6 +64,20 @@ def check_table(name: str, table: StructType | None) -> None:
             f"{name} has no column {KAFKA}, in which the record's own are: "
             f"ALTER TABLE {name} ADD COLUMN {_kafka_ddl()}, or export into a new table"
         )
+
+
+def prefix_of_record(name: str, table: StructType) -> str:
+    """Of the columns that say which record a row is of. Raises :class:`ExportError` where a table
+    has none."""
+    kafka = table[KAFKA].dataType if KAFKA in table.fieldNames() else None
+    if isinstance(kafka, StructType) and set(kafka.fieldNames()) >= _PLACE:
+        return f"{KAFKA}."
+    if {*_PLACE, "topic"} <= set(table.fieldNames()):
+        return ""
+    raise ExportError(
+        f"{name} has neither columns topic, partition and offset nor a column {KAFKA} with them: "
+        "nothing says which records its rows are of"
+    )
 
 
 def _kafka_ddl() -> str:

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tidemark_cli.commands.maintain import text
+from tidemark_cli.commands.maintain import propagated, text
 from tidemark_cli.main import app
 from tidemark_pipeline.export.maintenance import Maintained
+from tidemark_pipeline.export.propagating import Propagated
 
 
 @pytest.mark.parametrize(
@@ -19,8 +20,16 @@ from tidemark_pipeline.export.maintenance import Maintained
         (["--format", "delta"], "--warehouse FOLDER, and no --catalog"),
         (["--format", "delta", "--warehouse", "/l", "--catalog", "type=rest"], "and no --catalog"),
         (["--warehouse", "/lake", "--jar", "/none.jar"], "there is no such file"),
+        (["--warehouse", "/lake", "--from-history"], "goes with --propagate-deletes"),
+        (
+            ["--warehouse", "/lake", "--propagate-deletes", "--path", "/t", "--option", "a=b"],
+            "unknown option 'a'",
+        ),
     ],
-    ids=["no warehouse", "days", "no age", "delta", "delta with a catalog", "no jar"],
+    ids=[
+        *("no warehouse", "days", "no age", "delta", "delta with a catalog", "no jar"),
+        *("history alone", "a strange option"),
+    ],
 )
 def test_what_is_wrong_is_said(options: list[str], said: str, tmp_path: Path) -> None:
     log = ["--log", str(tmp_path / "log")]
@@ -34,4 +43,14 @@ def test_the_closing_line_has_all_figures() -> None:
     assert text(done) == (
         "1,200 files became 3 (2 were changed meanwhile and stay), 57 versions expired, "
         "1,300 files removed, 1 orphans removed"
+    )
+
+
+def test_the_line_of_what_went_says_what_did_not_yet() -> None:
+    assert propagated(Propagated(rows=1200, expired=3, removed=4)) == (
+        "1,200 rows dropped, 3 versions expired, 4 files removed"
+    )
+    assert propagated(Propagated(held=("the branch or tag x",), behind=(0, 2))) == (
+        "0 rows dropped, 0 versions expired, 0 files removed; still kept: the branch or tag x; "
+        "partitions 0, 2 are not exported so far yet: run this again later"
     )

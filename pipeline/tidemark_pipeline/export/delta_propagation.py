@@ -1,0 +1,80 @@
+"""Rows of records that are gone, dropped from a Delta Lake table, and from its history.
+
+Each commit says again how far the table is (:func:`~tidemark_pipeline.export.delta_log.carry`), as
+all maintenance does; where a job has committed meanwhile, what it said counts.
+
+Files are written anew: a deletion vector would leave the rows in the file. Of versions that are to
+go at once, files go that the table's log says were removed (``VACUUM … LITE``). A full ``VACUUM``
+would look for files that no version names, and those of a batch that is not committed yet are among
+them.
+"""
+
+from collections.abc import Callable
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tidemark_pipeline.export.delta import CONFLICT
+from tidemark_pipeline.export.delta_history import History
+from tidemark_pipeline.export.delta_maintenance import carrying, vacuum
+from tidemark_pipeline.export.exported import Exported, ExportError
+from tidemark_pipeline.export.maintenance import Say
+from tidemark_pipeline.export.propagating import Propagated
+from tidemark_pipeline.export.table import ATTEMPTS, contended
+from tidemark_pipeline.export.upsert import configured
+
+_JAVA_ERRORS = (Py4JJavaError, PySparkException)
+_LOG_TOO_SHORT = "DELTA_CANNOT_VACUUM_LITE"
+_NO_VECTORS = {"spark.databricks.delta.delete.deletionVectors.persistent": "false"}
+
+
+class DeltaPropagation:
+    """In the table ``name`` as Spark knows it, such as ``delta.`/srv/lake/db/orders```."""
+
+    def __init__(self, session: SparkSession, name: str) -> None:
+        self._session, self._name = session, name
+        self._history = History(session, name)
+
+    def found(self) -> Exported | None:
+        """See :class:`~tidemark_pipeline.export.propagating.DroppedFrom`."""
+        self._history.refresh()
+        return self._history.standing()
+
+    def drop(self, where: str) -> None:
+        """See :class:`~tidemark_pipeline.export.propagating.DroppedFrom`."""
+
+        def delete() -> None:
+            with configured(self._session, _NO_VECTORS):
+                self._session.sql(f"DELETE FROM {self._name} WHERE {where}").collect()
+
+        self._until_done(delete)
+
+    def drop_history(self, say: Say) -> Propagated:
+        """See :class:`~tidemark_pipeline.export.propagating.DroppedFrom`."""
+        say("files with rows that are marked as deleted are written anew")
+        reorganize = f"REORG TABLE {self._name} APPLY (PURGE)"
+        self._until_done(lambda: self._session.sql(reorganize).collect())
+        say("files of older versions are removed")
+        try:
+            removed = vacuum(self._session, self._name, self._history, "LITE", 0.0)
+        except _JAVA_ERRORS as error:
+            if _LOG_TOO_SHORT not in str(error):
+                raise
+            raise ExportError(
+                f"the log of {self._name} does not go back to its last VACUUM and may not name "
+                "all files: run tidemark spark maintain without --from-history first"
+            ) from error
+        return Propagated(removed=removed)
+
+    def _until_done(self, do: Callable[[], object]) -> None:
+        for _ in range(ATTEMPTS):
+            try:
+                with carrying(self._session, self._history):
+                    do()
+            except _JAVA_ERRORS as error:
+                if not CONFLICT.search(str(error)):
+                    raise
+            else:
+                return
+        raise contended(self._name)

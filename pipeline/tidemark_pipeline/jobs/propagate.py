@@ -1,0 +1,62 @@
+"""What a topic does not have any more, taken out of a table that it was exported to: see
+:mod:`tidemark_pipeline.export.propagating`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+
+from tidemark_pipeline.export.delta_propagation import DeltaPropagation
+from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.export.formats import Format
+from tidemark_pipeline.export.iceberg_propagation import IcebergPropagation
+from tidemark_pipeline.export.maintenance import Say
+from tidemark_pipeline.export.propagating import (
+    DroppedFrom,
+    Propagated,
+    behind,
+    below,
+    condition,
+)
+from tidemark_pipeline.export.shapes import prefix_of_record
+from tidemark_pipeline.options import parse
+from tidemark_pipeline.survey import Survey
+
+_BY_FORMAT: Mapping[Format, Callable[[SparkSession, str], DroppedFrom]] = {
+    Format.ICEBERG: IcebergPropagation,
+    Format.DELTA: DeltaPropagation,
+}
+
+
+def propagate(
+    session: SparkSession,
+    kind: Format,
+    name: str,
+    source: Mapping[str, str],
+    *,
+    history: bool = False,
+    say: Say = lambda _: None,
+) -> Propagated:
+    """Drop from the table ``name``, as Spark knows it, the rows below the log starts of the topic
+    that it was exported from, which ``source`` (options of the data source, without a topic) leads
+    to; with ``history`` every version of the table that may have them as well.
+
+    Raises :class:`ExportError`, and what looking at the topic raises: then nothing was dropped."""
+    prefix = prefix_of_record(name, session.table(name).schema)
+    table = _BY_FORMAT[kind](session, name)
+    exported = table.found()
+    if exported is None:
+        raise ExportError(f"no export has written {name}: nothing says which records its rows are")
+    with Survey(parse({**source, "topic": exported.topic})) as survey:
+        parts = survey.parts()
+        starts = {part.partition: at for part, at in survey.log_starts(parts).items()}
+    gone = below(exported, {str(part.topic_id or "") for part in parts}, starts)
+    if not gone:
+        return Propagated()
+    where = condition(prefix, gone)
+    rows = session.table(name).where(where).count()
+    if rows:
+        say(f"{rows} rows of records that {exported.topic} has no more are dropped")
+        table.drop(where)
+    done = table.drop_history(say) if history else Propagated()
+    return replace(done, rows=rows, behind=behind(table.found() or exported, gone))
