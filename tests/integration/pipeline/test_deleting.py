@@ -21,7 +21,7 @@ from small_tier import SmallTier
 from tests.integration.pipeline.lakes import Killed, Lake, new_lake
 from tests.integration.pipeline.marks import MARKS
 
-pytestmark = [*MARKS, pytest.mark.timeout(600)]
+pytestmark = [*MARKS, pytest.mark.long, pytest.mark.timeout(600)]
 DELETING = Layout(columns=RAW_DDL, deletes=True)
 
 

@@ -26,7 +26,7 @@ from small_tier import SmallTier
 from tests.integration.pipeline.lakes import Lake, Pause, new_lake
 from tests.integration.pipeline.marks import MARKS
 
-pytestmark = [*MARKS, pytest.mark.timeout(600)]
+pytestmark = [*MARKS, pytest.mark.long, pytest.mark.timeout(600)]
 SCHEMA = "id BIGINT, offset STRING"
 
 
@@ -97,7 +97,6 @@ def test_records_that_went_are_in_no_version_of_the_table(
     assert offsets(lake) == list(range(27, 45))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", Format)
 def test_rows_that_an_upsert_had_replaced_go_from_the_files(
     session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format
@@ -115,7 +114,6 @@ def test_rows_that_an_upsert_had_replaced_go_from_the_files(
     assert offsets(lake) == [44]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", Format)
 def test_rows_of_values_and_dead_letters(
     session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format
@@ -157,7 +155,6 @@ class InItsMiddle:
             super().write(pause.of(frame), exported)  # type: ignore[misc]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("kind", Format)
 def test_a_job_in_the_middle_of_a_batch_goes_on(
