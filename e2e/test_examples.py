@@ -21,7 +21,7 @@ EXAMPLES = ROOT / "examples"
 PAGES = sorted(EXAMPLES.glob("[0-9][0-9]-*/README.md"))
 NEED_JAVA = {"05-spark-job", "10-export", "11-export-resource", "12-delays-by-hour"}
 #: The others are as long again: `make test-long` runs them.
-SHORT = {"01-first-topic", "02-tiering-on-and-off", "04-waiting-for-a-broker"}
+SHORT = {"01-first-topic"}
 #: Too dear for every run: `make export-kills` runs it.
 ASKED_FOR = dict.fromkeys(("10-export", "11-export-resource"), "EXPORT_EXAMPLE")
 _COMMANDS = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)

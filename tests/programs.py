@@ -57,8 +57,8 @@ def _compile_decoders() -> None:
     schema = parse_schema(
         '{"type": "record", "name": "r", "fields": [{"name": "f", "type": "long"}]}'
     )
-    place = np.zeros(1, dtype=np.int64)
-    for _ in Decoder(schema, columns_of(schema)).decode(np.zeros(1, np.uint8), place, place + 1):
+    data, place = np.frombuffer(b"\0", dtype=np.uint8), np.zeros(1, dtype=np.int64)
+    for _ in Decoder(schema, columns_of(schema)).decode(data, place, place + 1):
         pass
 
 

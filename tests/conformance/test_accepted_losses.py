@@ -40,6 +40,7 @@ def accept_copy(cluster: Cluster, topic: str, reason: str) -> str:
     return value
 
 
+@pytest.mark.long
 def test_the_copy_that_is_there_is_accepted_where_the_others_never_come_back(
     cluster: Cluster,
 ) -> None:

@@ -85,6 +85,7 @@ def _command(jars: Path, cluster: Cluster, program: str) -> Callable[..., str]:
 
 
 @pytest.mark.java
+@pytest.mark.long
 def test_kafka_topics_and_kafka_configs(cluster: Cluster, jars: Path) -> None:
     topics = _command(jars, cluster, "org.apache.kafka.tools.TopicCommand")
     configs = _command(jars, cluster, "kafka.admin.ConfigCommand")

@@ -122,6 +122,7 @@ def _make_scram_user(bootstrap: str, client: Leaf) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_a_certificate_of_ours_that_has_expired_and_a_password_that_was_changed(
     kubeconfig: Path, tmp_path: Path, secured: Secured
 ) -> None:

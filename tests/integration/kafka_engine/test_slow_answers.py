@@ -35,6 +35,7 @@ class Late(Fate):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_no_throttle_stays_where_answers_come_late(
     world: KafkaWorld, admin: Admin, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ async def test_a_namespace_that_is_deleted_goes_with_all_that_is_in_it(
     await world.until(lambda: namespace_gone(world), "the namespace is gone", NAMESPACE_S)
 
 
+@pytest.mark.long
 async def test_operators_that_come_later_end_what_was_deleted_without_them(
     world: ClusterWorld,
 ) -> None:

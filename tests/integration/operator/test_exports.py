@@ -92,6 +92,7 @@ async def _within(world: ClusterWorld, name: str) -> Json:
     return await world.get(JOB, name)
 
 
+@pytest.mark.long
 async def test_a_scheduled_run_leaves_its_report_and_the_next_time(world: ClusterWorld) -> None:
     await exporting(world, schedule="0 0 1 1 *")
     told = await world.condition(EXPORT, "x", "Ready", "True", "Scheduled")

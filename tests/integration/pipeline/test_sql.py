@@ -112,6 +112,7 @@ def test_what_cannot_be_read_is_told_in_our_words(session: SparkSession, tier: P
     assert told.endswith("; Spark's own log: spark.log")
 
 
+@pytest.mark.long
 def test_programs_get_json_and_nothing_else(tier: Path, tmp_path: Path) -> None:
     program = [sys.executable, "-m", "tidemark_cli.main", "spark", "sql"]
     query = f"SELECT offset, CAST(value AS STRING) AS value FROM `{NAME}` ORDER BY offset"
