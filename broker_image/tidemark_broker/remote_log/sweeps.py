@@ -37,7 +37,7 @@ class Sweeps:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         # Of this process, which sweeps once at a time: a lease that a failing store did not let it
-        # give back is its own, and needs not be waited for.
+        # give back is its own, and need not be waited for.
         self._holder = f"broker {shared.context.node_id} ({uuid.uuid4().hex[:8]})"
         self._task: asyncio.Task[None] | None = None
         self._stop = threading.Event()

@@ -24,6 +24,7 @@ from tidemark_cli.commands.stores import (
     PathOption,
     PrefixOption,
     RegionOption,
+    named_store,
     open_named,
 )
 from tidemark_cli.toolchain import ToolchainError
@@ -64,8 +65,7 @@ def audit(
     Exit status: 0 where all is sound, 3 where something is damaged or missing, 1 where it could
     not be found out.
     """
-    given = {"path": path, "endpoint": endpoint, "buckets": buckets}
-    found = open_named({**given, "prefix": prefix, "region": region}, directory)
+    found = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
     console.print(f"tier: {found.tier.store.describe()}", highlight=False, markup=False)
     reports: list[AuditReport] = []
     outcomes: list[TopicAudit] = []

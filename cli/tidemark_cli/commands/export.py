@@ -27,6 +27,7 @@ from tidemark_cli.commands.stores import (
     PathOption,
     PrefixOption,
     RegionOption,
+    named_store,
 )
 from tidemark_cli.commands.tables import (
     PAIR,
@@ -148,14 +149,7 @@ def export(
 
     Exit status: 0 where it is done or was stopped, 1 where it failed.
     """
-    source = {
-        "path": path,
-        "endpoint": endpoint,
-        "buckets": buckets,
-        "prefix": prefix,
-        "region": region,
-        "bootstrap": bootstrap,
-    }
+    source = {**named_store(path, endpoint, buckets, prefix, region), "bootstrap": bootstrap}
     extra = pairs(option, "--option")
     properties = pairs(catalog, "--catalog")
     conf_given = pairs(conf, "--conf")

@@ -20,6 +20,7 @@ from tidemark_cli.commands.stores import (
     PathOption,
     PrefixOption,
     RegionOption,
+    named_store,
 )
 from tidemark_cli.commands.tables import (
     PAIR,
@@ -124,14 +125,7 @@ def maintain(
     if from_history and not propagate_deletes:
         fail("--from-history goes with --propagate-deletes")
     extra = pairs(option, "--option")
-    named_source = {
-        "path": path,
-        "endpoint": endpoint,
-        "buckets": buckets,
-        "prefix": prefix,
-        "region": region,
-        "bootstrap": bootstrap,
-    }
+    named_source = {**named_store(path, endpoint, buckets, prefix, region), "bootstrap": bootstrap}
     try:
         places = catalog_of(place(warehouse), properties, table_format)
         wanted = Wanted(table=tables[0], format=table_format, catalog=places)

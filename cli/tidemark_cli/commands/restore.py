@@ -24,6 +24,7 @@ from tidemark_cli.commands.stores import (
     PathOption,
     PrefixOption,
     RegionOption,
+    named_store,
     open_named,
 )
 from tidemark_cli.local.kube import Kube, KubeError
@@ -62,8 +63,7 @@ def restore(
     The new Cluster's remoteStorage has to be that tier. What was not copied is lost; --dry-run says
     up to which offset each partition goes.
     """
-    given = {"path": path, "endpoint": endpoint, "buckets": buckets}
-    found = open_named({**given, "prefix": prefix, "region": region}, directory)
+    found = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
     target = _Target.of(directory, kubeconfig, namespace, cluster)
     try:
         new_id = target.cluster_id()

@@ -24,6 +24,7 @@ from tidemark_cli.commands.stores import (
     PathOption,
     PrefixOption,
     RegionOption,
+    named_store,
 )
 from tidemark_cli.commands.tables import (
     PAIR,
@@ -111,8 +112,7 @@ def sql(
 
     Exit status: 0 where it was answered, 1 where it failed.
     """
-    given = {"path": path, "endpoint": endpoint, "buckets": buckets, "prefix": prefix}
-    source = {**given, "region": region, "bootstrap": bootstrap}
+    source = {**named_store(path, endpoint, buckets, prefix, region), "bootstrap": bootstrap}
     extra, properties = pairs(option, "--option"), pairs(catalog, "--catalog")
     conf_given, named = pairs(conf, "--conf"), check_jars(jar)
     of_tables = bool(warehouse or properties)

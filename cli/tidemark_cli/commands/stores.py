@@ -27,6 +27,18 @@ PrefixOption = Annotated[str, typer.Option("--prefix", help="The folder in the b
 RegionOption = Annotated[str, typer.Option("--region", help="The S3's region.")]
 
 
+def named_store(path: str, endpoint: str, buckets: str, prefix: str, region: str) -> dict[str, str]:
+    """Those of the five that a command was given, by the names that the data source has, too."""
+    given = {
+        "path": path,
+        "endpoint": endpoint,
+        "buckets": buckets,
+        "prefix": prefix,
+        "region": region,
+    }
+    return {name: value for name, value in given.items() if value}
+
+
 class OpenTier(NamedTuple):
     """A tier with what its identity object says."""
 
@@ -37,12 +49,11 @@ class OpenTier(NamedTuple):
 
 
 def open_named(given: dict[str, str], directory: Path) -> OpenTier:
-    """The tier of the options that are given, else the local cluster's; ends with a hint where
-    there is none. S3's keys are taken from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."""
-    options = {name: value for name, value in given.items() if value}
+    """The tier of a store that is named (:func:`named_store`), else the local cluster's; ends with
+    a hint where there is none. S3's keys are taken from AWS_ACCESS_KEY_ID and
+    AWS_SECRET_ACCESS_KEY."""
     try:
-        local = not options
-        config = storage(open_cluster(directory)) if local else from_options(options, os.environ)
+        config = from_options(given, os.environ) if given else storage(open_cluster(directory))
         tier = open_tier(config)
         store_id, cluster_id = read_identity(tier.store)
     except (InvalidConfig, LookupError) as error:

@@ -19,6 +19,7 @@ from tidemark_cli.commands.stores import (
     PathOption,
     PrefixOption,
     RegionOption,
+    named_store,
     open_named,
 )
 
@@ -45,8 +46,7 @@ def sweep(
     Brokers do so by themselves every six hours. Objects in folders of no known topic are shown and
     never removed.
     """
-    given = {"path": path, "endpoint": endpoint, "buckets": buckets}
-    found = open_named({**given, "prefix": prefix, "region": region}, directory)
+    found = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
     console.print(f"tier: {found.tier.store.describe()}", highlight=False, markup=False)
     try:
         report = _swept(found, delete=delete, delay_ms=int(older_than * _HOUR_MS))

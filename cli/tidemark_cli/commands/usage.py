@@ -22,6 +22,7 @@ from tidemark_cli.commands.stores import (
     PathOption,
     PrefixOption,
     RegionOption,
+    named_store,
     open_named,
 )
 from tidemark_pipeline.usage import measure
@@ -72,8 +73,7 @@ def usage(
     nothing could be found out.
     """
     dimensions = _dimensions(by)
-    given = {"path": path, "endpoint": endpoint, "buckets": buckets}
-    found = open_named({**given, "prefix": prefix, "region": region}, directory)
+    found = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
     now_ms = time.time_ns() // 1_000_000
     try:
         usage = measure(

@@ -1,5 +1,7 @@
 """The upkeep of tables that exports write: see :mod:`tidemark_pipeline.export.maintenance`."""
 
+from contextlib import AbstractContextManager
+
 from pyspark.sql import SparkSession
 
 from tidemark_pipeline.export import delta_maintenance, iceberg_maintenance
@@ -22,6 +24,11 @@ def maintain(
     session: SparkSession, kind: Format, name: str, upkeep: Upkeep, say: Say = lambda _: None
 ) -> Maintained:
     """What was done to the table ``name``, as Spark knows it."""
-    tasks = _TASKS_A_CORE * session.sparkContext.defaultParallelism
-    with configured(session, {_LISTING_TASKS: str(tasks)}):
+    with few_listing_tasks(session):
         return _BY_FORMAT[kind](session, name, upkeep, say)
+
+
+def few_listing_tasks(session: SparkSession) -> AbstractContextManager[None]:
+    """The session, as whatever looks at a table's folders is to have it."""
+    tasks = _TASKS_A_CORE * session.sparkContext.defaultParallelism
+    return configured(session, {_LISTING_TASKS: str(tasks)})

@@ -19,6 +19,7 @@ from tidemark_pipeline.export.propagating import (
     condition,
 )
 from tidemark_pipeline.export.shapes import prefix_of_record
+from tidemark_pipeline.jobs.maintain import few_listing_tasks
 from tidemark_pipeline.options import parse
 from tidemark_pipeline.survey import Survey
 
@@ -58,5 +59,8 @@ def propagate(
     if rows:
         say(f"{rows} rows of records that {exported.topic} has no more are dropped")
         table.drop(where)
-    done = table.drop_history(say) if history else Propagated()
+    done = Propagated()
+    if history:
+        with few_listing_tasks(session):
+            done = table.drop_history(say)
     return replace(done, rows=rows, behind=behind(table.found() or exported, gone))
