@@ -2,7 +2,8 @@
 
 Spark greets whoever starts it with half a dozen lines on standard error, before any log level that
 it is told can matter. So the JVM gets a file for its standard error; what fails is raised in
-Python.
+Python. PySpark itself also writes each refused query there, a page of JSON with Java's stack: that
+is left out, for whoever asked is told by the exception.
 """
 
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from tidemark_pipeline.java import find_java
@@ -26,6 +28,8 @@ SHORT_JOB = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 #: threads do with rows. What they look at was written by Arrow, too.
 UNCHECKED_ARROW = "-Darrow.enable_unsafe_memory_access=true"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+#: To which PySpark writes what it raises as well.
+_TWICE = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 @contextmanager
@@ -45,6 +49,8 @@ def local_session(
     Raises :class:`~tidemark_pipeline.java.JavaMissing`.
     """
     find_java()
+    for each in _TWICE:
+        PySparkLogger.getLogger(each).disabled = True
     # Workers must run the interpreter that has this package, whatever the PATH says.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)

@@ -32,7 +32,7 @@ RECORDS, PARTITIONS = 1200, 2
 TOPIC = {
     "partitions": PARTITIONS,
     "replicationFactor": 1,
-    "config": {"segment.bytes": "65536", "retention.ms": "-1", "file.delete.delay.ms": "1000"},
+    "config": {"segment.bytes": "65536", "retention.ms": "-1"},
     "tiering": {"enabled": True, "localRetention": {"size": "1"}},
 }
 

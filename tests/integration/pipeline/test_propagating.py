@@ -119,7 +119,7 @@ def test_rows_of_values_and_dead_letters(
     session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format
 ) -> None:
     lake = lake_of(session, topic, tmp_path, kind)
-    fields = fields_of(lake.session, SCHEMA)
+    fields = fields_of(SCHEMA, lake.session)
 
     def tables() -> LetteredTables:
         rows = Layout(columns=columns_ddl(fields), kafka=KAFKA)

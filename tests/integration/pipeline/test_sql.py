@@ -113,6 +113,23 @@ def test_what_cannot_be_read_is_told_in_our_words(session: SparkSession, tier: P
 
 
 @pytest.mark.long
+def test_a_person_gets_a_line_and_no_stack(tier: Path, tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "tidemark_cli.main", "spark", "sql"]
+    done = subprocess.run(
+        [*program, "SELECT * FROM nosuch", "--path", str(tier)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = " ".join(done.stderr.split())
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "error: [TABLE_OR_VIEW_NOT_FOUND]" in said
+    assert said.endswith(f"topics: {NAME}")
+    assert "Exception" not in said
+
+
+@pytest.mark.long
 def test_programs_get_json_and_nothing_else(tier: Path, tmp_path: Path) -> None:
     program = [sys.executable, "-m", "tidemark_cli.main", "spark", "sql"]
     query = f"SELECT offset, CAST(value AS STRING) AS value FROM `{NAME}` ORDER BY offset"
