@@ -132,7 +132,7 @@ class Buildah:
         """Make the images that those of ``own`` begin with. Raises CommandFailed."""
         self.state.mkdir(parents=True, exist_ok=True)
         self.cache.mkdir(parents=True, exist_ok=True)
-        self._forget_layers()
+        forget_layers(self.cache / "store", LAYERS_MAX_MB)
         policy = {"default": [{"type": "insecureAcceptAnything"}]}
         (self.state / "policy.json").write_text(json.dumps(policy), encoding="utf-8")
         tar = self.cache / f"base-{_codename()}.tar"
@@ -151,12 +151,6 @@ class Buildah:
             self._bud(self.base, text, context)
         if SPARK in own:
             self._prepare_java(progress)
-
-    def _forget_layers(self) -> None:
-        """All, once they are too many: which of them a build would use again nobody can tell."""
-        layers = self.cache / "store"
-        if layers.exists() and int(run(["du", "-s", "-m", layers]).split()[0]) > LAYERS_MAX_MB:
-            shutil.rmtree(layers)
 
     def _prepare_java(self, progress: Progress) -> None:
         context = self.cache / f"java-{_codename()}"
@@ -204,6 +198,22 @@ class Buildah:
         policy = ["--signature-policy", self.state / "policy.json"]
         command = ["buildah", *store, "--storage-driver", "overlay", verb, *policy, *arguments]
         run(command, timeout_s=BUILD_TIMEOUT_S)
+
+
+def forget_layers(store: Path, max_mb: int) -> None:
+    """All, once they are too many: which of them a build would use again nobody can tell."""
+    if store.exists():
+        _unmount(store)
+        if int(run(["du", "-s", "-m", store]).split()[0]) > max_mb:
+            shutil.rmtree(store)
+
+
+def _unmount(folder: Path) -> None:
+    """What a build left there that was killed: nobody else builds now."""
+    lines = Path("/proc/self/mountinfo").read_text("utf-8").splitlines()
+    for mounted in reversed([Path(line.split()[4]) for line in lines]):
+        if mounted.is_relative_to(folder):
+            run(["umount", mounted])
 
 
 def _old(path: Path) -> bool:

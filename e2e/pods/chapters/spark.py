@@ -81,6 +81,7 @@ def _export(stage: Stage) -> None:
     )
     stage.wait("an Export that runs", lambda: _export_complaint(stage, 1), TABLE_S)
     stage.progress.figure("an Export's first report", f"{time.monotonic() - begun:.0f} s")
+    stage.progress.say("the Export has reported; its pod goes")
     stage.kubernetes.run(
         "--namespace", NAMESPACE, "delete", "pod", "--selector", f"tidemark.dev/export={LAKE}"
     )
@@ -90,8 +91,10 @@ def _export(stage: Stage) -> None:
         lambda: _export_complaint(stage, 2) or _rows_complaint(stage, stage.written[TOPIC]),
         TABLE_S,
     )
+    stage.progress.say("its second pod has written the rest; the Export goes")
     stage.delete(EXPORT)
     stage.wait("no job of an Export that is gone", lambda: _left(stage))
+    stage.progress.say("its job is gone; a reader of the table comes")
     _judge_table(stage)
 
 
@@ -161,6 +164,6 @@ CHAPTER = Chapter(
         Step("a job in a pod counts every record of a tiered topic", _job),
         Step("an Export makes a table of them, whose pod is removed meanwhile", _export),
     ),
-    takes_s=250,
+    takes_s=240,
     images=(SPARK,),
 )

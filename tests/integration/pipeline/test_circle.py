@@ -29,10 +29,12 @@ pytestmark = [*MARKS, pytest.mark.long, pytest.mark.timeout(1200)]
 #: What a record is known by, in whatever file it stands.
 _MARK = re.compile(rb"secret (\d{6}) of (\d)")
 RECORDS, PARTITIONS = 1200, 2
+#: Five segments of each partition are closed.
+SIZE = 9000
 TOPIC = {
     "partitions": PARTITIONS,
     "replicationFactor": 1,
-    "config": {"segment.bytes": "65536", "retention.ms": "-1"},
+    "config": {"segment.bytes": str(1 << 20), "retention.ms": "-1"},
     "tiering": {"enabled": True, "localRetention": {"size": "1"}},
 }
 
@@ -47,7 +49,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def send(cluster: Cluster, topic: str, count: int) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5})
     for number in range(count):
-        value = b"secret %06d of %d " % (number // PARTITIONS, number % PARTITIONS) + b"x" * 500
+        value = b"secret %06d of %d " % (number // PARTITIONS, number % PARTITIONS) + b"x" * SIZE
         producer.produce(topic, value, b"k%d" % number, number % PARTITIONS)
     assert producer.flush(60) == 0
 
