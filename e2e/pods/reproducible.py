@@ -15,8 +15,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from e2e.pods.buildah import Buildah
 from e2e.pods.commands import CommandFailed, run
-from e2e.pods.images import BROKER, OPERATOR, OWN, ROOT, Buildah
+from e2e.pods.images import BROKER, OPERATOR, OWN, ROOT
 from e2e.pods.progress import Failed, Progress
 from tidemark_cli.toolchain.cache import locked, user_cache
 

@@ -5,6 +5,7 @@ long one waits for it, so that each waiting has the same patience and tells what
 """
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ KEPT_KINDS = (
 )
 #: Of a machine that has other work, too.
 READY_TIMEOUT_S = 240
+#: After which a wait says what for.
+LONG_S = 20
 HELM_TIMEOUT_S = READY_TIMEOUT_S + 60
 
 
@@ -361,5 +364,16 @@ class Stage:
         self.wait(what, lambda: not_ready(self.kubernetes.get(NAMESPACE, what)))
 
     def wait(self, what: str, look: Callable[[], str], timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Until ``look`` has nothing to complain of. Raises Failed."""
-        wait_for(what, look, timeout_s)
+        """Until ``look`` has nothing to complain of; where that takes long, what it complains of is
+        told now and then. Raises Failed."""
+        next_s = time.monotonic() + LONG_S
+
+        def look_and_tell() -> str:
+            nonlocal next_s
+            complaint = look()
+            if complaint and time.monotonic() > next_s:
+                self.progress.say(f"waiting for {what}: {complaint}")
+                next_s = time.monotonic() + LONG_S
+            return complaint
+
+        wait_for(what, look_and_tell, timeout_s)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from e2e.pods.buildah import Buildah
 from e2e.pods.chapters import chosen, own_images
-from e2e.pods.images import Buildah, Image
+from e2e.pods.images import Image
 from e2e.pods.judged import KEPT
 from e2e.pods.node.debian import ensure_packages
 from e2e.pods.node.inside import OUTCOME, PLAN, Plan

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from e2e.pods.buildah import forget_layers
 from e2e.pods.commands import CommandFailed, run
-from e2e.pods.images import forget_layers
 
 #: Beside what the mount below has.
 MAX_MB = 1

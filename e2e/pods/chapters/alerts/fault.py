@@ -39,7 +39,9 @@ class Fault:
 
         with self.caused(stage):
             stage.wait("alerts to fire", complaint)
+            stage.progress.say("all fire; what their runbooks say is typed")
             runbooks.follow(stage, self.alerts)
+            stage.progress.say("the cause goes")
 
 
 def alerts(prometheus: Prometheus) -> list[dict[str, Any]]:

@@ -1,0 +1,200 @@
+"""Images where no registry can be reached: buildah, on a base made from Debian's packages.
+
+Python alone is what Spark and the client run on; the same with pip is for the stage that installs;
+and for Spark there is Java in a folder. What a run has built is kept for the next one: layers until
+they are too many, and of each image the archive that came last, for to write Spark's takes longer
+than to find that nothing has changed.
+"""
+
+import configparser
+import json
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import pip
+
+from e2e.pods import jre
+from e2e.pods.commands import run
+from e2e.pods.images import BUILD_TIMEOUT_S, SPARK
+from e2e.pods.progress import Progress
+
+BASE_MAX_AGE_S = 7 * 24 * 3600
+#: Of the cache: some ten builds of all images.
+LAYERS_MAX_MB = 10_000
+PIP_SETTINGS = Path("/etc/pip.conf")
+AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
+#: Where a build finds these authorities.
+LENT = "/lent"
+
+
+@dataclass(frozen=True, slots=True)
+class Buildah:
+    """buildah with a store of its own: ``cache`` keeps bases and layers from run to run, ``state``
+    goes, and with it the layers of a store that is in there."""
+
+    cache: Path
+    state: Path
+    runtime: str = "localhost/runtime"
+    base: str = "localhost/base"
+    java: str = "localhost/java"
+    #: More of buildah's, for the images of ``build``.
+    options: tuple[str, ...] = ()
+    #: Where layers are; None: in the cache.
+    store: Path | None = None
+
+    def prepare(self, own: Collection[str], progress: Progress) -> None:
+        """Make the images that those of ``own`` begin with. Raises CommandFailed."""
+        self.state.mkdir(parents=True, exist_ok=True)
+        self.cache.mkdir(parents=True, exist_ok=True)
+        forget_layers(self.cache / "store", LAYERS_MAX_MB)
+        policy = {"default": [{"type": "insecureAcceptAnything"}]}
+        (self.state / "policy.json").write_text(json.dumps(policy), encoding="utf-8")
+        tar = self.cache / f"base-{_codename()}.tar"
+        if _old(tar):
+            with progress.step(f"making a base of Debian {_codename()} with Python"):
+                _debian(tar)
+        with progress.step("building the bases"), tempfile.TemporaryDirectory() as folder:
+            context = Path(folder)
+            _lend(tar, context / "base.tar")
+            self._bud(self.runtime, "FROM scratch\nADD base.tar /\n", context)
+            (context / "base.tar").unlink()
+            shutil.copytree(Path(pip.__file__).parent, context / "pip")
+            text = f"FROM {self.runtime}\nCOPY pip /usr/lib/python3/dist-packages/pip\n"
+            self._bud(self.base, text, context)
+        if SPARK in own:
+            self._prepare_java(progress)
+
+    def _prepare_java(self, progress: Progress) -> None:
+        context = self.cache / f"java-{_codename()}"
+        if _old(context / "Dockerfile"):
+            with progress.step(f"taking Java from Debian {_codename()}"):
+                shutil.rmtree(context, ignore_errors=True)
+                jre.unpack(context / "openjdk")
+                text = "FROM scratch\nCOPY openjdk /opt/java/openjdk\n"
+                (context / "Dockerfile").write_text(text, encoding="utf-8")
+        with progress.step("building an image of Java"):
+            self._bud(self.java, (context / "Dockerfile").read_text("utf-8"), context)
+
+    def build(self, name: str, dockerfile: Path, context: Path) -> None:
+        stages = {"BASE": self.base, "RUNTIME": self.runtime, "JAVA": self.java}
+        arguments = [f"--build-arg={name}={image}" for name, image in stages.items()]
+        arguments += [f"--volume={path}:{inside}:ro" for path, inside in self._lent().items()]
+        command = ["bud", "--layers", "--isolation=chroot", "--network=host", *arguments]
+        self._buildah(
+            *command, *self._policy(), *self.options, "--file", dockerfile, "--tag", name, context
+        )
+
+    def _lent(self) -> dict[Path, str]:
+        """The machine's own way to the package registry: where it is, and whom to trust. Not where
+        the base has its authorities, for those go into images."""
+        settings = configparser.ConfigParser(interpolation=None)
+        settings.read(PIP_SETTINGS, encoding="utf-8")
+        lent = {}
+        if AUTHORITIES.exists():
+            lent[AUTHORITIES.parent] = LENT
+            settings.read_dict({"global": {"cert": f"{LENT}/{AUTHORITIES.name}"}})
+        with (self.state / "pip.conf").open("w", encoding="utf-8") as file:
+            settings.write(file)
+        return {self.state / "pip.conf": str(PIP_SETTINGS), **lent}
+
+    def save(self, name: str, archive: Path) -> None:
+        archive.unlink(missing_ok=True)
+        if self.store:
+            self._push(name, archive)
+            return
+        short = archive.stem
+        kept = self.cache / "archives" / f"{short}-{self._image_id(name)}.tar"
+        if not kept.exists():
+            for old in kept.parent.glob(f"{short}-*.tar"):
+                old.unlink()
+            kept.parent.mkdir(exist_ok=True)
+            part = kept.with_suffix(".part")
+            part.unlink(missing_ok=True)
+            self._push(name, part)
+            part.replace(kept)
+        # Another run may replace what is kept while this one gives it to its nodes.
+        _lend(kept, archive)
+
+    def _push(self, name: str, archive: Path) -> None:
+        self._buildah("push", *self._policy(), name, f"docker-archive:{archive}:{name}")
+
+    def _image_id(self, name: str) -> str:
+        """Of its configuration, which names its layers: the same id is the same image."""
+        return (
+            self._buildah("images", "--quiet", "--no-trunc", name).strip().removeprefix("sha256:")
+        )
+
+    def _bud(self, name: str, dockerfile: str, context: Path) -> None:
+        path = self.state / "Dockerfile"
+        path.write_text(dockerfile, encoding="utf-8")
+        self._buildah("bud", *self._policy(), "--layers", "--file", path, "--tag", name, context)
+
+    def _policy(self) -> tuple[str | Path, ...]:
+        return "--signature-policy", self.state / "policy.json"
+
+    def _buildah(self, verb: str, *arguments: str | Path) -> str:
+        root = self.store or self.cache / "store"
+        store = ["--root", root, "--runroot", self.state / "run"]
+        command = ["buildah", *store, "--storage-driver", "overlay", verb, *arguments]
+        return run(command, timeout_s=BUILD_TIMEOUT_S)
+
+
+def forget_layers(store: Path, max_mb: int) -> None:
+    """All, once they are too many: which of them a build would use again nobody can tell."""
+    if store.exists():
+        _unmount(store)
+        if int(run(["du", "-s", "-m", store]).split()[0]) > max_mb:
+            shutil.rmtree(store)
+
+
+def _unmount(folder: Path) -> None:
+    """What a build left there that was killed: nobody else builds now."""
+    lines = Path("/proc/self/mountinfo").read_text("utf-8").splitlines()
+    for mounted in reversed([Path(line.split()[4]) for line in lines]):
+        if mounted.is_relative_to(folder):
+            run(["umount", mounted])
+
+
+def _old(path: Path) -> bool:
+    """Whether it is to be made (again): a base is to have Debian's latest fixes."""
+    return not path.exists() or time.time() - path.stat().st_mtime > BASE_MAX_AGE_S
+
+
+def _debian(tar: Path) -> None:
+    """Debian with Python and what it needs, from the repositories that this machine's apt uses."""
+    fields = "deb $(REPO_URI) $(CODENAME) $(COMPONENT)"
+    command = ["apt-get", "indextargets", "--format", fields, "Created-By: Packages"]
+    lines = run([*command, "Origin: Debian", f"Architecture: {_architecture()}"]).splitlines()
+    sources = sorted({line for line in lines if line.split()[2].startswith(_codename())})
+    part = tar.with_suffix(".part.tar")
+    excluded = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/info/*")
+    options = [f"--dpkgopt=path-exclude={pattern}" for pattern in excluded]
+    options.append("--dpkgopt=path-include=/usr/share/doc/*/copyright")
+    options.append("--dpkgopt=force-unsafe-io")
+    # What python:slim has, too: compiled packages are linked with C++'s library.
+    packages = "--include=python3,ca-certificates,libstdc++6"
+    arguments = ["--variant=essential", "--quiet", packages, *options, _codename(), part, "-"]
+    run(["mmdebstrap", *arguments], stdin="\n".join(sources), timeout_s=BUILD_TIMEOUT_S)
+    part.replace(tar)
+
+
+def _codename() -> str:
+    return platform.freedesktop_os_release()["VERSION_CODENAME"]
+
+
+def _architecture() -> str:
+    return run(["dpkg", "--print-architecture"]).strip()
+
+
+def _lend(path: Path, name: Path) -> None:
+    """Under another name, for as long as that is of use."""
+    if path.stat().st_dev == name.parent.stat().st_dev:
+        os.link(path, name)
+    else:
+        shutil.copy(path, name)
