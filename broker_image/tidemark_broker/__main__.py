@@ -2,8 +2,9 @@
 
 import sys
 
-from tidemark.lean_start import importing, leave_out_hypothesis
+from tidemark.lean_start import end_when_told, importing, leave_out_hypothesis
 
+end_when_told()
 leave_out_hypothesis()
 
 with importing():

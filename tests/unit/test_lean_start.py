@@ -1,5 +1,6 @@
 """Programs start without what they may never need."""
 
+import signal
 import subprocess
 import sys
 
@@ -13,6 +14,28 @@ def test_a_server_does_not_import_hypothesis(server: str) -> None:
     imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines()}
     assert "kio.static._phantom" in imported
     assert "hypothesis.core" not in imported
+
+
+#: Runs a server, which is told to end when it imports what it is made of.
+TOLD_EARLY = """
+import os, runpy, sys
+server, number = sys.argv[1], int(sys.argv[2])
+class Telling:
+    def find_spec(self, name, path, target=None):
+        if name == f"{server}.main":
+            os.kill(os.getpid(), number)
+sys.meta_path.insert(0, Telling())
+sys.argv = [server, "--config", "/nothing"]
+runpy.run_module(server, run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("server", ["tidemark_broker", "tidemark_operator"])
+def test_a_server_that_still_imports_ends_when_it_is_told(server: str, number: int) -> None:
+    """By a handler (a status of its own), for without one process 1 does not end."""
+    command = (sys.executable, "-c", TOLD_EARLY, server, str(int(number)))
+    assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
 
 
 def test_the_command_line_does_not_load_the_screen() -> None:

@@ -107,6 +107,12 @@ def test_who_runs_it_is_somebody() -> None:
         assert dict(instructions(path))["USER"] == f"{runtime.USER}:{runtime.USER}"
 
 
+def test_what_ends_a_program_is_a_signal_that_python_always_heeds() -> None:
+    """The kernel drops SIGTERM where process 1 has no handler yet; for SIGINT Python has one."""
+    for path in IMAGES:
+        assert dict(instructions(path))["STOPSIGNAL"] == "SIGINT"
+
+
 def test_what_they_have_in_common_is_the_same_in_all() -> None:
     """It is said three times because each is built by itself."""
 
