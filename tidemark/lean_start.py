@@ -6,7 +6,7 @@ looks at what is imported again and again while ever more of it comes, a tenth o
 all of it stays until the end.
 
 In a container a server is process 1, and the kernel drops a signal that process 1 has no handler
-for: a pod that is deleted while its server is still importing would stay for its whole grace period.
+for: a pod that is deleted while its server still imports would stay for its whole grace period.
 """
 
 import gc

@@ -55,6 +55,7 @@ class Buildah:
         forget_layers(self.cache / "store", LAYERS_MAX_MB)
         policy = {"default": [{"type": "insecureAcceptAnything"}]}
         (self.state / "policy.json").write_text(json.dumps(policy), encoding="utf-8")
+        self._lend_pip_settings()
         tar = self.cache / f"base-{_codename()}.tar"
         if _old(tar):
             with progress.step(f"making a base of Debian {_codename()} with Python"):
@@ -90,18 +91,20 @@ class Buildah:
             *command, *self._policy(), *self.options, "--file", dockerfile, "--tag", name, context
         )
 
-    def _lent(self) -> dict[Path, str]:
-        """The machine's own way to the package registry: where it is, and whom to trust. Not where
-        the base has its authorities, for those go into images."""
+    def _lend_pip_settings(self) -> None:
+        """The machine's own way to the package registry: where it is, and whom to trust."""
         settings = configparser.ConfigParser(interpolation=None)
         settings.read(PIP_SETTINGS, encoding="utf-8")
-        lent = {}
         if AUTHORITIES.exists():
-            lent[AUTHORITIES.parent] = LENT
             settings.read_dict({"global": {"cert": f"{LENT}/{AUTHORITIES.name}"}})
         with (self.state / "pip.conf").open("w", encoding="utf-8") as file:
             settings.write(file)
-        return {self.state / "pip.conf": str(PIP_SETTINGS), **lent}
+
+    def _lent(self) -> dict[Path, str]:
+        """What a build finds where. Not where the base has its authorities, for those go into
+        images."""
+        authorities = {AUTHORITIES.parent: LENT} if AUTHORITIES.exists() else {}
+        return {self.state / "pip.conf": str(PIP_SETTINGS), **authorities}
 
     def save(self, name: str, archive: Path) -> None:
         archive.unlink(missing_ok=True)

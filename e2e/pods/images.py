@@ -6,7 +6,8 @@ Docker builds them as they are, on the base that they name; where there is no re
 
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -31,6 +32,7 @@ OWN = {
     SPARK: "pipeline/Dockerfile",
 }
 BUILD_TIMEOUT_S = 900
+BUILDS_AT_ONCE = 2
 MEGABYTE = 1_000_000
 #: In all.
 LARGEST_MB = {OPERATOR: 150, BROKER: 120}
@@ -56,7 +58,7 @@ class Builder(Protocol):
 
 def build_all(
     builder: Builder,
-    own: Collection[str],
+    own: Sequence[str],
     programs: Mapping[str, Path],
     folder: Path,
     progress: Progress,
@@ -64,11 +66,15 @@ def build_all(
     """Every image of a run by its name, as archives in ``folder``; ``own``: which of ours;
     ``programs``: static ones, by the names of their images."""
     folder.mkdir(parents=True, exist_ok=True)
-    images: dict[str, Image] = {}
-    for name in own:
+
+    def make(name: str) -> Image:
         with progress.step(f"building {name}"):
             builder.build(name, ROOT / OWN[name], ROOT)
-            images[name] = _saved(builder, name, folder)
+            return _saved(builder, name, folder)
+
+    # Each waits for the registry and the disk now and then. Spark's, the last, takes longest.
+    with ThreadPoolExecutor(max_workers=BUILDS_AT_ONCE) as pool:
+        images = dict(zip(own[::-1], pool.map(make, own[::-1]), strict=True))
     with progress.step(f"building {CLIENT}"), tempfile.TemporaryDirectory() as context:
         # Pure Python, so that it is the same package in any image.
         shutil.copytree(Path(kafka.__file__).parent, Path(context, "kafka"))

@@ -152,5 +152,5 @@ CHAPTER = Chapter(
         Step("nor as another broker than its certificate's", _as_another),
         Step("nobody is the worse for it", _goes),
     ),
-    takes_s=50,
+    takes_s=52,
 )

@@ -137,12 +137,12 @@ CHAPTER = Chapter(
         Step("a third broker joins and fills the placeholders", _third),
         Step("a client outside every pod writes and reads", _beside, beside_pods=True),
     ),
-    takes_s=55,
+    takes_s=60,
     again=(
         Step("an object store runs in a restricted namespace", _store, ours=False),
         Step("an installation with three brokers", _install_again),
         Step("a client's pod is let in", _client),
         Step("a client inside writes and reads", _inside),
     ),
-    again_takes_s=45,
+    again_takes_s=50,
 )

@@ -218,5 +218,5 @@ CHAPTER = Chapter(
         ),
         Step("the listeners are closed and their Services go", _closed),
     ),
-    takes_s=70,
+    takes_s=72,
 )

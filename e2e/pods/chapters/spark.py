@@ -164,6 +164,6 @@ CHAPTER = Chapter(
         Step("a job in a pod counts every record of a tiered topic", _job),
         Step("an Export makes a table of them, whose pod is removed meanwhile", _export),
     ),
-    takes_s=175,
+    takes_s=182,
     images=(SPARK,),
 )
