@@ -1,25 +1,55 @@
-"""What runs in the pod of the Spark job: a topic is counted, and its records' numbers summed.
+"""What runs in the pod of the Spark job: a topic is counted, and its records' numbers summed, and
+so are those of a table that an Export has made of it.
 
-Argument: the options of the ``tidemark`` source as one JSON object. One line comes out: for each
+Argument, as one JSON object: ``topic``, the options of the ``tidemark`` source; and where there is
+a table, ``table``, what :class:`tidemark_pipeline.export.wanted.Wanted` is made of, and ``jar``,
+where Iceberg's is. One line comes out, a JSON object with the same two names: of the topic for each
 partition and tier (``remote``, ``local``) how many rows there are, and the sum of the numbers that
-the values begin with.
+the values begin with; of the table, or null, rows, different offsets and that sum.
 """
 
 import json
 import sys
+from typing import Any
 
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from tidemark_pipeline.export.wanted import CATALOG, Wanted
 from tidemark_pipeline.jobs.aggregate import read_topic
 from tidemark_pipeline.session import local_session
 
-if __name__ == "__main__":
-    with local_session("e2e", short=True) as session:
-        number = f.substring(f.col("value").cast("string"), 1, 8).cast("long")
-        rows = (
-            read_topic(session, json.loads(sys.argv[1]))
-            .groupBy("partition", "tier")
-            .agg(f.count(number).alias("rows"), f.sum(number).alias("total"))
-            .collect()
+NUMBER = "cast(substring(cast(value as string), 1, 8) as long)"
+
+
+def of_topic(session: SparkSession, options: dict[str, str]) -> list[dict[str, Any]]:
+    """Its rows and sums."""
+    found = (
+        read_topic(session, options)
+        .groupBy("partition", "tier")
+        .agg(f.expr(f"count({NUMBER})").alias("rows"), f.expr(f"sum({NUMBER})").alias("total"))
+    )
+    return [row.asDict() for row in found.collect()]
+
+
+def of_table(session: SparkSession, wanted: Wanted) -> dict[str, Any]:
+    """All of it."""
+    (row,) = (
+        session.table(f"{CATALOG}.{wanted.table}")
+        .agg(
+            f.expr(f"count({NUMBER})").alias("rows"),
+            f.countDistinct("partition", "offset").alias("offsets"),
+            f.expr(f"sum({NUMBER})").alias("total"),
         )
-        print(json.dumps([row.asDict() for row in rows]), flush=True)
+        .collect()
+    )
+    return row.asDict()
+
+
+if __name__ == "__main__":
+    told = json.loads(sys.argv[1])
+    wanted = Wanted.of(told["table"]) if "table" in told else None
+    settings = wanted.settings([told["jar"]]) if wanted else {}
+    with local_session("e2e", short=True, settings=settings) as session:
+        table = of_table(session, wanted) if wanted else None
+        print(json.dumps({"topic": of_topic(session, told["topic"]), "table": table}), flush=True)
