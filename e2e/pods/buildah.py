@@ -2,11 +2,12 @@
 
 Python alone is what Spark and the client run on; the same with pip is for the stage that installs;
 and for Spark there is Java in a folder. What a run has built is kept for the next one: layers until
-they are too many, and of each image the archive that came last, for to write Spark's takes longer
-than to find that nothing has changed.
+they are too many, and of each image the archive that came last, for as long as what it is made of
+stays the same.
 """
 
 import configparser
+import hashlib
 import json
 import os
 import platform
@@ -63,11 +64,11 @@ class Buildah:
         with progress.step("building the bases"), tempfile.TemporaryDirectory() as folder:
             context = Path(folder)
             _lend(tar, context / "base.tar")
-            self._bud(self.runtime, "FROM scratch\nADD base.tar /\n", context)
+            self._bud(self.runtime, self._written("FROM scratch\nADD base.tar /\n"), context)
             (context / "base.tar").unlink()
             shutil.copytree(Path(pip.__file__).parent, context / "pip")
             text = f"FROM {self.runtime}\nCOPY pip /usr/lib/python3/dist-packages/pip\n"
-            self._bud(self.base, text, context)
+            self._bud(self.base, self._written(text), context)
         if SPARK in own:
             self._prepare_java(progress)
 
@@ -80,16 +81,43 @@ class Buildah:
                 text = "FROM scratch\nCOPY openjdk /opt/java/openjdk\n"
                 (context / "Dockerfile").write_text(text, encoding="utf-8")
         with progress.step("building an image of Java"):
-            self._bud(self.java, (context / "Dockerfile").read_text("utf-8"), context)
+            self._bud(self.java, context / "Dockerfile", context)
 
-    def build(self, name: str, dockerfile: Path, context: Path) -> None:
+    def build(self, name: str, dockerfile: Path, context: Path, archive: Path) -> None:
+        if self.store:
+            self._make(name, dockerfile, context, archive)
+            return
+        short = archive.stem
+        kept = self.cache / "archives" / f"{short}-{self._fingerprint(dockerfile, context)}.tar"
+        if not kept.exists():
+            for old in kept.parent.glob(f"{short}-*"):
+                old.unlink()
+            kept.parent.mkdir(exist_ok=True)
+            part = kept.with_suffix(".part")
+            self._make(name, dockerfile, context, part)
+            part.replace(kept)
+        # Another run may replace what is kept while this one gives it to its nodes.
+        _lend(kept, archive)
+
+    def _fingerprint(self, dockerfile: Path, context: Path) -> str:
+        """Of all that an image is made of: packages are pinned, bases are told by their times."""
+        found = hashlib.sha256(dockerfile.read_bytes())
+        for base in (f"base-{_codename()}.tar", f"java-{_codename()}/Dockerfile"):
+            if (self.cache / base).exists():
+                found.update(f"{base} {(self.cache / base).stat().st_mtime_ns}".encode())
+        for path in files_of(context):
+            found.update(f"{path.relative_to(context)} {path.stat().st_mode}".encode())
+            found.update(hashlib.sha256(path.read_bytes()).digest())
+        return found.hexdigest()[:32]
+
+    def _make(self, name: str, dockerfile: Path, context: Path, archive: Path) -> None:
         stages = {"BASE": self.base, "RUNTIME": self.runtime, "JAVA": self.java}
         arguments = [f"--build-arg={name}={image}" for name, image in stages.items()]
         arguments += [f"--volume={path}:{inside}:ro" for path, inside in self._lent().items()]
-        command = ["bud", "--layers", "--isolation=chroot", "--network=host", *arguments]
-        self._buildah(
-            *command, *self._policy(), *self.options, "--file", dockerfile, "--tag", name, context
-        )
+        arguments += ["--isolation=chroot", "--network=host", *self.options]
+        self._bud(name, dockerfile, context, *arguments)
+        archive.unlink(missing_ok=True)
+        self._buildah("push", *self._policy(), name, f"docker-archive:{archive}:{name}")
 
     def _lend_pip_settings(self) -> None:
         """The machine's own way to the package registry: where it is, and whom to trust."""
@@ -106,37 +134,14 @@ class Buildah:
         authorities = {AUTHORITIES.parent: LENT} if AUTHORITIES.exists() else {}
         return {self.state / "pip.conf": str(PIP_SETTINGS), **authorities}
 
-    def save(self, name: str, archive: Path) -> None:
-        archive.unlink(missing_ok=True)
-        if self.store:
-            self._push(name, archive)
-            return
-        short = archive.stem
-        kept = self.cache / "archives" / f"{short}-{self._image_id(name)}.tar"
-        if not kept.exists():
-            for old in kept.parent.glob(f"{short}-*.tar"):
-                old.unlink()
-            kept.parent.mkdir(exist_ok=True)
-            part = kept.with_suffix(".part")
-            part.unlink(missing_ok=True)
-            self._push(name, part)
-            part.replace(kept)
-        # Another run may replace what is kept while this one gives it to its nodes.
-        _lend(kept, archive)
+    def _bud(self, name: str, dockerfile: Path, context: Path, *arguments: str) -> None:
+        words = ("bud", *self._policy(), "--layers", *arguments)
+        self._buildah(*words, "--file", dockerfile, "--tag", name, context)
 
-    def _push(self, name: str, archive: Path) -> None:
-        self._buildah("push", *self._policy(), name, f"docker-archive:{archive}:{name}")
-
-    def _image_id(self, name: str) -> str:
-        """Of its configuration, which names its layers: the same id is the same image."""
-        return (
-            self._buildah("images", "--quiet", "--no-trunc", name).strip().removeprefix("sha256:")
-        )
-
-    def _bud(self, name: str, dockerfile: str, context: Path) -> None:
+    def _written(self, text: str) -> Path:
         path = self.state / "Dockerfile"
-        path.write_text(dockerfile, encoding="utf-8")
-        self._buildah("bud", *self._policy(), "--layers", "--file", path, "--tag", name, context)
+        path.write_text(text, encoding="utf-8")
+        return path
 
     def _policy(self) -> tuple[str | Path, ...]:
         return "--signature-policy", self.state / "policy.json"
@@ -154,6 +159,16 @@ def forget_layers(store: Path, max_mb: int) -> None:
         _unmount(store)
         if int(run(["du", "-s", "-m", store]).split()[0]) > max_mb:
             shutil.rmtree(store)
+
+
+def files_of(context: Path) -> list[Path]:
+    """What a build may copy: whatever its ``.dockerignore``, which has folders and files to let
+    through and nothing else but compiled code, lets through; all where there is none."""
+    ignored = context / ".dockerignore"
+    lines = ignored.read_text("utf-8").splitlines() if ignored.exists() else ["!."]
+    roots = [context / line.removeprefix("!") for line in lines if line.startswith("!")]
+    found = {path for root in roots for path in (root, *root.rglob("*")) if path.is_file()}
+    return sorted(path for path in found if "__pycache__" not in path.parts)
 
 
 def _unmount(folder: Path) -> None:

@@ -51,9 +51,7 @@ class Image:
 class Builder(Protocol):
     """What builds an image from a Dockerfile and a folder, and writes it as an archive."""
 
-    def build(self, name: str, dockerfile: Path, context: Path) -> None: ...
-
-    def save(self, name: str, archive: Path) -> None: ...
+    def build(self, name: str, dockerfile: Path, context: Path, archive: Path) -> None: ...
 
 
 def build_all(
@@ -69,8 +67,7 @@ def build_all(
 
     def make(name: str) -> Image:
         with progress.step(f"building {name}"):
-            builder.build(name, ROOT / OWN[name], ROOT)
-            return _saved(builder, name, folder)
+            return _built(builder, name, ROOT / OWN[name], ROOT, folder)
 
     # Each waits for the registry and the disk now and then. Spark's, the last, takes longest.
     with ThreadPoolExecutor(max_workers=BUILDS_AT_ONCE) as pool:
@@ -78,17 +75,17 @@ def build_all(
     with progress.step(f"building {CLIENT}"), tempfile.TemporaryDirectory() as context:
         # Pure Python, so that it is the same package in any image.
         shutil.copytree(Path(kafka.__file__).parent, Path(context, "kafka"))
-        builder.build(CLIENT, Path(__file__).with_name("client.Dockerfile"), Path(context))
-        images[CLIENT] = _saved(builder, CLIENT, folder)
+        dockerfile = Path(__file__).with_name("client.Dockerfile")
+        images[CLIENT] = _built(builder, CLIENT, dockerfile, Path(context), folder)
     for name, program in programs.items():
         archive = archives.of_program(folder / f"{program.name}.tar", name, program)
         images[name] = Image(archive, archive.stat().st_size, archive.stat().st_size)
     return images
 
 
-def _saved(builder: Builder, name: str, folder: Path) -> Image:
+def _built(builder: Builder, name: str, dockerfile: Path, context: Path, folder: Path) -> Image:
     archive = folder / f"{name.rpartition('/')[2].partition(':')[0]}.tar"
-    builder.save(name, archive)
+    builder.build(name, dockerfile, context, archive)
     sizes = archives.layer_sizes(archive)
     return Image(archive, sum(sizes), sum(sizes[1:]))
 
@@ -96,9 +93,7 @@ def _saved(builder: Builder, name: str, folder: Path) -> Image:
 class Docker:
     """docker, podman's docker, or whatever answers to that name."""
 
-    def build(self, name: str, dockerfile: Path, context: Path) -> None:
+    def build(self, name: str, dockerfile: Path, context: Path, archive: Path) -> None:
         command = ["docker", "build", "--file", dockerfile, "--tag", name, context]
         run(command, timeout_s=BUILD_TIMEOUT_S)
-
-    def save(self, name: str, archive: Path) -> None:
         run(["docker", "save", "--output", archive, name], timeout_s=BUILD_TIMEOUT_S)

@@ -63,8 +63,7 @@ def _twice(name: str, buildah: Buildah, folder: Path, progress: Progress) -> Non
     archives = [folder / f"{short}-{number}.tar" for number in (1, 2)]
     with progress.check(f"{name}, built twice"):
         for archive in archives:
-            builder.build(name, ROOT / OWN[name], ROOT)
-            builder.save(name, archive)
+            builder.build(name, ROOT / OWN[name], ROOT, archive)
         if differences := different(*archives):
             raise Failed("\n".join(differences[:SHOWN]))
         progress.figure(name, digest(archives[0]))

@@ -59,5 +59,5 @@ CHAPTER = Chapter(
         Step("a killed broker is started again and catches up", _killed),
         Step("another operator takes over from the one that led", _failover),
     ),
-    takes_s=31,
+    takes_s=34,
 )

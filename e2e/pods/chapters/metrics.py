@@ -112,6 +112,6 @@ CHAPTER = Chapter(
         Step("every metric of the table and every query of the dashboards has data", _has_all),
         Step("every rule is taken, and no alert stays in an installation that is well", _quiet),
     ),
-    takes_s=20,
+    takes_s=22,
     images=(PROMETHEUS,),
 )

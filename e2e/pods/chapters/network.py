@@ -143,5 +143,5 @@ CHAPTER = Chapter(
         Step("brokers reach operators, each other and the store all the same", _brokers),
         Step("all is as it was", _as_before),
     ),
-    takes_s=55,
+    takes_s=53,
 )

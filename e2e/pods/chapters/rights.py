@@ -141,5 +141,5 @@ CHAPTER = Chapter(
         Step("whoever may view or edit reaches no status and no slice", _users),
         Step("all is as it was", _swept),
     ),
-    takes_s=103,
+    takes_s=97,
 )

@@ -170,6 +170,6 @@ CHAPTER = Chapter(
         Step("an Export makes a table of them, whose pod is removed meanwhile", _export),
         Step("a job in a pod counts every record of the topic, and of the table", _count),
     ),
-    takes_s=150,
+    takes_s=168,
     images=(SPARK,),
 )

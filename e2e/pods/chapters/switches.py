@@ -170,5 +170,5 @@ CHAPTER = Chapter(
         Step("the objects below it are gone", _deleted_objects, beside_pods=True),
         Step("both topics can be deleted", _over),
     ),
-    takes_s=70,
+    takes_s=74,
 )

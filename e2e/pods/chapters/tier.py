@@ -28,5 +28,5 @@ CHAPTER = Chapter(
         Step("closed segments go to the tier", _tier),
         Step("they leave the brokers' disks and are read from the tier", _read_tier),
     ),
-    takes_s=10,
+    takes_s=9,
 )

@@ -58,6 +58,6 @@ CHAPTER = Chapter(
         Step("that account is given up", tier.tidy, beside_pods=True),
         Step("all of them resolve", _resolved),
     ),
-    takes_s=160,
+    takes_s=166,
     images=(PROMETHEUS,),
 )
