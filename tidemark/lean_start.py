@@ -6,7 +6,8 @@ looks at what is imported again and again while ever more of it comes, a tenth o
 all of it stays until the end.
 
 In a container a server is process 1, and the kernel drops a signal that process 1 has no handler
-for: a pod that is deleted while its server still imports would stay for its whole grace period.
+for: one that is stopped while its server still imports would stay for its whole grace period. (Pods
+share one namespace of processes, in which no server is process 1.)
 """
 
 import gc

@@ -69,7 +69,7 @@ class RecordDeletions:
         """See :class:`~tidemark_pipeline.export.deleting.Deleter`."""
         try:
             for some in _divided(below):
-                self._carry_out(self._object_of(topic, topic_id), some)
+                self._carry_out(self._object_of(topic, topic_id), topic_id, some)
         except KubeError as error:
             raise Unavailable(f"records of {topic} are not deleted yet: {error}") from error
 
@@ -86,7 +86,7 @@ class RecordDeletions:
             "anew, or it is in another namespace"
         )
 
-    def _carry_out(self, topic: str, below: Mapping[int, int]) -> None:
+    def _carry_out(self, topic: str, topic_id: str, below: Mapping[int, int]) -> None:
         name = name_of(topic, self._table)
         deadline_s = time.monotonic() + self._timeout_s
         found = self._kube.get(KIND, name)
@@ -101,7 +101,13 @@ class RecordDeletions:
         made = self._kube.apply(
             KIND,
             name,
-            {"topicRef": {"name": topic}, "partitions": _partitions(below), "timeout": "10m"},
+            {
+                "topicRef": {"name": topic},
+                # Another one may come under this name before the object is looked at.
+                "topicId": id_text(uuid.UUID(topic_id)),
+                "partitions": _partitions(below),
+                "timeout": "10m",
+            },
             annotations={ANNOTATION: self._table},
         )
         self._wait_done(name, str(made["metadata"]["uid"]), deadline_s)

@@ -77,7 +77,8 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionInfo:
-    """A ``RecordDeletion`` object. ``resolved`` None: not frozen yet; with it ``topic_id``."""
+    """A ``RecordDeletion`` object. ``meant``: the only topic that is to lose records; None: whichever
+    has the name. ``resolved`` None: not frozen yet; with it ``topic_id``."""
 
     key: str
     uid: uuid.UUID
@@ -85,6 +86,7 @@ class DeletionInfo:
     topic_key: str
     targets: tuple[DeletionTarget, ...]
     created_ms: int
+    meant: uuid.UUID | None = None
     timeout_ms: int | None = None
     dry_run: bool = False
     paused: bool = False

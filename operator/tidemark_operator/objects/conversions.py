@@ -339,6 +339,7 @@ def deletion_info(body: Json) -> DeletionInfo:
         topic_key=f"{meta.namespace}/{spec.topic_ref.name}",
         targets=_targets(spec),
         created_ms=_created_ms(request),
+        meant=None if spec.topic_id is None else parse_id(spec.topic_id),
         timeout_ms=None if spec.timeout is None else duration_ms(spec.timeout),
         dry_run=bool(spec.dry_run),
         paused=is_paused(meta),

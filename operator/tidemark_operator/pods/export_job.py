@@ -94,6 +94,8 @@ def _pod(job: ExportJob, wanted: JobWanted) -> Json:
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
+        # See the template of a broker's pod.
+        "shareProcessNamespace": True,
         "imagePullSecrets": [{"name": each.name} for each in job.image_pull_secrets],
         "terminationGracePeriodSeconds": GRACE_S,
         "securityContext": {

@@ -39,6 +39,8 @@ def pod_template(pod: BrokerPod, broker: PodBroker) -> Json:
             # A broker knows nothing of Kubernetes.
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
+            # As process 1 it would not be ended by a signal that comes before it has a handler.
+            "shareProcessNamespace": True,
             "imagePullSecrets": [{"name": each.name} for each in pod.image_pull_secrets],
             "terminationGracePeriodSeconds": pod.termination_grace_period_seconds,
             "securityContext": {

@@ -136,6 +136,15 @@ class RecordDeletionSpec(SpecModel):
     )
 
     topic_ref: TopicRef
+    topic_id: Annotated[
+        TopicIdText | None,
+        Field(
+            description=(
+                "The topic that is meant, as its status.topicId says: if another one is there "
+                "under its name, nothing is deleted."
+            )
+        ),
+    ] = None
     partitions: Annotated[
         tuple[PartitionPoint, ...] | None,
         Field(min_length=1, max_length=1024),

@@ -82,6 +82,7 @@ def test_an_export_has_one_object_however_often_it_deletes() -> None:
         {"partition": 1, "beforeOffset": 20},
     ]
     assert body["spec"]["topicRef"] == {"name": "orders"}
+    assert body["spec"]["topicId"] == id_text(TOPIC_ID)
 
 
 def test_more_partitions_than_an_object_may_name_are_deleted_in_turn() -> None:

@@ -316,6 +316,16 @@ def test_a_topic_made_again_is_never_touched() -> None:
         world.state.drop_topic("ns/topic-1")
 
 
+def test_only_the_topic_that_is_meant_loses_records() -> None:
+    world = _world()
+    another = _view(ALL_TO_HW, meant=numbered_uuid(2))
+    step = deletion.next_step(world.state, another, now_ms=T0)
+    assert isinstance(step, Finished)
+    assert (step.succeeded, step.reason) == (False, "TopicReplaced")
+    this = _view(ALL_TO_HW, meant=numbered_uuid(1))
+    assert isinstance(deletion.next_step(world.state, this, now_ms=T0), Resolve)
+
+
 def test_it_waits_for_topics_and_leaders_and_gives_up_in_time() -> None:
     world = _world()
     view = _view(ALL_TO_HW, timeout_ms=1000)

@@ -778,7 +778,7 @@ RECORD_DELETION = (
     Reason(
         "TopicReplaced",
         "Succeeded=False, Stalled=True",
-        "The Topic is not the one whose offsets were resolved; nothing more is deleted.",
+        "The Topic is not the one of spec.topicId, or whose offsets were resolved; nothing more goes.",
         "Apply a new object for the new topic.",
     ),
     Reason(
