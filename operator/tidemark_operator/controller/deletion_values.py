@@ -77,8 +77,8 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionInfo:
-    """A ``RecordDeletion`` object. ``meant``: the only topic that is to lose records; None: whichever
-    has the name. ``resolved`` None: not frozen yet; with it ``topic_id``."""
+    """A ``RecordDeletion`` object. ``meant``: the only topic that is to lose records; None:
+    whichever has the name. ``resolved`` None: not frozen yet; with it ``topic_id``."""
 
     key: str
     uid: uuid.UUID

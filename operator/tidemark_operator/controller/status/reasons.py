@@ -778,7 +778,7 @@ RECORD_DELETION = (
     Reason(
         "TopicReplaced",
         "Succeeded=False, Stalled=True",
-        "The Topic is not the one of spec.topicId, or whose offsets were resolved; nothing more goes.",
+        "The Topic is not that of spec.topicId, or of the resolved offsets; nothing more goes.",
         "Apply a new object for the new topic.",
     ),
     Reason(
