@@ -11,10 +11,11 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,7 +89,9 @@ class Buildah:
             self._make(name, dockerfile, context, archive)
             return
         short = archive.stem
-        kept = self.cache / "archives" / f"{short}-{self._fingerprint(dockerfile, context)}.tar"
+        bases = (self.cache / f"base-{_codename()}.tar", self.cache / f"java-{_codename()}")
+        made_of = fingerprint(dockerfile, context, bases)
+        kept = self.cache / "archives" / f"{short}-{made_of}.tar"
         if not kept.exists():
             for old in kept.parent.glob(f"{short}-*"):
                 old.unlink()
@@ -98,17 +101,6 @@ class Buildah:
             part.replace(kept)
         # Another run may replace what is kept while this one gives it to its nodes.
         _lend(kept, archive)
-
-    def _fingerprint(self, dockerfile: Path, context: Path) -> str:
-        """Of all that an image is made of: packages are pinned, bases are told by their times."""
-        found = hashlib.sha256(dockerfile.read_bytes())
-        for base in (f"base-{_codename()}.tar", f"java-{_codename()}/Dockerfile"):
-            if (self.cache / base).exists():
-                found.update(f"{base} {(self.cache / base).stat().st_mtime_ns}".encode())
-        for path in files_of(context):
-            found.update(f"{path.relative_to(context)} {path.stat().st_mode}".encode())
-            found.update(hashlib.sha256(path.read_bytes()).digest())
-        return found.hexdigest()[:32]
 
     def _make(self, name: str, dockerfile: Path, context: Path, archive: Path) -> None:
         stages = {"BASE": self.base, "RUNTIME": self.runtime, "JAVA": self.java}
@@ -161,6 +153,19 @@ def forget_layers(store: Path, max_mb: int) -> None:
             shutil.rmtree(store)
 
 
+def fingerprint(dockerfile: Path, context: Path, bases: Iterable[Path]) -> str:
+    """Of all that an image is made of, and of how: packages are pinned, and bases, where they are
+    there, told by when they were made."""
+    found = hashlib.sha256(Path(__file__).read_bytes() + dockerfile.read_bytes())
+    for base in bases:
+        if base.exists():
+            found.update(f"{base.name} {base.stat().st_mtime_ns}".encode())
+    for path in files_of(context):
+        found.update(f"{path.relative_to(context)} {path.stat().st_mode}".encode())
+        found.update(hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()[:32]
+
+
 def files_of(context: Path) -> list[Path]:
     """What a build may copy: whatever its ``.dockerignore``, which has folders and files to let
     through and nothing else but compiled code, lets through; all where there is none."""
@@ -173,10 +178,15 @@ def files_of(context: Path) -> list[Path]:
 
 def _unmount(folder: Path) -> None:
     """What a build left there that was killed: nobody else builds now."""
-    lines = Path("/proc/self/mountinfo").read_text("utf-8").splitlines()
-    for mounted in reversed([Path(line.split()[4]) for line in lines]):
-        if mounted.is_relative_to(folder):
-            run(["umount", mounted])
+    for mounted in mounts_below(folder, Path("/proc/self/mountinfo").read_text("utf-8")):
+        run(["umount", mounted])
+
+
+def mounts_below(folder: Path, mountinfo: str) -> list[Path]:
+    """The last one first, as they go; ``mountinfo``: see proc_pid_mountinfo(5)."""
+    escaped = [line.split()[4] for line in mountinfo.splitlines()]
+    found = [Path(re.sub(r"\\([0-7]{3})", lambda c: chr(int(c[1], 8)), each)) for each in escaped]
+    return [path for path in reversed(found) if path.is_relative_to(folder)]
 
 
 def _old(path: Path) -> bool:

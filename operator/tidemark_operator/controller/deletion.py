@@ -55,6 +55,9 @@ def next_step(state: ControllerState, view: DeletionInfo, *, now_ms: int) -> Ste
     if topic is None or topic.deletion_ms is not None:
         return Waiting(reason="TopicNotFound", message=f"there is no Topic {view.topic_key}")
     if view.meant not in (None, topic.id):
+        if topic.topic_id is None:
+            text = f"the id of topic {topic.name} is not known yet"
+            return Waiting(reason="TopicNotReady", message=text)
         text = f"{view.topic_key} is not the topic of spec.topicId; nothing was deleted"
         return Finished(succeeded=False, reason="TopicReplaced", message=text)
     return queries(state, topic, view)

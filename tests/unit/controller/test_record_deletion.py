@@ -324,6 +324,11 @@ def test_only_the_topic_that_is_meant_loses_records() -> None:
     assert (step.succeeded, step.reason) == (False, "TopicReplaced")
     this = _view(ALL_TO_HW, meant=numbered_uuid(1))
     assert isinstance(deletion.next_step(world.state, this, now_ms=T0), Resolve)
+    # One that is restored, or another engine's, has an id that its object does not tell at first.
+    world.state.put_topic(dataclasses.replace(world.view(), topic_id=None))
+    step = deletion.next_step(world.state, another, now_ms=T0)
+    assert isinstance(step, Waiting)
+    assert step.reason == "TopicNotReady"
 
 
 def test_it_waits_for_topics_and_leaders_and_gives_up_in_time() -> None:

@@ -1,10 +1,13 @@
-"""An image is built again as soon as anything that it is made of has changed."""
+"""An image is built again as soon as anything that it is made of has changed; and what a build that
+was killed left mounted is found."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from e2e.pods.buildah import files_of
+from e2e.pods.buildah import files_of, fingerprint, mounts_below
 from e2e.pods.images import ROOT
 
 
@@ -34,3 +37,42 @@ def test_the_checkouts_own_list_is_of_that_kind() -> None:
     assert said == {"*", "**/__pycache__"}
     found = {str(path.relative_to(ROOT)) for path in files_of(ROOT)}
     assert {"requirements/spark.txt", "tidemark/__init__.py", "pipeline/passwd"} <= found
+
+
+def _chmod(context: Path) -> None:
+    (context / "program/main.py").chmod(0o755)
+
+
+def _rename(context: Path) -> None:
+    (context / "names").rename(context / "others")
+
+
+def _write(context: Path) -> None:
+    (context / "names").write_text("n@mes")
+
+
+def _base(context: Path) -> None:
+    os.utime(context.parent / "base.tar", ns=(1, 1))
+
+
+def _dockerfile(context: Path) -> None:
+    (context.parent / "Dockerfile").write_text("FROM another")
+
+
+@pytest.mark.parametrize("change", [_chmod, _rename, _write, _base, _dockerfile])
+def test_whatever_changes_is_another_image(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    context, dockerfile, base = (tmp_path / name for name in ("it", "Dockerfile", "base.tar"))
+    (context / "program").mkdir(parents=True)
+    for path in (context / "program/main.py", context / "names", dockerfile, base):
+        path.write_text("as it was")
+    before = fingerprint(dockerfile, context, (base, tmp_path / "java"))
+    assert fingerprint(dockerfile, context, (base, tmp_path / "java")) == before
+    change(context)
+    assert fingerprint(dockerfile, context, (base, tmp_path / "java")) != before
+
+
+def test_mounts_below_a_folder_go_from_the_last_to_the_first() -> None:
+    where = ("/", "/a b/store", "/a b/store/1/merged", "/a b/storeroom")
+    lines = [f"29 1 0:26 / {path} rw - tmpfs none rw".replace("a b", r"a\040b") for path in where]
+    found = mounts_below(Path("/a b/store"), "\n".join(lines))
+    assert found == [Path("/a b/store/1/merged"), Path("/a b/store")]

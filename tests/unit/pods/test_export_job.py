@@ -217,6 +217,7 @@ def test_the_pod_is_restricted_and_knows_nothing_of_kubernetes() -> None:
     made = body(job={"podLabels": {"app.kubernetes.io/name": "mine", "team": "a"}})
     spec = template(made)["spec"]
     assert spec["automountServiceAccountToken"] is False
+    assert spec["shareProcessNamespace"] is True
     assert spec["restartPolicy"] == "Never"
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
