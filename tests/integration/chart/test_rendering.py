@@ -167,6 +167,7 @@ def test_the_api_server_takes_it_and_its_pods_are_restricted(
     if made:
         kubernetes.create_all(made)
     pods = [_pod(workload) for workload in (*workloads, *made)]
+    assert all(pod["spec"]["shareProcessNamespace"] for pod in pods)
     kubernetes.create_all(pods, "--dry-run=server")
     for pod in pods:
         del pod["spec"]["containers"][0]["securityContext"]

@@ -55,6 +55,11 @@ def test_labels_that_select_are_not_the_manifests_to_change() -> None:
     assert (labels["app.kubernetes.io/instance"], labels["team"]) == ("main", "a")
 
 
+def test_a_signal_at_its_start_ends_it() -> None:
+    """As process 1 of a namespace of its own it would have to have a handler already."""
+    assert template()["spec"]["shareProcessNamespace"] is True
+
+
 def test_a_start_is_seen_soon_and_may_take_an_hour() -> None:
     """A rolling restart waits for each broker's."""
     (container,) = template()["spec"]["containers"]
