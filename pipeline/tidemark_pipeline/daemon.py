@@ -12,6 +12,8 @@ import sys
 
 from pyspark import daemon
 
+from tidemark_pipeline.workers import forget_archives
+
 #: What runs tasks; the other kinds of worker plan them.
 _TASKS = "pyspark.worker"
 
@@ -24,6 +26,7 @@ def main() -> None:
         load_decoder()
     else:
         import tidemark_pipeline.source  # noqa: F401 - for those who are forked
+    forget_archives()
     # Nobody's garbage collection looks at it, and no page of it is copied by that.
     gc.collect()
     gc.freeze()

@@ -2,9 +2,10 @@
 
 Spark keeps its Python processes, those that plan and those that run tasks, and around each piece
 of work it tells the import system to forget what it knows and collects garbage. Both cost by what
-was imported: the directories of Spark's own zip files are read again once for each package in
-them, and every object of numpy, pyarrow and numba is looked at. Together that was two thirds of
-what a task of 64 MiB cost.
+was imported: the directories of Spark's own archives are read again once for each package in
+them (the jar of its core, which Spark puts on the path of each worker, has ten thousand entries),
+and every object of numpy, pyarrow and numba is looked at. Together that was more than what a task
+of 64 MiB cost otherwise.
 """
 
 import gc
@@ -16,14 +17,10 @@ _frozen = False
 
 
 def settle() -> None:
-    """Call it when a piece of work is done: what is loaded by then stays, and is looked at no more.
-
-    The importers of Spark's own zip files, which do not change while it runs, are dropped from the
-    import system's cache; it makes one again when it needs one."""
+    """Call it when a piece of work is done: what is loaded by then stays, and nobody looks at it
+    again."""
     global _frozen  # noqa: PLW0603 - of this process, as what it is about
-    for path, finder in list(sys.path_importer_cache.items()):
-        if isinstance(finder, zipimporter) and _is_sparks(finder.archive):
-            sys.path_importer_cache.pop(path, None)
+    forget_archives()
     if not _frozen:
         # Once: what is garbage by then is never freed, and of each time that would be a leak.
         gc.collect()
@@ -31,10 +28,18 @@ def settle() -> None:
         _frozen = True
 
 
+def forget_archives() -> None:
+    """The importers of Spark's own archives, which do not change while it runs, are dropped from
+    the import system's cache; it makes one again when it needs one."""
+    for path, finder in list(sys.path_importer_cache.items()):
+        if isinstance(finder, zipimporter) and _is_sparks(finder.archive):
+            sys.path_importer_cache.pop(path, None)
+
+
 def _is_sparks(archive: str) -> bool:
-    """``…/python/lib/pyspark.zip`` or ``py4j-…-src.zip``, as a worker's path has them; a zip file
-    that a job brings may be replaced while it runs."""
+    """``…/python/lib/pyspark.zip``, ``py4j-…-src.zip`` or ``…/jars/spark-core_….jar``, as the path
+    of a worker has them; an archive that a job brings may be replaced while it runs."""
     path = Path(archive)
-    return path.parts[-3:-1] == ("python", "lib") and (
-        path.name == "pyspark.zip" or (path.name.startswith("py4j-"))
-    )
+    if path.parts[-3:-1] == ("python", "lib"):
+        return path.name == "pyspark.zip" or path.name.startswith("py4j-")
+    return path.parent.name == "jars" and path.name.startswith("spark-core_")

@@ -13,6 +13,7 @@ Ids are written as Kafka writes them (:mod:`tidemark.ids`). Heads and pages lie
 under prefixes of their own, so that listing data never meets them and the other way round.
 """
 
+import functools
 import uuid
 from dataclasses import dataclass
 
@@ -70,6 +71,7 @@ def topic_key(topic_id: uuid.UUID) -> str:
     return f"{TOPICS_PREFIX}{id_text(topic_id)}{_JSON}"
 
 
+@functools.lru_cache(maxsize=64)
 def topic_data_prefix(topic: str, topic_id: uuid.UUID) -> str:
     """Folder of all data objects of a topic: empty when nothing of it is left."""
     return f"{DATA_PREFIX}{topic}-{id_text(topic_id)}/"
