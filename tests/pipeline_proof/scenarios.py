@@ -45,6 +45,7 @@ _COMMIT_S = 5
 #: A small read may be over before its worker is killed.
 _ATTEMPTS = 20
 _CATALOG = "proof"
+_ADAPTIVE = "spark.sql.adaptive.enabled"
 _TASKS = "pyspark.worker"
 
 
@@ -73,6 +74,8 @@ class Proof:
     ) -> None:
         self.session, self.cluster, self.size, self.say = session, cluster, size, say
         self._folder = folder
+        # Brokers go down here, and each client would tell.
+        self._client = {"bootstrap.servers": cluster.bootstrap, "log_level": 2}
         self._sooner()
         self._spec: dict[str, Any] = {
             "partitions": PARTITIONS,
@@ -103,7 +106,7 @@ class Proof:
         """Real records, in a topic of their own."""
         spec = {**self._spec, "partitions": 3}
         topic = self.cluster.new_topic(**spec)
-        producer = Producer({"bootstrap.servers": self.cluster.bootstrap, "linger.ms": 20})
+        producer = Producer({**self._client, "linger.ms": 20})
         for number, each in enumerate(flights.load(self.size.records)):
             while True:
                 try:
@@ -244,13 +247,11 @@ class Proof:
         """Segments below a new log start go, objects and all, between a plan and its read. It ends
         with that reason; told that losses are meant, it leaves out nothing else."""
         strict, lenient = self.frame(), self.frame(self.options | {"failOnDataLoss": "false"})
-        aggregated = [_aggregated(each) for each in (strict, lenient)]
-        for each in aggregated:
-            each._jdf.queryExecution().executedPlan().toString()  # its tasks are known now
+        aggregated = [self._planned(_aggregated(each)) for each in (strict, lenient)]
         segments = self._segments(FIRST)
         start = segments[len(segments) // 2].entry.start_offset
         gone = segments[0].entry.log_key
-        admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap})
+        admin = AdminClient(self._client)
         asked = admin.delete_records([TopicPartition(self.topic, FIRST, start)])
         for each in asked.values():
             each.result(60)
@@ -297,6 +298,15 @@ class Proof:
         """A table of the topic."""
         given = self.options if options is None else options
         return self.session.read.format("tidemark").options(**given).load()
+
+    def _planned(self, frame: DataFrame) -> DataFrame:
+        """Its tasks are known now. Spark makes an adaptive plan in the midst of reading only."""
+        self.session.conf.set(_ADAPTIVE, "false")
+        try:
+            frame._jdf.queryExecution().toRdd().getNumPartitions()
+        finally:
+            self.session.conf.unset(_ADAPTIVE)
+        return frame
 
     def read(self, **options: str) -> dict[int, Sums]:
         """What Spark reads now."""

@@ -99,7 +99,7 @@ class Truth:
         waiting = set(ends)
         count = told = self.records
         while waiting:
-            for message in consumer.consume(10_000, 60.0):
+            for message in consumer.consume(10_000, 1.0):
                 error = message.error()
                 if error is None:
                     digest = hashlib.md5(line_of(message).encode(), usedforsecurity=False).digest()
