@@ -1,9 +1,5 @@
-"""A short cut of ``make pipeline-proof``: a cluster of three brokers, records of all kinds.
+"""A short cut of ``make pipeline-proof``: a cluster of three brokers, records of all kinds."""
 
-Not a part of ``make test`` yet: it has not been seen to pass. PIPELINE_PROOF=1 runs it.
-"""
-
-import os
 from pathlib import Path
 
 import pytest
@@ -13,20 +9,14 @@ from tests.conformance.local_cluster import run_cluster
 from tests.integration.pipeline.marks import MARKS
 from tests.pipeline_proof.scenarios import BROKERS, Proof, Size
 
-pytestmark = [
-    *MARKS,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        not os.environ.get("PIPELINE_PROOF"), reason="run by PIPELINE_PROOF=1, until it is proven"
-    ),
-]
+pytestmark = [*MARKS, pytest.mark.timeout(900)]
 
 
 def test_spark_reads_what_confluent_kafka_reads(session: SparkSession, tmp_path: Path) -> None:
     """Whole, while a leader dies, without any broker; and refuses an object that is not its own."""
     (tmp_path / "cluster").mkdir()
     with run_cluster(tmp_path / "cluster", brokers=BROKERS) as cluster:
-        size = Size(records=50_000, segment_bytes=1024 * 1024)
+        size = Size(records=100_000, segment_bytes=1024 * 1024)
         proof = Proof(session, cluster, tmp_path, size, print)
         proof.produced()
         proof.undisturbed()
