@@ -62,6 +62,9 @@ class Writer:
                 if number % 3:
                     transactional.commit_transaction(300)
                 else:
+                    # librdkafka's EndTxn of a transaction that no broker knows of yet is refused
+                    # for good, by Apache Kafka as well: INVALID_TXN_STATE.
+                    transactional.flush(300)
                     transactional.abort_transaction(300)
 
     def _block(self, producer: Producer) -> None:
