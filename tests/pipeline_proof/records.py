@@ -62,8 +62,8 @@ class Writer:
                 if number % 3:
                     transactional.commit_transaction(300)
                 else:
-                    # librdkafka's EndTxn of a transaction that no broker knows of yet is refused
-                    # for good, by Apache Kafka as well: INVALID_TXN_STATE.
+                    # librdkafka ends a transaction that no broker knows of yet, too, and that is
+                    # refused for good: INVALID_TXN_STATE (TransactionCoordinator.endTransaction).
                     transactional.flush(300)
                     transactional.abort_transaction(300)
 

@@ -190,23 +190,8 @@ def _encode_entry(entry: SegmentEntry) -> dict[str, object]:
     return fields
 
 
-_ENTRY_NUMBERS = (
-    "startOffset",
-    "endOffset",
-    "maxTimestampMs",
-    "sizeBytes",
-    "brokerId",
-    "eventTimeMs",
-    "leaderEpoch",
-    "tieredEpoch",
-)
-
-
 def _decode_entry(fields: "_Fields", place: _Place, version: int) -> SegmentEntry:
-    segment_id = parse_id(fields.text("segmentId"))
-    start, end, max_timestamp_ms, size_bytes, broker_id, event_time_ms, epoch, tiered_epoch = (
-        fields.integers(*_ENTRY_NUMBERS)
-    )
+    segment_id, start = parse_id(fields.text("segmentId")), fields.integer("startOffset")
     from_offset = fields.optional_integer("fromOffset")
     custom = fields.optional_text("customMetadata")
     state = fields.optional_text("state")
@@ -214,24 +199,24 @@ def _decode_entry(fields: "_Fields", place: _Place, version: int) -> SegmentEntr
     entry = SegmentEntry(
         segment_id=segment_id,
         start_offset=start,
-        end_offset_inclusive=end,
+        end_offset_inclusive=fields.integer("endOffset"),
         from_offset=start if from_offset is None else from_offset,
-        max_timestamp_ms=max_timestamp_ms,
-        size_bytes=size_bytes,
-        broker_id=broker_id,
-        event_time_ms=event_time_ms,
+        max_timestamp_ms=fields.integer("maxTimestampMs"),
+        size_bytes=fields.integer("sizeBytes"),
+        broker_id=fields.integer("brokerId"),
+        event_time_ms=fields.integer("eventTimeMs"),
         leader_epochs=tuple((epoch, offset) for epoch, offset in pairs),
-        leader_epoch=epoch,
-        tiered_epoch=tiered_epoch,
+        leader_epoch=fields.integer("leaderEpoch"),
+        tiered_epoch=fields.integer("tieredEpoch"),
         key=segment_key(*place, start, segment_id),
         state=SegmentState.COPY_FINISHED if state is None else SegmentState[state],
         custom_metadata=None if custom is None else base64.b64decode(custom, validate=True),
         marked_at_ms=fields.optional_integer("markedAtMs"),
         digests=_decode_digests(fields) if version >= _DIGESTS_SINCE else None,
     )
-    check_range(start, end, entry.leader_epochs)
-    if not 0 < size_bytes <= _SEGMENT_BYTES_MAX:
-        raise ValueError(f"the segment at {start} has {size_bytes} bytes")
+    check_range(start, entry.end_offset_inclusive, entry.leader_epochs)
+    if not 0 < entry.size_bytes <= _SEGMENT_BYTES_MAX:
+        raise ValueError(f"the segment at {start} has {entry.size_bytes} bytes")
     fields.done()
     return entry
 
@@ -294,10 +279,6 @@ class _Fields:
 
     def integer(self, name: str) -> int:
         return _integer(self._fields.pop(name))
-
-    def integers(self, *names: str) -> list[int]:
-        pop = self._fields.pop
-        return [_integer(pop(name)) for name in names]
 
     def optional_integer(self, name: str) -> int | None:
         value = self._fields.pop(name, None)
