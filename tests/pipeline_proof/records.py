@@ -62,8 +62,10 @@ class Writer:
                 if number % 3:
                     transactional.commit_transaction(300)
                 else:
-                    # librdkafka ends a transaction that no broker knows of yet, too, and that is
-                    # refused for good: INVALID_TXN_STATE (TransactionCoordinator.endTransaction).
+                    # Without it librdkafka may abort before the answer to AddPartitionsToTxn: it
+                    # then ends what no coordinator knows of (INVALID_TXN_STATE, fatal), or takes it
+                    # that there is nothing to end, and the open transaction times out and fences it
+                    # (librdkafka, issue 4849).
                     transactional.flush(300)
                     transactional.abort_transaction(300)
 
