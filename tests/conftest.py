@@ -32,6 +32,7 @@ settings.load_profile("tidemark")
 #: is the group it runs in. A fixture of that name which each test has for itself is none.
 SHARED = (
     "apache_kafka",
+    "engines",
     "cluster",
     "local_cluster",
     "control_plane",

@@ -16,6 +16,7 @@ from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.kube import Kube
 from tidemark_cli.local.layout import Layout
+from tidemark_cli.local.settings import TIDEMARK
 from tidemark_cli.local.tier import storage
 from tidemark_cli.local.topic_rows import TopicRows, topic
 
@@ -102,18 +103,21 @@ def _unnamed(cluster: Cluster) -> list[str]:
 
 
 @contextmanager
-def run_cluster(folder: Path, *, brokers: int = 3, tier: str = "directory") -> Iterator[Cluster]:
+def run_cluster(
+    folder: Path, *, brokers: int = 3, tier: str = "directory", engine: str = TIDEMARK
+) -> Iterator[Cluster]:
     """Start a cluster in ``folder`` and stop it at the end."""
     layout = Layout.at(folder)
     layout.create()
-    settings = local_settings.choose(layout, cluster="tidemark", tier=tier)
+    settings = local_settings.choose(layout, cluster="tidemark", tier=tier, engine=engine)
     local = LocalCluster(layout, settings, lambda _: None)
     try:
         local.start(brokers=brokers)
         cluster = Cluster(local)
         try:
             yield cluster
-            wait(lambda: not _unnamed(cluster), "the tier to have nothing that nothing names")
+            if engine == TIDEMARK:
+                wait(lambda: not _unnamed(cluster), "the tier to have nothing that nothing names")
         finally:
             cluster.kube.close()
     finally:

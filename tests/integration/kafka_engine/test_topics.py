@@ -43,23 +43,6 @@ async def partitions(admin: Admin, name: str) -> int:
     return len(found[name].partitions) if name in found else 0
 
 
-async def test_the_life_of_a_topic(world: KafkaWorld, admin: Admin, name: str) -> None:
-    await world.start_operator()
-    await world.create_topic(name, 2, 3, config={"retention.ms": "3600000"})
-    topic = await world.ready(name)
-    found = (await admin.topics([name]))[name]
-    assert topic["status"]["topicId"] == id_text(found.topic_id)
-    assert topic["status"]["replicas"] == {
-        "desired": 6, "placed": 6, "inSync": 6, "placeholders": 0
-    }  # fmt: skip
-    assert {len(set(part.replicas)) for part in found.partitions} == {3}
-    assert len({part.replicas[0] for part in found.partitions}) == 2
-    await world.condition(CLUSTER, "demo", "Ready", "True")
-    await world.delete(TOPIC, name)
-    await world.until(lambda: world.gone(TOPIC, name), "the Topic is gone")
-    await until(lambda: partitions(admin, name), lambda found: found == 0)
-
-
 async def test_a_configuration_follows_the_manifest_and_nothing_else(
     world: KafkaWorld, admin: Admin, name: str
 ) -> None:

@@ -1,0 +1,216 @@
+"""An engine behind its cluster, seen as its users see it: by the objects of the Kubernetes API, and
+by a stock Kafka client. Nothing here knows which engine it is, but for how one is started."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    ConfigSource,
+)
+
+from tests.conformance.local_cluster import Cluster, run_cluster, wait
+from tests.integration.kafka_engine.producing import offset
+from tests.kafka_programs import kafka_jars
+from tidemark.kafka_client.access import Access
+from tidemark.kafka_client.admin import Admin
+from tidemark.kafka_client.client import KafkaClient
+from tidemark_cli.local.topic_rows import condition
+
+TIDEMARK, KAFKA = "tidemark", "kafka"
+LONG_S = 120.0
+Spec = dict[str, Any]
+_numbers = itertools.count(1)
+
+
+class Engine:
+    """Three brokers at first, whatever they are."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.kube = cluster, cluster.kube
+        self._quiet: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": cluster.bootstrap,
+            "log_level": 1,
+        }
+        self.admin = AdminClient(self._quiet)
+
+    @property
+    def brokers(self) -> list[int]:
+        """Every broker's id."""
+        return self.cluster.local.brokers.ids()
+
+    # ------------------------------------------------------------ objects
+
+    def create(self, partitions: int = 1, replicas: int = 1, **spec: Any) -> tuple[str, Spec]:
+        """A Topic, not waited for: its name, and the spec, to be changed and applied again."""
+        name = f"topic-{next(_numbers)}"
+        return name, self.apply(
+            name, {"partitions": partitions, "replicationFactor": replicas, **spec}
+        )
+
+    def apply(self, name: str, spec: Spec, **annotations: str) -> Spec:
+        """As ``kubectl apply --server-side``: what is not named any more goes."""
+        whole = {"clusterRef": {"name": self.cluster.local.settings.cluster}, **spec}
+        self.kube.apply("Topic", name, whole, annotations=annotations)
+        return whole
+
+    def delete_records(self, name: str, topic: str, **spec: Any) -> Spec:
+        """A RecordDeletion, once it is over; its status."""
+        self.kube.apply("RecordDeletion", name, {"topicRef": {"name": topic}, **spec})
+        return self.status(
+            name, lambda _: True, kind="RecordDeletion", type_="Succeeded", is_="True|False"
+        )
+
+    def ready(self, name: str) -> Spec:
+        """The Topic's status, once it is Ready in its present generation."""
+        return self.status(name, lambda _: True, type_="Ready", is_="True")
+
+    def status(
+        self,
+        name: str,
+        holds: Callable[[Spec], bool],
+        *,
+        kind: str = "Topic",
+        type_: str = "",
+        is_: str = "",
+        reason: str = "",
+    ) -> Spec:
+        """Wait for a status of the present generation that is as wanted, with this condition."""
+        last: Spec = {}
+
+        def look() -> bool:
+            nonlocal last
+            found = self.kube.get(kind, name)
+            last = (found or {}).get("status") or {}
+            if found is None or last.get("observedGeneration") != found["metadata"]["generation"]:
+                return False
+            told = condition(found, type_)
+            fits = not type_ or (
+                told.get("status") in is_.split("|") and reason in ("", told.get("reason"))
+            )
+            return fits and holds(last)
+
+        try:
+            wait(look, f"{kind} {name} {type_}", LONG_S)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; its last status: {last}") from None
+        return last
+
+    def told(self, name: str, type_: str, is_: str, reason: str, *, kind: str = "Topic") -> str:
+        """Wait for a condition; its message."""
+        status = self.status(name, lambda _: True, kind=kind, type_=type_, is_=is_, reason=reason)
+        return str(condition({"status": status}, type_)["message"])
+
+    def gone(self, name: str) -> None:
+        """Delete a Topic, and wait until its object is no more."""
+        self.kube.delete("Topic", name)
+        wait(lambda: self.kube.get("Topic", name) is None, f"{name} to be gone", LONG_S)
+
+    def versions(self) -> dict[str, str]:
+        """Of every object: equal twice means that nothing was written."""
+        return {
+            f"{kind}/{each['metadata']['name']}": each["metadata"]["resourceVersion"]
+            for kind in ("Cluster", "Broker", "Topic", "RecordDeletion")
+            for each in self.kube.objects(kind)
+        }
+
+    # ------------------------------------------------------------ what clients see
+
+    def described(self, topic: str) -> Any:
+        """None where brokers know of none."""
+        try:
+            asked = self.admin.describe_topics(TopicCollection([topic]), request_timeout=30)
+            return asked[topic].result()
+        except KafkaException:
+            return None
+
+    def topic_id(self, topic: str) -> str:
+        """As statuses write it; the client writes it with another alphabet."""
+        found = self.described(topic)
+        assert found is not None
+        return str(found.topic_id).translate(str.maketrans("+/", "-_"))
+
+    def replicas(self, topic: str) -> list[list[int]]:
+        """Of each partition, whether or not they are in sync; [] where there is none."""
+        found = self.described(topic)
+        return [[node.id for node in each.replicas] for each in found.partitions] if found else []
+
+    def config(self, topic: str) -> dict[str, str]:
+        """What the topic has of its own."""
+        asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        found = self.admin.describe_configs([asked], request_timeout=30)[asked].result()
+        own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+        return {key: entry.value for key, entry in found.items() if entry.source == own}
+
+    def produce(self, topic: str, *values: bytes, partition: int = 0) -> None:
+        """Each (its key is its value) a moment after the one before, so that it has a segment of
+        its own where these are short."""
+        refused: list[object] = []
+        producer = Producer({**self._quiet, "linger.ms": 0})
+        for value in values:
+            producer.produce(
+                topic,
+                value,
+                value,
+                partition=partition,
+                on_delivery=lambda error, _: refused.append(error) if error else None,
+            )
+            assert producer.flush(60) == 0
+            time.sleep(0.3)
+        assert not refused
+
+    def values(self, topic: str, partition: int = 0) -> list[bytes | None]:
+        """All that can be read, from the first record on."""
+        consumer = Consumer(
+            {**self._quiet, "group.id": "none", "enable.partition.eof": True}
+            | {"auto.offset.reset": "error"}
+        )
+        first, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)
+        consumer.assign([TopicPartition(topic, partition, first)])
+        found: list[bytes | None] = []
+        deadline = time.monotonic() + 60
+        while len(found) < end - first and time.monotonic() < deadline:
+            found += [each.value() for each in consumer.consume(100, 0.5) if not each.error()]
+        consumer.close()
+        return found
+
+    def offset(self, topic: str, special: int, partition: int = 0) -> int:
+        """Of ListOffsets, with earliest-local and latest-tiered, which stock clients lack; -2 while
+        it is not told."""
+
+        async def ask() -> int:
+            async with KafkaClient(Access(tuple(self.cluster.bootstrap.split(",")))) as client:
+                return await offset(Admin(client), topic, partition, special)
+
+        return asyncio.run(ask())
+
+
+class Engines:
+    """Each is started when it is first asked for, and runs until the end."""
+
+    def __init__(self, folder_of: Callable[[str], Path], stack: ExitStack) -> None:
+        self._folder_of, self._stack = folder_of, stack
+        self._made: dict[str, Engine] = {}
+
+    def get(self, name: str) -> Engine:
+        """Skips the test where there is no Java, or no Maven, and the engine needs them."""
+        if name not in self._made:
+            if name == KAFKA:
+                kafka_jars()
+            running = run_cluster(self._folder_of(f"engine-{name}"), engine=name)
+            self._made[name] = Engine(self._stack.enter_context(running))
+        return self._made[name]
+
+
+@contextmanager
+def engines(folder_of: Callable[[str], Path]) -> Iterator[Engines]:
+    """``folder_of``: an empty folder for a name."""
+    with ExitStack() as stack:
+        yield Engines(folder_of, stack)

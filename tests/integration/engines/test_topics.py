@@ -1,0 +1,205 @@
+"""What a Topic is, whichever engine keeps it."""
+
+import time
+
+import pytest
+
+from tests.conformance.local_cluster import wait
+from tests.integration.engines.driver import LONG_S, Engine
+from tidemark.annotations import ADOPT_TOPIC_ID
+from tidemark.ids import parse_id
+from tidemark_cli.local import processes
+from tidemark_cli.local.kube import KubeError
+from tidemark_operator.resources.names import PAUSED_ANNOTATION
+
+pytestmark = pytest.mark.slow
+
+#: Longer than both engines' looks at what they have.
+_REST_S = 8.0
+
+
+def test_it_is_made_as_the_manifest_says_and_goes_with_it(engine: Engine) -> None:
+    name, _ = engine.create(2, 3, config={"retention.ms": "3600000"})
+    status = engine.ready(name)
+    assert engine.topic_id(name) == status["topicId"]
+    assert status["partitionsPlaced"] == 2
+    assert [len(set(each)) for each in engine.replicas(name)] == [3, 3]
+    assert len({each[0] for each in engine.replicas(name)}) == 2, "two brokers lead"
+    whole = {"desired": 6, "placed": 6, "inSync": 6, "placeholders": 0}
+    engine.status(name, lambda told: told["replicas"] == whole)
+    engine.told(name, "FullyReplicated", "True", "AllInSync")
+    assert engine.config(name)["retention.ms"] == "3600000"
+    engine.gone(name)
+    wait(lambda: engine.described(name) is None, "brokers to have forgotten it", LONG_S)
+
+
+def test_its_name_for_clients_may_be_another(engine: Engine) -> None:
+    name, spec = engine.create(topicName="Of_Clients.1")
+    engine.ready(name)
+    assert engine.described("Of_Clients.1") is not None
+    assert engine.described(name) is None
+    with pytest.raises(KubeError, match="topicName"):
+        engine.apply(name, {**spec, "topicName": "Another"})
+
+
+def test_its_configuration_follows_the_manifest(engine: Engine) -> None:
+    name, spec = engine.create(config={"retention.ms": "3600000", "segment.ms": "70000"})
+    engine.ready(name)
+    engine.apply(name, {**spec, "config": {"retention.ms": "7200000"}})
+    wait(lambda: engine.config(name) == {"retention.ms": "7200000"}, "the change", LONG_S)
+    engine.apply(name, {key: spec[key] for key in spec if key != "config"})
+    wait(lambda: engine.config(name) == {}, "defaults again", LONG_S)
+    engine.ready(name)
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"compression.type": "lz4"}, "compression.type"),
+        ({"retention.ms": "soon"}, "retention.ms"),
+        ({"no.such.key": "1"}, "no.such.key"),
+    ],
+)
+def test_a_configuration_that_no_engine_serves_is_refused_at_once(
+    engine: Engine, config: dict[str, str], why: str
+) -> None:
+    with pytest.raises(KubeError, match=why):
+        engine.create(config=config)
+
+
+def test_partitions_are_added_with_the_records_where_they_are(engine: Engine) -> None:
+    name, spec = engine.create(1, 2)
+    engine.ready(name)
+    engine.produce(name, b"one", b"two")
+    spec = engine.apply(name, {**spec, "partitions": 4})
+    wait(lambda: len(engine.replicas(name)) == 4, "the added ones", LONG_S)
+    assert [len(set(each)) for each in engine.replicas(name)] == [2] * 4
+    engine.status(name, lambda told: told["partitionsPlaced"] == 4)
+    assert engine.values(name) == [b"one", b"two"]
+    with pytest.raises(KubeError, match="partitions"):
+        engine.apply(name, {**spec, "partitions": 3})
+
+
+def test_replicas_are_added_and_taken_away_with_the_records_where_they_are(engine: Engine) -> None:
+    name, spec = engine.create(3, 1)
+    engine.ready(name)
+    for partition in range(3):
+        engine.produce(name, b"of %d" % partition, partition=partition)
+    spec = engine.apply(name, {**spec, "replicationFactor": 3})
+    engine.status(name, lambda told: told["replicas"]["inSync"] == 9)
+    wait(lambda: {len(set(each)) for each in engine.replicas(name)} == {3}, "three each", LONG_S)
+    engine.told(name, "FullyReplicated", "True", "AllInSync")
+    engine.apply(name, {**spec, "replicationFactor": 1})
+    wait(lambda: {len(each) for each in engine.replicas(name)} == {1}, "one each", LONG_S)
+    engine.told(name, "FullyReplicated", "True", "AllInSync")
+    assert [engine.values(name, each) for each in range(3)] == [[b"of 0"], [b"of 1"], [b"of 2"]]
+
+
+def test_one_that_is_paused_waits(engine: Engine) -> None:
+    name, spec = engine.create(1, 1, config={"retention.ms": "3600000"})
+    engine.ready(name)
+    changed = {**spec, "partitions": 2, "config": {"retention.ms": "7200000"}}
+    engine.apply(name, changed, **{PAUSED_ANNOTATION: "true"})
+    wait(lambda: "waits" in _reconciling(engine, name), "it to say that it waits", LONG_S)
+    other, _ = engine.create()
+    engine.ready(other)
+    assert len(engine.replicas(name)) == 1
+    assert engine.config(name) == {"retention.ms": "3600000"}
+    engine.apply(name, changed)
+    wait(lambda: len(engine.replicas(name)) == 2, "it to go on", LONG_S)
+    wait(lambda: engine.config(name) == {"retention.ms": "7200000"}, "all of it", LONG_S)
+
+
+def _reconciling(engine: Engine, name: str) -> str:
+    found = engine.kube.get("Topic", name)
+    conditions = ((found or {}).get("status") or {}).get("conditions") or []
+    told = [each for each in conditions if each["type"] == "Reconciling"]
+    return str(told[0]["message"]) if told and told[0]["reason"] == "Paused" else ""
+
+
+def test_one_that_is_left_behind_is_taken_over_with_its_records_only_when_asked(
+    engine: Engine,
+) -> None:
+    name, spec = engine.create(1, 2, deletionPolicy="Orphan", config={"retention.ms": "3600000"})
+    topic_id = engine.ready(name)["topicId"]
+    engine.produce(name, b"kept")
+    engine.gone(name)
+    assert engine.values(name) == [b"kept"]
+    again = f"{name}-again"
+    spec = engine.apply(again, {**spec, "topicName": name})
+    message = engine.told(again, "Stalled", "True", "AdoptionRequired")
+    assert f"{ADOPT_TOPIC_ID}: {topic_id}" in message
+    engine.apply(again, spec, **{ADOPT_TOPIC_ID: topic_id})
+    assert engine.ready(again)["topicId"] == topic_id
+    engine.produce(name, b"more")
+    assert engine.values(name) == [b"kept", b"more"]
+
+
+def test_two_of_one_name_are_told(engine: Engine) -> None:
+    name, spec = engine.create(1, 1)
+    first = engine.ready(name)
+    second = f"{name}-second"
+    engine.apply(second, {**spec, "topicName": name})
+    told = engine.told(second, "Stalled", "True", "NameTaken")
+    assert name in told
+    assert engine.ready(name)["topicId"] == first["topicId"]
+    engine.gone(second)
+    assert engine.topic_id(name) == first["topicId"], "it was never the second one's"
+
+
+def test_the_operator_dies_while_topics_are_made(engine: Engine) -> None:
+    made = [engine.create(2, 2) for _ in range(10)]
+    local = engine.cluster.local
+    record = processes.find(local.layout, "operator")
+    assert record is not None
+    processes.kill(local.layout, record)
+    made += [engine.create(2, 2) for _ in range(5)]
+    local.start_operator()
+    ids = {parse_id(engine.ready(name)["topicId"]) for name, _ in made}
+    assert len(ids) == len(made)
+    assert all(len(engine.replicas(name)) == 2 for name, _ in made)
+
+
+def test_a_broker_dies_and_comes_back(engine: Engine) -> None:
+    name, _ = engine.create(1, 3, config={"min.insync.replicas": "2"})
+    engine.ready(name)
+    engine.produce(name, b"before")
+    (placed,) = engine.replicas(name)
+    engine.cluster.local.kill_broker(placed[0])
+    engine.status(name, lambda told: told["replicas"]["inSync"] == 2, type_="Ready", is_="True")
+    engine.produce(name, b"meanwhile")
+    engine.cluster.local.start_broker(placed[0])
+    engine.status(name, lambda told: told["replicas"]["inSync"] == 3, type_="Ready", is_="True")
+    engine.told(name, "FullyReplicated", "True", "AllInSync")
+    assert engine.values(name) == [b"before", b"meanwhile"]
+
+
+def test_a_topic_wider_than_the_cluster_is_filled_when_a_broker_joins(engine: Engine) -> None:
+    """KIP-409: it is made with the brokers that are there."""
+    brokers = engine.brokers
+    name, _ = engine.create(2, len(brokers) + 1)
+    told = engine.told(name, "FullyReplicated", "False", "Placeholders")
+    assert f"2 replicas of {2 * len(brokers) + 2}" in told
+    status = engine.ready(name)
+    assert status["replicas"]["placed"] == 2 * len(brokers)
+    assert status["replicas"]["placeholders"] == 2
+    engine.produce(name, b"before")
+    engine.cluster.local.start_broker(engine.cluster.local.next_broker_id())
+    engine.status(name, lambda told: told["replicas"]["inSync"] == 2 * len(brokers) + 2)
+    engine.told(name, "FullyReplicated", "True", "AllInSync")
+    assert all(len(set(each)) == len(brokers) + 1 for each in engine.replicas(name))
+    assert engine.values(name) == [b"before"]
+
+
+def test_at_rest_nothing_is_written(engine: Engine) -> None:
+    for _ in range(3):
+        name, _ = engine.create(2, 2)
+        engine.ready(name)
+        engine.told(name, "FullyReplicated", "True", "AllInSync")
+
+    def quiet() -> bool:
+        before = engine.versions()
+        time.sleep(_REST_S)
+        return engine.versions() == before
+
+    wait(quiet, f"{_REST_S} s without a write", LONG_S)
