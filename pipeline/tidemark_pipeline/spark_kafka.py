@@ -9,16 +9,16 @@ fetches them.
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-
-from pyspark.sql import DataFrame, SparkSession
+from typing import TYPE_CHECKING
 
 from tidemark.kafka_client.access import PLAIN, Access, Login, Tls
 from tidemark.tier.config import OPTIONS as STORAGE_OPTIONS
 from tidemark_pipeline import columns
 from tidemark_pipeline.brokers import Brokers
 from tidemark_pipeline.engines import ENGINE
-from tidemark_pipeline.options import ONLY_LOCAL, OptionError, Options, Topics, parse
+from tidemark_pipeline.options import AUTO, ONLY_LOCAL, OptionError, Options, Topics, parse
 from tidemark_pipeline.positions import (
     EARLIEST,
     LATEST,
@@ -29,6 +29,9 @@ from tidemark_pipeline.positions import (
     Positions,
     Since,
 )
+
+if TYPE_CHECKING:  # options are checked without Spark
+    from pyspark.sql import DataFrame, SparkSession
 
 #: Of ours, those that Kafka's protocol tells.
 COLUMNS = tuple(n for n in columns.NAMES if n not in {"tier", "tieredEpoch", "leaderEpoch"})
@@ -43,18 +46,36 @@ _FIRST_MS, _LAST_MS = 0, 2**62
 _Counts = Callable[[Topics], Mapping[str, int]]
 
 
-def read(session: SparkSession, raw: Mapping[str, str]) -> DataFrame:
+def read(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
     """The topics that the options name. Raises :class:`OptionError`, and what a look at brokers
     raises."""
     options = checked(raw)
+    frame = session.read.format("kafka").options(**_said(options)).load()
+    return frame.select(*_chosen(options))
+
+
+def stream(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
+    """The same as a stream, which goes on until its query is stopped, or to the end that there is
+    when it starts (``Trigger.AvailableNow``). Raises the same."""
+    options = checked(raw, streaming=True)
+    if options.ending is not None:
+        raise OptionError(
+            "a stream of a topic of Apache Kafka goes to the end that the topic has when it "
+            "starts, or has none: leave the ending option out"
+        )
+    frame = session.readStream.format("kafka").options(**_said(options)).load()
+    return frame.select(*_chosen(options))
+
+
+def _said(options: Options) -> dict[str, str]:
     assert options.access is not None
     with Brokers(options.access) as brokers:
-        said = kafka_options(options, lambda topics: _counts(brokers, topics))
-    return session.read.format("kafka").options(**said).load().select(*_chosen(options))
+        return kafka_options(options, lambda topics: _counts(brokers, topics))
 
 
-def checked(raw: Mapping[str, str]) -> Options:
-    """As our source checks them. Raises :class:`OptionError`."""
+def checked(raw: Mapping[str, str], *, streaming: bool = False) -> Options:
+    """As our source checks them; all that there is is the brokers', wherever they have it. Raises
+    :class:`OptionError`."""
     given = {name: value for name, value in raw.items() if name.lower() != ENGINE}
     ours = {name.lower(): name for name in OURS_ALONE}
     for name in given:
@@ -63,7 +84,7 @@ def checked(raw: Mapping[str, str]) -> Options:
                 f"{ours[name.lower()]} is no option of a topic of Apache Kafka, which its brokers "
                 "read for us wherever it lies: leave it out"
             )
-    options = parse({**given, "tier": ONLY_LOCAL})
+    options = replace(parse({**given, "tier": ONLY_LOCAL}, streaming=streaming), tier=AUTO)
     strange = [name for name in options.columns if name not in COLUMNS]
     if strange and options.columns != columns.NAMES:
         raise OptionError(
@@ -86,6 +107,8 @@ def kafka_options(options: Options, counts: _Counts) -> dict[str, str]:
         **_subscription(options.topics),
         **_security(options.access),
     }
+    if options.limits.offsets is not None:
+        said["maxOffsetsPerTrigger"] = str(options.limits.offsets)
     for side, positions in (("starting", options.starting), ("ending", options.ending)):
         if positions is not None:
             name, value = _position(side, positions, options.topics, counts)

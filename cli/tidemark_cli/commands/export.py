@@ -19,8 +19,8 @@ from tidemark_cli.commands.common import (
     errors,
     fail,
 )
-from tidemark_cli.commands.export_deletes import Api, deleter_of, is_local
-from tidemark_cli.commands.spark_topic import source_options
+from tidemark_cli.commands.export_deletes import Api, deleter_of
+from tidemark_cli.commands.spark_topic import is_local, source_options
 from tidemark_cli.commands.stores import (
     BucketsOption,
     EndpointOption,
@@ -43,10 +43,11 @@ from tidemark_cli.commands.tables import (
     pairs,
     place,
 )
-from tidemark_cli.local.tier import tier_options
+from tidemark_cli.local.tier import kafka_jars
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.brokers import BrokersUnavailable, Refused
+from tidemark_pipeline.engines import is_kafkas
 from tidemark_pipeline.errors import own_words
 from tidemark_pipeline.export.exported import ExportError, Mode
 from tidemark_pipeline.export.formats import Format
@@ -175,13 +176,12 @@ def export(
             deletes=delete_after_commit,
         )
         wanted.check()
-        options = source_options(source, directory, tier_options)
-        from_topic = {**options, "topic": topic, **extra}
+        from_topic = {"topic": topic, **source_options(source, extra, directory)}
         deleter = (
             deleter_of(
                 from_topic,
                 wanted,
-                directory if is_local(source) else None,
+                directory if is_local(source) and not is_kafkas(extra) else None,
                 Api(kubeconfig, context, namespace),
             )
             if delete_after_commit
@@ -194,7 +194,7 @@ def export(
         from tidemark_pipeline.jobs.export import export as run
         from tidemark_pipeline.session import local_session
 
-        found = jars(named, table_format, wanted.catalog, conf_given)
+        found = jars(named, table_format, wanted.catalog, conf_given) + kafka_jars(from_topic)
         settings = wanted.settings(found, conf_given)
         try:
             with local_session(

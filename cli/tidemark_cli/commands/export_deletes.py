@@ -11,7 +11,7 @@ from tidemark_cli.local.record_deletions import RecordDeletions
 from tidemark_pipeline.broker_deletions import BrokerDeletions
 from tidemark_pipeline.export.deleting import Deleter
 from tidemark_pipeline.export.wanted import Wanted
-from tidemark_pipeline.options import parse
+from tidemark_pipeline.topic_source import topic_options
 
 
 class Api(NamedTuple):
@@ -20,11 +20,6 @@ class Api(NamedTuple):
     kubeconfig: Path | None
     context: str
     namespace: str
-
-
-def is_local(source: Mapping[str, str]) -> bool:
-    """Is no tier named? Brokers may be, in the place of the local cluster's."""
-    return not {name for name, value in source.items() if value} - {"bootstrap"}
 
 
 def deleter_of(
@@ -43,7 +38,7 @@ def deleter_of(
             return RecordDeletions(open_cluster(directory).kube(), table)
     except (KubeError, ValueError, OSError) as error:
         fail(str(error))
-    access = parse(source).access
+    access = topic_options(source).access
     if access is None:
         fail("--delete-after-commit needs whom to ask: --kubeconfig FILE, or --bootstrap HOST:PORT")
     return BrokerDeletions(access)

@@ -36,7 +36,6 @@ from tidemark_cli.commands.tables import (
     pairs,
     place,
 )
-from tidemark_cli.local.tier import tier_options
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_operator.resources.durations import duration_ms
@@ -48,7 +47,8 @@ from tidemark_pipeline.export.maintenance import Maintained, Upkeep
 from tidemark_pipeline.export.propagating import Propagated
 from tidemark_pipeline.export.wanted import Wanted, catalog_of
 from tidemark_pipeline.java import JavaMissing, find_java
-from tidemark_pipeline.options import OptionError, parse
+from tidemark_pipeline.options import OptionError
+from tidemark_pipeline.topic_source import topic_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,8 +131,8 @@ def maintain(
         wanted = Wanted(table=tables[0], format=table_format, catalog=places)
         source = None
         if propagate_deletes:
-            source = {**source_options(named_source, directory, tier_options), **extra}
-            parse({**source, "topic": "-"})
+            source = source_options(named_source, extra, directory)
+            topic_options({**source, "topic": "-"})
         find_java()
         ensure_spark(console.print)
         from pyspark.errors import PySparkException

@@ -40,7 +40,7 @@ from tidemark_cli.commands.tables import (
     pairs,
     place,
 )
-from tidemark_cli.local.tier import read_options, session_settings
+from tidemark_cli.local.tier import session_settings
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.answer_text import SameNames, cell, csv_text, json_text
@@ -122,7 +122,7 @@ def sql(
         ensure_spark(errors.print)
         views = Views({}, (), ())
         if topic or not of_tables:
-            options = {**source_options(source, directory, read_options), **extra}
+            options = source_options(source, extra, directory)
             views = _views(options, topic or (), statement)
         settings = _settings(views, places, table_format, named, conf_given)
         answer = _ask(statement, views, settings, limit=limit, cores=cores, log=log)

@@ -37,7 +37,7 @@ class Stage(Protocol):
         """Control plane, operator, a Cluster and brokers 1 and 2."""
 
     def read_options(self) -> dict[str, str]:
-        """For ``tidemark_pipeline.jobs.aggregate.read_topic``."""
+        """For ``tidemark_pipeline.topic_source.read_topic``."""
 
     def spark_settings(self) -> dict[str, str]:
         """Of the Spark session that reads. Raises ToolchainError."""

@@ -17,21 +17,27 @@ class TierOfKafka(LookupError):
 
 
 def read_options(cluster: LocalCluster, topic: str) -> dict[str, str]:
-    """For ``tidemark_pipeline.jobs.aggregate.read_topic``."""
+    """For ``tidemark_pipeline.topic_source.read_topic``."""
     if cluster.settings.engine == KAFKA:
         return {ENGINE: KAFKA, "topic": topic, "bootstrap": cluster.addresses().bootstrap}
     return tier_options(cluster, topic)
 
 
-def session_settings(options: Mapping[str, str]) -> dict[str, str]:
-    """Of the Spark session that reads them: jars of Spark's own Kafka source, fetched where they
-    are missing. Raises ToolchainError."""
+def kafka_jars(options: Mapping[str, str]) -> list[str]:
+    """Of Spark's own Kafka source, fetched where they are missing; none where our own reads. Raises
+    ToolchainError."""
     if not is_kafkas(options):
-        return {}
+        return []
     import pyspark
 
     jars = ensure_jars(spark_kafka(pyspark.__version__))
-    return {"spark.jars": ",".join(str(each) for each in sorted(jars.glob("*.jar")))}
+    return sorted(map(str, jars.glob("*.jar")))
+
+
+def session_settings(options: Mapping[str, str]) -> dict[str, str]:
+    """Of the Spark session that reads them. Raises ToolchainError."""
+    jars = kafka_jars(options)
+    return {"spark.jars": ",".join(jars)} if jars else {}
 
 
 def tier_options(cluster: LocalCluster, topic: str) -> dict[str, str]:
@@ -40,8 +46,8 @@ def tier_options(cluster: LocalCluster, topic: str) -> dict[str, str]:
     if cluster.settings.engine == KAFKA:
         raise TierOfKafka(
             "this cluster's engine is Apache Kafka, whose tier only its brokers can read: this "
-            "command is about the tier of Tidemark's own brokers (tidemark spark aggregate, report "
-            "and sql read either)"
+            "command is about the tier of Tidemark's own brokers (tidemark spark aggregate, "
+            "report, sql and export read either)"
         )
     options = {"topic": topic, "bootstrap": cluster.addresses().bootstrap}
     if cluster.settings.tier == "directory":

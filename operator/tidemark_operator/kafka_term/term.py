@@ -50,8 +50,8 @@ _NO_USERS = (
     "(kafka-configs.sh, kafka-acls.sh), and delete this object"
 )
 _NO_EXPORTS = (
-    "exports read the tier of Tidemark's own brokers, and that of an Apache Kafka only its brokers "
-    "can read: delete this object"
+    "Exports are of topics of Tidemark's own brokers; a topic of Apache Kafka is exported by "
+    "tidemark spark export, with --option engine=kafka: delete this object"
 )
 
 

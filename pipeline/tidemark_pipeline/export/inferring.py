@@ -13,8 +13,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
-from tidemark_pipeline.options import parse
 from tidemark_pipeline.survey import Survey
+from tidemark_pipeline.topic_source import read_topic, topic_options
 
 #: Of all partitions together.
 SAMPLE_OFFSETS = 10_000
@@ -27,7 +27,7 @@ def sample(
 ) -> DataFrame:
     """Values of about so many records of a topic, from both ends of each partition. ``options`` are
     the source's."""
-    with Survey(parse(options)) as survey:
+    with Survey(topic_options(options)) as survey:
         extents = survey.extents(survey.parts())
     each = max(1, offsets // (2 * max(1, len(extents))))
     spans: list[dict[int, tuple[int, int]]] = [{}, {}]
@@ -53,8 +53,7 @@ def _between(
         for place in (0, 1)
     )
     positions = {"startingOffsets": starts, "endingOffsets": ends, "failOnDataLoss": "false"}
-    reader = session.read.format("tidemark").options(**{**given, **positions, "columns": "value"})
-    return reader.load()
+    return read_topic(session, {**given, **positions, "columns": "value"})
 
 
 def text_of_value() -> Column:

@@ -7,8 +7,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tidemark_pipeline import spark_kafka
-from tidemark_pipeline.engines import is_kafkas
+from tidemark_pipeline.topic_source import read_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +17,6 @@ class Aggregate:
     by: str
     value: str
     output: Path
-
-
-def read_topic(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    """A topic as a table, with the options of :mod:`tidemark_pipeline.options`; with ``engine``
-    "kafka" one of Apache Kafka (:mod:`tidemark_pipeline.spark_kafka`)."""
-    if is_kafkas(options):
-        return spark_kafka.read(session, options)
-    return session.read.format("tidemark").options(**options).load()
 
 
 def aggregate(session: SparkSession, options: Mapping[str, str], job: Aggregate) -> DataFrame:

@@ -16,30 +16,38 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemark.tier.head import ManifestError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicNotFound
+from tidemark_pipeline import columns
 from tidemark_pipeline.brokers import BrokersUnavailable, Refused
+from tidemark_pipeline.engines import is_kafkas
 from tidemark_pipeline.export.deleting import Deleter, points
 from tidemark_pipeline.export.exported import Exported, ExportError
 from tidemark_pipeline.export.freshness import Freshness
 from tidemark_pipeline.export.shapes import RAW
 from tidemark_pipeline.export.table import Counts, Table, Written
-from tidemark_pipeline.options import ONLY_LOCAL, Options, parse
+from tidemark_pipeline.options import ONLY_LOCAL, Options
 from tidemark_pipeline.positions import Earliest
 from tidemark_pipeline.streaming import run_available
 from tidemark_pipeline.survey import Part, Survey
+from tidemark_pipeline.topic_source import stream_topic, topic_options
 
 logger = logging.getLogger(__name__)
 
 #: What a look at the topic's end may meet, and the next one may not.
 _PASSING = (ManifestError, StoreError, TopicNotFound, BrokersUnavailable, Refused)
-#: Of one commit, where the options have no limit.
-BATCH_BYTES = 1024**3
+#: Of one commit, where the options have no limit; Kafka's protocol tells no bytes before it tells
+#: records.
+_OF_OURS = {"maxBytesPerTrigger": str(1024**3)}
+_OF_KAFKA = {"maxOffsetsPerTrigger": "1000000"}
+_TYPES = {column.name: column.type for column in columns.COLUMNS}
 _LOOK_S = 1
+_ONCE_LOOK_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +87,13 @@ def export(
     committed stays, and the next run goes on from there."""
     if not options.get("topic"):
         raise ExportError("name the topic with the option 'topic'")
-    with Survey(parse(options)) as survey:
+    with Survey(topic_options(options)) as survey:
         parts = survey.parts()
         topic_id = str(parts[0].topic_id or "") if parts else ""
         claimed = table.claim(options["topic"], topic_id)
         try:
             given = stream_options(options, claimed, once=every_s is None)
-            beginning = Beginning(parse(given, streaming=True), claimed.topic)
+            beginning = Beginning(topic_options(given, streaming=True), claimed.topic)
             batches = _Batches(table, claimed, survey, beginning, deleter, say, watch)
             if deleter is not None:
                 beginning.check_deletes(claimed, [part.partition for part in parts])
@@ -246,13 +254,15 @@ def stream_options(options: Mapping[str, str], claimed: Exported, *, once: bool)
     given = {name: value for name, value in options.items() if name.lower() != "columns"}
     limits = {"maxoffsetspertrigger", "maxbytespertrigger"}
     if not limits & {name.lower() for name in given}:
-        given["maxBytesPerTrigger"] = str(BATCH_BYTES)
+        given |= _OF_KAFKA if is_kafkas(options) else _OF_OURS
     if claimed.offsets:
         given = {n: v for n, v in given.items() if not n.lower().startswith("starting")}
         offsets = {str(each): offset for each, offset in claimed.offsets.items()}
         given["startingOffsets"] = json.dumps({claimed.topic: offsets})
     elif not any(name.lower().startswith("starting") for name in given):
         given["startingOffsets"] = "earliest"
+    if is_kafkas(options):
+        return given
     if once and not any(name.lower().startswith("ending") for name in given):
         given["endingOffsets"] = "latest"
     return {**given, "columns": ",".join(RAW)}
@@ -267,19 +277,28 @@ def _run(
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="tidemark-export-") as folder:
         batches.checkpoint = Path(folder)
-        frame = session.readStream.format("tidemark").options(**options).load().select(*RAW)
+        frame = stream_topic(session, options)
+        frame = frame.select(*(_column(frame, name) for name in RAW))
         writer = frame.writeStream.foreachBatch(batches)
         writer = writer.option("checkpointLocation", Path(folder).as_uri())
         try:
-            if every_s is None:
-                run_available(writer, stop)
-            else:
+            if every_s is not None:
                 query = writer.trigger(processingTime=f"{every_s} seconds").start()
                 _until(query, stop, batches.look, every_s)
+            elif is_kafkas(options):  # Spark's own source can be asked for all that there is now
+                query = writer.trigger(availableNow=True).start()
+                _until(query, stop, batches.look, _ONCE_LOOK_S)
+            else:
+                run_available(writer, stop)
         except PySparkException as error:
             if batches.failure is not None:
                 raise batches.failure from error
             raise
+
+
+def _column(frame: DataFrame, name: str) -> Column:
+    """Null where the topic's engine does not tell it."""
+    return f.col(name) if name in frame.columns else f.lit(None).cast(_TYPES[name]).alias(name)
 
 
 def _until(

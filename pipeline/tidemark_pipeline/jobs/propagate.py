@@ -20,8 +20,8 @@ from tidemark_pipeline.export.propagating import (
 )
 from tidemark_pipeline.export.shapes import prefix_of_record
 from tidemark_pipeline.jobs.maintain import few_listing_tasks
-from tidemark_pipeline.options import parse
 from tidemark_pipeline.survey import Survey
+from tidemark_pipeline.topic_source import topic_options
 
 _BY_FORMAT: Mapping[Format, Callable[[SparkSession, str], DroppedFrom]] = {
     Format.ICEBERG: IcebergPropagation,
@@ -48,7 +48,7 @@ def propagate(
     exported = table.found()
     if exported is None:
         raise ExportError(f"no export has written {name}: nothing says which records its rows are")
-    with Survey(parse({**source, "topic": exported.topic})) as survey:
+    with Survey(topic_options({**source, "topic": exported.topic})) as survey:
         parts = survey.parts()
         starts = {part.partition: at for part, at in survey.log_starts(parts).items()}
     gone = below(exported, {str(part.topic_id or "") for part in parts}, starts)

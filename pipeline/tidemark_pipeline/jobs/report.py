@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
 from tidemark_pipeline.engines import KAFKA, is_kafkas
-from tidemark_pipeline.jobs.aggregate import read_topic
 from tidemark_pipeline.report import Figures, Held, Period, width_of
+from tidemark_pipeline.topic_source import read_topic
 
 KEYS_NAMED = 10
 #: How many keys are counted at once to find the most frequent of all.

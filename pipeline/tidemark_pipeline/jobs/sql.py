@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from tidemark_pipeline.jobs.aggregate import read_topic
+from tidemark_pipeline.topic_source import read_topic
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Brokers of Apache Kafka as objects that are only to be read."""
 
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
-from tidemark_operator.kube.kinds import BROKER, CLUSTER
+from tests.integration.operator.jobs import create_export
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, EXPORT
 
 
 async def test_brokers_appear_and_come_back(world: KafkaWorld) -> None:
@@ -26,6 +27,9 @@ async def test_brokers_appear_and_come_back(world: KafkaWorld) -> None:
     await world.until(again, "the Broker is shown again")
     stranger = await world.create(BROKER, "mine", nodeId=9, workload="External")
     await world.condition(BROKER, stranger["metadata"]["name"], "Stalled", "True", "EngineKafka")
+    await create_export(world)
+    told = await world.condition(EXPORT, "x", "Stalled", "True", "EngineKafka")
+    assert "tidemark spark export, with --option engine=kafka" in told["message"]
     await world.create(BROKER, "invented", nodeId=10, workload="Observed")
     await world.until(lambda: world.gone(BROKER, "invented"), "there is no such broker")
     await world.delete(CLUSTER, "demo")

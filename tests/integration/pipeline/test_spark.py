@@ -9,11 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tidemark.tier.filesystem_config import FilesystemConfig
-from tidemark_pipeline.jobs.aggregate import Aggregate, aggregate, read_topic
+from tidemark_pipeline.jobs.aggregate import Aggregate, aggregate
 from tidemark_pipeline.jobs.audit import audit
 from tidemark_pipeline.jobs.progress import told
 from tidemark_pipeline.jobs.report import figures
 from tidemark_pipeline.report import Held, Period
+from tidemark_pipeline.topic_source import read_topic
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
 

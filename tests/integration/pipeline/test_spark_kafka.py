@@ -14,8 +14,9 @@ from tests.integration.pipeline.marks import MARKS
 from tidemark_cli.local.kafka_nodes import KafkaNodes
 from tidemark_cli.local.settings import KAFKA, Settings
 from tidemark_cli.main import app
-from tidemark_pipeline.jobs.aggregate import Aggregate, aggregate, read_topic
+from tidemark_pipeline.jobs.aggregate import Aggregate, aggregate
 from tidemark_pipeline.jobs.report import figures
+from tidemark_pipeline.topic_source import read_topic
 
 pytestmark = MARKS
 
@@ -100,10 +101,10 @@ def test_a_command_says_what_it_cannot_read(apache_kafka: KafkaNodes, tmp_path: 
         for command, why in (
             (
                 f"spark aggregate none --by a --value b --output {tmp_path}",
-                "there is no topic none",
+                "brokers know no topic 'none'",
             ),
             ("spark usage", "whose tier only its brokers can read"),
-            (f"spark export spark --table a.b --warehouse {tmp_path}", "whose tier only its"),
+            ("spark audit", "whose tier only its brokers can read"),
         ):
             done = CliRunner().invoke(app, [*command.split(), "--dir", str(layout.root)])
             assert done.exit_code == 1

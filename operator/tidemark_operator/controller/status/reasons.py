@@ -1139,7 +1139,7 @@ OF_OWN_TIER = (
     Reason(
         "EngineKafka",
         "Ready=False, Stalled=True",
-        "The Cluster's engine is an Apache Kafka, whose tier only its brokers can read.",
+        "The Cluster's engine is an Apache Kafka, whose topics `tidemark spark export` exports.",
         "Delete the object.",
     ),
 )

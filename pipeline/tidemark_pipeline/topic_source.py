@@ -1,0 +1,34 @@
+"""One way to read a topic, whatever keeps it: our own data source, or with the option ``engine``
+"kafka" Spark's own Kafka source (:mod:`tidemark_pipeline.spark_kafka`)."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tidemark_pipeline import spark_kafka
+from tidemark_pipeline.engines import is_kafkas
+from tidemark_pipeline.options import Options, parse
+
+if TYPE_CHECKING:  # options are checked without Spark
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def topic_options(raw: Mapping[str, str], *, streaming: bool = False) -> Options:
+    """As whoever reads them checks them. Raises OptionError."""
+    if is_kafkas(raw):
+        return spark_kafka.checked(raw, streaming=streaming)
+    return parse(raw, streaming=streaming)
+
+
+def read_topic(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
+    """The topic as a table. Raises OptionError, and of Apache Kafka what a look at brokers
+    raises."""
+    if is_kafkas(raw):
+        return spark_kafka.read(session, raw)
+    return session.read.format("tidemark").options(**raw).load()
+
+
+def stream_topic(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
+    """The topic as a stream. Raises the same."""
+    if is_kafkas(raw):
+        return spark_kafka.stream(session, raw)
+    return session.readStream.format("tidemark").options(**raw).load()

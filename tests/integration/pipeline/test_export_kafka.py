@@ -1,0 +1,164 @@
+"""A topic of Apache Kafka in an Iceberg table, through Spark's own source: each committed record
+once, wherever the job was ended, and deleted from the topic where that is wanted."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from pyspark.sql import SparkSession
+
+from tests.conformance.local_cluster import wait
+from tests.integration.pipeline.lakes import KILLED, Killed, KilledAfterWriting, Lake, new_lake
+from tests.integration.pipeline.marks import MARKS
+from tidemark.kafka_client.access import Access
+from tidemark_cli.local.kafka_nodes import KafkaNodes
+from tidemark_pipeline.broker_deletions import BrokerDeletions
+from tidemark_pipeline.export.formats import Format
+from tidemark_pipeline.export.inferring import inferred, sample
+from tidemark_pipeline.export.shapes import RAW_DDL
+from tidemark_pipeline.export.table import Layout
+from tidemark_pipeline.jobs.propagate import propagate
+from tidemark_pipeline.options import OptionError
+from tidemark_pipeline.topic_source import stream_topic
+
+pytestmark = [*MARKS, pytest.mark.timeout(600)]
+
+_numbers = itertools.count(1)
+
+
+class Written:
+    """A topic of two partitions, and what of it is committed: (partition, offset) and the value."""
+
+    def __init__(self, nodes: KafkaNodes) -> None:
+        self.name, self.rows = f"export-{next(_numbers)}", dict[tuple[int, int], bytes]()
+        self.bootstrap = nodes.bootstrap
+        self._client: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": nodes.bootstrap,
+            "log_level": 1,
+        }
+        self.admin = AdminClient(self._client)
+        self.admin.create_topics([NewTopic(self.name, 2, 1)])[self.name].result(30)
+        self._producer = Producer({**self._client, "transactional.id": self.name})
+        self._producer.init_transactions(60)
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"engine": "kafka", "topic": self.name, "bootstrap": self.bootstrap}
+
+    def write(self, count: int) -> None:
+        """So many committed ones, behind as many of a transaction that is aborted."""
+        for commit in (False, True):
+            self._producer.begin_transaction()
+            for number in range(count):
+                value = json.dumps({"number": number, "text": f"of {self.name}"}).encode()
+                self._producer.produce(
+                    self.name,
+                    value,
+                    partition=number % 2,
+                    headers=[("n", str(number).encode())],
+                    on_delivery=self._delivered if commit else None,
+                )
+            self._producer.flush(60)
+            if commit:
+                self._producer.commit_transaction(60)
+            else:
+                self._producer.abort_transaction(60)
+
+    def _delivered(self, error: object, message: object) -> None:
+        assert error is None
+        self.rows[message.partition(), message.offset()] = message.value()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def topic(apache_kafka: KafkaNodes) -> Written:
+    made = Written(apache_kafka)
+    made.write(60)
+    return made
+
+
+@pytest.fixture
+def lake(session: SparkSession, topic: Written, tmp_path: Path) -> Lake:
+    return new_lake(session, topic.options, tmp_path / "warehouse")
+
+
+def check(lake: Lake, topic: Written) -> None:
+    found = lake.session.table(lake.name).collect()
+    assert {(row.partition, row.offset): bytes(row.value) for row in found} == topic.rows
+    assert len(found) == len(topic.rows)
+    for row in found:
+        assert row.topic == topic.name
+        assert [(each.key, bytes(each.value)) for each in row.headers] == [
+            ("n", str(json.loads(row.value)["number"]).encode())
+        ]
+        assert (row.leaderEpoch, row.tieredEpoch) == (None, None), "Kafka's protocol tells neither"
+
+
+@pytest.mark.parametrize(
+    "doomed",
+    [
+        pytest.param(each, marks=[] if each is KilledAfterWriting else pytest.mark.long)
+        for each in KILLED
+    ],
+)
+def test_a_killed_job_neither_loses_nor_doubles_a_row(
+    lake: Lake, topic: Written, doomed: type
+) -> None:
+    with pytest.raises(Killed):
+        lake.run(lake.table(doomed))
+    done = lake.run(lake.table())
+    assert done.lag == 0
+    check(lake, topic)
+    topic.write(30)
+    lake.run(lake.table(), continuous=True)
+    check(lake, topic)
+
+
+def test_what_is_written_meanwhile_waits_for_the_next_run(lake: Lake, topic: Written) -> None:
+    """It ends at the end that there was when it began."""
+    done = lake.run(lake.table())
+    check(lake, topic)
+    assert done.commits > 1, "as many offsets at once as the options allow"
+    assert done.written.rows == len(topic.rows)
+    assert lake.run(lake.table()).commits == 0
+
+
+def test_fields_are_found_in_values(session: SparkSession, topic: Written) -> None:
+    found = inferred(sample(session, topic.options))
+    assert {each.name: each.dataType.typeName() for each in found} == {
+        "number": "long",
+        "text": "string",
+    }
+
+
+def test_what_is_committed_is_deleted_from_the_topic(lake: Lake, topic: Written) -> None:
+    layout = Layout(columns=RAW_DDL, deletes=True)
+    deleter = BrokerDeletions(Access(tuple(topic.bootstrap.split(","))))
+    done = lake.run(lake.table(layout=layout), deleter=deleter)
+    check(lake, topic)
+    assert done.deleted > len(topic.rows), "with what was aborted"
+    kept = topic.rows.copy()
+    topic.write(20)
+    lake.run(lake.table(layout=layout), deleter=deleter)
+    check(lake, topic)
+    assert kept.items() <= topic.rows.items()
+
+
+def test_a_deletion_reaches_the_table(lake: Lake, topic: Written) -> None:
+    lake.run(lake.table())
+    asked = topic.admin.delete_records([TopicPartition(topic.name, 0, 35)])
+    wait(lambda: all(each.done() for each in asked.values()), "the deletion")
+    source = {name: value for name, value in topic.options.items() if name != "topic"}
+    done = propagate(lake.session, Format.ICEBERG, lake.name, source)
+    gone = [at for at in topic.rows if at[0] == 0 and at[1] < 35]
+    assert done.rows == len(gone) > 0
+    for at in gone:
+        del topic.rows[at]
+    check(lake, topic)
+
+
+def test_an_end_of_a_stream_is_refused(session: SparkSession, topic: Written) -> None:
+    with pytest.raises(OptionError, match="leave the ending option out"):
+        stream_topic(session, {**topic.options, "endingOffsets": '{"0": 5}'})
