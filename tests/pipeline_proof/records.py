@@ -28,7 +28,6 @@ class Writer:
             "queue.buffering.max.messages": 200_000,
             "enable.idempotence": True,
             "message.timeout.ms": 120_000,
-            "connections.max.idle.ms": 3000,
             "log_level": 2,  # brokers go down here, and each client would tell
         }
         self._plain = [Producer({**common, "compression.type": codec}) for codec in CODECS]

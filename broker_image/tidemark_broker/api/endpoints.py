@@ -37,12 +37,14 @@ def endpoint_of(row: control.BrokerState, listener: str) -> control.Endpoint | N
 def reachable(cluster: MetadataCache, listener: str) -> dict[int, control.Endpoint]:
     """Node id -> endpoint of every broker that is registered, not fenced, and has that
     listener."""
-    found: dict[int, control.Endpoint] = {}
-    for node, row in sorted(cluster.brokers.items()):
-        endpoint = None if row.fenced else endpoint_of(row, listener)
-        if endpoint is not None:
-            found[node] = endpoint
-    return found
+    registered = registered_at(cluster, listener)
+    return {node: each for node, each in registered.items() if not cluster.brokers[node].fenced}
+
+
+def registered_at(cluster: MetadataCache, listener: str) -> dict[int, control.Endpoint]:
+    """The same of every broker that has that listener, be it fenced or not."""
+    found = {node: endpoint_of(row, listener) for node, row in sorted(cluster.brokers.items())}
+    return {node: endpoint for node, endpoint in found.items() if endpoint is not None}
 
 
 def node_endpoints(call: Call, nodes: Iterable[int]) -> tuple[NodeEndpoint, ...]:

@@ -26,7 +26,7 @@ from tidemark.logfiles.names import INTERNAL_TOPICS
 from tidemark.wire import control
 from tidemark.wire.entity import wire
 from tidemark_broker.api.authorized import cluster_operations, topic_operations
-from tidemark_broker.api.endpoints import reachable
+from tidemark_broker.api.endpoints import reachable, registered_at
 from tidemark_broker.api.schema import NOT_ASKED, ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
@@ -46,7 +46,9 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._\-]{1,249}")
 
 @dataclass(slots=True, kw_only=True)
 class MetadataResponseBroker:
-    """A broker that is registered and not fenced."""
+    """A broker that is registered and not fenced; where all are fenced, as while the whole cluster
+    is restarted, each that is registered. Who hears of no broker at all forgets those it knew, and
+    may ask none of them for minutes (librdkafka, issue 5301)."""
 
     node_id: int
     host: str
@@ -123,7 +125,7 @@ async def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
             MetadataResponseBroker(
                 node_id=node, host=end.host, port=end.port, rack=cluster.brokers[node].rack
             )
-            for node, end in live.items()
+            for node, end in (live or registered_at(cluster, listener)).items()
         ),
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id,

@@ -36,6 +36,7 @@ class ApiBroker:
         self.purgatory = broker.purgatory
         self.client: KafkaConnection
         self._epoch = 0
+        self._fenced = {3}
 
     @property
     def port(self) -> int:
@@ -95,18 +96,27 @@ class ApiBroker:
         removal = control.Removal(topic_id=topic_id, partition=-1, partition_epoch=0)
         assert await self.manager.apply(replace(self._states(), removals=(removal,))) == []
 
+    async def fence(self, *nodes: int) -> None:
+        """Tell that these serve no more, as a controller would."""
+        self._fenced.update(nodes)
+        assert await self.manager.apply(self._states()) == []
+
     def _states(self, *topics: control.TopicState) -> control.PartitionStatesRequest:
         brokers = (
-            self._row(NODE, self.port, fenced=False),
-            self._row(2, 9, fenced=False),
-            self._row(3, 9, fenced=True),
+            self._row(NODE, self.port),
+            self._row(2, 9),
+            self._row(3, 9),
         )
         return partition_states(*topics, cluster_id=CLUSTER_ID, brokers=brokers)
 
-    def _row(self, node: int, port: int, *, fenced: bool) -> control.BrokerState:
+    def _row(self, node: int, port: int) -> control.BrokerState:
         listener = control.Endpoint(name="PLAINTEXT", host="127.0.0.1", port=port)
         return control.BrokerState(
-            broker_id=node, broker_epoch=1, rack=f"r{node}", fenced=fenced, listeners=(listener,)
+            broker_id=node,
+            broker_epoch=1,
+            rack=f"r{node}",
+            fenced=node in self._fenced,
+            listeners=(listener,),
         )
 
     async def ask(self, request: Any, response_type: type[R]) -> R:

@@ -55,6 +55,23 @@ async def test_all_topics(broker: ApiBroker, version: int) -> None:
         assert answer.cluster_id == CLUSTER_ID
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_where_no_broker_serves_all_are_named(broker: ApiBroker, version: int) -> None:
+    """As while a cluster is restarted. Of no broker at all librdkafka makes that it knows none any
+    more, and asks nobody for five minutes (its issue 5301)."""
+    await broker.create("flights")
+    await broker.fence(NODE, 2)
+    answer = await _metadata(broker, version, () if version == 0 else None)
+    assert [(node.node_id, node.port) for node in answer.brokers] == [
+        (NODE, broker.port), (2, 9), (3, 9)
+    ]  # fmt: skip
+    (part,) = answer.topics[0].partitions
+    assert part.error_code is ErrorCode.leader_not_available
+    assert part.leader_id == -1
+    if version >= 1:
+        assert answer.controller_id == -1
+
+
 @pytest.mark.parametrize("version", range(1, 14))
 async def test_no_topics_asked_for(broker: ApiBroker, version: int) -> None:
     await broker.create("flights")
