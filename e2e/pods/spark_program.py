@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from tidemark_pipeline.export.wanted import CATALOG, Wanted
-from tidemark_pipeline.topic_source import read_topic
 from tidemark_pipeline.session import local_session
+from tidemark_pipeline.topic_source import read_topic
 
 NUMBER = "cast(substring(cast(value as string), 1, 8) as long)"
 
