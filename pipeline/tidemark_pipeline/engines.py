@@ -2,10 +2,21 @@
 
 from collections.abc import Mapping
 
+from tidemark_pipeline.options import OptionError
+
 #: ``tidemark``, also where it is not given, or ``kafka``.
-ENGINE, KAFKA = "engine", "kafka"
+ENGINE, TIDEMARK, KAFKA = "engine", "tidemark", "kafka"
 
 
 def is_kafkas(raw: Mapping[str, str]) -> bool:
-    """Do the options name a topic of Apache Kafka?"""
-    return raw.get(ENGINE, "").lower() == KAFKA
+    """Do the options name a topic of Apache Kafka? Raises :class:`OptionError` for what is no
+    engine."""
+    named = next((value for name, value in raw.items() if name.lower() == ENGINE), TIDEMARK)
+    if named.lower() not in {TIDEMARK, KAFKA}:
+        raise OptionError(f"engine is {named!r}; write {TIDEMARK} or {KAFKA}")
+    return named.lower() == KAFKA
+
+
+def without_engine(raw: Mapping[str, str]) -> dict[str, str]:
+    """What is left for whoever reads."""
+    return {name: value for name, value in raw.items() if name.lower() != ENGINE}

@@ -3,6 +3,10 @@ those that run without Spark's libraries."""
 
 import re
 
+#: What py4j says of whatever a call into the JVM has thrown; what that was comes below.
+_OF_A_CALL = "An error occurred while calling"
+_THROWN = r"^(?:Caused by: |: )?[\w.$]+(?:Exception|Error): (.+)$"
+
 
 class DataLoss(RuntimeError):
     """Rows expired while the read was under way; set failOnDataLoss=false to go on without them."""
@@ -22,9 +26,15 @@ class CorruptData(ValueError):
 
 def own_words(text: str) -> tuple[str, str]:
     """The name of our own error, and what it said, of one that Spark tells with all of its traces;
-    else no name and the first line."""
+    else no name, and the innermost cause or the first line."""
     own = re.findall(r"^tidemark[\w.]*\.(\w+): (.+)$", text, re.MULTILINE)
     if own:
         name, said = own[-1]
         return str(name), str(said)
-    return "", text.strip().partition("\n")[0]
+    first = text.strip().partition("\n")[0]
+    if not first.startswith(_OF_A_CALL):
+        return "", first
+    causes = re.findall(
+        r"^(?:Caused by: |: )?[\w.$]+(?:Exception|Error): (.+)$", text, re.MULTILINE
+    )
+    return "", causes[-1] if causes else first

@@ -8,16 +8,15 @@ fetches them.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tidemark.kafka_client.access import PLAIN, Access, Login, Tls
 from tidemark.tier.config import OPTIONS as STORAGE_OPTIONS
 from tidemark_pipeline import columns
-from tidemark_pipeline.brokers import Brokers
-from tidemark_pipeline.engines import ENGINE
+from tidemark_pipeline.engines import without_engine
 from tidemark_pipeline.options import AUTO, ONLY_LOCAL, OptionError, Options, Topics, parse
 from tidemark_pipeline.positions import (
     EARLIEST,
@@ -29,6 +28,7 @@ from tidemark_pipeline.positions import (
     Positions,
     Since,
 )
+from tidemark_pipeline.survey import Part, Survey
 
 if TYPE_CHECKING:  # options are checked without Spark
     from pyspark.sql import DataFrame, SparkSession
@@ -40,10 +40,13 @@ OURS_ALONE = (
     *("tier", *STORAGE_OPTIONS, "bytesPerTask", "decodeThreads", "maxBytesPerTrigger"),
     "timestampSkewMs",
 )
+_BY_SPARK = "Spark's own source reads it: leave it out"
+_INSTEAD = {
+    "maxBytesPerTrigger": "say maxOffsetsPerTrigger",
+    **dict.fromkeys(("bytesPerTask", "decodeThreads", "timestampSkewMs"), _BY_SPARK),
+}
 _LOGIN_MODULE = "org.apache.kafka.common.security"
-#: Of a partition that is not named where times are given: before any record, and after all.
-_FIRST_MS, _LAST_MS = 0, 2**62
-_Counts = Callable[[Topics], Mapping[str, int]]
+_BOOTSTRAP = {"bootstrap", "kafka.bootstrap.servers"}
 
 
 def read(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
@@ -58,33 +61,33 @@ def stream(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
     """The same as a stream, which goes on until its query is stopped, or to the end that there is
     when it starts (``Trigger.AvailableNow``). Raises the same."""
     options = checked(raw, streaming=True)
-    if options.ending is not None:
-        raise OptionError(
-            "a stream of a topic of Apache Kafka goes to the end that the topic has when it "
-            "starts, or has none: leave the ending option out"
-        )
     frame = session.readStream.format("kafka").options(**_said(options)).load()
     return frame.select(*_chosen(options))
 
 
 def _said(options: Options) -> dict[str, str]:
-    assert options.access is not None
-    with Brokers(options.access) as brokers:
-        return kafka_options(options, lambda topics: _counts(brokers, topics))
+    with Survey(options) as survey:
+        return kafka_options(options, survey)
 
 
 def checked(raw: Mapping[str, str], *, streaming: bool = False) -> Options:
     """As our source checks them; all that there is is the brokers', wherever they have it. Raises
     :class:`OptionError`."""
-    given = {name: value for name, value in raw.items() if name.lower() != ENGINE}
+    given = without_engine(raw)
     ours = {name.lower(): name for name in OURS_ALONE}
     for name in given:
         if name.lower() in ours:
-            raise OptionError(
-                f"{ours[name.lower()]} is no option of a topic of Apache Kafka, which its brokers "
-                "read for us wherever it lies: leave it out"
-            )
+            own = ours[name.lower()]
+            instead = _INSTEAD.get(own, "its brokers read it for us wherever it lies: leave it out")
+            raise OptionError(f"{own} is no option of a topic of Apache Kafka: {instead}")
+    if not any(given.get(name) for name in given if name.lower() in _BOOTSTRAP):
+        raise OptionError("engine is kafka, which needs 'bootstrap': name its brokers")
     options = replace(parse({**given, "tier": ONLY_LOCAL}, streaming=streaming), tier=AUTO)
+    if streaming and options.ending is not None:
+        raise OptionError(
+            "a stream of a topic of Apache Kafka goes to the end that the topic has when it "
+            "starts, or has none: leave the ending option out"
+        )
     strange = [name for name in options.columns if name not in COLUMNS]
     if strange and options.columns != columns.NAMES:
         raise OptionError(
@@ -94,9 +97,19 @@ def checked(raw: Mapping[str, str], *, streaming: bool = False) -> Options:
     return options
 
 
-def kafka_options(options: Options, counts: _Counts) -> dict[str, str]:
-    """In the words of Spark's source. ``counts``: of partitions, by topic; asked where single
-    partitions are named, as Spark wants all of them."""
+class Look(Protocol):
+    """What is asked of brokers where single partitions are named: see
+    :class:`~tidemark_pipeline.survey.Survey`."""
+
+    def parts(self) -> Sequence[Part]:
+        """All of them, as Spark wants each to be named."""
+
+    def find(self, part: Part, timestamp_ms: int) -> int | None:
+        """The first offset of a time or later."""
+
+
+def kafka_options(options: Options, look: Look) -> dict[str, str]:
+    """In the words of Spark's source. Raises OptionError."""
     assert options.access is not None
     said = {
         "includeHeaders": "true",
@@ -111,18 +124,13 @@ def kafka_options(options: Options, counts: _Counts) -> dict[str, str]:
         said["maxOffsetsPerTrigger"] = str(options.limits.offsets)
     for side, positions in (("starting", options.starting), ("ending", options.ending)):
         if positions is not None:
-            name, value = _position(side, positions, options.topics, counts)
+            name, value = _position(side, positions, look, strict=options.strict_times)
             said[name] = value
     return said
 
 
 def _chosen(options: Options) -> tuple[str, ...]:
     return tuple(name for name in options.columns if name in COLUMNS)
-
-
-def _counts(brokers: Brokers, topics: Topics) -> dict[str, int]:
-    found = brokers.topics(topics.names or None)
-    return {name: each.partitions for name, each in found.items() if topics.has(name)}
 
 
 def _subscription(topics: Topics) -> dict[str, str]:
@@ -136,7 +144,7 @@ def _subscription(topics: Topics) -> dict[str, str]:
 # ---------------------------------------------------------------- from where to where
 
 
-def _position(side: str, positions: Positions, topics: Topics, counts: _Counts) -> tuple[str, str]:
+def _position(side: str, positions: Positions, look: Look, *, strict: bool) -> tuple[str, str]:
     """The option and its value."""
     if not positions.each:
         match positions.otherwise:
@@ -146,34 +154,31 @@ def _position(side: str, positions: Positions, topics: Topics, counts: _Counts) 
                 return f"{side}Offsets", "latest"
             case _:
                 return f"{side}Offsets", "earliest"
-    each = {
-        name: {str(n): positions.of(name, n) for n in topics.partitions_of(name, count)}
-        for name, count in counts(topics).items()
-    }
-    timed = any(isinstance(p, Since) for parts in each.values() for p in parts.values())
-    number = _time if timed else _offset
-    numbers = {name: {n: number(p) for n, p in parts.items()} for name, parts in each.items()}
-    return f"{side}Offsets{'ByTimestamp' if timed else ''}", json.dumps(numbers)
+    numbers: dict[str, dict[int, int]] = {}
+    for part in look.parts():
+        number = _number(side, positions.of(part.topic, part.partition), part, look, strict=strict)
+        numbers.setdefault(part.topic, {})[part.partition] = number
+    return f"{side}Offsets", json.dumps(numbers)
 
 
-def _offset(position: Position) -> int:
+def _number(side: str, position: Position, part: Part, look: Look, *, strict: bool) -> int:
+    """As Spark's JSON of offsets has it. Times are looked up here: Spark wants one of each
+    partition then, and no time is the log start, for records need not have any."""
     match position:
         case At(offset):
             return offset
         case Latest():
             return LATEST
-        case _:
-            return EARLIEST
-
-
-def _time(position: Position) -> int:
-    match position:
-        case Since(timestamp_ms):
-            return timestamp_ms
         case Earliest():
-            return _FIRST_MS
-        case _:
-            return _LAST_MS
+            return EARLIEST
+        case Since(timestamp_ms):
+            found = look.find(part, timestamp_ms)
+            if found is None and strict and side == "starting":
+                raise OptionError(
+                    f"{part.topic}-{part.partition} has no record of {timestamp_ms} ms or later: "
+                    "begin earlier, or say startingOffsetsByTimestampStrategy=latest"
+                )
+            return LATEST if found is None else found
 
 
 # ---------------------------------------------------------------- who we are to brokers

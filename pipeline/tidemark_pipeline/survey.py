@@ -162,7 +162,9 @@ class Survey:
         known = self._brokers.topics(wanted)
         missing = [name for name in wanted if name not in known]
         if missing:
-            raise TopicNotFound(f"brokers know no topic {', '.join(map(repr, missing))}")
+            asked = self._options.access
+            where = f" at {','.join(asked.bootstrap)}" if asked else ""
+            raise TopicNotFound(f"brokers{where} know no topic {', '.join(map(repr, missing))}")
         return {name: (topic.partitions, topic.topic_id) for name, topic in known.items()}
 
     def _matching(self) -> dict[str, tuple[int, uuid.UUID | None]]:

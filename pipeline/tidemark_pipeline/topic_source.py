@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tidemark_pipeline import spark_kafka
-from tidemark_pipeline.engines import is_kafkas
+from tidemark_pipeline.engines import is_kafkas, without_engine
 from tidemark_pipeline.options import Options, parse
 
 if TYPE_CHECKING:  # options are checked without Spark
@@ -16,7 +16,7 @@ def topic_options(raw: Mapping[str, str], *, streaming: bool = False) -> Options
     """As whoever reads them checks them. Raises OptionError."""
     if is_kafkas(raw):
         return spark_kafka.checked(raw, streaming=streaming)
-    return parse(raw, streaming=streaming)
+    return parse(without_engine(raw), streaming=streaming)
 
 
 def read_topic(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
@@ -24,11 +24,11 @@ def read_topic(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
     raises."""
     if is_kafkas(raw):
         return spark_kafka.read(session, raw)
-    return session.read.format("tidemark").options(**raw).load()
+    return session.read.format("tidemark").options(**without_engine(raw)).load()
 
 
 def stream_topic(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
     """The topic as a stream. Raises the same."""
     if is_kafkas(raw):
         return spark_kafka.stream(session, raw)
-    return session.readStream.format("tidemark").options(**raw).load()
+    return session.readStream.format("tidemark").options(**without_engine(raw)).load()

@@ -111,14 +111,15 @@ async def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
         return MetadataResponse(topics=tuple(map(_refused, request.topics or ())))
     cluster = call.services.cluster
     listener = call.client.listener
-    live = reachable(cluster, listener)
     if request.topics is None or (call.version == 0 and not request.topics):
         present = dict(cluster.topics)  # what comes meanwhile was not looked at
         hidden = await call.denied(Operation.DESCRIBE, present)
+        live = reachable(cluster, listener)
         topics = _all_but(hidden, present, request, call, frozenset(live))
     else:
         denied = await _create_missing(request, call)
         await _until_open(request.topics, call)
+        live = reachable(cluster, listener)  # brokers may have gone while it waited
         topics = _asked_for(request.topics, request, call, frozenset(live), denied)
     return MetadataResponse(
         brokers=tuple(

@@ -20,7 +20,7 @@ from tidemark_cli.commands.common import (
     fail,
 )
 from tidemark_cli.commands.export_deletes import Api, deleter_of
-from tidemark_cli.commands.spark_topic import is_local, source_options
+from tidemark_cli.commands.spark_topic import checked, is_local, source_options
 from tidemark_cli.commands.stores import (
     BucketsOption,
     EndpointOption,
@@ -42,13 +42,13 @@ from tidemark_cli.commands.tables import (
     jars,
     pairs,
     place,
+    with_jars,
 )
 from tidemark_cli.local.tier import kafka_jars
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.brokers import BrokersUnavailable, Refused
-from tidemark_pipeline.engines import is_kafkas
-from tidemark_pipeline.errors import own_words
+from tidemark_pipeline.errors import DataLoss, own_words
 from tidemark_pipeline.export.exported import ExportError, Mode
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.table import Evolution, Period
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 #: What says itself what to do.
 _SAID = (
-    *(JavaMissing, ToolchainError, ExportError, OptionError, LookupError),
+    *(JavaMissing, ToolchainError, ExportError, DataLoss, OptionError, LookupError),
     *(StoreError, TopicNotFound, TopicAmbiguous, BrokersUnavailable, Refused),
 )
 
@@ -181,21 +181,23 @@ def export(
             deleter_of(
                 from_topic,
                 wanted,
-                directory if is_local(source) and not is_kafkas(extra) else None,
+                directory if is_local(source, extra) else None,
                 Api(kubeconfig, context, namespace),
             )
             if delete_after_commit
             else None
         )
+        checked(from_topic)
         find_java()
         ensure_spark(console.print)
+        from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
         from tidemark_pipeline.jobs.export import export as run
         from tidemark_pipeline.session import local_session
 
-        found = jars(named, table_format, wanted.catalog, conf_given) + kafka_jars(from_topic)
-        settings = wanted.settings(found, conf_given)
+        found = jars(named, table_format, wanted.catalog, conf_given)
+        settings = with_jars(wanted.settings(found, conf_given), kafka_jars(from_topic))
         try:
             with local_session(
                 "tidemark export", cores=cores, log=log, settings=settings
@@ -211,12 +213,25 @@ def export(
                     stop=stop,
                     deleter=deleter,
                     say=_say,
+                    watch=_Begun(table),
                 )
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
             fail(f"{own_words(str(error))[1]}; Spark's own log: {log}")
     except _SAID as error:
         fail(str(error))
     console.print(f"{table}: {_text(done)}", highlight=False, markup=False)
+
+
+class _Begun:
+    """Says once from where the job goes on."""
+
+    def __init__(self, table: str) -> None:
+        self._table, self._said = table, False
+
+    def __call__(self, progress: "Progress") -> None:
+        if not self._said:
+            self._said = True
+            _tell(f"{self._table}: {progress.lag:,} offsets behind, begins")
 
 
 def _stop_on_signals(stop: threading.Event) -> None:

@@ -135,6 +135,7 @@ def maintain(
             topic_options({**source, "topic": "-"})
         find_java()
         ensure_spark(console.print)
+        from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
         from tidemark_pipeline.session import local_session
@@ -149,7 +150,7 @@ def maintain(
                     if source is not None:
                         _propagate(session, wanted, table, source, history=from_history)
                     _maintain(session, wanted, table, upkeep)
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
             fail(f"{own_words(str(error))[1]}; Spark's own log: {log}")
     except _SAID as error:
         fail(str(error))

@@ -11,6 +11,8 @@ from tidemark.tier.objects import StoreError
 from tidemark.tier.open import open_tier
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound
 from tidemark_cli.commands.common import fail, open_cluster
+from tidemark_cli.local import settings as local_settings
+from tidemark_cli.local.layout import Layout
 from tidemark_cli.local.tier import read_options
 from tidemark_pipeline.engines import is_kafkas
 from tidemark_pipeline.options import OptionError
@@ -22,19 +24,29 @@ UNREADABLE = (OptionError, TopicNotFound, TopicAmbiguous, ManifestError, StoreEr
 def source_options(
     given: Mapping[str, str], extra: Mapping[str, str], directory: Path
 ) -> dict[str, str]:
-    """Without a topic: of the tier that is named (options that are empty are not given), or of
-    Apache Kafka where ``extra`` says so, else of the local cluster; with ``extra``. Raises
+    """Without a topic: of the tier that is named (options that are empty are not given), or of the
+    Apache Kafka whose brokers are, else of the local cluster; with ``extra``. Raises
     LookupError."""
     named = {name: value for name, value in given.items() if value}
-    if is_local(given) and not is_kafkas(extra):
+    if is_local(given, extra):
+        if "bootstrap" in named and local_settings.load(Layout.at(directory)) is None:
+            fail(
+                f"there is no cluster in {directory}, whose tier would be read: name a tier, or, "
+                "for a topic of any Apache Kafka, say --option engine=kafka"
+            )
         named = {**read_options(open_cluster(directory), "-"), **named}
         del named["topic"]
     return {**named, **extra}
 
 
-def is_local(given: Mapping[str, str]) -> bool:
-    """Is no tier named? Brokers may be, in the place of the local cluster's."""
-    return not {name for name, value in given.items() if value} - {"bootstrap"}
+def is_local(given: Mapping[str, str], extra: Mapping[str, str]) -> bool:
+    """Is neither a tier named nor an Apache Kafka? Brokers of ours may be, in the place of those of
+    the local cluster."""
+    named = {name for name, value in given.items() if value}
+    if named - {"bootstrap"}:
+        return False
+    brokers = {"bootstrap", "kafka.bootstrap.servers"}
+    return not (is_kafkas(extra) and brokers & {each.lower() for each in (*named, *extra)})
 
 
 def topics_there(options: Mapping[str, str]) -> set[str]:

@@ -39,8 +39,9 @@ from tidemark_cli.commands.tables import (
     jars,
     pairs,
     place,
+    with_jars,
 )
-from tidemark_cli.local.tier import session_settings
+from tidemark_cli.local.tier import kafka_jars
 from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.answer_text import SameNames, cell, csv_text, json_text
@@ -49,6 +50,7 @@ from tidemark_pipeline.export.exported import ExportError
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.wanted import CATALOG, Wanted, catalog_of
 from tidemark_pipeline.java import JavaMissing, find_java
+from tidemark_pipeline.options import OptionError
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
@@ -127,7 +129,14 @@ def sql(
         settings = _settings(views, places, table_format, named, conf_given)
         answer = _ask(statement, views, settings, limit=limit, cores=cores, log=log)
         _tell(answer, output, limit)
-    except (JavaMissing, ToolchainError, ExportError, SameNames, LookupError) as error:
+    except (
+        JavaMissing,
+        ToolchainError,
+        ExportError,
+        OptionError,
+        SameNames,
+        LookupError,
+    ) as error:
         fail(str(error))
 
 
@@ -163,9 +172,7 @@ def _settings(
             found.setdefault("spark.sql.defaultCatalog", CATALOG)
     else:
         found = {**({"spark.jars": ",".join(given)} if given else {}), **conf}
-    more = session_settings(views.options)
-    both = [each["spark.jars"] for each in (found, more) if "spark.jars" in each]
-    return {**found, **more, **({"spark.jars": ",".join(both)} if both else {})}
+    return with_jars(found, kafka_jars(views.options))
 
 
 def _ask(

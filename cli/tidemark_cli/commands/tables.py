@@ -58,6 +58,13 @@ def check_jars(given: Sequence[Path] | None) -> list[str]:
     return [str(each.resolve()) for each in given or ()]
 
 
+def with_jars(settings: Mapping[str, str], more: Sequence[str]) -> dict[str, str]:
+    """Spark's configuration with these beside the jars that it names."""
+    there = settings.get("spark.jars")
+    both = [*([there] if there else []), *more]
+    return {**settings, **({"spark.jars": ",".join(both)} if both else {})}
+
+
 def jars(
     given: Sequence[str], kind: Format, catalog: Mapping[str, str], conf: Mapping[str, str]
 ) -> list[str]:

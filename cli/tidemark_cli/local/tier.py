@@ -47,7 +47,7 @@ def tier_options(cluster: LocalCluster, topic: str) -> dict[str, str]:
         raise TierOfKafka(
             "this cluster's engine is Apache Kafka, whose tier only its brokers can read: this "
             "command is about the tier of Tidemark's own brokers (tidemark spark aggregate, "
-            "report, sql and export read either)"
+            "report, sql, export and maintain read either)"
         )
     options = {"topic": topic, "bootstrap": cluster.addresses().bootstrap}
     if cluster.settings.tier == "directory":

@@ -81,7 +81,8 @@ def _reading(
     fields = inferred(sample(session, source))
     if not len(fields):
         raise ExportError(
-            "nothing can be inferred: the sample has no JSON object with a field: give a schema"
+            "nothing can be inferred: the sample has no JSON object with a field, or the topic has "
+            "no records yet: give a schema, as 'id BIGINT, name STRING'"
         )
     check_fields(fields)
     say(f"inferred: {fields_ddl(fields)}")

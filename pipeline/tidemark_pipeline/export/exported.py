@@ -155,13 +155,19 @@ def begin(
         raise ExportError(
             f"the table is of the topic {found.topic}, not of {topic}: name another table"
         )
-    if found.topic_id and topic_id and found.topic_id != topic_id:
-        raise ExportError(
-            f"the topic {topic} was deleted and made anew since it was exported: "
-            "export it into a new table"
-        )
+    check_topic(found, topic_id)
     taken = found.taken_by(job)
     return replace(taken, topic_id=topic_id or found.topic_id, deletes=deletes or found.deletes)
+
+
+def check_topic(exported: Exported, topic_id: str) -> None:
+    """The topic that is there now is the one that the table is of, as far as is known, or
+    :class:`ExportError` is raised."""
+    if exported.topic_id and topic_id and exported.topic_id != topic_id:
+        raise ExportError(
+            f"the topic {exported.topic} was deleted and made anew since it was exported: "
+            "export it into a new table"
+        )
 
 
 def check_ours(mine: Exported, found: Exported | None) -> None:

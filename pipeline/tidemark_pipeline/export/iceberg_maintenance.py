@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import Row, SparkSession
 
-from tidemark_pipeline.export.maintenance import Maintained, Say, Upkeep
+from tidemark_pipeline.export.maintenance import Maintained, Say, Upkeep, text_of
 
 #: Groups of files are committed by themselves: of one that others change meanwhile the rest is not
 #: lost.
@@ -30,7 +30,7 @@ def maintain(session: SparkSession, name: str, upkeep: Upkeep, say: Say) -> Main
     compacted, into, failed = _compact(procedures, say) if upkeep.compact else (0, 0, 0)
     expired = removed = orphans = 0
     if upkeep.keep is not None:
-        say(f"snapshots older than {upkeep.keep} expire")
+        say(f"snapshots older than {text_of(upkeep.keep)} expire")
         before = snapshots(session, name)
         done = procedures.call(
             "expire_snapshots", older_than=upkeep.keep, retain_last=upkeep.keep_last
@@ -38,7 +38,7 @@ def maintain(session: SparkSession, name: str, upkeep: Upkeep, say: Say) -> Main
         removed = sum(count or 0 for row in done for count in row)
         expired = before - snapshots(session, name)
     if upkeep.orphans is not None:
-        say(f"files that no snapshot names, and older than {upkeep.orphans}, are removed")
+        say(f"files that no snapshot names, and older than {text_of(upkeep.orphans)}, are removed")
         orphans = len(procedures.call("remove_orphan_files", older_than=upkeep.orphans))
     return Maintained(
         compacted=compacted,

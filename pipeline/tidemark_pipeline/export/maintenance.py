@@ -15,6 +15,11 @@ from datetime import timedelta
 Say = Callable[[str], None]
 
 
+def text_of(age: timedelta) -> str:
+    """As in "older than 168 h"."""
+    return f"{age.total_seconds() / 3600:g} h"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
     """``compact``: small files, and files of which many rows went. ``keep``: versions of the table

@@ -26,8 +26,9 @@ from tidemark.tier.topics import TopicNotFound
 from tidemark_pipeline import columns
 from tidemark_pipeline.brokers import BrokersUnavailable, Refused
 from tidemark_pipeline.engines import is_kafkas
+from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.export.deleting import Deleter, points
-from tidemark_pipeline.export.exported import Exported, ExportError
+from tidemark_pipeline.export.exported import Exported, ExportError, check_topic
 from tidemark_pipeline.export.freshness import Freshness
 from tidemark_pipeline.export.shapes import RAW
 from tidemark_pipeline.export.table import Counts, Table, Written
@@ -87,18 +88,23 @@ def export(
     committed stays, and the next run goes on from there."""
     if not options.get("topic"):
         raise ExportError("name the topic with the option 'topic'")
-    with Survey(topic_options(options)) as survey:
+    # Whatever is wrong with them is told before the table is taken from whoever exports to it.
+    with Survey(topic_options(options, streaming=True)) as survey:
         parts = survey.parts()
         topic_id = str(parts[0].topic_id or "") if parts else ""
         claimed = table.claim(options["topic"], topic_id)
         try:
             given = stream_options(options, claimed, once=every_s is None)
             beginning = Beginning(topic_options(given, streaming=True), claimed.topic)
+            if is_kafkas(options):
+                beginning.check_kept(
+                    claimed, {part.partition: at for part, at in survey.log_starts(parts).items()}
+                )
             batches = _Batches(table, claimed, survey, beginning, deleter, say, watch)
             if deleter is not None:
                 beginning.check_deletes(claimed, [part.partition for part in parts])
                 batches.delete()
-            watch(batches.progress)
+            batches.look()
             _run(session, given, batches, every_s, stop)
         finally:
             table.close()
@@ -117,6 +123,17 @@ class Beginning:
         later than what there is."""
         position = self.options.starting.of(self.topic, partition)
         return isinstance(position, Earliest) and self.options.tier != ONLY_LOCAL
+
+    def check_kept(self, claimed: Exported, log_starts: Mapping[int, int]) -> None:
+        """Raises :class:`DataLoss` where the topic begins behind what the table has."""
+        for partition, offset in claimed.offsets.items():
+            start = log_starts.get(partition, 0)
+            if start > offset and self.options.fail_on_data_loss:
+                raise DataLoss(
+                    f"the table goes on at offset {offset} of {self.topic}-{partition}, which "
+                    f"begins at {start}: what was between has expired. Export into a new table, "
+                    "or go on without that by failOnDataLoss=false"
+                )
 
     def check_deletes(self, claimed: Exported, partitions: Iterable[int]) -> None:
         """Raises :class:`ExportError` where a run leaves out what it would delete."""
@@ -170,6 +187,8 @@ class _Batches:
     def __call__(self, frame: DataFrame, number: int) -> None:
         try:
             before = self.progress
+            with self._lock:
+                self._parts(before.exported)
             topic = before.exported.topic
             ends = planned_end(self.checkpoint, number, topic)
             reached = self._beginning.reached(before.exported, ends, self._log_starts(before, ends))
@@ -192,8 +211,7 @@ class _Batches:
             return
         standing = self._table.standing()
         with self._lock:
-            self._survey.forget()
-            parts = self._survey.parts()
+            parts = self._parts(standing)
             starts = {part.partition: at for part, at in self._survey.log_starts(parts).items()}
         below = points(standing, starts)
         if below:
@@ -207,9 +225,17 @@ class _Batches:
         if not numbers:
             return {}
         with self._lock:
-            self._survey.forget()
-            new = [part for part in self._survey.parts() if part.partition in numbers]
+            new = [part for part in self._parts(before.exported) if part.partition in numbers]
             return {part.partition: e.log_start for part, e in self._survey.extents(new).items()}
+
+    def _parts(self, exported: Exported) -> list[Part]:
+        """Looked at anew. A source that knows offsets alone (Spark's of Apache Kafka) would go on
+        with another topic of the same name. Raises :class:`ExportError`."""
+        self._survey.forget()
+        parts = self._survey.parts()
+        for part in parts[:1]:
+            check_topic(exported, str(part.topic_id or ""))
+        return parts
 
     def look(self) -> None:
         """Where the topic ends now. What cannot be asked is asked again; a batch that cannot be
@@ -223,8 +249,7 @@ class _Batches:
         self._watch(self.progress)
 
     def _told(self, commits: int, written: Written, exported: Exported) -> Progress:
-        self._survey.forget()
-        parts: list[Part] = self._survey.parts()
+        parts = self._parts(exported)
         ends = {part.partition: end for part, end in self._survey.ends_of(parts).items()}
         # Of a partition of which the table has nothing yet there is no more than the topic has.
         new = [part for part in parts if part.partition not in exported.offsets]

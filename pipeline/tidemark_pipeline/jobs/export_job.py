@@ -96,7 +96,7 @@ def judged(error: Exception) -> tuple[Phase, str]:
         return Phase.SUPERSEDED, str(error)
     if isinstance(error, Unavailable):
         return Phase.FAILED, str(error)
-    if isinstance(error, _REFUSED):
+    if isinstance(error, (*_REFUSED, DataLoss)):
         return Phase.REFUSED, str(error)
     name, message = own_words(str(error))
     if name == DataLoss.__name__:

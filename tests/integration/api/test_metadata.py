@@ -158,6 +158,27 @@ async def test_a_topic_whose_logs_are_being_opened_is_waited_for(
     await creation
 
 
+async def test_a_broker_that_goes_while_a_topic_is_waited_for(
+    broker: ApiBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, apply = asyncio.Event(), roles.apply
+
+    async def late(*args: Any, **named: Any) -> Any:
+        await opened.wait()
+        return await apply(*args, **named)
+
+    monkeypatch.setattr(roles, "apply", late)
+    creation = asyncio.create_task(broker.create("opening"))
+    await asyncio.sleep(0)
+    asked = asyncio.create_task(_metadata(broker, 9, (("opening", None),)))
+    await _metadata(broker, 9, (("another", None),))
+    metadata = broker.manager.metadata
+    metadata.brokers = {node: row for node, row in metadata.brokers.items() if node != 2}
+    opened.set()
+    assert [node.node_id for node in (await asked).brokers] == [NODE]
+    await creation
+
+
 @pytest.mark.parametrize("version", range(9, 14))
 async def test_tiered_epoch_and_state_travel_as_tagged_fields(
     broker: ApiBroker, version: int

@@ -4,6 +4,7 @@ once, wherever the job was ended, and deleted from the topic where that is wante
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -16,13 +17,14 @@ from tests.integration.pipeline.marks import MARKS
 from tidemark.kafka_client.access import Access
 from tidemark_cli.local.kafka_nodes import KafkaNodes
 from tidemark_pipeline.broker_deletions import BrokerDeletions
+from tidemark_pipeline.errors import DataLoss
+from tidemark_pipeline.export.exported import Exported, ExportError
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.inferring import inferred, sample
 from tidemark_pipeline.export.shapes import RAW_DDL
 from tidemark_pipeline.export.table import Layout
 from tidemark_pipeline.jobs.propagate import propagate
 from tidemark_pipeline.options import OptionError
-from tidemark_pipeline.topic_source import stream_topic
 
 pytestmark = [*MARKS, pytest.mark.timeout(600)]
 
@@ -43,6 +45,16 @@ class Written:
         self.admin.create_topics([NewTopic(self.name, 2, 1)])[self.name].result(30)
         self._producer = Producer({**self._client, "transactional.id": self.name})
         self._producer.init_transactions(60)
+
+    def make_again(self, count: int) -> None:
+        """The topic, with so many other records in each partition."""
+        self.admin.delete_topics([self.name])[self.name].result(30)
+        wait(lambda: self.name not in self.admin.list_topics(timeout=10).topics, "it to go")
+        self.admin.create_topics([NewTopic(self.name, 2, 1)])[self.name].result(30)
+        producer = Producer(self._client)
+        for number in range(2 * count):
+            producer.produce(self.name, b"{}", partition=number % 2)
+        assert producer.flush(60) == 0
 
     @property
     def options(self) -> dict[str, str]:
@@ -116,6 +128,49 @@ def test_a_killed_job_neither_loses_nor_doubles_a_row(
     check(lake, topic)
 
 
+def test_a_topic_that_is_made_again_ends_the_job(lake: Lake, topic: Written) -> None:
+    """Spark's source knows offsets alone, and would go on where the former topic was left."""
+
+    class MadeAgainAfterACommit:
+        def commit(self, frame: Any, exported: Exported) -> Any:
+            written = super().commit(frame, exported)  # type: ignore[misc]
+            if written.rows:
+                topic.make_again(100)
+            return written
+
+    with pytest.raises(ExportError, match="was deleted and made anew"):
+        lake.run(lake.table(MadeAgainAfterACommit), continuous=True)
+    found = {bytes(row.value) for row in lake.session.table(lake.name).collect()}
+    assert found
+    assert found <= set(topic.rows.values())
+    with pytest.raises(ExportError, match="was deleted and made anew"):
+        lake.run(lake.table())
+
+
+def test_a_wrong_option_takes_the_table_from_nobody(lake: Lake, topic: Written) -> None:
+    lake.run(lake.table())
+    mine = lake.table()
+    claimed = mine.claim(topic.name, "")
+    lake.source = {**lake.source, "endingOffsets": '{"0": 5}'}
+    with pytest.raises(OptionError, match="leave the ending option out"):
+        lake.run(lake.table())
+    assert mine.standing() == claimed
+
+
+def test_records_without_a_time_are_not_left_out(lake: Lake, topic: Written) -> None:
+    """A partition that is not named begins at its log start; no time finds that."""
+    lake.source = {**lake.source, "startingOffsetsByTimestamp": '{"0": 1}'}
+    producer = Producer({"bootstrap.servers": topic.bootstrap, "log_level": 1})
+    topic.make_again(0)
+    for number in range(4):
+        producer.produce(topic.name, b"%d" % number, partition=1, timestamp=-1)
+        producer.produce(topic.name, b"%d" % number, partition=0)
+    assert producer.flush(60) == 0
+    lake.run(lake.table())
+    found = [(row.partition, row.offset) for row in lake.session.table(lake.name).collect()]
+    assert sorted(found) == [(part, offset) for part in (0, 1) for offset in range(4)]
+
+
 def test_what_is_written_meanwhile_waits_for_the_next_run(lake: Lake, topic: Written) -> None:
     """It ends at the end that there was when it began."""
     done = lake.run(lake.table())
@@ -159,6 +214,15 @@ def test_a_deletion_reaches_the_table(lake: Lake, topic: Written) -> None:
     check(lake, topic)
 
 
-def test_an_end_of_a_stream_is_refused(session: SparkSession, topic: Written) -> None:
-    with pytest.raises(OptionError, match="leave the ending option out"):
-        stream_topic(session, {**topic.options, "endingOffsets": '{"0": 5}'})
+def test_what_expired_before_it_was_exported_is_said(lake: Lake, topic: Written) -> None:
+    lake.run(lake.table())
+    kept = topic.rows.copy()
+    topic.write(20)
+    asked = topic.admin.delete_records([TopicPartition(topic.name, 1, -1)])
+    wait(lambda: all(each.done() for each in asked.values()), "the deletion")
+    with pytest.raises(DataLoss, match=f"of {topic.name}-1, which begins at .*failOnDataLoss"):
+        lake.run(lake.table())
+    lake.source = {**lake.source, "failOnDataLoss": "false"}
+    lake.run(lake.table())
+    topic.rows = kept | {at: value for at, value in topic.rows.items() if at[0] == 0}
+    check(lake, topic)

@@ -101,7 +101,7 @@ def test_a_command_says_what_it_cannot_read(apache_kafka: KafkaNodes, tmp_path: 
         for command, why in (
             (
                 f"spark aggregate none --by a --value b --output {tmp_path}",
-                "brokers know no topic 'none'",
+                "know no topic 'none'",
             ),
             ("spark usage", "whose tier only its brokers can read"),
             ("spark audit", "whose tier only its brokers can read"),

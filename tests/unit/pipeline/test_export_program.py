@@ -23,6 +23,12 @@ TRACE = "[STREAM_FAILED] Query terminated\nTraceback:\n  File x\ntidemark_pipeli
 def test_an_error_of_sparks_is_told_in_a_line() -> None:
     assert own_words(TRACE.format("remote.DataLoss")) == ("DataLoss", "gone")
     assert own_words("[STREAM_FAILED] terminated\n\tat y") == ("", "[STREAM_FAILED] terminated")
+    thrown = (
+        "An error occurred while calling o7.append.\n: org.apache.spark.SparkException: aborted\n"
+    )
+    assert own_words(thrown + "\tat y") == ("", "aborted")
+    thrown += "Caused by: java.lang.Kafka$IllegalStateException: lost.\n\tat z"
+    assert own_words(thrown) == ("", "lost.")
 
 
 @pytest.mark.parametrize(

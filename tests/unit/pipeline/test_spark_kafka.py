@@ -6,20 +6,36 @@ from pathlib import Path
 
 import pytest
 
-from tidemark_pipeline.options import OptionError, Topics
+from tidemark_pipeline.options import OptionError, Options
 from tidemark_pipeline.spark_kafka import COLUMNS, checked, kafka_options
+from tidemark_pipeline.survey import Part
 
 BROKERS = {"engine": "kafka", "bootstrap": "b1:9092,b2:9092"}
 
 
-def nobody(_: Topics) -> Mapping[str, int]:
-    pytest.fail("brokers are asked for partitions that nothing names")
+class Brokers:
+    """Of topics with so many partitions, all asked; records of each have the times 0, 10, 20."""
+
+    def __init__(self, options: Options, partitions: Mapping[str, int] | None) -> None:
+        self._options, self._partitions = options, partitions
+
+    def parts(self) -> list[Part]:
+        if self._partitions is None:
+            pytest.fail("brokers are asked for partitions that nothing names")
+        return [
+            Part(name, number)
+            for name, count in self._partitions.items()
+            for number in self._options.topics.partitions_of(name, count)
+        ]
+
+    def find(self, part: Part, timestamp_ms: int) -> int | None:
+        return next((n for n, time in enumerate((0, 10, 20)) if time >= timestamp_ms), None)
 
 
 def said(partitions: Mapping[str, int] | None = None, **given: str) -> dict[str, str]:
     """What Spark is told beside what it always is."""
-    counts = nobody if partitions is None else lambda _: partitions
-    return kafka_options(checked({**BROKERS, **given}), counts)
+    options = checked({**BROKERS, **given})
+    return kafka_options(options, Brokers(options, partitions))
 
 
 def test_a_topic_is_read_whole_as_a_consumer_of_what_was_committed() -> None:
@@ -62,17 +78,21 @@ def test_partitions_that_are_not_named_are_read_from_their_ends() -> None:
     assert json.loads(found["endingOffsets"]) == {"t": {"0": -1, "1": 4, "2": -1}}
 
 
-def test_times_of_partitions() -> None:
-    times = '{"t": {"0": 1700000000000}}'
+def test_times_of_partitions_are_looked_up() -> None:
+    """A partition that is not named begins at its log start, and no time is that."""
     found = said(
-        {"t": 2}, topic="t", startingOffsetsByTimestamp=times, endingOffsetsByTimestamp=times
+        {"t": 3},
+        topic="t",
+        startingOffsetsByTimestamp='{"t": {"0": 5, "2": 20}}',
+        endingOffsetsByTimestamp='{"t": {"0": 15, "1": 21}}',
     )
-    starting = json.loads(found["startingOffsetsByTimestamp"])
-    ending = json.loads(found["endingOffsetsByTimestamp"])
-    assert starting == {"t": {"0": 1_700_000_000_000, "1": 0}}
-    assert ending["t"]["0"] == 1_700_000_000_000
-    assert ending["t"]["1"] > 2**61
-    assert "startingOffsets" not in found
+    assert json.loads(found["startingOffsets"]) == {"t": {"0": 1, "1": -2, "2": 2}}
+    assert json.loads(found["endingOffsets"]) == {"t": {"0": 2, "1": -1, "2": -1}}
+    late = {"topic": "t", "startingOffsetsByTimestamp": '{"t": {"1": 21}}'}
+    with pytest.raises(OptionError, match="t-1 has no record of 21 ms or later"):
+        said({"t": 2}, **late)
+    found = said({"t": 2}, **late, startingOffsetsByTimestampStrategy="latest")
+    assert json.loads(found["startingOffsets"]) == {"t": {"0": -2, "1": -1}}
 
 
 def test_only_assigned_partitions_are_given_offsets() -> None:
@@ -113,7 +133,7 @@ def test_who_we_are_is_said_in_java(tmp_path: Path) -> None:
         ({"timestampSkewMs": "1"}, "timestampSkewMs is no option"),
         ({"columns": "value,tier"}, "columns has tier, which Kafka's protocol does not tell"),
         ({"nonsense": "1"}, "unknown option 'nonsense'"),
-        ({"bootstrap": ""}, "name the brokers"),
+        ({"bootstrap": ""}, "engine is kafka, which needs 'bootstrap'"),
         ({"kafka.security.protocol": "SSL", "kafka.ssl.ca.location": "/none"}, "/none cannot be"),
     ],
 )
@@ -126,3 +146,10 @@ def test_columns_are_those_of_both() -> None:
     assert set(checked({**BROKERS, "topic": "t"}).columns) - set(COLUMNS) == {
         *("tier", "tieredEpoch", "leaderEpoch")
     }
+
+
+def test_a_stream_has_no_end_of_its_own() -> None:
+    given = {**BROKERS, "topic": "t"}
+    assert checked(given, streaming=True).ending is None
+    with pytest.raises(OptionError, match="leave the ending option out"):
+        checked({**given, "endingOffsets": '{"0": 5}'}, streaming=True)

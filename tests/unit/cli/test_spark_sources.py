@@ -1,0 +1,65 @@
+"""What a Spark command reads: a tier that is named, any Apache Kafka, or the local cluster."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from typer import Exit
+
+from tidemark_cli.commands import spark_topic
+from tidemark_cli.commands.spark_topic import is_local, source_options
+from tidemark_cli.commands.tables import with_jars
+from tidemark_pipeline.options import OptionError
+
+OF_CLUSTER = {"topic": "-", "path": "/tier", "bootstrap": "own:1"}
+KAFKA = {"engine": "kafka"}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of one that is there."""
+    monkeypatch.setattr(spark_topic, "open_cluster", lambda _: None)
+    monkeypatch.setattr(spark_topic, "read_options", lambda *_: OF_CLUSTER)
+    monkeypatch.setattr(spark_topic.local_settings, "load", lambda _: object())
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("given", "extra", "expected"),
+    [
+        ({"path": ""}, {}, {"path": "/tier", "bootstrap": "own:1"}),
+        ({"bootstrap": "b:1"}, {}, {"path": "/tier", "bootstrap": "b:1"}),
+        ({"path": "/lake"}, {"failOnDataLoss": "false"}, {"path": "/lake"}),
+        ({"bootstrap": "b:1"}, KAFKA, {"bootstrap": "b:1"}),
+        ({"bootstrap": "b:1"}, {"Engine": "KAFKA"}, {"bootstrap": "b:1"}),
+        ({}, {**KAFKA, "kafka.bootstrap.servers": "b:1"}, {}),
+        ({}, KAFKA, {"path": "/tier", "bootstrap": "own:1"}),
+    ],
+)
+def test_where_the_topic_is(
+    cluster: Path, given: Mapping[str, str], extra: Mapping[str, str], expected: Mapping[str, str]
+) -> None:
+    assert source_options(given, extra, cluster) == {**expected, **extra}
+    assert is_local(given, extra) is ("/tier" in expected.values())
+
+
+def test_brokers_alone_are_no_tier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Exit):
+        source_options({"bootstrap": "b:1"}, {}, tmp_path)
+    assert "say --option engine=kafka" in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_is_no_engine_is_said() -> None:
+    with pytest.raises(OptionError, match="engine is 'apache'; write tidemark or kafka"):
+        is_local({}, {"engine": "apache"})
+
+
+def test_jars_that_somebody_names_keep_their_place() -> None:
+    assert with_jars({"spark.jars": "/mine.jar"}, ["/kafka.jar"]) == {
+        "spark.jars": "/mine.jar,/kafka.jar"
+    }
+    assert with_jars({"spark.jars.packages": "a:b:1"}, ["/kafka.jar"]) == {
+        "spark.jars.packages": "a:b:1",
+        "spark.jars": "/kafka.jar",
+    }
+    assert with_jars({}, []) == {}
