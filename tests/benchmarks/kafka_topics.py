@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import tempfile
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from tidemark.kafka_client.access import Access
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
 from tidemark.kafka_client.values import TOPIC as CONFIG_OF_TOPIC
-from tidemark.kafka_client.values import ConfigChange, NewTopic
+from tidemark.kafka_client.values import ConfigChange, Failure, NewTopic
 from tidemark_cli.controlplane import ControlPlane
 from tidemark_cli.local.kafka_nodes import KafkaNodes
 from tidemark_operator.kube.kinds import TOPIC
@@ -34,6 +35,8 @@ from tidemark_operator.kube.kinds import TOPIC
 PARTITIONS, REPLICAS = 12, 3
 AT_ONCE = 16
 AT_MOST_S = 1800.0
+#: Topics of one request.
+AT_A_TIME = 200
 
 
 class Bench:
@@ -110,25 +113,33 @@ async def alone(nodes: KafkaNodes, size: int) -> None:
     async with KafkaClient(Access(tuple(nodes.bootstrap.split(",")))) as client:
         admin, names = Admin(client), [f"alone-{size}-{number}" for number in range(size)]
         began_s, cpu_s, ids = time.monotonic(), kafka_cpu(nodes), []
-        for first in range(0, size, 200):
-            new = [NewTopic(name, assignment) for name in names[first : first + 200]]
+        for first in range(0, size, AT_A_TIME):
+            new = [NewTopic(name, assignment) for name in names[first : first + AT_A_TIME]]
             ids += list((await admin.create_topics(new)).values())
 
         async def led() -> int:
             views = (await admin.topics(names)).values()
             return sum(all(part.isr for part in view.partitions) for view in views)
 
-        await until(led, lambda found: found == size)
+        await until(led, lambda found: found == size, AT_MOST_S)
         made = f"made {time.monotonic() - began_s:.1f} s ({kafka_cpu(nodes) - cpu_s:.1f})"
         began_s, cpu_s = time.monotonic(), kafka_cpu(nodes)
         changes = [ConfigChange(CONFIG_OF_TOPIC, name, {"retention.ms": "7"}) for name in names]
         await configs.alter_configs(client, changes)
         changed = f"changed {time.monotonic() - began_s:.1f} s ({kafka_cpu(nodes) - cpu_s:.1f})"
         began_s, cpu_s = time.monotonic(), kafka_cpu(nodes)
-        await admin.delete_topics(ids)  # type: ignore[arg-type]
-        await until(led, lambda found: found == 0)
+        for first in range(0, size, AT_A_TIME):
+            await admin.delete_topics(_made(ids[first : first + AT_A_TIME]))
+        await until(led, lambda found: found == 0, AT_MOST_S)
         deleted = f"deleted {time.monotonic() - began_s:.1f} s ({kafka_cpu(nodes) - cpu_s:.1f})"
     print(f"  Kafka alone, {size}: {made}, {changed}, {deleted}", flush=True)
+
+
+def _made(ids: list[uuid.UUID | Failure]) -> list[uuid.UUID]:
+    failed = [each for each in ids if isinstance(each, Failure)]
+    if failed:
+        raise SystemExit(f"Kafka has not made {len(failed)} topics: {failed[0]}")
+    return [each for each in ids if not isinstance(each, Failure)]
 
 
 def kafka_cpu(nodes: KafkaNodes) -> float:

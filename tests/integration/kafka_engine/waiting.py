@@ -8,14 +8,16 @@ R = TypeVar("R")
 TIMEOUT_S = 60.0
 
 
-async def until(look: Callable[[], Awaitable[R]], good: Callable[[R], bool]) -> R:
+async def until(
+    look: Callable[[], Awaitable[R]], good: Callable[[R], bool], timeout_s: float = TIMEOUT_S
+) -> R:
     """Brokers hear of everything in their own time. The last look, which is good."""
     found = await look()
     try:
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(timeout_s):
             while not good(found):
                 await asyncio.sleep(0.05)
                 found = await look()
     except TimeoutError:
-        raise AssertionError(f"after {TIMEOUT_S:.0f} s: {found}") from None
+        raise AssertionError(f"after {timeout_s:.0f} s: {found}") from None
     return found
