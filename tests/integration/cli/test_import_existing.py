@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from typer.testing import CliRunner, Result
 
 from tests import apache_kafka as kafka
+from tests.conformance.local_cluster import wait
 from tests.kafka_programs import kafka_jars
 from tests.security.client_certificates import ClientAuthority
 from tidemark.annotations import ADOPT_TOPIC_ID
@@ -35,9 +36,17 @@ def manifests(done: Result) -> dict[str, Any]:
 
 
 def make(bootstrap: str, *topics: NewTopic) -> AdminClient:
+    """All brokers know them then: each hears of a topic in its own time."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 1})
     for each in admin.create_topics(list(topics)).values():
         each.result(30)
+    wanted = {each.topic for each in topics}
+    for address in bootstrap.split(","):
+        broker = AdminClient({"bootstrap.servers": address, "log_level": 1})
+        wait(
+            lambda broker=broker: wanted <= broker.list_topics(timeout=10).topics.keys(),  # type: ignore[misc]
+            f"{address} to know {wanted}",
+        )
     return admin
 
 

@@ -180,6 +180,7 @@ def test_what_is_written_meanwhile_waits_for_the_next_run(lake: Lake, topic: Wri
     assert lake.run(lake.table()).commits == 0
 
 
+@pytest.mark.long
 def test_fields_are_found_in_values(session: SparkSession, topic: Written) -> None:
     found = inferred(sample(session, topic.options))
     assert {each.name: each.dataType.typeName() for each in found} == {
@@ -188,6 +189,7 @@ def test_fields_are_found_in_values(session: SparkSession, topic: Written) -> No
     }
 
 
+@pytest.mark.long
 def test_what_is_committed_is_deleted_from_the_topic(lake: Lake, topic: Written) -> None:
     layout = Layout(columns=RAW_DDL, deletes=True)
     deleter = BrokerDeletions(Access(tuple(topic.bootstrap.split(","))))
@@ -214,6 +216,7 @@ def test_a_deletion_reaches_the_table(lake: Lake, topic: Written) -> None:
     check(lake, topic)
 
 
+@pytest.mark.long
 def test_what_expired_before_it_was_exported_is_said(lake: Lake, topic: Written) -> None:
     lake.run(lake.table())
     kept = topic.rows.copy()
