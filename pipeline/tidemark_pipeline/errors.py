@@ -34,7 +34,5 @@ def own_words(text: str) -> tuple[str, str]:
     first = text.strip().partition("\n")[0]
     if not first.startswith(_OF_A_CALL):
         return "", first
-    causes = re.findall(
-        r"^(?:Caused by: |: )?[\w.$]+(?:Exception|Error): (.+)$", text, re.MULTILINE
-    )
+    causes = re.findall(_THROWN, text, re.MULTILINE)
     return "", causes[-1] if causes else first

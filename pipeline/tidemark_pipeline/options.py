@@ -105,6 +105,7 @@ OPTIONS = (
     Option("maxBytesPerTrigger", "", "streaming: a micro-batch reads about so many bytes"),
 )
 _SYNONYMS = {"kafka.bootstrap.servers": "bootstrap"}
+_BROKERS = {"bootstrap", *_SYNONYMS}
 _KNOWN = {
     name.lower(): name
     for name in (*(option.name for option in OPTIONS), *STORAGE_OPTIONS, *_SYNONYMS)
@@ -201,6 +202,11 @@ def parse(raw: Mapping[str, str], *, streaming: bool = False) -> Options:
         return options
     endless = not any(name.lower().startswith("ending") for name in given)
     return replace(options, ending=None) if endless else options
+
+
+def names_brokers(raw: Mapping[str, str]) -> bool:
+    """Do options say where brokers listen?"""
+    return any(raw[name] for name in raw if name.lower() in _BROKERS)
 
 
 def table() -> str:

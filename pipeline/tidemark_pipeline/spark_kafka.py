@@ -17,7 +17,15 @@ from tidemark.kafka_client.access import PLAIN, Access, Login, Tls
 from tidemark.tier.config import OPTIONS as STORAGE_OPTIONS
 from tidemark_pipeline import columns
 from tidemark_pipeline.engines import without_engine
-from tidemark_pipeline.options import AUTO, ONLY_LOCAL, OptionError, Options, Topics, parse
+from tidemark_pipeline.options import (
+    AUTO,
+    ONLY_LOCAL,
+    OptionError,
+    Options,
+    Topics,
+    names_brokers,
+    parse,
+)
 from tidemark_pipeline.positions import (
     EARLIEST,
     LATEST,
@@ -46,7 +54,6 @@ _INSTEAD = {
     **dict.fromkeys(("bytesPerTask", "decodeThreads", "timestampSkewMs"), _BY_SPARK),
 }
 _LOGIN_MODULE = "org.apache.kafka.common.security"
-_BOOTSTRAP = {"bootstrap", "kafka.bootstrap.servers"}
 
 
 def read(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
@@ -80,7 +87,7 @@ def checked(raw: Mapping[str, str], *, streaming: bool = False) -> Options:
             own = ours[name.lower()]
             instead = _INSTEAD.get(own, "its brokers read it for us wherever it lies: leave it out")
             raise OptionError(f"{own} is no option of a topic of Apache Kafka: {instead}")
-    if not any(given.get(name) for name in given if name.lower() in _BOOTSTRAP):
+    if not names_brokers(given):
         raise OptionError("engine is kafka, which needs 'bootstrap': name its brokers")
     options = replace(parse({**given, "tier": ONLY_LOCAL}, streaming=streaming), tier=AUTO)
     if streaming and options.ending is not None:

@@ -43,8 +43,9 @@ def shown_text(text: str) -> str:
     return escape("".join(char if char.isprintable() else "?" for char in text))
 
 
-def open_cluster(directory: Path) -> LocalCluster:
-    """The cluster of a folder; ends with a hint where there is none."""
+def open_cluster(directory: Path, otherwise: str = "") -> LocalCluster:
+    """The cluster of a folder; ends with a hint where there is none. ``otherwise``: what else may
+    have been meant."""
     layout = Layout.at(directory)
     try:
         settings = local_settings.load(layout)
@@ -52,7 +53,10 @@ def open_cluster(directory: Path) -> LocalCluster:
     except LayoutError as error:
         fail(str(error))
     if settings is None:
-        fail(f"there is no cluster in {layout.root}; start one with: tidemark up --dir {directory}")
+        missing = (
+            f"there is no cluster in {layout.root}; start one with: tidemark up --dir {directory}"
+        )
+        fail(missing + otherwise)
     return LocalCluster(layout, settings, lambda line: console.print(line, highlight=False))
 
 

@@ -11,14 +11,13 @@ from tidemark.tier.objects import StoreError
 from tidemark.tier.open import open_tier
 from tidemark.tier.topics import TopicAmbiguous, TopicNotFound
 from tidemark_cli.commands.common import fail, open_cluster
-from tidemark_cli.local import settings as local_settings
-from tidemark_cli.local.layout import Layout
 from tidemark_cli.local.tier import read_options
 from tidemark_pipeline.engines import is_kafkas
-from tidemark_pipeline.options import OptionError
+from tidemark_pipeline.options import OptionError, names_brokers
 
 #: What keeps from finding out what there is to read.
 UNREADABLE = (OptionError, TopicNotFound, TopicAmbiguous, ManifestError, StoreError)
+_NO_TIER = "; or name a tier; or, for a topic of any Apache Kafka, say --option engine=kafka"
 
 
 def source_options(
@@ -29,12 +28,8 @@ def source_options(
     LookupError."""
     named = {name: value for name, value in given.items() if value}
     if is_local(given, extra):
-        if "bootstrap" in named and local_settings.load(Layout.at(directory)) is None:
-            fail(
-                f"there is no cluster in {directory}, whose tier would be read: name a tier, or, "
-                "for a topic of any Apache Kafka, say --option engine=kafka"
-            )
-        named = {**read_options(open_cluster(directory), "-"), **named}
+        cluster = open_cluster(directory, _NO_TIER if "bootstrap" in named else "")
+        named = {**read_options(cluster, "-"), **named}
         del named["topic"]
     return {**named, **extra}
 
@@ -45,8 +40,7 @@ def is_local(given: Mapping[str, str], extra: Mapping[str, str]) -> bool:
     named = {name for name, value in given.items() if value}
     if named - {"bootstrap"}:
         return False
-    brokers = {"bootstrap", "kafka.bootstrap.servers"}
-    return not (is_kafkas(extra) and brokers & {each.lower() for each in (*named, *extra)})
+    return not (is_kafkas(extra) and (named or names_brokers(extra)))
 
 
 def topics_there(options: Mapping[str, str]) -> set[str]:

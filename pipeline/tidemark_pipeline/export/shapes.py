@@ -30,6 +30,17 @@ RAW_DDL = ", ".join(f"`{name}` {_TYPES[name]}" for name in RAW)
 LETTERS_DDL = ", ".join((*(f"`{name}` {_TYPES[name]}" for name in _LETTER), "error string"))
 
 
+def raw(frame: DataFrame) -> DataFrame:
+    """Records as a table has them; null what the topic's engine does not tell."""
+    nothing = f.lit(None)
+    return frame.select(
+        *(
+            f.col(name) if name in frame.columns else nothing.cast(_TYPES[name]).alias(name)
+            for name in RAW
+        )
+    )
+
+
 def check_fields(fields: StructType) -> None:
     """Raises :class:`ExportError` where a table cannot have them beside the record's own."""
     if not len(fields):

@@ -16,21 +16,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemark.tier.head import ManifestError
 from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicNotFound
-from tidemark_pipeline import columns
 from tidemark_pipeline.brokers import BrokersUnavailable, Refused
 from tidemark_pipeline.engines import is_kafkas
 from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.export.deleting import Deleter, points
 from tidemark_pipeline.export.exported import Exported, ExportError, check_topic
 from tidemark_pipeline.export.freshness import Freshness
-from tidemark_pipeline.export.shapes import RAW
+from tidemark_pipeline.export.shapes import RAW, raw
 from tidemark_pipeline.export.table import Counts, Table, Written
 from tidemark_pipeline.options import ONLY_LOCAL, Options
 from tidemark_pipeline.positions import Earliest
@@ -46,7 +44,6 @@ _PASSING = (ManifestError, StoreError, TopicNotFound, BrokersUnavailable, Refuse
 #: records.
 _OF_OURS = {"maxBytesPerTrigger": str(1024**3)}
 _OF_KAFKA = {"maxOffsetsPerTrigger": "1000000"}
-_TYPES = {column.name: column.type for column in columns.COLUMNS}
 _LOOK_S = 1
 _ONCE_LOOK_S = 60.0
 
@@ -104,7 +101,7 @@ def export(
             if deleter is not None:
                 beginning.check_deletes(claimed, [part.partition for part in parts])
                 batches.delete()
-            batches.look()
+            watch(batches.progress)
             _run(session, given, batches, every_s, stop)
         finally:
             table.close()
@@ -217,6 +214,8 @@ class _Batches:
         if below:
             self._deleter.delete(standing.topic, standing.topic_id, below)
             self._deleted += sum(offset - starts[each] for each, offset in below.items())
+            with self._lock:
+                self.progress = replace(self.progress, deleted=self._deleted)
 
     def _log_starts(self, before: Progress, ends: Mapping[int, int]) -> dict[int, int]:
         """Of partitions that the table has nothing of. What expires until they are read is no more,
@@ -302,9 +301,7 @@ def _run(
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="tidemark-export-") as folder:
         batches.checkpoint = Path(folder)
-        frame = stream_topic(session, options)
-        frame = frame.select(*(_column(frame, name) for name in RAW))
-        writer = frame.writeStream.foreachBatch(batches)
+        writer = raw(stream_topic(session, options)).writeStream.foreachBatch(batches)
         writer = writer.option("checkpointLocation", Path(folder).as_uri())
         try:
             if every_s is not None:
@@ -319,11 +316,6 @@ def _run(
             if batches.failure is not None:
                 raise batches.failure from error
             raise
-
-
-def _column(frame: DataFrame, name: str) -> Column:
-    """Null where the topic's engine does not tell it."""
-    return f.col(name) if name in frame.columns else f.lit(None).cast(_TYPES[name]).alias(name)
 
 
 def _until(

@@ -1,7 +1,9 @@
 """Metadata and DescribeCluster in every version."""
 
 import asyncio
+import contextlib
 import uuid
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -137,9 +139,11 @@ async def test_a_leader_that_does_not_lead_yet(broker: ApiBroker) -> None:
     assert (part.error_code, part.leader_id) == (ErrorCode.none, NODE)
 
 
-async def test_a_topic_whose_logs_are_being_opened_is_waited_for(
+@contextlib.asynccontextmanager
+async def _opening(
     broker: ApiBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> AsyncIterator[tuple[asyncio.Task[Any], asyncio.Event]]:
+    """A request for a topic whose logs are being opened, until the event is set."""
     opened, apply = asyncio.Event(), roles.apply
 
     async def late(*args: Any, **named: Any) -> Any:
@@ -152,31 +156,27 @@ async def test_a_topic_whose_logs_are_being_opened_is_waited_for(
     asked = asyncio.create_task(_metadata(broker, 9, (("opening", None),)))
     assert (await _metadata(broker, 9, (("another", None),))).topics[0].partitions == ()
     assert not asked.done()
-    opened.set()
-    ((part,),) = [topic.partitions for topic in (await asked).topics]
-    assert (part.error_code, part.leader_id) == (ErrorCode.none, NODE)
+    yield asked, opened
     await creation
+
+
+async def test_a_topic_whose_logs_are_being_opened_is_waited_for(
+    broker: ApiBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with _opening(broker, monkeypatch) as (asked, opened):
+        opened.set()
+        ((part,),) = [topic.partitions for topic in (await asked).topics]
+        assert (part.error_code, part.leader_id) == (ErrorCode.none, NODE)
 
 
 async def test_a_broker_that_goes_while_a_topic_is_waited_for(
     broker: ApiBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened, apply = asyncio.Event(), roles.apply
-
-    async def late(*args: Any, **named: Any) -> Any:
-        await opened.wait()
-        return await apply(*args, **named)
-
-    monkeypatch.setattr(roles, "apply", late)
-    creation = asyncio.create_task(broker.create("opening"))
-    await asyncio.sleep(0)
-    asked = asyncio.create_task(_metadata(broker, 9, (("opening", None),)))
-    await _metadata(broker, 9, (("another", None),))
-    metadata = broker.manager.metadata
-    metadata.brokers = {node: row for node, row in metadata.brokers.items() if node != 2}
-    opened.set()
-    assert [node.node_id for node in (await asked).brokers] == [NODE]
-    await creation
+    async with _opening(broker, monkeypatch) as (asked, opened):
+        metadata = broker.manager.metadata
+        metadata.brokers = {node: row for node, row in metadata.brokers.items() if node != 2}
+        opened.set()
+        assert [node.node_id for node in (await asked).brokers] == [NODE]
 
 
 @pytest.mark.parametrize("version", range(9, 14))

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.engines.driver import KAFKA, TIDEMARK, Engine, Engines, engines
+from tests.integration.engines.driver import Engine, Engines, engines
+from tidemark_cli.local.settings import KAFKA, TIDEMARK
 
 
 @pytest.fixture(scope="session", name="engines")

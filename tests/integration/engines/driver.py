@@ -9,7 +9,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
@@ -22,9 +29,9 @@ from tests.kafka_programs import kafka_jars
 from tidemark.kafka_client.access import Access
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
+from tidemark_cli.local.settings import KAFKA
 from tidemark_cli.local.topic_rows import condition
 
-TIDEMARK, KAFKA = "tidemark", "kafka"
 LONG_S = 120.0
 Spec = dict[str, Any]
 _numbers = itertools.count(1)
@@ -128,7 +135,9 @@ class Engine:
         try:
             asked = self.admin.describe_topics(TopicCollection([topic]), request_timeout=30)
             return asked[topic].result()
-        except KafkaException:
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
             return None
 
     def topic_id(self, topic: str) -> str:

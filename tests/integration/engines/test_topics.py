@@ -10,6 +10,7 @@ from tidemark.annotations import ADOPT_TOPIC_ID
 from tidemark.ids import parse_id
 from tidemark_cli.local import processes
 from tidemark_cli.local.kube import KubeError
+from tidemark_cli.local.topic_rows import condition
 from tidemark_operator.resources.names import PAUSED_ANNOTATION
 
 pytestmark = pytest.mark.slow
@@ -100,7 +101,12 @@ def test_one_that_is_paused_waits(engine: Engine) -> None:
     engine.ready(name)
     changed = {**spec, "partitions": 2, "config": {"retention.ms": "7200000"}}
     engine.apply(name, changed, **{PAUSED_ANNOTATION: "true"})
-    wait(lambda: "waits" in _reconciling(engine, name), "it to say that it waits", LONG_S)
+
+    def says() -> str:
+        found = engine.kube.get("Topic", name) or {}
+        return str(condition(found, "Reconciling").get("message"))
+
+    wait(lambda: "waits" in says(), "it to say that it waits", LONG_S)
     other, _ = engine.create()
     engine.ready(other)
     assert len(engine.replicas(name)) == 1
@@ -108,13 +114,6 @@ def test_one_that_is_paused_waits(engine: Engine) -> None:
     engine.apply(name, changed)
     wait(lambda: len(engine.replicas(name)) == 2, "it to go on", LONG_S)
     wait(lambda: engine.config(name) == {"retention.ms": "7200000"}, "all of it", LONG_S)
-
-
-def _reconciling(engine: Engine, name: str) -> str:
-    found = engine.kube.get("Topic", name)
-    conditions = ((found or {}).get("status") or {}).get("conditions") or []
-    told = [each for each in conditions if each["type"] == "Reconciling"]
-    return str(told[0]["message"]) if told and told[0]["reason"] == "Paused" else ""
 
 
 def test_one_that_is_left_behind_is_taken_over_with_its_records_only_when_asked(

@@ -18,9 +18,8 @@ KAFKA = {"engine": "kafka"}
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of one that is there."""
-    monkeypatch.setattr(spark_topic, "open_cluster", lambda _: None)
+    monkeypatch.setattr(spark_topic, "open_cluster", lambda *_: None)
     monkeypatch.setattr(spark_topic, "read_options", lambda *_: OF_CLUSTER)
-    monkeypatch.setattr(spark_topic.local_settings, "load", lambda _: object())
     return tmp_path
 
 
