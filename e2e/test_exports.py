@@ -17,13 +17,14 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner
 
 from tests.conformance.local_cluster import Cluster, run_cluster, wait
+from tests.integration.pipeline.marks import MARKS
 from tests.table_jars import MavenMissing, jars
 from tidemark_cli.local import processes
 from tidemark_cli.main import app
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.java import JavaMissing, find_java
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
+pytestmark = [*MARKS, pytest.mark.timeout(3000)]
 
 ASKED_FOR = "EXPORT_EXAMPLE"
 RECORDS, PARTITIONS = 2000, 2

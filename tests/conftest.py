@@ -2,10 +2,12 @@
 together.
 
 A server that a whole session shares is started once in each process whose tests ask for it. So all
-tests of one server go to the same process; every other test goes wherever there is room.
+tests of one server go to the same process, one after the other, and the server ends with the last
+of them; every other test goes wherever there is room.
 """
 
 import gc
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.apache_kafka import QUICK, Wanted, running
 from tests.kafka_programs import kafka_jars
+from tests.left_sockets import collect_left_sockets
 from tidemark_cli.controlplane import ControlPlane
 from tidemark_cli.controlplane.minio import MinioServer
 from tidemark_cli.local.kafka_nodes import KafkaNodes
@@ -90,6 +93,22 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """The last of a group ends what it shared: a cluster that nobody asks for any more costs
+    others a twentieth of a core. A process that has all tests has them in no order of groups."""
+    yield
+    if not getattr(item.config.option, "loadgroup", False):
+        return
+    group = _shared(item)
+    if group is not None and (nextitem is None or _shared(nextitem) != group):
+        made = item.session._fixturemanager._arg2fixturedefs
+        for fixture in itertools.chain.from_iterable(made.get(name, ()) for name in SHARED):
+            if _outlives(fixture):
+                fixture.finish(item._request)  # type: ignore[attr-defined]
+        collect_left_sockets()
 
 
 def pytest_collection_finish() -> None:

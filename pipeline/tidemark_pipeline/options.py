@@ -172,8 +172,11 @@ class Options:
         return self.storage is not None
 
 
-def parse(raw: Mapping[str, str], *, streaming: bool = False) -> Options:
-    """Read the options as Spark hands them over (names in any case)."""
+def parse(
+    raw: Mapping[str, str], *, streaming: bool = False, names: tuple[str, ...] = columns.NAMES
+) -> Options:
+    """Read the options as Spark hands them over (names in any case). ``names``: the columns that
+    there are."""
     given = _known(raw)
     tier = given.get("tier", AUTO).lower()
     if tier not in {AUTO, ONLY_REMOTE, ONLY_LOCAL}:
@@ -191,7 +194,7 @@ def parse(raw: Mapping[str, str], *, streaming: bool = False) -> Options:
         strict_times=_word(given, "startingOffsetsByTimestampStrategy", "error", "latest"),
         ending=_positions(given, "ending", "latest", Latest()),
         fail_on_data_loss=_word(given, "failOnDataLoss", "true", "false"),
-        columns=_columns(given),
+        columns=_columns(given, names),
         task_bytes=_number(given, "bytesPerTask", 64 * _MIB) or 1,
         threads=min(_number(given, "decodeThreads", 2) or 1, _THREADS_MAX),
         limits=Limits(_number(given, "maxOffsetsPerTrigger"), _number(given, "maxBytesPerTrigger")),
@@ -307,15 +310,15 @@ def _positions(
     return found
 
 
-def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
+def _columns(given: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, ...]:
     value = given.get("columns", "all")
     if value.strip().lower() in {"all", "*"}:
-        return columns.NAMES
-    by_lower = {name.lower(): name for name in columns.NAMES}
+        return names
+    by_lower = {name.lower(): name for name in names}
     chosen = [by_lower.get(name.strip().lower()) for name in value.split(",") if name.strip()]
-    known = tuple(name for name in columns.NAMES if name in chosen)
+    known = tuple(name for name in names if name in chosen)
     if not chosen or None in chosen:
-        raise OptionError(f"columns is {value!r}; choose of {', '.join(columns.NAMES)}")
+        raise OptionError(f"columns is {value!r}; choose of {', '.join(names)}")
     return known
 
 

@@ -61,7 +61,7 @@ def read(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
     raises."""
     options = checked(raw)
     frame = session.read.format("kafka").options(**_said(options)).load()
-    return frame.select(*_chosen(options))
+    return frame.select(*options.columns)
 
 
 def stream(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
@@ -69,7 +69,7 @@ def stream(session: "SparkSession", raw: Mapping[str, str]) -> "DataFrame":
     when it starts (``Trigger.AvailableNow``). Raises the same."""
     options = checked(raw, streaming=True)
     frame = session.readStream.format("kafka").options(**_said(options)).load()
-    return frame.select(*_chosen(options))
+    return frame.select(*options.columns)
 
 
 def _said(options: Options) -> dict[str, str]:
@@ -89,17 +89,12 @@ def checked(raw: Mapping[str, str], *, streaming: bool = False) -> Options:
             raise OptionError(f"{own} is no option of a topic of Apache Kafka: {instead}")
     if not names_brokers(given):
         raise OptionError("engine is kafka, which needs 'bootstrap': name its brokers")
-    options = replace(parse({**given, "tier": ONLY_LOCAL}, streaming=streaming), tier=AUTO)
+    all_there_is = {**given, "tier": ONLY_LOCAL}
+    options = replace(parse(all_there_is, streaming=streaming, names=COLUMNS), tier=AUTO)
     if streaming and options.ending is not None:
         raise OptionError(
             "a stream of a topic of Apache Kafka goes to the end that the topic has when it "
             "starts, or has none: leave the ending option out"
-        )
-    strange = [name for name in options.columns if name not in COLUMNS]
-    if strange and options.columns != columns.NAMES:
-        raise OptionError(
-            f"columns has {', '.join(strange)}, which Kafka's protocol does not tell; choose of "
-            f"{', '.join(COLUMNS)}"
         )
     return options
 
@@ -134,10 +129,6 @@ def kafka_options(options: Options, look: Look) -> dict[str, str]:
             name, value = _position(side, positions, look, strict=options.strict_times)
             said[name] = value
     return said
-
-
-def _chosen(options: Options) -> tuple[str, ...]:
-    return tuple(name for name in options.columns if name in COLUMNS)
 
 
 def _subscription(topics: Topics) -> dict[str, str]:

@@ -58,7 +58,7 @@ def members(cluster: Cluster, group: str) -> Iterator[Members]:
         member.close()
 
 
-@pytest.mark.parametrize("assignor", ["uniform", "range"])
+@pytest.mark.parametrize("assignor", ["uniform", pytest.param("range", marks=pytest.mark.long)])
 def test_members_share_the_partitions(members: Members, assignor: str) -> None:
     topic = filled(members.cluster)
     for _ in range(3):
@@ -99,7 +99,7 @@ def test_a_static_member_comes_back(members: Members) -> None:
 
 
 @pytest.mark.parametrize(
-    "strategy", ["cooperative-sticky", pytest.param("range", marks=pytest.mark.slow)]
+    "strategy", ["cooperative-sticky", pytest.param("range", marks=pytest.mark.long)]
 )
 def test_members_move_to_the_protocol_and_back(members: Members, strategy: str) -> None:
     """One by one, while the others go on."""

@@ -147,7 +147,9 @@ def test_a_group_goes_on_where_it_has_stopped(cluster: Cluster, group: str, name
     }
 
 
-@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize(
+    "assignor", [pytest.param("range", marks=pytest.mark.long), "cooperative-sticky"]
+)
 def test_members_share_the_partitions(cluster: Cluster, group: str, assignor: str) -> None:
     topic = filled(cluster)
     members = [

@@ -59,6 +59,7 @@ def test_brokers_that_are_disturbed_keep_what_they_promise(target: Target) -> No
     assert len(target.nodes) == BROKERS + 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.xdist_group("histories")
 def test_clients_that_do_wrong_are_found(target: Target) -> None:

@@ -16,7 +16,15 @@ BOTH = user("both", "ALLOW ALL TOPIC orders", password=PASSWORD)
 ROBOT = user("robot", "ALLOW ALL TOPIC orders")
 LOADER = user("CN=loader,O=Acme", "ALLOW ALL TOPIC orders")
 ADMIN = user("admin", password=PASSWORD)
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+#: Other tests get in by SCRAM-SHA-512; librdkafka's clients by all of them
+#: (test_clients_prove_who_they_are.py).
+MECHANISMS = [
+    "OAUTHBEARER",
+    *(
+        pytest.param(each, marks=pytest.mark.long)
+        for each in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "certificate")
+    ),
+]
 _MODULES = "org.apache.kafka.common.security"
 
 
@@ -106,7 +114,7 @@ class JavaClient:
         return text.strip()
 
 
-@pytest.mark.parametrize("mechanism", [*MECHANISMS, "certificate"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_javas_clients_get_in(cluster: Secured, jars: Path, mechanism: str) -> None:
     if mechanism == "certificate":
         client = JavaClient.by_certificate(cluster, jars)

@@ -86,7 +86,13 @@ def export(
     if not options.get("topic"):
         raise ExportError("name the topic with the option 'topic'")
     # Whatever is wrong with them is told before the table is taken from whoever exports to it.
-    with Survey(topic_options(options, streaming=True)) as survey:
+    read = topic_options(options, streaming=True)
+    if deleter is not None and not read.fail_on_data_loss:
+        raise ExportError(
+            "with failOnDataLoss=false records may be left out, which deletion would take from the "
+            "topic as well: leave that option out"
+        )
+    with Survey(read) as survey:
         parts = survey.parts()
         topic_id = str(parts[0].topic_id or "") if parts else ""
         claimed = table.claim(options["topic"], topic_id)
@@ -133,7 +139,7 @@ class Beginning:
                 )
 
     def check_deletes(self, claimed: Exported, partitions: Iterable[int]) -> None:
-        """Raises :class:`ExportError` where a run leaves out what it would delete."""
+        """Raises :class:`ExportError` where a run begins behind what it would delete."""
         if not claimed.deletes:
             raise ExportError("the table's layout does not say that the export deletes")
         new = [each for each in partitions if each not in claimed.offsets]
@@ -142,11 +148,6 @@ class Beginning:
                 "to delete up to what is committed would delete what is before the starting "
                 "offsets, too, which is in no table: begin at the log start, with no starting "
                 "option and without tier=local"
-            )
-        if not self.options.fail_on_data_loss:
-            raise ExportError(
-                "with failOnDataLoss=false records may be left out, which deletion would take "
-                "from the topic as well: leave that option out"
             )
 
     def reached(

@@ -100,6 +100,20 @@ def test_a_job_that_was_superseded_deletes_nothing(
     assert offsets(lake) == list(range(20))
 
 
+def test_a_job_that_could_leave_records_out_is_refused_before_it_takes_the_table(
+    session: SparkSession, topic: SmallTier, tmp_path: Path
+) -> None:
+    lake = lake_of(session, topic, tmp_path, Format.ICEBERG)
+    running = lake.table(layout=DELETING)
+    running.claim("t", "")
+    lake.source = {**lake.source, "failOnDataLoss": "false"}
+    deleter = OfTier(topic)
+    with pytest.raises(ExportError, match="leave that option out"):
+        lake.run(lake.table(layout=DELETING), deleter=deleter)
+    running.standing()  # raises where somebody else has it
+    assert deleter.asked == []
+
+
 def test_a_table_that_was_begun_later_than_the_topic_deletes_nothing_of_it(
     session: SparkSession, topic: SmallTier, tmp_path: Path
 ) -> None:

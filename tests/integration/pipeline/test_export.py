@@ -86,7 +86,9 @@ def test_each_record_is_there_once_wherever_the_job_was_killed(
     check(lake)
 
 
-@pytest.mark.parametrize("moment", ["before it writes", "while it writes"])
+@pytest.mark.parametrize(
+    "moment", ["before it writes", pytest.param("while it writes", marks=pytest.mark.long)]
+)
 def test_a_job_that_was_taken_over_from_commits_nothing_more(lake: Lake, moment: str) -> None:
     """Not even where Iceberg's writer makes its branch anew, which the other job has removed: that
     begins at what ``main`` is then, and ``main`` could be moved to it."""

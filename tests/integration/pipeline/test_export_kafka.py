@@ -128,6 +128,7 @@ def test_a_killed_job_neither_loses_nor_doubles_a_row(
     check(lake, topic)
 
 
+@pytest.mark.long
 def test_a_topic_that_is_made_again_ends_the_job(lake: Lake, topic: Written) -> None:
     """Spark's source knows offsets alone, and would go on where the former topic was left."""
 
@@ -171,6 +172,7 @@ def test_records_without_a_time_are_not_left_out(lake: Lake, topic: Written) -> 
     assert sorted(found) == [(part, offset) for part in (0, 1) for offset in range(4)]
 
 
+@pytest.mark.long
 def test_what_is_written_meanwhile_waits_for_the_next_run(lake: Lake, topic: Written) -> None:
     """A run ends at the end that there was when it began."""
     before = topic.rows.copy()

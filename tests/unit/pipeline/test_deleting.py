@@ -78,7 +78,6 @@ def test_a_batch_of_a_new_partition_begins_at_its_log_start_or_nobody_knows() ->
         ({"startingOffsets": '{"t": {"0": 5}}'}, "begin at the log start"),
         ({"startingTimestamp": "5"}, "begin at the log start"),
         ({"tier": "local"}, "begin at the log start"),
-        ({"failOnDataLoss": "false"}, "leave that option out"),
     ],
 )
 def test_a_run_that_leaves_records_out_deletes_none(options: dict[str, str], why: str) -> None:

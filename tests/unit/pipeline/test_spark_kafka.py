@@ -131,7 +131,7 @@ def test_who_we_are_is_said_in_java(tmp_path: Path) -> None:
         ({"path": "/tier"}, "path is no option of a topic of Apache Kafka"),
         ({"Tier": "remote"}, "tier is no option of a topic of Apache Kafka"),
         ({"timestampSkewMs": "1"}, "timestampSkewMs is no option"),
-        ({"columns": "value,tier"}, "columns has tier, which Kafka's protocol does not tell"),
+        ({"columns": "value,tier"}, "columns is 'value,tier'; choose of .*timestampType, headers$"),
         ({"nonsense": "1"}, "unknown option 'nonsense'"),
         ({"bootstrap": ""}, "engine is kafka, which needs 'bootstrap'"),
         ({"kafka.security.protocol": "SSL", "kafka.ssl.ca.location": "/none"}, "/none cannot be"),
