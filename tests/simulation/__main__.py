@@ -1,48 +1,12 @@
 """``make simulate SEEDS=5000``, or ``SEED=17`` to see one seed again with its whole story."""
 
 import argparse
-import functools
-import gc
 import os
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 
-from tests.simulation.cluster import BACKUPS, MOVES, RESTORES, Outcome, Profile, simulate
-
-EVENTS_SHOWN = 30
-
-
-def story(outcome: Outcome, shown: int | None = EVENTS_SHOWN) -> str:
-    """What a failing seed did last, and how to see it again."""
-    lines = outcome.events if shown is None else outcome.events[-shown:]
-    invariant, text = outcome.violation or ("", "no violation")
-    return "\n".join(
-        (
-            f"seed {outcome.seed}: invariant {invariant}: {text}" if invariant else text,
-            *(f"  {line}" for line in lines),
-            f"  again: make simulate SEED={outcome.seed}",
-        )
-    )
-
-
-def _one(seed: int, profile: Profile) -> Outcome:
-    outcome = simulate(seed, profile)
-    if outcome.violation is None:
-        outcome.events.clear()
-    return outcome
-
-
-def outcomes(seeds: range, processes: int, profile: Profile) -> Iterator[Outcome]:
-    """Run them all, on every core."""
-    one = functools.partial(_one, profile=profile)
-    if processes == 1:
-        yield from map(one, seeds)
-        return
-    # After each seed what it has left is collected: the modules need not be looked at for that.
-    with ProcessPoolExecutor(processes, initializer=gc.freeze) as pool:
-        yield from pool.map(one, seeds, chunksize=8)
+from tests.simulation.cluster import BACKUPS, MOVES, RESTORES, Profile, simulate
+from tests.simulation.runs import outcomes, story
 
 
 def main() -> int:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.simulation.__main__ import story
 from tests.simulation.cluster import simulate
 from tests.simulation.kept import KEPT, Kept
+from tests.simulation.runs import story
 
 
 @pytest.mark.parametrize("kept", KEPT, ids=lambda kept: str(kept.seed))

@@ -5,35 +5,26 @@ import hashlib
 import os
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.simulation.__main__ import story
 from tests.simulation.cluster import Outcome, simulate
 from tests.simulation.kept import SHORT
 from tests.simulation.planted import BUGS, Bug
+from tests.simulation.runs import outcomes, story
 
 SEEDS = 20
 FOUND_WITHIN = 500
 ROOT = Path(__file__).parents[2]
 
 
-def _short(seed: int) -> Outcome:
-    outcome = simulate(seed, SHORT)
-    if outcome.violation is None:
-        outcome.events.clear()
-    return outcome
-
-
 def test_no_seed_violates_an_invariant_and_every_one_settles() -> None:
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        outcomes = list(pool.map(_short, range(SEEDS), chunksize=5))
-    failed = [story(outcome) for outcome in outcomes if outcome.violation is not None]
+    ended = list(outcomes(range(SEEDS), os.cpu_count() or 1, SHORT))
+    failed = [story(outcome) for outcome in ended if outcome.violation is not None]
     assert not failed, "\n\n".join(failed[:3])
-    assert sum(outcome.figures["acknowledged"] for outcome in outcomes) > 10 * SEEDS
-    assert sum(outcome.steps for outcome in outcomes) > 2000 * SEEDS
+    assert sum(outcome.figures["acknowledged"] for outcome in ended) > 10 * SEEDS
+    assert sum(outcome.steps for outcome in ended) > 2000 * SEEDS
 
 
 def _digest(outcome: Outcome) -> str:

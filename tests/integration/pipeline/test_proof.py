@@ -16,7 +16,7 @@ def test_spark_reads_what_confluent_kafka_reads(session: SparkSession, tmp_path:
     """Whole, without any broker; and refuses an object that is not its own."""
     (tmp_path / "cluster").mkdir()
     with run_cluster(tmp_path / "cluster", brokers=BROKERS) as cluster:
-        size = Size(records=40_000, segment_bytes=1024 * 1024)
+        size = Size(records=100_000, segment_bytes=1024 * 1024)
         proof = Proof(session, cluster, tmp_path, size, print)
         proof.produced()
         proof.undisturbed()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark_pipeline.options import OptionError, Options
-from tidemark_pipeline.spark_kafka import COLUMNS, checked, kafka_options
+from tidemark_pipeline.options import OptionError, Options, parse
+from tidemark_pipeline.spark_kafka import checked, kafka_options
 from tidemark_pipeline.survey import Part
 
 BROKERS = {"engine": "kafka", "bootstrap": "b1:9092,b2:9092"}
@@ -143,7 +143,8 @@ def test_what_there_is_not_is_said(given: dict[str, str], why: str) -> None:
 
 
 def test_columns_are_those_of_both() -> None:
-    assert set(checked({**BROKERS, "topic": "t"}).columns) - set(COLUMNS) == {
+    ours = parse({"path": "/tier", "topic": "t"}).columns
+    assert set(ours) - set(checked({**BROKERS, "topic": "t"}).columns) == {
         *("tier", "tieredEpoch", "leaderEpoch")
     }
 

@@ -1,0 +1,45 @@
+"""Many runs of the simulated cluster, on every core, and what is told of one that failed."""
+
+import functools
+import gc
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+from tests.simulation.cluster import Outcome, Profile, simulate
+
+EVENTS_SHOWN = 30
+
+
+def story(outcome: Outcome, shown: int | None = EVENTS_SHOWN) -> str:
+    """What a failing seed did last, and how to see it again."""
+    lines = outcome.events if shown is None else outcome.events[-shown:]
+    invariant, text = outcome.violation or ("", "no violation")
+    return "\n".join(
+        (
+            f"seed {outcome.seed}: invariant {invariant}: {text}" if invariant else text,
+            *(f"  {line}" for line in lines),
+            f"  again: make simulate SEED={outcome.seed}",
+        )
+    )
+
+
+def _one(seed: int, profile: Profile) -> Outcome:
+    outcome = simulate(seed, profile)
+    if outcome.violation is None:
+        outcome.events.clear()
+    return outcome
+
+
+def outcomes(seeds: range, processes: int, profile: Profile) -> Iterator[Outcome]:
+    """Run them all, on every core."""
+    one = functools.partial(_one, profile=profile)
+    if processes == 1:
+        yield from map(one, seeds)
+        return
+    # Not forked: a test's process may have had the threads and libraries of others (Spark's), with
+    # which a fork dies. After each seed what it has left is collected: the modules need not be
+    # looked at for that.
+    afresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, afresh, initializer=gc.freeze) as pool:
+        yield from pool.map(one, seeds, chunksize=8)
