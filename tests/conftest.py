@@ -41,6 +41,7 @@ SHARED = (
     "control_plane",
     "s3_cluster",
     "session",
+    "kubernetes",
     "minio",
     "kafka",
 )

@@ -14,7 +14,7 @@ from tests.integration.chart.test_rendering import ON_S3
 from tidemark_operator.objects.ownership import MANAGER
 from tidemark_operator.resources.kinds import KINDS
 
-pytestmark = [pytest.mark.xdist_group("chart"), pytest.mark.usefixtures("base")]
+pytestmark = pytest.mark.usefixtures("base")
 
 CRDS = {
     f"customresourcedefinition.apiextensions.k8s.io/{kind.plural}.tidemark.dev" for kind in KINDS

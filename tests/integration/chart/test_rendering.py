@@ -27,8 +27,6 @@ from tidemark_operator.resources.cluster import parse_cluster
 from tidemark_operator.resources.external_listener import ExternalListener
 from tidemark_operator.settings import Address
 
-pytestmark = pytest.mark.xdist_group("chart")
-
 S3 = {
     "region": "eu-central-1",
     "buckets": ["one", "two"],
