@@ -1,6 +1,7 @@
 """``tidemark import``: Topic manifests of what Strimzi describes, or of what is in a cluster."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,7 +17,7 @@ from tidemark_cli.imports import existing, strimzi
 from tidemark_cli.imports.documents import Document, DocumentError, read
 from tidemark_cli.imports.existing import Existing
 from tidemark_cli.imports.strimzi import Defaults
-from tidemark_cli.imports.topics import Imported, NotImported, Target, Wanted, imported
+from tidemark_cli.imports.topics import Imported, NotImported, Target, Wanted, imported, is_internal
 from tidemark_cli.imports.writing import as_yaml
 from tidemark_operator.controller.events import count
 from tidemark_operator.resources.topic import DeletionPolicy
@@ -47,6 +48,22 @@ def import_topics(
     default_replicas: Annotated[
         int | None, typer.Option(min=1, help="Of KafkaTopics that do not say how many.")
     ] = None,
+    keep_metadata: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            help="Copy this label or annotation of KafkaTopics though its key has a prefix or a "
+            "dot, by which tools mark their own objects; may be given more than once.",
+        ),
+    ] = None,
+    drop_metadata: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            help="Do not copy this label or annotation of KafkaTopics; may be given more than "
+            "once.",
+        ),
+    ] = None,
     cluster: Annotated[
         str, typer.Option(help="The Cluster object that the Topics are of.")
     ] = "tidemark",
@@ -64,17 +81,22 @@ def import_topics(
     """Write Topic manifests of what is in a Kafka cluster (--bootstrap), or of what Strimzi's
     KafkaTopics describe (--strimzi; with --bootstrap as well the ids of the topics are looked up).
 
-    They are ready to be applied with adoption. What has no counterpart is said on the standard
-    error stream, and in a comment above the manifest. The exit status is 1 where a topic could not
-    be imported; the others are written.
+    They are ready to be applied with adoption. Internal topics, whose names start with two
+    underscores, are skipped. Of a KafkaTopic's labels and annotations only those whose keys have
+    neither a prefix nor a dot are copied (--keep-metadata, --drop-metadata). What has no
+    counterpart is said on the standard error stream, and in a comment above the manifest. The exit
+    status is 1 where a topic could not be imported; the others are written.
     """
     _check_pattern(topics)
     run = _Run()
     there = _existing(run, bootstrap, client_config, topics) if bootstrap else None
     if strimzi_files:
         defaults = Defaults(partitions=default_partitions, replication_factor=default_replicas)
-        found = _of_strimzi(run, strimzi_files, strimzi_cluster, defaults)
-        found = (each for each in found if re.fullmatch(topics or ".*", each.name))
+        metadata = strimzi.MetadataRule(
+            kept=frozenset(keep_metadata or ()), dropped=frozenset(drop_metadata or ())
+        )
+        documents = _kafka_topics(run, strimzi_files, strimzi_cluster, topics)
+        found = _of_strimzi(run, documents, defaults, metadata)
         wanted = found if there is None else _identified(run, found, there)
     elif there is not None:
         wanted = _of_cluster(run, there, bootstrap)
@@ -107,6 +129,10 @@ class _Run:
             highlight=False,
             soft_wrap=True,
         )
+
+    def skip_internal(self, source: str, name: str) -> None:
+        """Report a topic that is left out because its records are a program's state."""
+        self.say(f"{source}: skipped, since {name} is an internal topic")
 
     def imported(self, topics: Iterable[Wanted], target: Target) -> list[Imported]:
         """Those that can be: no topic and no object of them twice."""
@@ -143,24 +169,50 @@ class _Run:
             )
 
 
-def _of_strimzi(run: _Run, paths: Sequence[str], only: str, defaults: Defaults) -> Iterator[Wanted]:
+def _kafka_topics(
+    run: _Run, paths: Sequence[str], only_cluster: str, pattern: str
+) -> list[Document]:
+    """Return the KafkaTopics of one Strimzi cluster that describe users' topics."""
     try:
         documents = read(paths)
     except DocumentError as error:
         fail(str(error))
     topics = []
-    for each in documents:
-        if strimzi.is_topic(each):
-            topics.append(each)
-        elif strimzi.is_strimzis(each):
-            run.say(f"{each.source}: no topic, left out")
+    for document in documents:
+        if strimzi.is_topic(document):
+            topics.append(document)
+        elif strimzi.is_strimzis(document):
+            run.say(f"{document.source}: no topic, left out")
     if not topics:
         fail(f"there is no KafkaTopic in {', '.join(paths)} ({count(len(documents), 'object')})")
-    for each in _of_one_cluster(topics, only):
+    found = []
+    for document in _of_one_cluster(topics, only_cluster):
+        name = strimzi.topic_name(document)
+        if not re.fullmatch(pattern or ".*", name):
+            continue
+        # Before the KafkaTopic is parsed: one that is skipped needs no valid spec.
+        if is_internal(name):
+            run.skip_internal(document.source, name)
+        else:
+            found.append(document)
+    return found
+
+
+def _of_strimzi(
+    run: _Run, documents: Sequence[Document], defaults: Defaults, metadata: strimzi.MetadataRule
+) -> Iterator[Wanted]:
+    omitted = Counter(what for document in documents for what in metadata.omitted(document))
+    for what, number in sorted(omitted.items()):
+        run.say(
+            f"{what} of {count(number, 'KafkaTopic')} is not copied: a tool may manage its own "
+            "objects by it, and would delete the Topic as one of them; --keep-metadata KEY copies "
+            "a key"
+        )
+    for document in documents:
         try:
-            yield strimzi.wanted(each, defaults)
+            yield strimzi.wanted(document, defaults, metadata)
         except NotImported as error:
-            run.trouble(each.source, str(error))
+            run.trouble(document.source, str(error))
 
 
 def _of_one_cluster(topics: Sequence[Document], only: str) -> list[Document]:
@@ -198,6 +250,9 @@ def _existing(run: _Run, bootstrap: str, client_config: Path | None, topics: str
 
 def _of_cluster(run: _Run, there: Iterable[Existing], name: str) -> Iterator[Wanted]:
     for each in there:
+        if existing.is_own(each.view):
+            run.skip_internal(f"{name}, topic {each.view.name}", each.view.name)
+            continue
         try:
             yield existing.wanted(each, name)
         except NotImported as error:

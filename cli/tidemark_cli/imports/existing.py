@@ -15,11 +15,8 @@ from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.client import KafkaClient
 from tidemark.kafka_client.configs import Configuration, topic_configs
 from tidemark.kafka_client.values import Failure, TopicView
-from tidemark.logfiles.names import INTERNAL_TOPICS
-from tidemark_cli.imports.topics import NotImported, Wanted
+from tidemark_cli.imports.topics import NotImported, Wanted, is_internal
 
-#: Where brokers keep what they know of the tier (Kafka's TopicBasedRemoteLogMetadataManager).
-REMOTE_LOG_METADATA = "__remote_log_metadata"
 #: Topics of one request; each answer has some 40 keys a topic.
 PAGE = 500
 
@@ -41,8 +38,8 @@ class Existing:
 def read(
     access: Access, pattern: str = "", on_progress: Callable[[int, int], None] = lambda *_: None
 ) -> list[Existing]:
-    """The topics whose whole name matches the regular expression ("": all), by name; those of
-    Kafka's own left out. ``on_progress``: read, of how many. Raises ``KafkaError``."""
+    """Return the topics whose whole name matches the regular expression ("": all), by name,
+    internal ones included. ``on_progress``: read, of how many. Raises ``KafkaError``."""
     return asyncio.run(_read(access, re.compile(pattern or ".*"), on_progress))
 
 
@@ -52,9 +49,7 @@ async def _read(
     async with KafkaClient(access) as client:
         admin = Admin(client)
         views = await admin.topics()
-        names = sorted(
-            name for name, each in views.items() if pattern.fullmatch(name) and not is_own(each)
-        )
+        names = sorted(filter(pattern.fullmatch, views))
         moving = {topic for topic, _ in await admin.reassignments()}
         found: list[Existing] = []
         for begin in range(0, len(names), PAGE):
@@ -66,8 +61,8 @@ async def _read(
 
 
 def is_own(view: TopicView) -> bool:
-    """Is it a topic that brokers keep their own state in?"""
-    return view.internal or view.name in {*INTERNAL_TOPICS, REMOTE_LOG_METADATA}
+    """Whether brokers or other Kafka programs keep their own state in the topic."""
+    return view.internal or is_internal(view.name)
 
 
 def wanted(topic: Existing, cluster_name: str) -> Wanted:

@@ -19,16 +19,10 @@ CLUSTER_LABEL = "strimzi.io/cluster"
 _MANAGED = "strimzi.io/managed"
 _PAUSED = "strimzi.io/pause-reconciliation"
 _FIELDS = frozenset({"topicName", "partitions", "replicas", "config"})
-#: Labels and annotations of Strimzi's own, and those by which tools know what they have made: ours
-#: would be taken for theirs.
-_OTHERS = (
-    "strimzi.io/",
-    "kubectl.kubernetes.io/",
-    "app.kubernetes.io/managed-by",
-    "argocd.argoproj.io/",
-    "meta.helm.sh/",
-    "helm.sh/",
-)
+#: Unprefixed labels that Helm charts traditionally set; they name the old chart and release.
+_HELM_LABELS = frozenset({"chart", "heritage", "release"})
+#: Every KafkaTopic has keys with these prefixes, so omitting them is not reported.
+_EXPECTED_PREFIXES = ("strimzi.io/", "kubectl.kubernetes.io/")
 _TOPIC_ID = re.compile("[A-Za-z0-9_-]{22}")
 
 
@@ -38,6 +32,36 @@ class Defaults:
 
     partitions: int | None = None
     replication_factor: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataRule:
+    """Which labels and annotations a Topic receives from its KafkaTopic: the user's own
+    (:func:`is_users_own`), with the exceptions that the caller names by key."""
+
+    kept: frozenset[str] = frozenset()
+    dropped: frozenset[str] = frozenset()
+
+    def copies(self, key: str) -> bool:
+        """Whether the key is copied."""
+        return key not in self.dropped and (key in self.kept or is_users_own(key))
+
+    def copied(self, found: Mapping[str, str]) -> dict[str, str]:
+        """Return the labels or annotations that are copied."""
+        return {key: value for key, value in found.items() if self.copies(key)}
+
+    def omitted(self, document: Document) -> list[str]:
+        """Return what is not copied from a KafkaTopic and is worth reporting: ``label KEY``,
+        ``annotation KEY``, ``metadata.ownerReferences``."""
+        found = [
+            f"{what} {key}"
+            for what, name in (("label", "labels"), ("annotation", "annotations"))
+            for key in _text_map(document.body, name)
+            if not self.copies(key) and not key.startswith(_EXPECTED_PREFIXES)
+        ]
+        meta = document.body.get("metadata")
+        is_owned = isinstance(meta, Mapping) and bool(meta.get("ownerReferences"))
+        return [*found, *(["metadata.ownerReferences"] if is_owned else [])]
 
 
 def is_topic(document: Document) -> bool:
@@ -51,13 +75,38 @@ def is_strimzis(document: Document) -> bool:
     return str(document.body.get("apiVersion", "")).partition("/")[0].endswith("strimzi.io")
 
 
+def topic_name(document: Document) -> str:
+    """Return the topic's name in Kafka, also where the rest of the KafkaTopic is invalid; "" if it
+    has none."""
+    spec, meta = document.body.get("spec"), document.body.get("metadata")
+    name = spec.get("topicName") if isinstance(spec, Mapping) else None
+    if name is None and isinstance(meta, Mapping):
+        name = meta.get("name")
+    return name if isinstance(name, str) else ""
+
+
+def is_users_own(key: str) -> bool:
+    """Whether a label or annotation key belongs to the user rather than to a tool.
+
+    Tools recognize the objects that they manage by labels and annotations: Argo CD, Flux, Helm,
+    kubectl's ApplySets, kapp and others. A copy of such a key makes the new Topic look like one of
+    their objects, and the next prune deletes it with its data. Kubernetes reserves keys without a
+    prefix for users and requires a prefix of automated components, so the rule is an allow list
+    that also covers tools that are not known here. A dot in the name marks tools that ignore the
+    convention (``olm.owner``, ``com.docker.compose.project``).
+    """
+    return "/" not in key and "." not in key and key not in _HELM_LABELS
+
+
 def clusters(documents: Iterable[Document]) -> list[str]:
     """The Strimzi clusters that topics name, in order; "" for those that name none."""
     return sorted({_text_map(each.body, "labels").get(CLUSTER_LABEL, "") for each in documents})
 
 
-def wanted(document: Document, defaults: Defaults) -> Wanted:
-    """What a KafkaTopic wants. Raises :class:`NotImported`."""
+def wanted(
+    document: Document, defaults: Defaults, metadata: MetadataRule = MetadataRule()
+) -> Wanted:
+    """Return the desired state that a KafkaTopic describes. Raises :class:`NotImported`."""
     body = document.body
     version = str(body["apiVersion"]).partition("/")[2]
     if version not in VERSIONS:
@@ -79,15 +128,11 @@ def wanted(document: Document, defaults: Defaults) -> Wanted:
         config=_config(spec),
         topic_id=topic_id if isinstance(topic_id, str) and _TOPIC_ID.fullmatch(topic_id) else "",
         object_name=name,
-        labels=_users(labels),
-        annotations=_users(annotations),
+        labels=metadata.copied(labels),
+        annotations=metadata.copied(annotations),
         is_paused=is_unmanaged or annotations.get(_PAUSED) == "true",
         remarks=tuple(_remarks(meta, spec, is_unmanaged=is_unmanaged)),
     )
-
-
-def _users(found: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in found.items() if not key.startswith(_OTHERS)}
 
 
 def _remarks(

@@ -34,6 +34,16 @@ _UNLIMITED = "-1"
 _LOCAL = ("local.retention.ms", "local.retention.bytes")
 
 
+def is_internal(name: str) -> bool:
+    """Whether a topic holds the state of a Kafka program rather than a user's records.
+
+    By convention such names start with two underscores: Kafka's coordinators
+    (``__consumer_offsets``, ``__transaction_state``), Strimzi's operators
+    (``__strimzi_store_topic``, ``__strimzi-topic-operator-…-changelog``), managed services.
+    """
+    return name.startswith("__")
+
+
 class NotImported(ValueError):
     """There is no manifest that would leave this topic as it is; the message says why."""
 

@@ -61,10 +61,13 @@ def test_topics_of_a_cluster_become_manifests(apache_kafka: KafkaNodes) -> None:
         apache_kafka.bootstrap,
         NewTopic("import.plain", 2, 3),
         NewTopic("import_Tiered", 1, 2, config=tiered),
+        NewTopic("__import_store_topic", 1, 2),
     )
-    done = run(f"--bootstrap {apache_kafka.bootstrap} --topics 'import[._].*' --cluster c -n ns")
+    command = f"--bootstrap {apache_kafka.bootstrap} --topics '(__)?import[._].*'"
+    done = run(f"{command} --cluster c -n ns")
     found = manifests(done)
     assert sorted(found) == ["import.plain", "import_Tiered"]
+    assert "skipped, since __import_store_topic is an internal topic" in done.stderr
     for name, each in found.items():
         described = admin.describe_topics(TopicCollection([name]))[name].result(30)
         topic_id = str(described.topic_id).replace("/", "_").replace("+", "-")  # as Kafka has it

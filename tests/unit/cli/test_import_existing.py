@@ -69,10 +69,13 @@ def test_what_no_manifest_would_leave_as_it_is_is_refused(topic: Existing, why: 
         ("__consumer_offsets", True, True),
         ("__remote_log_metadata", False, True),
         ("__share_group_state", False, True),
+        ("__strimzi_store_topic", False, True),
+        ("__strimzi-topic-operator-kstreams-topic-store-changelog", False, True),
+        ("named.otherwise", True, True),
         ("_schemas", False, False),
     ],
 )
-def test_what_brokers_keep_their_state_in_is_left_out(name: str, internal: bool, own: bool) -> None:
+def test_internal_topics_are_recognized(name: str, internal: bool, own: bool) -> None:
     assert is_own(view((1,), name=name, internal=internal)) is own
 
 

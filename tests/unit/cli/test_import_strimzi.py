@@ -112,17 +112,125 @@ def test_the_id_that_strimzi_knows_is_the_one_that_is_adopted() -> None:
     assert wanted(body(status=None)).topic_id == ""
 
 
-def test_labels_and_annotations_are_the_users() -> None:
-    labels = {
-        "strimzi.io/cluster": "c",
-        "app.kubernetes.io/managed-by": "Helm",
-        "argocd.argoproj.io/instance": "x",
-        "team": "shop",
+#: Keys by which tools recognize the objects that they manage, and prune what they do not find.
+OWNERSHIP = [
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/managed-by",
+    "applyset.kubernetes.io/part-of",
+    "applyset.kubernetes.io/id",
+    "argocd.argoproj.io/instance",
+    "argocd.argoproj.io/tracking-id",
+    "cli-utils.sigs.k8s.io/inventory-id",
+    "config.k8s.io/owning-inventory",
+    "config.kubernetes.io/origin",
+    "configmanagement.gke.io/managed",
+    "configsync.gke.io/resource-id",
+    "crossplane.io/composite",
+    "crossplane.io/external-name",
+    "fluxcd.io/sync-gc-mark",
+    "helm.sh/chart",
+    "helm.toolkit.fluxcd.io/name",
+    "internal.config.kubernetes.io/previousNames",
+    "kapp.k14s.io/app",
+    "kapp.k14s.io/association",
+    "kluctl.io/discriminator",
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "kustomize.toolkit.fluxcd.io/name",
+    "kustomize.toolkit.fluxcd.io/namespace",
+    "meta.helm.sh/release-name",
+    "objectset.rio.cattle.io/hash",
+    "olm.managed",
+    "olm.owner",
+    "olm.owner.namespace",
+    "operators.coreos.com/kafka.default",
+    "pulumi.com/patchForce",
+    "release",
+    "heritage",
+    "strimzi.io/cluster",
+    "tanka.dev/environment",
+    "tool.that.nobody.knows/owner",
+    "velero.io/backup-name",
+]
+
+
+@pytest.mark.parametrize("key", OWNERSHIP)
+@pytest.mark.parametrize("where", ["labels", "annotations"])
+def test_keys_by_which_tools_recognize_their_objects_are_not_copied(where: str, key: str) -> None:
+    found = wanted(body(metadata={"name": "orders", where: {key: "x", "team": "shop"}}))
+    copied = {"labels": found.labels, "annotations": found.annotations}
+    assert copied == {"labels": {}, "annotations": {}, where: {"team": "shop"}}
+
+
+def test_a_topic_has_no_owner_and_no_finalizer_of_its_kafka_topic() -> None:
+    meta = {
+        "name": "orders",
+        "labels": {"strimzi.io/cluster": "my-cluster", "team": "shop"},
+        "annotations": {"contact": "them", "kubectl.kubernetes.io/last-applied-configuration": "1"},
+        "ownerReferences": [{"kind": "Composite", "name": "x"}],
+        "finalizers": ["strimzi.io/topic-operator"],
+        "managedFields": [{"manager": "argocd-controller"}],
+        "uid": "1",
     }
-    annotations = {"kubectl.kubernetes.io/last-applied-configuration": "{}", "contact": "them"}
-    meta = {"name": "orders", "labels": labels, "annotations": annotations, "uid": "1"}
-    found = wanted(body(metadata=meta))
-    assert (found.labels, found.annotations) == ({"team": "shop"}, {"contact": "them"})
+    done = run("--strimzi", "-", stdin=text(body(metadata=meta)))
+    (made,) = yaml.safe_load_all(done.stdout)
+    assert made["metadata"] == {
+        "name": "orders",
+        "labels": {"team": "shop"},
+        "annotations": {"contact": "them"},
+    }
+    assert "metadata.ownerReferences of 1 KafkaTopic is not copied" in said(done)
+    assert "last-applied" not in said(done)  # every object has it
+
+
+def test_what_is_not_copied_is_reported_once_and_can_be_copied_by_name() -> None:
+    labels = {"app.kubernetes.io/instance": "shop", "cost.center": "7", "team": "shop"}
+    topics = text(
+        body("a", metadata={"name": "a", "labels": labels}),
+        body("b", metadata={"name": "b", "labels": labels}),
+    )
+    done = run("--strimzi", "-", stdin=topics)
+    assert done.stderr.count("label app.kubernetes.io/instance of 2 KafkaTopics is not") == 1
+    done = run(
+        "--strimzi", "-", "--keep-metadata", "cost.center", "--drop-metadata", "team", stdin=topics
+    )
+    made = list(yaml.safe_load_all(done.stdout))
+    assert [each["metadata"]["labels"] for each in made] == [{"cost.center": "7"}] * 2
+    assert "cost.center" not in said(done)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "__consumer_offsets",
+        "__transaction_state",
+        "__share_group_state",
+        "__cluster_metadata",
+        "__remote_log_metadata",
+        "__strimzi_store_topic",
+        "__strimzi-topic-operator-kstreams-topic-store-changelog",
+        "__connect-offsets",
+        "__CruiseControlMetrics",
+    ],
+)
+def test_internal_topics_are_skipped_with_a_message(name: str) -> None:
+    # Strimzi named such an object by a hash, and left out what the broker decides.
+    internal = body("internal---84e7a678", spec={"topicName": name})
+    done = run("--strimzi", "-", stdin=text(internal, body()))
+    assert done.exit_code == 0, done.stderr
+    assert [each["metadata"]["name"] for each in yaml.safe_load_all(done.stdout)] == ["orders"]
+    assert f"KafkaTopic internal---84e7a678: skipped, since {name} is an internal" in said(done)
+    done = run("--strimzi", "-", "--topics", "orders", stdin=text(internal, body()))
+    assert "skipped" not in said(done)
+
+
+def test_topics_of_users_with_one_underscore_are_imported() -> None:
+    names = ["_schemas", "connect-cluster-offsets", "strimzi.a__b", "mm2-offsets.x.internal"]
+    bodies = [
+        body(f"t{n}", spec={"topicName": name, "partitions": 1, "replicas": 1})
+        for n, name in enumerate(names)
+    ]
+    done = run("--strimzi", "-", stdin=text(*bodies))
+    assert [each["spec"]["topicName"] for each in yaml.safe_load_all(done.stdout)] == names
 
 
 @pytest.mark.parametrize(
