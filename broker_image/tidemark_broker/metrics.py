@@ -53,6 +53,7 @@ class BrokerCollector(Collector):
             broker_table.UNDER_MIN_ISR: sum(each.under_min_isr for each in led),
             broker_table.LOG_BYTES: sum(each.log.size_bytes for each in partitions),
             broker_table.PRODUCER_IDS: sum(each.log.producer_count for each in partitions),
+            broker_table.PRODUCERS_REFUSED: context.refused.of_new_producers,
             broker_table.PURGATORY: context.purgatory.size,
             broker_table.FENCED: float(self._fenced()),
             broker_table.CONTROLLER_CONNECTED: float(self._connected()),

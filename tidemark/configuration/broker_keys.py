@@ -292,9 +292,11 @@ BROKER_KEYS = (
         "After how long a partition forgets a producer that writes nothing (KIP-854)."),
     _key(_BROKER, "producer.id.expiration.check.interval.ms", integer(1), 600_000,
         "Pause between two looks at which to forget."),
-    _key(_BROKER, "tidemark.producer.ids.max", integer(1), 200_000,
-        "Producers that the partitions of a broker remember, each for itself; beyond that, and "
-        "beyond 10,000 of one partition, those that wrote nothing for longest are forgotten."),
+    _key(_BROKER, "tidemark.producer.ids.max", integer(1), 500_000,
+        "Producers that the partitions of a broker remember, each for itself, in up to 340 bytes. "
+        "Beyond it the first batch of a new producer is refused (NOT_ENOUGH_REPLICAS, which "
+        "clients retry) where its partition has 100 already; none is forgotten before it "
+        "expires."),
     _key(_BROKER, "log.cleaner.enable", BOOLEAN, "true",
         "Whether topics with cleanup.policy compact are compacted."),
     _key(_BROKER, "log.cleaner.threads", integer(0), 1, "Logs that are compacted at once."),

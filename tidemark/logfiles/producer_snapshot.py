@@ -16,6 +16,10 @@ SNAPSHOT_VERSION = 1
 _FRONT = struct.Struct(">hI")
 _COUNT = struct.Struct(">i")
 _ENTRY = struct.Struct(">qhiqiqiq")
+#: Size of one producer in a snapshot.
+ENTRY_BYTES = _ENTRY.size
+#: Where its timestamp is in them.
+TIMESTAMP_AT = struct.calcsize(">qhiqi")
 
 
 class SnapshotFormatError(ValueError):
@@ -37,7 +41,22 @@ class ProducerEntry(NamedTuple):
 
 def encode_snapshot(producers: Sequence[ProducerEntry] = ()) -> bytes:
     """The file's bytes; with no producers an empty, valid snapshot."""
-    body = _COUNT.pack(len(producers)) + b"".join(_ENTRY.pack(*each) for each in producers)
+    return join_entries([pack_entry(entry) for entry in producers])
+
+
+def pack_entry(entry: ProducerEntry) -> bytes:
+    """Return the :data:`ENTRY_BYTES` bytes of one producer, for :func:`join_entries`."""
+    return _ENTRY.pack(*entry)
+
+
+def unpack_entry(data: bytes) -> ProducerEntry:
+    """Return the producer at the start of ``data``; the inverse of :func:`pack_entry`."""
+    return ProducerEntry._make(_ENTRY.unpack_from(data))
+
+
+def join_entries(packed: Sequence[bytes]) -> bytes:
+    """Return the file's bytes for producers that are packed already."""
+    body = _COUNT.pack(len(packed)) + b"".join(packed)
     return _FRONT.pack(SNAPSHOT_VERSION, google_crc32c.value(body)) + body
 
 

@@ -27,6 +27,10 @@ LOG_BYTES = gauge("tidemark_broker_log_bytes", "Bytes of all local logs.")
 PRODUCER_IDS = gauge(
     "tidemark_broker_producer_ids", "Producers that the logs remember, for each log anew."
 )
+PRODUCERS_REFUSED = counter(
+    "tidemark_broker_producers_refused",
+    "Batches of new producers that were refused since tidemark.producer.ids.max is reached.",
+)
 FENCED = gauge("tidemark_broker_fenced", "1 while the controller fences this broker.")
 CONTROLLER_CONNECTED = gauge(
     "tidemark_broker_controller_connected", "1 while there is a session with a controller."

@@ -15,7 +15,7 @@ from tidemark_broker.api.table import Api, Call
 from tidemark_broker.log import ActiveProducer
 from tidemark_broker.security.acls import Operation
 
-#: Of an answer that tells of more partitions than one.
+#: Of an answer. Of a partition that has more, those that wrote last are told.
 _PRODUCERS_MAX = 50_000
 _SHOWN_MAX = 249
 
@@ -97,7 +97,7 @@ async def _partition(
             error_code=error,
             error_message=f"{topic[:_SHOWN_MAX]}-{index} is not on this broker",
         )
-    found = await call.turns.all_of(_states(partition.log.active_producers()))
+    found = await call.turns.all_of(_states(partition.log.active_producers(_PRODUCERS_MAX)))
     return PartitionResponse(
         partition_index=index, error_code=ErrorCode.none, active_producers=tuple(found)
     )

@@ -22,6 +22,7 @@ from tidemark_broker.log.errors import (
     RecordError,
     RecordTooLarge,
     StorageError,
+    TooManyProducers,
     UnsupportedCompression,
 )
 from tidemark_broker.log.files import probe_room
@@ -70,6 +71,7 @@ __all__ = [
     "StorageError",
     "TieredRetention",
     "TimestampOffset",
+    "TooManyProducers",
     "UnsupportedCompression",
     "VerificationGuard",
     "batch_contents",

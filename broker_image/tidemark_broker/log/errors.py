@@ -82,6 +82,16 @@ class InvalidProducerEpoch(LogError):
     error_code = ErrorCode.invalid_producer_epoch
 
 
+class TooManyProducers(LogError):
+    """A batch of a new producer, beyond the number of producers that a broker remembers.
+
+    Kafka has no such limit and no error for it. NOT_ENOUGH_REPLICAS is retried by every client, and
+    none of them takes the batch for written.
+    """
+
+    error_code = ErrorCode.not_enough_replicas
+
+
 class InvalidTransactionState(LogError):
     """A batch that is part of no transaction that is under way here."""
 

@@ -284,10 +284,10 @@ class PartitionLog:
         """Has it something of that producer, in any epoch?"""
         return producer_id in self.state.producers
 
-    def active_producers(self) -> list[ActiveProducer]:
-        """What DescribeProducers tells."""
+    def active_producers(self, most: int | None = None) -> list[ActiveProducer]:
+        """What DescribeProducers tells: of every producer, or of the ``most`` that wrote last."""
         with self.state.lock:
-            return list(self.state.producers.active())
+            return list(self.state.producers.active(most))
 
     def expire_producers(self, now_ms: int, idle_ms: int) -> None:
         """Forget producers that have been idle for so long."""

@@ -5,23 +5,27 @@ so every replica has the same, and a snapshot with the batches behind it gives i
 transaction that has ended stays *unreplicated* until its marker is committed; the last stable
 offset stops at the first one that is open or unreplicated.
 
-A client makes producer ids at no cost, so a log keeps no more than :data:`PRODUCERS_MAX` of them
-and all logs of a broker together no more than a limit: those that were idle for longest are
-forgotten, as if they had expired. A producer within a transaction is not forgotten. For how long
-one was idle is told by the log, not by timestamps: these are whatever a client writes.
+A producer is forgotten once it has expired (``producer.id.expiration.ms``) and not earlier: a batch
+of it that was acknowledged, and that its client sends again, would be appended twice. A client
+makes producer ids at no cost, so memory is bounded in two other ways. Of each log only the
+:data:`LIVE_MAX` producers that wrote last are objects, the others are packed. And all logs of a
+broker together know a limited number of producers: beyond it a leader refuses the first batch of a
+new one (:class:`TooManyProducers`), which the client retries. A follower takes what its leader has
+taken, and a marker is never refused, so both may exceed the limit.
 """
 
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import NamedTuple
 
 from tidemark.configuration.values import INT32_MAX
+from tidemark.logfiles.producer_snapshot import ENTRY_BYTES, join_entries
 from tidemark.logfiles.producer_snapshot import ProducerEntry as SnapshotEntry
-from tidemark.logfiles.producer_snapshot import encode_snapshot
 from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark.records.batch import BatchHeader
-from tidemark_broker.log.errors import InvalidTransactionState, OutOfOrderSequence
+from tidemark_broker.log.errors import InvalidTransactionState, OutOfOrderSequence, TooManyProducers
 from tidemark_broker.log.producer_entry import (
     NO_OFFSET,
     NO_SEQUENCE,
@@ -29,17 +33,21 @@ from tidemark_broker.log.producer_entry import (
     BatchMetadata,
     ProducerBatch,
     ProducerEntry,
+    packed_timestamp_ms,
 )
 from tidemark_broker.log.walk import BatchAt
 
-#: Of one log. A snapshot of so many is made in a few ms.
-PRODUCERS_MAX = 10_000
-#: Of all logs of a broker, where nothing else is configured.
-ALL_PRODUCERS_MAX = 200_000
-#: Verifications of all logs of a broker; beyond that a log keeps its latest ones, so many.
+#: Producers of one log that are kept as objects. Those beyond are packed, half of them at a time.
+LIVE_MAX = 128
+#: Producers of all logs of a broker, where nothing else is configured: 180 MB at most.
+ALL_PRODUCERS_MAX = 500_000
+#: Producers that a log may know though the broker's limit is reached, so that a client with many
+#: producers in one partition does not lock new producers out of all others.
+PRODUCERS_RESERVED = 100
+#: Verifications of one log, and of all logs of a broker; beyond that a log keeps its latest ones,
+#: so many.
+VERIFICATIONS_OF_LOG_MAX = 10_000
 VERIFICATIONS_MAX, VERIFICATIONS_KEPT = 50_000, 20
-#: Which part of them is forgotten at once where there are too many.
-_FORGOTTEN_PART = 20
 
 
 class ProducerLimit:
@@ -124,8 +132,10 @@ class ProducerStates:
 
     def __init__(self, limit: ProducerLimit | None = None) -> None:
         self._limit = limit or ProducerLimit()
-        #: In the order in which they last wrote.
-        self._producers: dict[int, ProducerEntry] = {}
+        #: Those that wrote last, in the order in which they did. No producer is in both.
+        self._live: dict[int, ProducerEntry] = {}
+        #: All others, packed.
+        self._packed: dict[int, bytes] = {}
         #: First offset of each open transaction, in rising order, and its producer.
         self._ongoing: dict[int, int] = {}
         #: In the order of their markers.
@@ -136,10 +146,22 @@ class ProducerStates:
         self.first_unstable_offset: int | None = None
 
     def __len__(self) -> int:
-        return len(self._producers)
+        return len(self._live) + len(self._packed)
 
     def __contains__(self, producer_id: int) -> bool:
-        return producer_id in self._producers
+        return producer_id in self._live or producer_id in self._packed
+
+    def _known(self, producer_id: int) -> ProducerEntry | None:
+        """Return what is known of a producer, to be read only: a packed one stays packed."""
+        entry = self._live.get(producer_id)
+        if entry is None and (packed := self._packed.get(producer_id)) is not None:
+            return ProducerEntry.unpacked(packed)
+        return entry
+
+    def _all(self) -> Iterator[tuple[int, ProducerEntry]]:
+        for producer_id, packed in self._packed.items():
+            yield producer_id, ProducerEntry.unpacked(packed)
+        yield from self._live.items()
 
     # -- appends -------------------------------------------------------------------------------
 
@@ -147,12 +169,12 @@ class ProducerStates:
         """The producer whose next batch that is, where nothing more is to be checked: tell
         :meth:`went_on` once it was appended. Says what :meth:`check` and :meth:`note` say, in half
         of the time, of nearly all batches of idempotent producers."""
-        entry = self._producers.get(header.producer_id)
+        entry = self._live.get(header.producer_id)
         return entry if entry is not None and entry.goes_on_with(header) else None
 
     def went_on(self, entry: ProducerEntry, header: BatchHeader, at: BatchAt) -> None:
         """The batch of a producer that is :meth:`going_on` stands there."""
-        producers, producer_id = self._producers, header.producer_id
+        producers, producer_id = self._live, header.producer_id
         producers[producer_id] = producers.pop(producer_id)
         delta = header.last_offset_delta
         last_sequence = (header.base_sequence + delta) & INT32_MAX
@@ -162,9 +184,9 @@ class ProducerStates:
         self, batch: ProducerBatch, origin: AppendOrigin, guard: VerificationGuard | None
     ) -> BatchMetadata | None:
         """May a leader append it? Its former self, where it was appended before; raises
-        :class:`InvalidProducerEpoch`, :class:`OutOfOrderSequence` or
-        :class:`InvalidTransactionState`."""
-        entry = self._producers.get(batch.producer_id)
+        :class:`InvalidProducerEpoch`, :class:`OutOfOrderSequence`,
+        :class:`InvalidTransactionState` or :class:`TooManyProducers`."""
+        entry = self._known(batch.producer_id)
         if entry is not None and entry.goes_on_with(batch):
             return None
         if entry is not None and origin is AppendOrigin.CLIENT:
@@ -186,24 +208,38 @@ class ProducerStates:
                 verification.check(batch, entry)
             if entry is not None:
                 entry.check_sequence(batch)
+        if entry is None:
+            self._check_room(batch)
         if in_transaction and not batch.is_transactional:
             raise InvalidTransactionState(
                 f"the producer {batch.producer_id} is within a transaction, its batch is not"
             )
         return None
 
+    def _check_room(self, batch: ProducerBatch) -> None:
+        """Raise :class:`TooManyProducers` where another producer would be one too many."""
+        limit = self._limit
+        if limit.count < limit.most or len(self) < PRODUCERS_RESERVED:
+            return
+        raise TooManyProducers(
+            f"producer {batch.producer_id} is new and this broker remembers {limit.count:,} "
+            f"producers, the limit is {limit.most:,}. Raise tidemark.producer.ids.max, which a "
+            "broker reads when it starts, or use fewer producers: each is remembered in each of "
+            "its partitions for producer.id.expiration.ms"
+        )
+
     def check_marker(self, batch: ProducerBatch, transaction_version: int) -> None:
         """May a leader append that marker? See :meth:`ProducerEntry.check_marker`."""
-        entry = self._producers.get(batch.producer_id)
+        entry = self._known(batch.producer_id)
         if entry is not None and batch.marker is not None:
             entry.check_marker(batch, batch.marker, transaction_version)
 
     def note(self, batch: ProducerBatch) -> AbortedTransaction | None:
         """It was appended, here or by the leader; the transaction that it aborts."""
-        entry = self._producers.pop(batch.producer_id, None)
+        entry = self._live.pop(batch.producer_id, None)
         if entry is None:
-            entry = self._added()
-        self._producers[batch.producer_id] = entry
+            entry = self._unpacked_or_new(batch.producer_id)
+        self._live[batch.producer_id] = entry
         if batch.marker is not None:
             return self._end(entry, batch)
         entry.add(batch)
@@ -233,31 +269,24 @@ class ProducerStates:
         stable = next(iter(self._ongoing), batch.last_offset + 1)
         return AbortedTransaction(batch.producer_id, first_offset, batch.last_offset, stable)
 
-    def _added(self) -> ProducerEntry:
-        limit = self._limit
-        if len(self._producers) >= PRODUCERS_MAX or limit.count >= limit.most:
-            self._forget_idle()
-        limit.count += 1
+    def _unpacked_or_new(self, producer_id: int) -> ProducerEntry:
+        """Return the entry of a producer that is not live and is about to be."""
+        if len(self._live) >= LIVE_MAX:
+            # Half of them at once: the front of a dictionary is slow to reach where items are
+            # taken from it one by one.
+            for each in [*self._live][: LIVE_MAX // 2]:
+                self._packed[each] = self._live.pop(each).packed(each)
+        packed = self._packed.pop(producer_id, None)
+        if packed is not None:
+            return ProducerEntry.unpacked(packed)
+        self._limit.count += 1
         return ProducerEntry()
-
-    def _forget_idle(self) -> None:
-        idle = [
-            producer_id
-            for producer_id, entry in self._producers.items()
-            if entry.txn_first_offset == NO_OFFSET
-        ]
-        for producer_id in idle[: max(1, len(idle) // _FORGOTTEN_PART)]:
-            self._remove(producer_id)
-
-    def _remove(self, producer_id: int) -> None:
-        del self._producers[producer_id]
-        self._limit.count -= 1
 
     # -- transactions --------------------------------------------------------------------------
 
     def has_ongoing_transaction(self, producer_id: int, producer_epoch: int) -> bool:
         """Has that producer one open here, in that epoch?"""
-        entry = self._producers.get(producer_id)
+        entry = self._known(producer_id)
         return (
             entry is not None
             and entry.txn_first_offset != NO_OFFSET
@@ -272,7 +301,7 @@ class ProducerStates:
         producer_id, epoch = batch.producer_id, batch.producer_epoch
         if self.has_ongoing_transaction(producer_id, epoch):
             return None
-        entry = self._producers.get(producer_id)
+        entry = self._known(producer_id)
         is_clients = batch.base_sequence != NO_SEQUENCE
         if is_clients and entry is not None and entry.duplicate(batch) is not None:
             return None
@@ -291,7 +320,7 @@ class ProducerStates:
     def _verifies_too_many(self) -> bool:
         """Whoever asks for one costs nothing, whatever the coordinator says."""
         count, of_all = len(self._verifications), self._limit.verifications
-        return count >= PRODUCERS_MAX or (
+        return count >= VERIFICATIONS_OF_LOG_MAX or (
             of_all >= VERIFICATIONS_MAX and count >= VERIFICATIONS_KEPT
         )
 
@@ -331,9 +360,10 @@ class ProducerStates:
 
     # -- what is known ------------------------------------------------------------------------
 
-    def active(self) -> Iterator[ActiveProducer]:
-        """Every producer that is known."""
-        for producer_id, entry in self._producers.items():
+    def active(self, most: int | None = None) -> Iterator[ActiveProducer]:
+        """Every producer that is known, or the ``most`` that wrote last."""
+        skipped = 0 if most is None else max(0, len(self) - most)
+        for producer_id, entry in islice(self._all(), skipped, None):
             yield ActiveProducer(
                 producer_id,
                 entry.epoch,
@@ -343,28 +373,26 @@ class ProducerStates:
                 entry.txn_first_offset,
             )
 
-    def last_batches(self) -> Iterator[tuple[int, int, int]]:
-        """(producer id, epoch, last offset of its last data or -1) of every producer: what
-        compaction leaves of it (Kafka's ``lastRecordsOfActiveProducers``)."""
-        for producer_id, entry in self._producers.items():
-            last = entry.batches[-1].last_offset if entry.batches else NO_OFFSET
-            yield producer_id, entry.epoch, last
-
     def expire(self, now_ms: int, idle_ms: int) -> None:
         """Forget producers whose records are so old (``producer.id.expiration.ms``), unless they
         have written since this was last asked: of those that copy old records Kafka forgets what
-        it needs to know a batch again. And verifications that nobody ended."""
-        gone = [
-            producer_id
-            for producer_id, entry in self._producers.items()
-            if entry.txn_first_offset == NO_OFFSET
-            and now_ms - entry.timestamp_ms >= idle_ms
-            and not entry.has_written
-        ]
-        for entry in self._producers.values():
-            entry.has_written = False
-        for producer_id in gone:
-            self._remove(producer_id)
+        it needs to know a batch again. A timestamp in the future counts as one of now, so that no
+        client has a producer remembered for ever. And verifications that nobody ended."""
+        for producer_id, entry in [*self._live.items()]:
+            if entry.is_expired(now_ms, idle_ms):
+                del self._live[producer_id]
+                self._limit.count -= 1
+        for producer_id, packed in [*self._packed.items()]:
+            # Most are neither old nor of the future, and need not be unpacked to see that. One that
+            # was packed after it had written stays for one look longer than a live one.
+            if now_ms - idle_ms < packed_timestamp_ms(packed) <= now_ms:
+                continue
+            entry = ProducerEntry.unpacked(packed)
+            if entry.is_expired(now_ms, idle_ms):
+                del self._packed[producer_id]
+                self._limit.count -= 1
+            else:
+                self._packed[producer_id] = entry.packed(producer_id)
         late = [
             producer_id
             for producer_id, each in self._verifications.items()
@@ -381,19 +409,18 @@ class ProducerStates:
 
     def snapshot(self) -> bytes:
         """The bytes of a ``.snapshot``."""
-        return encode_snapshot(
-            [entry.snapshot(producer_id) for producer_id, entry in self._producers.items()]
-        )
+        live = [entry.packed(producer_id) for producer_id, entry in self._live.items()]
+        return join_entries([packed[:ENTRY_BYTES] for packed in (*self._packed.values(), *live)])
 
     def load(self, entries: Iterable[SnapshotEntry]) -> None:
         """Nothing but what a snapshot has."""
         self.clear()
         ongoing = {}
         for each in entries:
-            self._producers[each.producer_id] = ProducerEntry.of(each)
+            self._packed[each.producer_id] = ProducerEntry.of(each).packed(each.producer_id)
             if each.current_txn_first_offset >= 0:
                 ongoing[each.current_txn_first_offset] = each.producer_id
-        self._limit.count += len(self._producers)
+        self._limit.count += len(self)
         self._ongoing = dict(sorted(ongoing.items()))
         self._settle()
 
@@ -402,18 +429,20 @@ class ProducerStates:
         only: with them those that may come again are known as before."""
         found: dict[int, ProducerEntry] = {}
         for batch in batches:
-            if batch.marker is None and batch.producer_id in self._producers:
+            if batch.marker is None and batch.producer_id in self._packed:
                 found.setdefault(batch.producer_id, ProducerEntry()).add(batch)
         for producer_id, recalled in found.items():
-            entry = self._producers[producer_id]
+            entry = ProducerEntry.unpacked(self._packed[producer_id])
             if recalled.epoch == entry.epoch and recalled.batches[-1:] == entry.batches:
                 entry.batches = recalled.batches
+                self._packed[producer_id] = entry.packed(producer_id)
 
     def forget(self) -> None:
         """The log is closed: producers are nobody's business any more, but what is stable stays
         so."""
-        self._limit.count -= len(self._producers)
-        self._producers.clear()
+        self._limit.count -= len(self)
+        self._live.clear()
+        self._packed.clear()
         for producer_id in [*self._verifications]:
             self._verified(producer_id)
 

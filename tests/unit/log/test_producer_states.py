@@ -1,5 +1,7 @@
 """Which batch of a producer a log takes (Kafka's ProducerAppendInfo, rule by rule)."""
 
+import tracemalloc
+
 import pytest
 
 from tidemark.configuration.values import INT32_MAX
@@ -212,37 +214,96 @@ def test_who_copies_old_records_is_not_idle() -> None:
     assert len(states) == 0
 
 
-def test_those_that_were_idle_for_longest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer_states, "PRODUCERS_MAX", 40)
+def test_duplicates_of_idle_producers_are_known_however_many_producers_write() -> None:
+    """A fleet of devices: each of the last five batches of each may be sent again."""
+    states, producers = ProducerStates(), range(12_000)
+    for sequence in range(6):
+        for number in producers:
+            states.note(data(sequence, 12_000 * sequence + number, producer=number))
+    assert len(states) == len(producers)
+    for number in (0, 1, 5_000, 11_999):
+        for sequence in range(1, 6):
+            found = check(states, data(sequence, 10**6, producer=number))
+            assert found is not None
+            assert found.base_offset == 12_000 * sequence + number
+        with pytest.raises(errors.OutOfOrderSequence):
+            check(states, data(0, 10**6, producer=number))
+        assert check(states, data(6, 10**6, producer=number)) is None
+
+
+def test_idle_producer_takes_few_bytes() -> None:
+    states, count = ProducerStates(), 5_000
+    tracemalloc.start()
+    try:
+        for sequence in range(5):
+            for number in range(count):
+                offset = 10**7 + count * sequence + number
+                states.note(data(sequence, offset, producer=10**9 + number, at_ms=10**12 + offset))
+        used = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert used / count < 400
+
+
+def test_idle_producer_keeps_its_open_transaction() -> None:
+    states = having(data(0, 0, transactional=True, epoch=3))
+    for number in range(1000, 1400):
+        states.note(data(0, number, producer=number))
+    assert states.has_ongoing_transaction(PID, 3)
+    assert states.first_unstable_offset == 0
+    states.note(end(2000, epoch=3, coordinator=5))
+    assert not states.has_ongoing_transaction(PID, 3)
+    with pytest.raises(errors.TransactionCoordinatorFenced):
+        states.check_marker(end(2001, epoch=3, coordinator=4), 1)
+
+
+def test_producers_expire_whether_live_or_idle() -> None:
+    states, producers = ProducerStates(), range(1000)
+    for number in producers:
+        states.note(data(0, number, producer=number, at_ms=number))
+    for _ in range(2):
+        states.expire(100 + 500, 100)
+    assert {each.producer_id for each in states.active()} == set(range(501, 1000))
+
+
+def test_timestamp_of_the_future_does_not_keep_a_producer_for_ever() -> None:
     states = ProducerStates()
-    states.note(data(0, 0, producer=1000, at_ms=-5, transactional=True))
-    for number in range(40):
-        states.note(data(0, number + 1, producer=number, at_ms=number))
-    known = {each.producer_id for each in states.active()}
-    assert known == {1000, *range(1, 40)}
+    for number in range(300):
+        states.note(data(0, number, producer=number, at_ms=2**62))
+    for now_ms in (100, 150, 250, 300):
+        states.expire(now_ms, 100)
+    assert len(states) == 0
 
 
-def test_a_timestamp_of_the_future_outlives_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that makes up producers does not have the others forgotten, whatever it writes."""
-    monkeypatch.setattr(producer_states, "PRODUCERS_MAX", 40)
-    states = having(data(0, 0, at_ms=100))
-    for number in range(200):
-        states.note(data(0, 2 * number + 1, producer=1000 + number, at_ms=2**62))
-        states.note(data(number + 1, 2 * number + 2, at_ms=100 + number))
-    assert len(states) <= 40
-    assert check(states, data(200, 999)) is not None  # its last batch is known when it comes again
-    with pytest.raises(errors.OutOfOrderSequence):
-        check(states, data(0, 999))
+def test_new_producer_beyond_the_limit_is_refused_and_known_ones_continue() -> None:
+    limit = ProducerLimit(300)
+    states, other = ProducerStates(limit), ProducerStates(limit)
+    for number in range(300):
+        states.note(data(0, number, producer=number))
+    new = data(0, 999, producer=1000)
+    with pytest.raises(errors.TooManyProducers, match=r"producer 1000 .*limit is 300.*ids\.max"):
+        check(states, new)
+    assert check(states, data(1, 999, producer=0)) is None
+    assert check(states, data(0, 999, producer=0)) is not None
+    assert check(other, new) is None  # a partition with few producers still takes new ones
+    states.note(new)  # as a follower does: the leader has appended it
+    assert check(states, data(0, 1999, producer=1000)) is not None
+    for _ in range(2):
+        states.expire(10**9, 100)
+    assert limit.count == 0
+    assert check(states, new) is None
 
 
-def test_who_was_idle_for_longest_is_known_from_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer_states, "PRODUCERS_MAX", 3)
-    before = having(*(data(0, number, producer=number) for number in range(3)))
-    before.note(data(1, 3, producer=0))
+def test_snapshot_of_many_producers_tells_of_all() -> None:
+    before, count = ProducerStates(), 1000
+    for sequence in range(2):
+        for number in range(count):
+            before.note(data(sequence, count * sequence + number, producer=number, at_ms=number))
     states = ProducerStates()
     states.load(decode_snapshot(before.snapshot()))
-    states.note(data(0, 4, producer=3))
-    assert [each.producer_id for each in states.active()] == [2, 0, 3]
+    assert list(states.active()) == list(before.active())
+    assert states.snapshot() == before.snapshot()
+    assert [each.producer_id for each in states.active(3)] == [997, 998, 999]
 
 
 def test_the_logs_of_a_broker_share_a_limit() -> None:
@@ -250,11 +311,10 @@ def test_the_logs_of_a_broker_share_a_limit() -> None:
     first, second = ProducerStates(limit), ProducerStates(limit)
     for number in range(8):
         first.note(data(0, number, producer=number))
-    for number in range(8):
         second.note(data(0, number, producer=number, at_ms=number))
-    assert (len(first), len(second), limit.count) == (8, 2, 10)
+    assert (len(first), len(second), limit.count) == (8, 8, 16)
     first.clear()
-    assert limit.count == 2
+    assert limit.count == 8
 
 
 def test_the_logs_of_a_broker_share_a_limit_of_verifications(

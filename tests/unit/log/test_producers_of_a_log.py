@@ -13,7 +13,7 @@ from tidemark.logfiles.producer_snapshot import decode_snapshot
 from tidemark.logfiles.transaction_index import AbortedTransaction, decode_aborted
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.control import EndMarker
-from tidemark_broker.log import InvalidRecords, PartitionLog, errors, producer_replay
+from tidemark_broker.log import InvalidRecords, LogConfig, PartitionLog, errors, producer_replay
 from tidemark_broker.log.producer_states import ActiveProducer
 from tidemark_broker.log.walk import walk_produced
 
@@ -375,3 +375,24 @@ def test_after_a_clean_end_all_batches_that_may_come_again_are_known(
     assert log.next_offset == end
     with pytest.raises(errors.InvalidProducerEpoch):
         produce(log, 3, 0, epoch=0)
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_retried_batches_of_many_idle_producers_are_not_appended_again(
+    bench: LogBench, clean: bool
+) -> None:
+    """More producers than are kept as objects; before and after the log is opened again."""
+    bench.config = LogConfig(segment_bytes=40_000)
+    log, count = bench.create(), 1_000
+    for number in range(count):
+        assert produce(log, number, 0) == number
+    again = range(0, count, 100)
+    assert [produce(log, number, 0) for number in again] == [*again]
+    log.flush()
+    end = log.next_offset
+    if clean:
+        log.close()
+    log = bench.open(recovery_point=end if clean else 0, clean_shutdown=clean, high_watermark=end)
+    assert [produce(log, number, 0) for number in again] == [*again]
+    assert log.next_offset == end == count
+    assert log.producer_count == count

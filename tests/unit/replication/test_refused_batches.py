@@ -10,7 +10,8 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.replication.replica_nodes import T0, TOPIC, Node, row
 from tidemark.records.builder import Record, build_batch
-from tidemark_broker.log import LogConfig
+from tidemark_broker.log import LogConfig, producer_states
+from tidemark_broker.log.producer_states import ProducerLimit
 from tidemark_broker.replication.partition import produce, refused_batches
 from tidemark_broker.replication.partition.refused_batches import KEPT_S, RefusedBatches
 from tidemark_broker.replication.types import ProduceResult, TopicPartition
@@ -174,3 +175,21 @@ async def test_behind_a_batch_that_waits_for_a_thread(node: Nodes) -> None:
     assert first.error is ErrorCode.not_leader_or_follower
     assert (await ends[1]).error is ErrorCode.not_leader_or_follower
     assert len(one.context.refused) == 1
+
+
+async def test_first_batch_of_a_producer_beyond_the_limit_can_be_retried(
+    node: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = node(1)
+    await leads(one)
+    states = one.partition.log.state.producers
+    monkeypatch.setattr(producer_states, "PRODUCERS_RESERVED", 0)
+    monkeypatch.setattr(states, "_limit", ProducerLimit(0))
+    refused = await send(one, 0)
+    assert refused.error is ErrorCode.not_enough_replicas
+    assert "tidemark.producer.ids.max" in (refused.message or "")
+    assert one.context.refused.of_new_producers == 1
+    monkeypatch.setattr(states, "_limit", ProducerLimit(1))
+    assert (await send(one, 1)).error is ErrorCode.out_of_order_sequence_number
+    results = [await send(one, sequence) for sequence in (0, 1)]
+    assert [each.error for each in results] == [ErrorCode.none] * 2

@@ -10,6 +10,7 @@ meanwhile need not wait, the cleaning finds that out and gives up.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from tidemark.logfiles.producer_snapshot import decode_snapshot
 from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark.records.batch import BatchHeader, CorruptBatch
 from tidemark.records.control import read_end_marker
@@ -221,11 +222,12 @@ class _Cleaning:
         self.stats.keyless_records = keep.keyless
 
     def _last_batches(self) -> dict[int, LastBatch]:
-        with self._log.lock:
-            return {
-                producer_id: LastBatch(last_offset, epoch)
-                for producer_id, epoch, last_offset in self._log.producers.last_batches()
-            }
+        with self._log.lock:  # for no longer than the bytes take: appends wait for it
+            snapshot = self._log.producers.snapshot()
+        return {
+            producer.producer_id: LastBatch(producer.last_offset, producer.producer_epoch)
+            for producer in decode_snapshot(snapshot)
+        }
 
     def _clean_group(
         self, segments: list[Segment], keep: BatchFilter, transactions: CleanedTransactions

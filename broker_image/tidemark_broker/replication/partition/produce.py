@@ -21,6 +21,7 @@ from tidemark_broker.log import (
     RecordsInDoubt,
     RecordTooLarge,
     StorageError,
+    TooManyProducers,
     VerificationGuard,
     batch_contents,
     is_quickly_read,
@@ -235,6 +236,10 @@ def _append(
         partition.storage_failed(error)
         refusal = ProduceResult(error=error.error_code, message=str(error))
         return _to_come_again(partition, data, refusal)
+    except TooManyProducers as error:
+        # The producer's next batch must not be taken for its first once there is room again.
+        context.refused.note_new_producer(partition.tp, str(error), context.monotonic())
+        return _to_come_again(partition, data, _refused(partition, error))
     except LogError as error:
         return _refused(partition, error)
     context.failures.succeeded(partition.tp)

@@ -9,12 +9,15 @@ number is taken (KIP-360). So the lowest one that was refused is remembered unti
 as KIP-890 does with batches that wait for a verification.
 """
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
 from tidemark.configuration.values import INT32_MAX
 from tidemark.records.batch import NO_PRODUCER_ID, BatchHeader, Buffer, CorruptBatch, read_header
 from tidemark_broker.replication.types import TopicPartition
+
+logger = logging.getLogger(__name__)
 
 #: Of all producers and partitions of a broker; beyond it the oldest are forgotten.
 REFUSED_MAX = 4096
@@ -42,6 +45,9 @@ class RefusedBatches:
 
     def __init__(self) -> None:
         self._lowest: dict[_Key, _Refused] = {}
+        #: Batches that were refused since their producer is new, and one too many.
+        self.of_new_producers = 0
+        self._warned_at_s = -KEPT_S
 
     def __len__(self) -> int:
         return len(self._lowest)
@@ -59,6 +65,14 @@ class RefusedBatches:
         self._lowest[key] = _Refused(sequence, now_s)
         if len(self._lowest) > REFUSED_MAX:
             del self._lowest[next(iter(self._lowest))]
+
+    def note_new_producer(self, tp: TopicPartition, message: str, now_s: float) -> None:
+        """Count a batch that was refused as its producer would be one too many, and write that to
+        the broker's log, once a minute at most."""
+        self.of_new_producers += 1
+        if now_s - self._warned_at_s >= KEPT_S:
+            self._warned_at_s = now_s
+            logger.warning("%s-%s: %s", *tp, message)
 
     def before(self, tp: TopicPartition, data: Buffer, now_s: float, knows: Knows) -> int | None:
         """The sequence number that has to come before this batch; None where nothing has to, or
