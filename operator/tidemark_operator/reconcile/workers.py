@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from tidemark_operator.kube.errors import Conflict, Invalid, KubeError, Unavailable
 from tidemark_operator.kube.kinds import Key, resource_version
 from tidemark_operator.leadership.terms import ControllerFenced, TermEnded
+from tidemark_operator.reconcile.deleted import report_deleted
 from tidemark_operator.reconcile.failures import Failures
 from tidemark_operator.reconcile.queue import RETRY
 from tidemark_operator.reconcile.services import TermServices
@@ -61,6 +62,7 @@ class Workers:
         queue, began_at = self._services.queue, self._version(key)
         try:
             delay_s = await self._reconcilers[key.kind](key)
+            await report_deleted(self._services, key)
         except Conflict as error:
             logger.debug("%s: %s", key, error)
             self._services.metrics.conflicts.labels(key.kind).inc()

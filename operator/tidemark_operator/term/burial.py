@@ -9,6 +9,8 @@ somebody comes back for the rest.
 import asyncio
 import logging
 
+from tidemark_operator.clock import wall_ms
+from tidemark_operator.controller.status.conditions import render
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import Conflict, NotFound
 from tidemark_operator.kube.finalizers import finalizers_of, remove_finalizer
@@ -20,6 +22,7 @@ from tidemark_operator.kube.kinds import (
     Json,
 )
 from tidemark_operator.objects.conversions import cluster_id_of, cluster_of, is_leaving
+from tidemark_operator.reconcile.deleted import deleted_conditions
 from tidemark_operator.resources.names import CLUSTER_FINALIZER, SLICE_FINALIZER
 from tidemark_operator.slices.slice_store import found_slice, list_slices
 
@@ -36,9 +39,21 @@ async def bury(api: KubeApi, namespace: str, name: str) -> bool:
         return False
     await _remove_slices(api, namespace, body)
     if CLUSTER_FINALIZER in finalizers_of(body):
-        await remove_finalizer(api, CLUSTER, body, CLUSTER_FINALIZER)
+        body = await remove_finalizer(api, CLUSTER, body, CLUSTER_FINALIZER)
+    if finalizers_of(body):
+        await _report(api, body)
     logger.info("Cluster %s/%s: nothing is left of it", namespace, name)
     return True
+
+
+async def _report(api: KubeApi, body: Json) -> None:
+    """Say in the status of a Cluster that others still hold that nothing is left of it."""
+    former: Json = body.get("status") or {}
+    generation = int(body["metadata"]["generation"])
+    conditions = render(deleted_conditions(body), former, generation=generation, now_ms=wall_ms())
+    if former.get("conditions") != conditions:
+        status = {**former, "observedGeneration": generation, "conditions": conditions}
+        await api.replace_status(CLUSTER, {**body, "status": status})
 
 
 async def _needed(api: KubeApi, namespace: str, name: str) -> bool:

@@ -7,7 +7,7 @@ from tests.integration.operator.cluster_world import ClusterWorld
 from tests.integration.operator.operator_process import OperatorProcess
 from tidemark.annotations import ADOPT_CLUSTER_ID
 from tidemark_operator.kube.errors import Conflict, NotFound
-from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC, USER
 
 #: Its controller looks again later and later while something is still there.
 NAMESPACE_S = 120.0
@@ -105,3 +105,28 @@ async def test_a_cluster_that_was_removed_by_force_and_made_again_goes_on(
     await world.condition(CLUSTER, "demo", "Stalled", "False")
     assert [row.split()[:1] for row in await world.rows()] == [row.split()[:1] for row in rows]
     assert former in await world.event("ClusterAdopted")
+
+
+async def test_what_others_hold_after_its_deletion_is_not_ready(world: ClusterWorld) -> None:
+    """Also of a broker that was ready, and of the Cluster once all else is gone."""
+    await furnished(world)
+    await world.create(USER, "u")
+    names = {TOPIC: "t", USER: "u", BROKER: "broker-1", CLUSTER: "demo"}
+    for kind, name in names.items():
+        await world.condition(kind, name, "Ready", "True")
+        body = await world.api.get(kind, world.namespace, name)
+        held = [*(body["metadata"].get("finalizers") or []), "backup.example/keep"]
+        await world.api.merge_patch(kind, world.namespace, name, {"metadata": {"finalizers": held}})
+    for kind, name in names.items():
+        await world.delete(kind, name)
+        if kind is BROKER:
+            await world.peers[0].close()
+        if kind is not CLUSTER:
+            ready = await world.condition(kind, name, "Ready", "False", "Deleted")
+            assert "backup.example/keep" in ready["message"]
+    await world.condition(CLUSTER, "demo", "Ready", "False", "Deleting")
+    for kind, name in names.items():
+        if kind is CLUSTER:
+            await world.condition(kind, name, "Ready", "False", "Deleted")
+        await world.api.merge_patch(kind, world.namespace, name, {"metadata": {"finalizers": None}})
+    await world.until(lambda: all_gone(world), "all is gone")

@@ -211,6 +211,10 @@ TAKEN = {
             _EXITS + "test_the_cluster_that_a_topic_names_is_made",
         ),
     },
+    "Topic, Broker, Cluster, User and Export": {
+        "Deleted": "integration/operator/test_end_of_a_cluster.py::"
+        "test_what_others_hold_after_its_deletion_is_not_ready",
+    },
     "Every kind": {
         "NotUnderstood": "unit/operator_shell/test_workers.py::"
         "test_an_object_that_this_version_cannot_read_is_told_so",

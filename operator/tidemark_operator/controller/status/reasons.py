@@ -759,7 +759,13 @@ RECORD_DELETION = (
         "Partitions have no leader.",
         "See the Topic's Ready.",
     ),
-    Reason("Deleted", "Succeeded=True", "All that was asked is deleted.", _NOTHING),
+    Reason(
+        "Deleted",
+        "Succeeded=True; Succeeded=False",
+        "True: all that was asked is deleted. False: the object was deleted before it finished, "
+        "records may remain, and finalizers of others hold it.",
+        "False: remove the finalizers that the message names, and apply a new object.",
+    ),
     Reason("DryRun", "Succeeded", "What would go was counted; nothing was deleted.", _NOTHING),
     Reason("Finished", "Reconciling=False", "Nothing is under way any more.", _NOTHING),
     Reason("Progressing", "Stalled=False", "Nothing is stuck.", _NOTHING),
@@ -1144,6 +1150,17 @@ OF_OWN_TIER = (
     ),
 )
 
+RELEASED = (
+    Reason(
+        "Deleted",
+        "Ready=False",
+        "The operator has finished the deletion: nothing is left of what the object described, or, "
+        "with deletionPolicy Orphan, the topic is no longer managed. Finalizers of others still "
+        "hold the object.",
+        "Have the owners of the finalizers that the message names remove them.",
+    ),
+)
+
 TABLE = {
     "Topic": TOPIC,
     "Topic, as the leaders report of the tier": TIER,
@@ -1158,5 +1175,6 @@ TABLE = {
     "Cluster, with engine kafka": ENGINE,
     "Broker and User, with engine kafka": OF_OWN_BROKERS,
     "Export, with engine kafka": OF_OWN_TIER,
+    "Topic, Broker, Cluster, User and Export": RELEASED,
     "Every kind": FAILING,
 }
