@@ -55,11 +55,21 @@ async def read_all(
 ) -> list[Read]:
     """Read partitions in the order of the request, ``max_bytes`` in all; the first batch that is
     found comes whole, however large (KIP-74). Below zero: see :func:`_read`."""
-    reads = []
-    left = max_bytes
+    reads: list[Read] = []
+    left, at_hand, has_found = max_bytes, 0, False
     for one in requests:
-        read = _read(one, call, params, left, min_one=left == max_bytes)
-        left -= _found_bytes(read)
+        read = _read(one, call, params, left, min_one=not has_found)
+        if read.result.remote is not None and has_found and at_hand >= max_bytes:
+            # Nothing of the tier fits behind what other partitions have: it is not read in vain.
+            read.result = replace(read.result, remote=None)
+        found_bytes = _found_bytes(read)
+        if read.result.remote is None:
+            at_hand += found_bytes
+        has_found = has_found or found_bytes > 0
+        if max_bytes >= 0:
+            # A first batch larger than the whole answer leaves nothing, not less than nothing: only
+            # a limit that the client itself has set below zero is an error.
+            left = max(0, left - found_bytes)
         reads.append(read)
         if call.turns.over:
             await call.turns.give()

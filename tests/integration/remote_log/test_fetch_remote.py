@@ -68,6 +68,21 @@ async def test_the_limit_of_the_whole_answer_holds_over_the_partitions(client: C
     assert (offsets_of(first), offsets_of(second)) == ([], [0])
 
 
+async def test_tiered_partitions_behind_a_batch_larger_than_the_answer_are_empty(
+    client: Client,
+) -> None:
+    """The first partition's batch exceeds fetch.max.bytes, be it of the local log or the tier."""
+    for first_offset in (395, 0):
+        first, other = await client.fetch(first_offset, 25, max_bytes=50)
+        assert offsets_of(first) == [first_offset]
+        assert (other.error_code, offsets_of(other)) == (ErrorCode.none, [])
+        assert other.high_watermark == 400
+    with held(client.host, "reads") as storage:
+        first, other = await client.fetch(395, 0, max_bytes=50)
+        assert (offsets_of(first), offsets_of(other)) == ([395], [])
+        assert not storage.begun, "the tier is not read for an answer that is full"
+
+
 async def test_below_the_log_start_is_out_of_range(client: Client) -> None:
     log_start.delete_records(client.host.partition, 50)
     await client.host.until(lambda: client.host.partition.log_start_offset == 50)
