@@ -3,16 +3,21 @@
 The same commands as of ``tidemark``, for the cluster that kubectl itself would speak to.
 """
 
+from typing import ClassVar
+
 import typer
 
-from tidemark_cli.commands import status, top
-from tidemark_cli.commands.common import OF_KUBECTL
+from tidemark_cli.lazy_commands import OF_KUBECTL, LazyGroup
+from tidemark_cli.main import Commands
 
-app = typer.Typer(
-    help="Tiered topics on Kubernetes: what the cluster of your kubeconfig holds.",
-    no_args_is_help=True,
-    pretty_exceptions_show_locals=False,
-)
+
+class PluginCommands(LazyGroup):
+    """The commands that need nothing but an API server."""
+
+    rows: ClassVar = {name: Commands.rows[name] for name in ("status", "top")}
+
+
+app = typer.Typer(cls=PluginCommands, no_args_is_help=True, pretty_exceptions_show_locals=False)
 
 
 @app.callback()
@@ -20,9 +25,6 @@ def of_kubectl(context: typer.Context) -> None:
     """Tiered topics on Kubernetes: what the cluster of your kubeconfig holds."""
     context.obj = OF_KUBECTL
 
-
-app.command()(status.status)
-app.command()(top.top)
 
 if __name__ == "__main__":
     app()

@@ -1,38 +1,87 @@
 """``tidemark``: run a cluster on this machine, look into it, and use the tools around it."""
 
+from importlib.metadata import version
+from typing import Annotated, ClassVar
+
 import typer
 
-from tidemark_cli.commands import (
-    broker,
-    demo,
-    import_topics,
-    restore,
-    spark,
-    status,
-    sweep,
-    top,
-    up,
-)
-from tidemark_cli.commands.kubectl import kubectl
+from tidemark_cli.lazy_commands import LazyCommand, LazyGroup
 
-app = typer.Typer(
-    help="Tiered topics on Kubernetes: a local cluster, its status, and the tools around it.",
-    no_args_is_help=True,
-    pretty_exceptions_show_locals=False,
-)
-_PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
+_COMMANDS = "tidemark_cli.commands"
 
-app.command()(up.up)
-app.command()(up.down)
-app.command()(status.status)
-app.command()(top.top)
-app.command()(sweep.sweep)
-app.command()(restore.restore)
-app.command("import")(import_topics.import_topics)
-app.command()(demo.demo)
-app.command(context_settings=_PASS_THROUGH)(kubectl)
-app.add_typer(spark.app, name="spark")
-app.add_typer(broker.app, name="broker")
+
+class Commands(LazyGroup):
+    """Every command of ``tidemark``, in the order of its help."""
+
+    rows: ClassVar = {
+        "up": LazyCommand(
+            f"{_COMMANDS}.up:up",
+            "Start a control plane, the operator and brokers; find the data of an earlier run "
+            "again.",
+        ),
+        "down": LazyCommand(
+            f"{_COMMANDS}.up:down", "Stop everything that runs in the folder; the data stays."
+        ),
+        "status": LazyCommand(
+            f"{_COMMANDS}.status:status", "Show what the cluster holds and how far it is."
+        ),
+        "top": LazyCommand(
+            f"{_COMMANDS}.top:top",
+            "Show where the offsets of each partition live, who lags and what is not well.",
+        ),
+        "sweep": LazyCommand(
+            f"{_COMMANDS}.sweep:sweep",
+            "Show what nothing names in the tier, and remove it with --delete.",
+        ),
+        "restore": LazyCommand(
+            f"{_COMMANDS}.restore:restore",
+            "Make the topics of a lost cluster anew, from what lies in its tier.",
+        ),
+        "import": LazyCommand(
+            f"{_COMMANDS}.import_topics:import_topics",
+            "Write Topic manifests of what is in a Kafka cluster (--bootstrap), or of what "
+            "Strimzi's KafkaTopics describe (--strimzi; with --bootstrap as well the ids of the "
+            "topics are looked up).",
+        ),
+        "demo": LazyCommand(
+            f"{_COMMANDS}.demo:demo",
+            "Run the whole job on flight records; status 0 only if every check held.",
+        ),
+        "kubectl": LazyCommand(
+            f"{_COMMANDS}.kubectl:kubectl",
+            "Run kubectl against the local cluster, e.g. ``tidemark kubectl get topics``.",
+            passes_through=True,
+        ),
+        "spark": LazyCommand(
+            f"{_COMMANDS}.spark:app",
+            "Jobs over the tier; those on Spark (all but usage) need Java 17 or newer.",
+        ),
+        "broker": LazyCommand(
+            f"{_COMMANDS}.broker:app", "Add, stop, start or kill a broker of the local cluster."
+        ),
+    }
+
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_show_locals=False)
+
+
+def _print_version(is_given: bool) -> None:
+    if is_given:
+        print(f"tidemark {version('tidemark')}")
+        raise typer.Exit
+
+
+@app.callback()
+def tidemark(
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Tiered topics on Kubernetes: a local cluster, its status, and the tools around it."""
+
 
 if __name__ == "__main__":
     app()

@@ -1,10 +1,14 @@
 """Programs start without what they may never need."""
 
+import inspect
 import signal
 import subprocess
 import sys
 
 import pytest
+import typer
+
+from tidemark_cli.main import Commands
 
 
 @pytest.mark.parametrize("server", ["tidemark_broker", "tidemark_operator"])
@@ -38,15 +42,66 @@ def test_a_server_that_still_imports_ends_when_it_is_told(server: str, number: i
     assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
 
 
-def test_the_command_line_does_not_load_the_screen() -> None:
-    """Only ``tidemark top`` on a terminal has one."""
-    load = "import sys, tidemark_cli.main, tidemark_cli.kubectl_plugin; print(*sys.modules)"
-    said = subprocess.run(
-        (sys.executable, "-c", load), capture_output=True, text=True, timeout=60, check=True
-    )
-    loaded = set(said.stdout.split())
-    assert "tidemark_cli.commands.top" in loaded
-    assert not {name for name in loaded if name.split(".")[0] == "textual"}
+SPEC = "tidemark_operator.resources.schema"
+#: Packages and modules that slow a command's start: Spark, Kafka's schema and nodes, the importers,
+#: the models of the resources.
+HEAVY = {
+    "hypothesis",
+    "kio",
+    "kubernetes",
+    "numba",
+    "pyarrow",
+    "pyspark",
+    "textual",
+    "tidemark_cli.imports",
+    "tidemark_cli.local.kafka_nodes",
+    "tidemark_pipeline.session",
+    SPEC,
+}
+#: Each command, as its help starts it, and what it needs of these all the same.
+STARTS: dict[str, set[str]] = {
+    "": set(),
+    "up": set(),
+    "down": set(),
+    "kubectl": set(),
+    "broker": set(),
+    "broker kill": set(),
+    "status": {"kio"},
+    "top": {"kio"},
+    "sweep": {SPEC},
+    "restore": {SPEC},
+    "import": {"kio", SPEC, "tidemark_cli.imports"},
+    "demo": {"kio", "pyarrow", SPEC},
+    "spark": {"kio", SPEC},
+}
+STARTED = """
+import sys, tidemark_cli.main
+try:
+    tidemark_cli.main.app(sys.argv[1:], prog_name="tidemark")
+finally:
+    print(*(name for name, module in sys.modules.items() if module), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("command", STARTS)
+def test_a_command_imports_only_what_it_needs(command: str) -> None:
+    started = (sys.executable, "-c", STARTED, *command.split(), "--help")
+    said = subprocess.run(started, capture_output=True, text=True, timeout=60, check=True)
+    imported = set(said.stderr.split())
+    assert "tidemark_cli.main" in imported
+    assert imported & HEAVY <= STARTS[command]
+
+
+def test_every_command_of_the_help_is_bounded() -> None:
+    assert Commands.rows.keys() <= STARTS.keys()
+
+
+@pytest.mark.parametrize("name", Commands.rows)
+def test_the_help_of_all_commands_shows_the_summary_of_each(name: str) -> None:
+    row = Commands.rows[name]
+    found = row.load()
+    text = found.info.help if isinstance(found, typer.Typer) else inspect.getdoc(found)
+    assert row.summary == " ".join(str(text).split("\n\n")[0].split())
 
 
 def test_planning_on_spark_imports_no_decoder() -> None:

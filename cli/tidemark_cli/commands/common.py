@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from tidemark_cli.lazy_commands import OF_KUBECTL
 from tidemark_cli.local import settings as local_settings
 from tidemark_cli.local.cluster import LocalCluster
 from tidemark_cli.local.kube import Kube, KubeError, namespace_of
@@ -25,8 +26,6 @@ ContextOption = Annotated[str, typer.Option("--context", help="One of the kubeco
 NamespaceOption = Annotated[
     str, typer.Option("--namespace", "-n", help="Unset: that of the kubeconfig's context.")
 ]
-#: What a command's context carries where kubectl has started the program.
-OF_KUBECTL = "kubectl"
 
 console = Console()
 errors = Console(stderr=True)

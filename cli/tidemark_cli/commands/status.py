@@ -34,7 +34,7 @@ from tidemark_cli.local.words import (
     why_not_ready,
 )
 from tidemark_operator.controller.model import PartitionRow
-from tidemark_operator.resources.broker import Workload
+from tidemark_operator.resources.names import Workload
 
 TOPICS_SHOWN = 20
 #: The status of an answer to a question for what the API server does not know.

@@ -16,7 +16,6 @@ from tidemark.configuration.broker_keys import UNDER_REPLICATED_CREATION
 from tidemark_cli.controlplane import ControlPlane, minio
 from tidemark_cli.controlplane.minio import MinioServer
 from tidemark_cli.local import processes
-from tidemark_cli.local.kafka_brokers import KafkaBrokers
 from tidemark_cli.local.kube import Kube, KubeError
 from tidemark_cli.local.layout import Layout
 from tidemark_cli.local.listeners import ListenerAddresses, listeners_of
@@ -24,10 +23,6 @@ from tidemark_cli.local.own_brokers import READY_TIMEOUT_S, STARTS_AT_ONCE, OwnB
 from tidemark_cli.local.processes import ProcessRecord
 from tidemark_cli.local.settings import KAFKA, Settings
 from tidemark_cli.ports import HOST
-from tidemark_cli.toolchain.maven import KAFKA as KAFKA_JARS
-from tidemark_cli.toolchain.maven import ensure_jars, java
-from tidemark_operator.resources.crdgen import custom_resource_definition
-from tidemark_operator.resources.kinds import KINDS
 
 Say = Callable[[str], None]
 BUCKET = "tidemark"
@@ -91,11 +86,15 @@ class LocalCluster:
         self.layout = layout
         self.settings = settings
         self._say = say
-        self.brokers: Brokers = (
-            KafkaBrokers(layout)
-            if settings.engine == KAFKA
-            else OwnBrokers(layout, settings, self.kubeconfig, entries or {})
-        )
+        self.brokers: Brokers
+        if settings.engine == KAFKA:
+            # Kafka's client and schema are imported where Apache Kafka runs: they take longer than
+            # most commands.
+            from tidemark_cli.local.kafka_brokers import KafkaBrokers
+
+            self.brokers = KafkaBrokers(layout)
+        else:
+            self.brokers = OwnBrokers(layout, settings, self.kubeconfig, entries or {})
 
     @property
     def kubeconfig(self) -> Path:
@@ -122,9 +121,11 @@ class LocalCluster:
 
     def check_engine(self) -> None:
         """Whoever lacks Java or Maven is told before anything starts. Raises ToolchainError."""
-        if isinstance(self.brokers, KafkaBrokers):
-            java()
-            ensure_jars(KAFKA_JARS)
+        if self.settings.engine == KAFKA:
+            from tidemark_cli.toolchain import maven
+
+            maven.java()
+            maven.ensure_jars(maven.KAFKA)
 
     def start_control_plane(self) -> None:
         """Start etcd and kube-apiserver, unless an existing cluster was named."""
@@ -136,6 +137,9 @@ class LocalCluster:
 
     def install_crds(self) -> None:
         """Apply the CustomResourceDefinitions and wait until they are served."""
+        from tidemark_operator.resources.crdgen import custom_resource_definition
+        from tidemark_operator.resources.kinds import KINDS
+
         kube = self.kube()
         crds = [custom_resource_definition(kind) for kind in KINDS]
         for crd in crds:
@@ -148,9 +152,13 @@ class LocalCluster:
     def start_engine(self, brokers: int) -> dict[str, Any]:
         """What has to be there before the Cluster; returns its ``spec``. ``brokers``: how many
         there are to be, where they run before the operator."""
-        if isinstance(self.brokers, KafkaBrokers):
-            self.brokers.prepare(brokers)
-            nodes = self.brokers.nodes
+        if self.settings.engine == KAFKA:
+            from tidemark_cli.local.kafka_brokers import KafkaBrokers
+            from tidemark_cli.toolchain.maven import KAFKA as KAFKA_JARS
+
+            kafka = KafkaBrokers(self.layout)
+            kafka.prepare(brokers)
+            nodes = kafka.nodes
             self._say(f"Apache Kafka {KAFKA_JARS.version} ready at {nodes.bootstrap}")
             return {
                 "config": {UNDER_REPLICATED_CREATION: "true"},

@@ -10,12 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kubernetes import config
-from kubernetes.client import ApiException
-from urllib3.exceptions import HTTPError
-
-from tidemark_operator.resources.kinds import KINDS
-from tidemark_operator.resources.names import GROUP, VERSION
+from tidemark_operator.resources.names import GROUP, PLURALS, VERSION
 
 FIELD_MANAGER = "tidemark-cli"
 CALL_TIMEOUT_S = 10
@@ -23,7 +18,6 @@ CALL_TIMEOUT_S = 10
 PAGE = 500
 #: The status of an answer to a resource version that the API server does not remember any more.
 GONE = 410
-_PLURALS = {kind.kind: kind.plural for kind in KINDS}
 
 
 class KubeError(RuntimeError):
@@ -52,6 +46,8 @@ class Changes(NamedTuple):
 def namespace_of(kubeconfig: Path, context: str = "") -> str:
     """The namespace of a kubeconfig's current context, or of the one that is named. Raises
     ValueError for a file without one."""
+    from kubernetes import config  # a third of a second, which commands without it do not pay
+
     try:
         every, active = config.list_kube_config_contexts(  # type: ignore[no-untyped-call]
             config_file=str(kubeconfig)
@@ -71,6 +67,8 @@ class Kube:
 
     def __init__(self, kubeconfig: Path, namespace: str, context: str = "") -> None:
         """``context``: of the kubeconfig; unset: its current one."""
+        from kubernetes import config
+
         self.namespace = namespace
         try:
             self._api: Any = config.new_client_from_config(  # type: ignore[no-untyped-call]
@@ -194,7 +192,7 @@ class Kube:
         return sorted(items, key=lambda e: str(e["metadata"]["creationTimestamp"]))
 
     def _path(self, kind: str, name: str = "") -> str:
-        path = f"/apis/{GROUP}/{VERSION}/namespaces/{self.namespace}/{_PLURALS[kind]}"
+        path = f"/apis/{GROUP}/{VERSION}/namespaces/{self.namespace}/{PLURALS[kind]}"
         return f"{path}/{name}" if name else path
 
     def _apply(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,6 +224,9 @@ class Kube:
         content_type: str = "application/json",
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> bytes:
+        from kubernetes.client import ApiException
+        from urllib3.exceptions import HTTPError
+
         request = self._api.param_serialize(
             method,
             path,

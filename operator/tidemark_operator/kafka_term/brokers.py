@@ -15,7 +15,7 @@ from tidemark_operator.kube.kinds import BROKER, Json, Key, key_of
 from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.pods.identity import MANAGER, cluster_labels
 from tidemark_operator.reconcile.elsewhere import elsewhere, write_conditions
-from tidemark_operator.resources.broker import Workload
+from tidemark_operator.resources.names import Workload
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,6 @@ The object is what lets a process with that node id register; the operator never
 Apache Kafka (``Cluster.spec.engine``) it is what shows a broker that is there.
 """
 
-import enum
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
@@ -14,7 +13,7 @@ from tidemark.configuration.values import INT32_MAX
 from tidemark_operator.resources.broker_pod import BrokerPod
 from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.metadata import Resource
-from tidemark_operator.resources.names import CATEGORY
+from tidemark_operator.resources.names import CATEGORY, PLURALS, Workload
 from tidemark_operator.resources.references import FixedClusterRef
 from tidemark_operator.resources.schema import (
     AGE,
@@ -31,16 +30,6 @@ from tidemark_operator.resources.schema import (
     SpecModel,
     condition_column,
 )
-
-
-class Workload(enum.StrEnum):
-    """Who runs the broker's process: External is somebody else, on any machine; Pod is the
-    operator, in this namespace; Observed: it is a broker of Apache Kafka (``Cluster.spec.engine``),
-    whose object the operator makes and removes."""
-
-    EXTERNAL = "External"
-    POD = "Pod"
-    OBSERVED = "Observed"
 
 
 class BrokerSpec(SpecModel):
@@ -199,7 +188,7 @@ def parse_broker(obj: Mapping[str, Any]) -> Broker:
 
 BROKER = ResourceKind(
     kind="Broker",
-    plural="brokers",
+    plural=PLURALS["Broker"],
     singular="broker",
     short_names=("tmb",),
     category=CATEGORY,

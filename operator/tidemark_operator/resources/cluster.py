@@ -18,7 +18,7 @@ from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.config_rules import ClusterConfig, GroupConfig
 from tidemark_operator.resources.engine import ENGINE_RULES, Engine
 from tidemark_operator.resources.metadata import Resource
-from tidemark_operator.resources.names import CATEGORY
+from tidemark_operator.resources.names import CATEGORY, PLURALS
 from tidemark_operator.resources.quotas import ClusterQuotas
 from tidemark_operator.resources.references import SecretRef
 from tidemark_operator.resources.schema import (
@@ -459,7 +459,7 @@ def parse_cluster(obj: Mapping[str, Any]) -> Cluster:
 
 CLUSTER = ResourceKind(
     kind="Cluster",
-    plural="clusters",
+    plural=PLURALS["Cluster"],
     singular="cluster",
     short_names=("tmc",),
     category=CATEGORY,

@@ -16,7 +16,7 @@ from tidemark_operator.resources.config_rules import cel_list
 from tidemark_operator.resources.durations import Duration
 from tidemark_operator.resources.export_pod import ExportJob, SecretValue, SecretValues
 from tidemark_operator.resources.metadata import Resource
-from tidemark_operator.resources.names import CATEGORY
+from tidemark_operator.resources.names import CATEGORY, PLURALS
 from tidemark_operator.resources.references import SecretKeyRef, SecretRef, TopicRef, UserRef
 from tidemark_operator.resources.schema import (
     AGE,
@@ -559,7 +559,7 @@ def parse_export(obj: Mapping[str, Any]) -> Export:
 
 EXPORT = ResourceKind(
     kind="Export",
-    plural="exports",
+    plural=PLURALS["Export"],
     singular="export",
     short_names=("tmx",),
     category=CATEGORY,

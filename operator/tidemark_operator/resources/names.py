@@ -4,9 +4,21 @@ One place for them, because a manifest in somebody's Git repository repeats each
 renaming one is a breaking change of the API.
 """
 
+import enum
+
 GROUP = "tidemark.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
+#: The name of each kind in the paths of the API server.
+PLURALS = {
+    "Cluster": "clusters",
+    "Broker": "brokers",
+    "Topic": "topics",
+    "RecordDeletion": "recorddeletions",
+    "User": "users",
+    "Export": "exports",
+    "PartitionSlice": "partitionslices",
+}
 
 #: ``"true"`` stops reconciling an object; what exists outside stays as it is.
 PAUSED_ANNOTATION = f"{GROUP}/paused"
@@ -54,6 +66,16 @@ SLICES_DEFAULT = 64
 
 PARTITIONS_MAX = 10_000
 REPLICAS_MAX = 100
+
+
+class Workload(enum.StrEnum):
+    """Runner of a broker's process. External: a person or another tool, on any machine. Pod: the
+    operator, in this namespace. Observed: Apache Kafka (``Cluster.spec.engine``); the operator
+    creates and deletes the Broker object."""
+
+    EXTERNAL = "External"
+    POD = "Pod"
+    OBSERVED = "Observed"
 
 
 def slice_name(cluster: str, index: int) -> str:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from tidemark.configuration.values import INT32_MAX
 from tidemark_operator.resources.metadata import Resource
-from tidemark_operator.resources.names import INTERNAL_CATEGORY
+from tidemark_operator.resources.names import INTERNAL_CATEGORY, PLURALS
 from tidemark_operator.resources.schema import (
     AGE,
     ATOMIC,
@@ -82,7 +82,7 @@ class PartitionSlice(Resource):
 
 PARTITION_SLICE = ResourceKind(
     kind="PartitionSlice",
-    plural="partitionslices",
+    plural=PLURALS["PartitionSlice"],
     singular="partitionslice",
     short_names=(),
     category=INTERNAL_CATEGORY,

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from tidemark_operator.resources.conditions import SUCCEEDED, Conditions, pending
 from tidemark_operator.resources.durations import Duration
 from tidemark_operator.resources.metadata import Resource
-from tidemark_operator.resources.names import CATEGORY, PARTITIONS_MAX
+from tidemark_operator.resources.names import CATEGORY, PARTITIONS_MAX, PLURALS
 from tidemark_operator.resources.references import TopicRef
 from tidemark_operator.resources.schema import (
     AGE,
@@ -259,7 +259,7 @@ def parse_record_deletion(obj: Mapping[str, Any]) -> RecordDeletion:
 
 RECORD_DELETION = ResourceKind(
     kind="RecordDeletion",
-    plural="recorddeletions",
+    plural=PLURALS["RecordDeletion"],
     singular="recorddeletion",
     short_names=("tmrd",),
     category=CATEGORY,

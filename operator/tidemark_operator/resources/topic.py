@@ -19,7 +19,7 @@ from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.config_rules import TopicConfig, cel_list
 from tidemark_operator.resources.durations import Duration
 from tidemark_operator.resources.metadata import Resource
-from tidemark_operator.resources.names import CATEGORY, PARTITIONS_MAX, REPLICAS_MAX
+from tidemark_operator.resources.names import CATEGORY, PARTITIONS_MAX, PLURALS, REPLICAS_MAX
 from tidemark_operator.resources.quantities import Quantity
 from tidemark_operator.resources.references import FixedClusterRef
 from tidemark_operator.resources.schema import (
@@ -280,7 +280,7 @@ def parse_topic(obj: Mapping[str, Any]) -> Topic:
 
 TOPIC = ResourceKind(
     kind="Topic",
-    plural="topics",
+    plural=PLURALS["Topic"],
     singular="topic",
     short_names=("tmt",),
     category=CATEGORY,

@@ -14,7 +14,7 @@ from pydantic import Field
 from tidemark_operator.resources.acls import ACLS_MAX, AclRule
 from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.metadata import Resource
-from tidemark_operator.resources.names import CATEGORY
+from tidemark_operator.resources.names import CATEGORY, PLURALS
 from tidemark_operator.resources.quotas import UserQuotas
 from tidemark_operator.resources.references import FixedClusterRef, SecretKeyRef
 from tidemark_operator.resources.schema import (
@@ -164,7 +164,7 @@ def parse_user(obj: Mapping[str, Any]) -> User:
 
 USER = ResourceKind(
     kind="User",
-    plural="users",
+    plural=PLURALS["User"],
     singular="user",
     short_names=("tmu",),
     category=CATEGORY,
