@@ -1,8 +1,8 @@
 """Dead code in the sources, by vulture, in `make lint`.
 
-Fields that are written out by name look unused to it. Those of Kafka's answers and of the custom
-resources are taken from the classes themselves, so that whoever adds one need not list it; what
-else is used without being named stands in `pyproject.toml`, with the reason.
+Vulture reports what is used by name only. The fields of Kafka's answers and of the custom resources
+are taken from their classes, and the functions of commands from the table of commands, so that a
+new one needs no entry here. `pyproject.toml` lists the other exceptions, with the reason.
 """
 
 import dataclasses
@@ -19,6 +19,7 @@ from vulture import Vulture
 
 import tidemark_broker.api
 import tidemark_operator.resources
+from tidemark_cli.main import Commands
 
 ROOT = Path(__file__).parents[1]
 WRITTEN_OUT = (tidemark_broker.api, tidemark_operator.resources)
@@ -34,6 +35,11 @@ def fields_written_out() -> set[str]:
         if isinstance(kind, type) and kind.__module__ == module.__name__
         for name in _fields(kind)
     }
+
+
+def commands() -> set[str]:
+    """Names of the functions that ``tidemark`` imports when a command is invoked."""
+    return {row.target.split(":")[1] for row in Commands.rows.values()}
 
 
 def _modules(package: ModuleType) -> Iterator[ModuleType]:
@@ -52,7 +58,9 @@ def _fields(kind: type) -> list[str]:
 def main() -> int:
     """1 where something is unused, a line for each."""
     options = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["vulture"]
-    vulture = Vulture(ignore_names=sorted({*options["ignore_names"], *fields_written_out()}))
+    vulture = Vulture(
+        ignore_names=sorted({*options["ignore_names"], *fields_written_out(), *commands()})
+    )
     vulture.scavenge([str(ROOT / path) for path in options["paths"]])
     unused = vulture.get_unused_code()
     for item in unused:
