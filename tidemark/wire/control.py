@@ -343,7 +343,8 @@ class PartitionState:
 class TopicState:
     """A topic with its whole configuration (only keys that were set), KIP-950's tiered state and
     epoch (the numbers of :mod:`tidemark.tiering`), and those of its partitions that changed (all of
-    them in a snapshot)."""
+    them in a snapshot, except those in doubt). ``partition_count``: how many partitions the topic
+    has, those in doubt included; -1 where the sender does not say."""
 
     topic_id: uuid.UUID = wire("uuid")
     name: str = wire("string")
@@ -352,6 +353,17 @@ class TopicState:
     tiered_epoch: int = wire("int32")
     disable_policy: int = wire("int8")
     partitions: tuple[PartitionState, ...]
+    partition_count: int = wire("int32", default=i32(-1), tag=0)
+
+
+@entity(_nested, PARTITION_STATES)
+class UnservedTopic:
+    """A topic that exists though no ``Topic`` has it: its partitions are not managed, and it is
+    not deleted. ``is_stray``: no ``Topic`` released it, so brokers continue to show it."""
+
+    name: str = wire("string")
+    topic_id: uuid.UUID = wire("uuid")
+    is_stray: bool = wire("bool")
 
 
 @entity(_nested, PARTITION_STATES)
@@ -382,7 +394,10 @@ class PartitionStatesRequest:
     ``storage_as_before``, in a delta: both are as they were (credentials travel once), and empty
     here. ``users_follow``: ACLs decide in this cluster, so nobody is served before the users are
     known (:mod:`tidemark.wire.users`). ``groups``: all consumer groups with a configuration.
-    ``commit``: the last that the slices hold, -1 from a controller that does not say."""
+    ``commit``: the last that the slices hold, -1 from a controller that does not say.
+    ``knows_all``: every topic that exists is among those sent on this connection or in
+    ``unserved``, so that the absence of any other one is a deletion on record. Without it a topic
+    or partition that is not named may be unknown only for now."""
 
     controller_id: str = wire("string")
     controller_epoch: int = wire("int32")
@@ -398,6 +413,8 @@ class PartitionStatesRequest:
     users_follow: bool = wire("bool", default=False, tag=1)
     groups: tuple[GroupConfig, ...] = wire(None, default=(), tag=2)
     commit: int = wire("int64", default=i64(-1), tag=3)
+    knows_all: bool = wire("bool", default=False, tag=4)
+    unserved: tuple[UnservedTopic, ...] = wire(None, default=(), tag=5)
 
 
 @entity(_nested, PARTITION_STATES)

@@ -105,14 +105,19 @@ class Coordinators(Generic[S]):
 
     def shard_of(self, key: str) -> S:
         """The state in which ``key`` is; raises :class:`CoordinatorError` where another broker
-        coordinates it (NOT_COORDINATOR), or this one cannot yet."""
+        coordinates it (NOT_COORDINATOR), or this one cannot yet, or its partition is in doubt
+        (COORDINATOR_LOAD_IN_PROGRESS)."""
         return self.shard_at(self.partition_of(key))
 
     def shard_at(self, number: int) -> S:
         """The same of one partition."""
         seat = self._seats.get(number)
         if seat is None:
-            raise CoordinatorError(ErrorCode.not_coordinator)
+            # Nobody leads a partition in doubt for certain: there may be no other to look for.
+            in_doubt = self._finder.is_in_doubt(self.topic, number)
+            raise CoordinatorError(
+                ErrorCode.coordinator_load_in_progress if in_doubt else ErrorCode.not_coordinator
+            )
         seat.log.check()
         if seat.state is State.LOADING:
             raise CoordinatorError(ErrorCode.coordinator_load_in_progress)

@@ -34,3 +34,8 @@ class Finder:
         number = self.partition_of(topic, key)
         row = self._cluster.topics[topic].partitions.get(number)
         return -1 if row is None else row.leader
+
+    def is_in_doubt(self, topic: str, number: int) -> bool:
+        """Whether the controller does not know at present who leads a partition."""
+        view = self._cluster.topics.get(topic)
+        return view is not None and self._cluster.is_in_doubt(view.topic_id, number)

@@ -3,6 +3,12 @@
 Filled by PartitionStates only (a snapshot replaces all, a delta merges); read by Metadata,
 DescribeCluster and the replica manager. A view for clients: nothing is created or deleted here.
 What a delta costs is what it names: the rows of a topic are changed in place.
+
+A partition that is counted and not named is *in doubt*: the controller does not know its state at
+present. It keeps its place, with the row that was known before, or else without a leader. A topic
+never has fewer partitions than before, since keys are hashed by their number. What is not known is
+not deleted: :meth:`MetadataCache.is_deleted` needs a tombstone, or a controller that knows all
+topics.
 """
 
 import uuid
@@ -10,12 +16,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from tidemark.lru import Lru
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
 from tidemark_broker.listeners import REPLICATION
 from tidemark_broker.purgatory import Signal
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
+#: Names of deleted topics that are remembered, those that were deleted last.
+_DELETED_MAX = 10_000
+#: Topics that are no longer shown and of which it is not known whether they were deleted.
+_VANISHED_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +78,15 @@ class MetadataCache:
         self.topics_version = 0
         self._by_id: dict[uuid.UUID, TopicMetadata] = {}
         self._rows: dict[uuid.UUID, dict[int, control.PartitionState]] = {}
-        #: Told of each topic that was deleted; one that a snapshot does not name was not, unless
-        #: that has its tombstone, or another topic of its name.
+        #: By topic: partitions whose row the controller does not name at present.
+        self._in_doubt: dict[uuid.UUID, set[int]] = {}
+        #: Topics that no Topic has, by their ids, and whether the controller knows all others.
+        self._unserved: Mapping[uuid.UUID, control.UnservedTopic] = MappingProxyType({})
+        self._knows_all = False
+        self._vanished: dict[uuid.UUID, TopicMetadata] = {}
+        #: Names of topics whose tombstone has come since the snapshot.
+        self._deleted: Lru[str, bool] = Lru(_DELETED_MAX)
+        #: Called with each topic whose deletion is on record (see :meth:`is_deleted`).
         self.deleted: list[Callable[[TopicMetadata], None]] = []
 
     @property
@@ -79,6 +97,21 @@ class MetadataCache:
     def by_id(self, topic_id: uuid.UUID) -> TopicMetadata | None:
         """The topic of this id, if any."""
         return self._by_id.get(topic_id)
+
+    def is_in_doubt(self, topic_id: uuid.UUID, partition: int) -> bool:
+        """Whether the controller does not know the state of a partition at present."""
+        return partition in self._in_doubt.get(topic_id, ())
+
+    def is_deleted(self, topic: str, partition: int) -> bool:
+        """Whether the deletion of a topic is on record, or the partition is none of those that the
+        present topic of that name has. One that is merely unknown, or in doubt, is not deleted: a
+        controller that was restored from a backup may not know it yet."""
+        view = self.topics.get(topic)
+        if view is not None:
+            return self._knows_all and partition >= len(view.partitions)
+        if topic in self._deleted:
+            return True
+        return self._knows_all and all(each.name != topic for each in self._unserved.values())
 
     def group_config(self, group_id: str) -> Mapping[str, str]:
         """What is set for a consumer group."""
@@ -118,29 +151,59 @@ class MetadataCache:
         )
         if request.full or request.brokers:
             self.brokers = MappingProxyType({row.broker_id: row for row in request.brokers})
+        self._unserved = MappingProxyType({each.topic_id: each for each in request.unserved})
+        self._knows_all = request.knows_all
         former = tuple(self.topics.values()) if request.full else ()
+        former_rows = self._rows
         if request.full:
             self.topics.clear()
             self._by_id.clear()
-            self._rows.clear()
+            self._rows = {}
+            self._in_doubt.clear()
+            self._deleted = Lru(_DELETED_MAX)
         if request.full or request.topics or request.removals:
             self.topics_version += 1
         for topic in request.topics:
-            self._merge(topic_metadata(topic))
+            self._merge(topic, former_rows.get(topic.topic_id, {}))
         for removal in request.removals:
             if removal.partition < 0:
-                self._drop(removal.topic_id)
-        self._tell_deleted_before(request, former)
+                self._drop(removal.topic_id, is_delta=not request.full)
+        self._keep_strays(former, former_rows)
+        self._vanished.update((view.topic_id, view) for view in former)
+        self._settle_vanished(request)
 
-    def _tell_deleted_before(
-        self, request: control.PartitionStatesRequest, former: Iterable[TopicMetadata]
+    def _keep_strays(
+        self,
+        former: Iterable[TopicMetadata],
+        former_rows: Mapping[uuid.UUID, dict[int, control.PartitionState]],
     ) -> None:
-        """Of topics that were deleted while nothing was heard of the controller."""
-        gone = {removal.topic_id for removal in request.removals if removal.partition < 0}
+        """A topic whose Topic was lost, by a restored backup say, is shown as before: its leaders
+        go on leading, and a Topic of its name may adopt it."""
         for view in former:
-            now = self.topics.get(view.name, view)
-            if view.topic_id in gone or now.topic_id != view.topic_id:
+            unserved = self._unserved.get(view.topic_id)
+            if unserved is not None and unserved.is_stray and view.name not in self.topics:
+                rows = former_rows.get(view.topic_id, {})
+                self._rows[view.topic_id] = rows
+                self._in_doubt[view.topic_id] = set(rows)
+                self._put(replace(view, partitions=MappingProxyType(rows)))
+
+    def _settle_vanished(self, request: control.PartitionStatesRequest) -> None:
+        """Topics that are no longer shown are deleted once a tombstone, or a controller that knows
+        all topics, says so. That another topic has the name proves nothing: a restored backup may
+        have brought an older one back."""
+        gone = {removal.topic_id for removal in request.removals if removal.partition < 0}
+        for topic_id, view in tuple(self._vanished.items()):
+            is_gone = topic_id in gone or self._is_gone(topic_id)
+            if is_gone or topic_id in self._by_id:
+                del self._vanished[topic_id]
+            if is_gone:
                 self._tell_deleted(view)
+        while len(self._vanished) > _VANISHED_MAX:
+            del self._vanished[next(iter(self._vanished))]
+
+    def _is_gone(self, topic_id: uuid.UUID) -> bool:
+        """Whether the controller, which knows all topics, does not have this one any more."""
+        return self._knows_all and topic_id not in self._by_id and topic_id not in self._unserved
 
     def update(self, topic_id: uuid.UUID, row: control.PartitionState) -> None:
         """One partition changed by an answer to AlterPartition. That tells of the ISR and not of
@@ -150,9 +213,18 @@ class MetadataCache:
         if rows is not None and (known is None or is_newer(row, known)):
             _merge_rows(rows, (row,))
 
-    def _merge(self, view: TopicMetadata) -> None:
+    def _merge(self, topic: control.TopicState, former: dict[int, control.PartitionState]) -> None:
+        """``former``: the rows that were known of it before a snapshot."""
+        view = topic_metadata(topic)
         rows = self._rows.setdefault(view.topic_id, {})
         _merge_rows(rows, view.partitions.values())
+        in_doubt = self._in_doubt.setdefault(view.topic_id, set())
+        in_doubt.difference_update(view.partitions)
+        count = max(topic.partition_count, next(reversed(former), -1) + 1)
+        if len(rows) < count:
+            unnamed = [number for number in range(count) if number not in rows]
+            in_doubt.update(unnamed)
+            _merge_rows(rows, (former.get(number) or _unknown_row(number) for number in unnamed))
         known = self._by_id.get(view.topic_id)
         if known is None or replace(known, partitions=view.partitions) != view:
             self._put(replace(view, partitions=MappingProxyType(rows)))
@@ -160,23 +232,46 @@ class MetadataCache:
     def _put(self, view: TopicMetadata) -> None:
         before = self.topics.get(view.name)
         if before is not None and before.topic_id != view.topic_id:
-            self._by_id.pop(before.topic_id, None)
-            self._rows.pop(before.topic_id, None)
-            self._tell_deleted(before)
+            self._forget(before.topic_id)
+            self._vanished[before.topic_id] = before
+        self._deleted.pop(view.name)
         self.topics[view.name] = view
         self._by_id[view.topic_id] = view
 
-    def _drop(self, topic_id: uuid.UUID) -> None:
-        view = self._by_id.pop(topic_id, None)
+    def _drop(self, topic_id: uuid.UUID, *, is_delta: bool) -> None:
+        """A tombstone has come. In a snapshot it says nothing of a later topic of that name, which
+        a restored backup does not know."""
+        view = self._forget(topic_id)
+        if view is None:
+            return
+        self._vanished[topic_id] = view
+        if self.topics.get(view.name) is view:
+            del self.topics[view.name]
+            if is_delta:
+                self._deleted.put(view.name, value=True)
+                self._deleted.evict()
+
+    def _forget(self, topic_id: uuid.UUID) -> TopicMetadata | None:
         self._rows.pop(topic_id, None)
-        if view is not None:
-            if self.topics.get(view.name) is view:
-                del self.topics[view.name]
-            self._tell_deleted(view)
+        self._in_doubt.pop(topic_id, None)
+        return self._by_id.pop(topic_id, None)
 
     def _tell_deleted(self, view: TopicMetadata) -> None:
         for tell in self.deleted:
             tell(view)
+
+
+def _unknown_row(partition: int) -> control.PartitionState:
+    """A partition of which nothing is known at present: clients ask again."""
+    return control.PartitionState(
+        partition=partition,
+        leader=-1,
+        leader_epoch=-1,
+        partition_epoch=-1,
+        replicas=(),
+        isr=(),
+        manifest=False,
+    )
 
 
 def _merge_rows(

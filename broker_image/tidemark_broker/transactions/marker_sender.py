@@ -8,14 +8,12 @@ from collections.abc import Set as AbstractSet
 
 from kio.schema.errors import ErrorCode
 
-from tidemark.lru import Lru
 from tidemark.wire.framing import FrameError
-from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata
+from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.transactions.core.markers import (
-    DELETED_TOPIC,
-    NO_LEADER,
-    UNKNOWN_TOPIC,
+    DELETED,
+    UNKNOWN,
     Marker,
     MarkerQueue,
     MarkerWrite,
@@ -30,8 +28,6 @@ logger = logging.getLogger(__name__)
 _ANSWER_TIMEOUT_S = 5.0
 #: A timer may fire a millisecond early: nothing is slept shorter.
 _SLEEP_MIN_S = 0.002
-#: Names of deleted topics, those that went last.
-_DELETED_MAX = 10_000
 #: Transactions that are told of, each of which appends a record, before others have their turn.
 _FINISHED_AT_ONCE = 25
 
@@ -58,8 +54,6 @@ class MarkerSender:
         self._now = now
         self._queue = MarkerQueue(self._leader_of)
         self._woken = asyncio.Event()
-        self._deleted: Lru[str, bool] = Lru(_DELETED_MAX)
-        cluster.deleted.append(self._topic_deleted)
 
     @property
     def unfinished(self) -> int:
@@ -108,18 +102,10 @@ class MarkerSender:
 
     def _leader_of(self, tp: TopicPartition) -> int:
         view = self._cluster.topics.get(tp.topic)
-        if view is None and tp.topic in self._deleted:
-            return DELETED_TOPIC
         row = None if view is None else view.partitions.get(tp.partition)
-        if row is None:
-            return UNKNOWN_TOPIC
-        return row.leader if row.leader >= 0 else NO_LEADER
-
-    def _topic_deleted(self, topic: TopicMetadata) -> None:
-        """Nothing of a topic is added to a transaction before its coordinator knows that topic, so
-        what is unknown here from now on is not another one of that name."""
-        self._deleted.put(topic.name, value=True)
-        self._deleted.evict()
+        if row is not None and row.leader >= 0:
+            return row.leader
+        return DELETED if self._cluster.is_deleted(*tp) else UNKNOWN
 
     async def _send(self, broker: int, batch: Sequence[MarkerWrite]) -> None:
         errors = await self._errors(broker, batch)

@@ -9,7 +9,7 @@ O(answer), so that thousands of topics cost nothing until they change.
 import dataclasses
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, KeysView, Mapping
 
 from tidemark.tiering import TieringState
 from tidemark.wire.control import (
@@ -197,6 +197,10 @@ class ControllerState:
         key = self._key_by_id.get(topic_id)
         return None if key is None else self.topics[key]
 
+    def topic_ids(self) -> KeysView[uuid.UUID]:
+        """The ids that Topics have."""
+        return self._key_by_id.keys()
+
     def topics_named(self, name: str) -> list[TopicInfo]:
         """Every Topic object that claims this Kafka name."""
         return [self.topics[key] for key in sorted(self._keys_by_name.get(name, ()))]
@@ -209,6 +213,11 @@ class ControllerState:
         """Topic ids under which rows know this name, with or without a Topic object."""
         return frozenset(self._ids_by_row_name.get(name, ()))
 
+    def row_name(self, topic_id: uuid.UUID) -> str:
+        """The name of a topic as its rows have it; "" where they do not."""
+        row = self.row((topic_id, 0))
+        return "" if row is None else row.name
+
     # ---- rows
 
     def row(self, key: RowKey) -> PartitionRow | None:
@@ -217,6 +226,19 @@ class ControllerState:
     def rows_of(self, topic_id: uuid.UUID) -> Mapping[int, PartitionRow]:
         """The rows of a topic by partition."""
         return self._rows.get(topic_id, _NO_ROWS)
+
+    def row_topic_ids(self) -> KeysView[uuid.UUID]:
+        """The topics that have rows."""
+        return self._rows.keys()
+
+    def partitions_of(self, topic: TopicInfo) -> int:
+        """How many partitions a topic has, in doubt or not: as many as its status or its record
+        counts as placed, and as many as brokers were told of. Partitions are never removed from a
+        topic, so the highest of these is right, whatever was restored from a backup."""
+        told = 0
+        if topic.id not in self._tombstones:
+            told = self.held.partitions(topic.id)
+        return max(topic.partitions_placed, told)
 
     def keys_on(self, node_id: int) -> frozenset[RowKey]:
         """Keys of the rows that have a replica on a broker."""

@@ -9,7 +9,7 @@ as none: the replica is there, and what it was told is not known.
 
 import dataclasses
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, KeysView, Mapping
 
 from tidemark.leader_epochs import GENERATION
 from tidemark.logfiles.names import parse_partition_directory, partition_directory_name
@@ -28,10 +28,12 @@ _NOBODY: Mapping[int, PartitionRow] = {}
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HeldTopic:
-    """A topic as one broker knows it."""
+    """A topic as one broker knows it. ``partitions``: how many it has, as far as that broker was
+    told, its replicas included."""
 
     name: str
     tiering: Tiering
+    partitions: int = 0
 
 
 class HeldStates:
@@ -55,19 +57,26 @@ class HeldStates:
             self._take_topic(node_id, topic)
             partitions = self._rows.setdefault(topic.topic_id, {})
             for told in topic.partitions:
-                if 0 <= told.partition < PARTITIONS_MAX:
+                if _is_number(told.partition):
                     by_node = partitions.setdefault(told.partition, {})
                     by_node[node_id] = _shared(_row(topic.topic_id, told), by_node.values())
 
     def _take_topic(self, node_id: int, topic: TopicState) -> None:
         """Its replicas may be on several pages, each with what these were told of its tiering."""
         by_node, tiering = self._topics.setdefault(topic.topic_id, {}), _tiering(topic)
+        numbers = [told.partition for told in topic.partitions if _is_number(told.partition)]
+        counted = topic.partition_count if _is_number(topic.partition_count - 1) else 0
+        partitions = max([counted, *(number + 1 for number in numbers)])
         said = by_node.get(node_id)
         if said is None:
-            by_node[node_id] = HeldTopic(name=topic.name, tiering=tiering)
+            by_node[node_id] = HeldTopic(name=topic.name, tiering=tiering, partitions=partitions)
             self._ids_by_name.setdefault(topic.name, set()).add(topic.topic_id)
-        elif tiering.epoch > said.tiering.epoch:
-            by_node[node_id] = dataclasses.replace(said, tiering=tiering)
+            return
+        by_node[node_id] = dataclasses.replace(
+            said,
+            tiering=max(said.tiering, tiering, key=lambda each: each.epoch),
+            partitions=max(said.partitions, partitions),
+        )
 
     def forget_broker(self, node_id: int) -> None:
         """It says something else, or its object is gone."""
@@ -123,14 +132,15 @@ class HeldStates:
         return self._rows.get(topic_id, {}).keys()
 
     def partitions(self, topic_id: uuid.UUID) -> int:
-        """How many partitions a topic has, by the highest of these."""
-        return max(self.numbers(topic_id), default=-1) + 1
+        """How many partitions a topic has, as far as any broker was told."""
+        said = self._topics.get(topic_id, {}).values()
+        return max((each.partitions for each in said), default=0)
 
     def brokers_of(self, topic_id: uuid.UUID) -> frozenset[int]:
         """The brokers that know of a topic."""
         return frozenset(self._topics.get(topic_id, ()))
 
-    def topic_ids(self) -> Iterable[uuid.UUID]:
+    def topic_ids(self) -> KeysView[uuid.UUID]:
         """The topics that any broker knows of."""
         return self._topics.keys()
 
@@ -147,6 +157,10 @@ class HeldStates:
         """The furthest that any broker was told of a topic's tiering."""
         known = (each.tiering for each in self._topics.get(topic_id, {}).values())
         return max(known, key=lambda each: each.epoch, default=NEVER_TIERED)
+
+
+def _is_number(partition: int) -> bool:
+    return 0 <= partition < PARTITIONS_MAX
 
 
 def _shared(row: PartitionRow, others: Iterable[PartitionRow]) -> PartitionRow:

@@ -107,12 +107,10 @@ def lost(state: ControllerState, topic: TopicInfo) -> list[int]:
     again as new ones."""
     if state.tombstones_of(topic.id):
         return []
-    placed = range(topic.partitions_placed)
-    told: Collection[int] = ()
-    if placed or topic.topic_id is not None:  # else it becomes itself first (:mod:`adoption`)
-        told = state.held.numbers(topic.id)
+    if not topic.partitions_placed and topic.topic_id is None:
+        return []  # it becomes itself first (:mod:`adoption`)
     rows = state.rows_of(topic.id)
-    return sorted({number for each in (placed, told) for number in each if number not in rows})
+    return [number for number in range(state.partitions_of(topic)) if number not in rows]
 
 
 def unsettled(state: ControllerState, topic: TopicInfo) -> list[int]:

@@ -5,6 +5,10 @@ Topic object are left out: brokers keep what they have, absence never deletes. A
 for a tombstone, or for a row of a newer partition epoch that does not name the broker. A partition
 is shown only once the Topic's status counts it as placed (``partitionsPlaced``: persist before
 acting).
+
+A partition whose row is lost or in doubt is not named, but it is counted, so that clients never see
+a topic shrink. ``knows_all`` says whether the absence of a topic is a deletion on record: not while
+anything is in doubt, nor while a ``Broker`` has not reported in this term.
 """
 
 import uuid
@@ -19,12 +23,16 @@ from tidemark.wire.control import (
     PartitionStatesRequest,
     Removal,
     TopicState,
+    UnservedTopic,
 )
 from tidemark.wire.users import UserStatesRequest
 from tidemark_operator.controller.commit import SliceWrite
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.external_listeners import endpoints
 from tidemark_operator.controller.model import BrokerInfo, PartitionRow, RowKey, TopicInfo
+
+#: Topics without a Topic that one message names; where there are more, nothing counts as deleted.
+UNSERVED_MAX = 2048
 
 
 def full(state: ControllerState) -> PartitionStatesRequest:
@@ -34,7 +42,9 @@ def full(state: ControllerState) -> PartitionStatesRequest:
         state,
         full=True,
         topics=[
-            topic_state(topic, _ordered(state, topic)) for topic in topics if _served(state, topic)
+            topic_state(topic, _ordered(state, topic), partition_count=state.partitions_of(topic))
+            for topic in topics
+            if _served(state, topic)
         ],
         removals=[_tombstone(topic_id) for topic_id in state.tombstoned_ids()],
     )
@@ -61,7 +71,11 @@ def delta(
     return _request(
         state,
         full=False,
-        topics=[topic_state(topic, own) for topic, own in changed if _served(state, topic)],
+        topics=[
+            topic_state(topic, own, partition_count=state.partitions_of(topic))
+            for topic, own in changed
+            if _served(state, topic)
+        ],
         removals=list(removals),
     )
 
@@ -107,7 +121,7 @@ def removals_of(state: ControllerState, write: SliceWrite) -> Mapping[int, tuple
 
 
 def _served(state: ControllerState, topic: TopicInfo) -> bool:
-    return topic.partitions_placed > 0 and state.topic_by_id(topic.id) is topic
+    return state.partitions_of(topic) > 0 and state.topic_by_id(topic.id) is topic
 
 
 def _ordered(state: ControllerState, topic: TopicInfo) -> list[PartitionRow]:
@@ -120,10 +134,39 @@ def _ordered(state: ControllerState, topic: TopicInfo) -> list[PartitionRow]:
     ]
 
 
+def _unserved(state: ControllerState) -> list[UnservedTopic]:
+    """Topics that exist and that no Topic has: rows, brokers or the Cluster's status name them."""
+    left = {orphan.topic_id: orphan.name for orphan in state.cluster.orphans}
+    ids, served = set(left), state.topic_ids()
+    ids.difference_update(served)
+    ids.update(state.row_topic_ids() - served, state.held.topic_ids() - served)
+    return [
+        UnservedTopic(
+            name=left.get(topic_id) or state.row_name(topic_id) or state.held.name(topic_id),
+            topic_id=topic_id,
+            is_stray=topic_id not in left,
+        )
+        for topic_id in sorted(ids)
+        if not state.tombstones_of(topic_id)
+    ]
+
+
+def _knows_all(state: ControllerState, unserved: Collection[UnservedTopic]) -> bool:
+    """Whether a topic that is neither served nor ``unserved`` was deleted. A broker that has not
+    reported may have one that a restored backup does not know of."""
+    return (
+        state.cluster.rebuilding is None
+        and not state.doubted
+        and len(unserved) <= UNSERVED_MAX
+        and all(topic.name for topic in unserved)
+        and all(state.held.has_heard(node_id) for node_id in state.brokers)
+    )
+
+
 def _request(
     state: ControllerState, *, full: bool, topics: list[TopicState], removals: list[Removal]
 ) -> PartitionStatesRequest:
-    cluster = state.cluster
+    cluster, unserved = state.cluster, _unserved(state)
     return PartitionStatesRequest(
         controller_id=state.controller_id,
         controller_epoch=state.controller_epoch,
@@ -145,6 +188,8 @@ def _request(
             GroupConfig(group_id=group_id, config=_entries(cluster.groups[group_id]))
             for group_id in sorted(cluster.groups)
         ),
+        knows_all=_knows_all(state, unserved),
+        unserved=tuple(unserved[:UNSERVED_MAX]),
     )
 
 
@@ -162,7 +207,9 @@ def _broker(state: ControllerState, broker: BrokerInfo) -> BrokerState:
     )
 
 
-def topic_state(topic: TopicInfo, rows: Iterable[PartitionRow]) -> TopicState:
+def topic_state(
+    topic: TopicInfo, rows: Iterable[PartitionRow], *, partition_count: int
+) -> TopicState:
     """What a broker is told of a topic, with those of its rows."""
     return TopicState(
         topic_id=topic.id,
@@ -172,6 +219,7 @@ def topic_state(topic: TopicInfo, rows: Iterable[PartitionRow]) -> TopicState:
         tiered_epoch=topic.tiering.epoch,
         disable_policy=int(topic.tiering.disable_policy),
         partitions=tuple(map(partition_state, rows)),
+        partition_count=partition_count,
     )
 
 

@@ -145,7 +145,7 @@ def step(draft: Draft, topic: TopicInfo, deletions: Deletions, *, now_ms: int) -
         return DeletionStep(waiting_for=waiting, message=text)
     if not topic.tiering.ever_tiered or deletions.emptied(topic.id):
         return DeletionStep(release=True, message="deleted on every live broker")
-    return _empty_tier(draft.state, topic, deletions)
+    return _empty_tier(draft.state, topic, tombstones.values(), deletions)
 
 
 def _released(draft: Draft, topic: TopicInfo, now_ms: int) -> DeletionStep:
@@ -178,7 +178,7 @@ def _bury(draft: Draft, topic: TopicInfo, rows: list[PartitionRow]) -> None:
     for index, node_ids in hosts.items():
         former = draft.state.tombstones_of(topic.id).get(index)
         pending = node_ids | set(former.pending if former else ())
-        draft.put_tombstone(index, _tombstone(topic, pending))
+        draft.put_tombstone(index, _tombstone(draft.state, topic, pending))
 
 
 def _is_away(broker: BrokerInfo) -> bool:
@@ -188,14 +188,14 @@ def _is_away(broker: BrokerInfo) -> bool:
 def _bury_unknown(draft: Draft, topic: TopicInfo) -> None:
     """No row says who had a replica: every broker is asked."""
     index = draft.state.slice_index((topic.id, 0))
-    draft.put_tombstone(index, _tombstone(topic, set(draft.state.brokers)))
+    draft.put_tombstone(index, _tombstone(draft.state, topic, set(draft.state.brokers)))
 
 
-def _tombstone(topic: TopicInfo, pending: set[int]) -> Tombstone:
+def _tombstone(state: ControllerState, topic: TopicInfo, pending: set[int]) -> Tombstone:
     return Tombstone(
         topic_id=topic.id,
         name=topic.name,
-        partitions=max(topic.partitions, topic.partitions_placed),
+        partitions=max(topic.partitions, state.partitions_of(topic)),
         tiered_epoch=topic.tiering.epoch,
         pending=tuple(sorted(pending)),
     )
@@ -212,7 +212,12 @@ def _unconfirmed(
     return tuple(node for node in late if state.is_live(node))
 
 
-def _empty_tier(state: ControllerState, topic: TopicInfo, deletions: Deletions) -> DeletionStep:
+def _empty_tier(
+    state: ControllerState,
+    topic: TopicInfo,
+    tombstones: Iterable[Tombstone],
+    deletions: Deletions,
+) -> DeletionStep:
     problem = deletions.problems.get(topic.id, "")
     if problem:
         problem += "; set deletionPolicy: Orphan to release the Topic and leave the tier as it is"
@@ -226,7 +231,7 @@ def _empty_tier(state: ControllerState, topic: TopicInfo, deletions: Deletions) 
         topic_id=topic.id,
         name=topic.name,
         tiered_epoch=topic.tiering.epoch,
-        partitions=max(topic.partitions, topic.partitions_placed),
+        partitions=max([topic.partitions, *(tomb.partitions for tomb in tombstones)]),
     )
     text = f"broker {node_id} empties the remote tier"
     return DeletionStep(remote=(node_id, request), message=text, problem=problem)

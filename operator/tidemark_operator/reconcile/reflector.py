@@ -176,7 +176,7 @@ class Reflector:
                 services.queue.add(user)
         for left in set(former.orphans).symmetric_difference(present.orphans):
             self._wake_named(left.name)
-        if former.groups != present.groups:
+        if former.groups != present.groups or former.rebuilding != present.rebuilding:
             services.engine.publish()
         if dict(former.config) != dict(present.config):
             for topic in list(services.objects.of_kind(TOPIC)):

@@ -11,6 +11,7 @@ from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import disablement, left_behind, restoring
 from tidemark_operator.controller.broker_calls import Disablement, TierDeletion
 from tidemark_operator.controller.commit import Draft, SliceFull
+from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import normal
 from tidemark_operator.controller.first_status import (
     FirstStatuses,
@@ -58,7 +59,7 @@ class TopicReconciler:
         self._outages = Outages()
         self._first_statuses = FirstStatuses()
         self._published: dict[str, Published] = {
-            key: _published(topic) for key, topic in services.state.topics.items()
+            key: _published(services.state, topic) for key, topic in services.state.topics.items()
         }
 
     async def reconcile(self, key: Key) -> float | None:
@@ -195,10 +196,10 @@ class TopicReconciler:
         topic = self._services.state.topics.get(text)
         if topic is None:
             return
-        published = _published(topic)
+        published = _published(self._services.state, topic)
         if self._published.get(text) != published:
             self._published[text] = published
-            if topic.partitions_placed:
+            if published[1].partition_count:
                 self._services.engine.publish(topics=[text])
 
     # ------------------------------------------------------------ disabling (KIP-950)
@@ -290,5 +291,6 @@ def _quiet_s(topic: TopicInfo, decision: TopicDecision, now_ms: int) -> float:
     return quiet_deletion_ms(topic.deletion_ms, now_ms=now_ms) / 1000
 
 
-def _published(topic: TopicInfo) -> Published:
-    return topic.partitions_placed, topic_state(topic, ())
+def _published(state: ControllerState, topic: TopicInfo) -> Published:
+    count = state.partitions_of(topic)
+    return topic.partitions_placed, topic_state(topic, (), partition_count=count)

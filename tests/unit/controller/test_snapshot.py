@@ -7,13 +7,19 @@ from tests.unit.controller.controller_world import (
     broker,
     cluster,
     numbered_uuid,
+    reports,
     row,
     tiered,
     topic,
 )
 from tidemark.tiering import TieringState
 from tidemark_operator.controller import commit, snapshot
-from tidemark_operator.controller.model import BrokerInfo, Tombstone
+from tidemark_operator.controller.model import (
+    BrokerInfo,
+    ClusterRebuilding,
+    OrphanedTopic,
+    Tombstone,
+)
 
 
 def _world() -> World:
@@ -111,3 +117,52 @@ def test_a_tombstone_is_sent_to_everybody_once_and_again_to_those_that_may_have_
     draft.put_tombstone(index, dataclasses.replace(tomb, pending=(2,)))
     (write,) = commit.plan(draft).writes
     assert list(snapshot.removals_of(world.state, write)) == [2]
+
+
+def _heard(world: World) -> World:
+    for node_id in (1, 2, 3):
+        reports(world, node_id)
+    return world
+
+
+def test_absence_is_a_deletion_only_once_every_broker_has_reported() -> None:
+    world = _world()
+    assert not snapshot.full(world.state).knows_all
+    _heard(world)
+    world.state.remove_row((numbered_uuid(9), 0))
+    told = snapshot.full(world.state)
+    assert told.knows_all
+    assert told.unserved == ()
+    world.state.doubted.add((numbered_uuid(1), 0))
+    assert not snapshot.full(world.state).knows_all
+    world.state.doubted.clear()
+    world.state.cluster = dataclasses.replace(
+        world.state.cluster, rebuilding=ClusterRebuilding(since="t", behind=True)
+    )
+    assert not snapshot.delta(world.state).knows_all
+
+
+def test_a_topic_without_a_Topic_is_named_and_not_deleted() -> None:
+    world = _world()
+    world.state.remove_row((numbered_uuid(9), 0))
+    world.state.put_row(dataclasses.replace(row((1,), number=9), name="nine"))
+    _heard(world)
+    reports(world, 2, row((2,), number=7))
+    orphan = OrphanedTopic(topic_id=numbered_uuid(6), name="six", since_ms=0)
+    world.state.cluster = dataclasses.replace(world.state.cluster, orphans=(orphan,))
+    told = snapshot.delta(world.state)
+    assert [(each.name, each.topic_id, each.is_stray) for each in told.unserved] == [
+        ("six", numbered_uuid(6), False),
+        ("topic-7", numbered_uuid(7), True),
+        ("nine", numbered_uuid(9), True),
+    ]
+    assert told.knows_all
+
+
+def test_a_partition_in_doubt_or_lost_is_counted_though_it_is_not_named() -> None:
+    world = _world()
+    world.state.doubted.add((numbered_uuid(1), 1))
+    reports(world, 2, row((2,), number=1, partition=3))
+    (told, _) = snapshot.full(world.state).topics
+    assert [part.partition for part in told.partitions] == [0]
+    assert told.partition_count == 4

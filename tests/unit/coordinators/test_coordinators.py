@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.unit.replication.replica_nodes import TOPIC, Node, row
+from tests.control_messages import partition_states, topic_state
+from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, row
 from tidemark.records.builder import Record, build_batch
 from tidemark_broker.coordinators.coordinators import Coordinators
 from tidemark_broker.coordinators.deadlines import Deadlines
@@ -168,6 +169,24 @@ async def test_who_leads_no_more_resigns_at_once(tmp_path: Path) -> None:
         await made.alone(2, leader=-1)
         assert table.has_resigned
         assert refusal(made.coordinators) is ErrorCode.not_coordinator
+
+
+async def test_keys_hash_over_partitions_in_doubt_and_their_coordinator_is_loading(
+    tmp_path: Path,
+) -> None:
+    """A controller that was restored from a backup names one partition of fifty."""
+    async with world(tmp_path) as made:
+        cluster = made.node.context.metadata
+        rows = tuple(row(partition=number, leader=2, replicas=(2,)) for number in range(50))
+        cluster.apply(partition_states(topic_state(TOPIC_ID, TOPIC, partitions=rows), full=True))
+        numbers = [made.coordinators.partition_of(f"group-{n}") for n in range(200)]
+        assert refusal(made.coordinators) is ErrorCode.not_coordinator
+        restored = topic_state(TOPIC_ID, TOPIC, partitions=rows[:1], partition_count=50)
+        for _ in range(2):  # a broker that has started since knows none of the former rows
+            cluster.apply(partition_states(restored, full=True))
+            assert [made.coordinators.partition_of(f"group-{n}") for n in range(200)] == numbers
+            assert refusal(made.coordinators) is ErrorCode.coordinator_load_in_progress
+            cluster.apply(partition_states(full=True))
 
 
 async def test_nothing_is_answered_before_it_is_committed(tmp_path: Path) -> None:

@@ -279,6 +279,7 @@ async def test_offsets_of_a_former_topic_are_none_of_the_new_one(tmp_path: Path)
         cluster.apply(partition_states(again))
         part = (await made.fetch(9)).topics[0].partitions[0]
         assert part.committed_offset == -1
+        cluster.apply(partition_states(knows_all=True))
         shard = made.groups.coordinators.shard_of("g")
         await until(lambda: not shard.offsets.of_group("g"))  # they go: that one was deleted
 

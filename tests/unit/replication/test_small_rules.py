@@ -161,21 +161,96 @@ def test_a_manifest_is_news_in_the_same_epochs() -> None:
 
 
 def test_topics_that_were_deleted_while_the_controller_was_not_heard() -> None:
-    """Whoever keeps something for a topic is told, though it has another id by now; one that a
-    snapshot does not name at all was not deleted."""
+    """Whoever keeps something for a topic is told of its tombstone. A topic whose name another has,
+    or that a snapshot does not name, is deleted only once the controller knows all topics."""
     cache, told = MetadataCache("c"), list[tuple[str, uuid.UUID]]()
     cache.deleted.append(lambda view: told.append((view.name, view.topic_id)))
-    a, b, c, again = (uuid.UUID(int=number) for number in range(1, 5))
+    a, b, c, d, again = (uuid.UUID(int=number) for number in range(1, 6))
     former = [
         topic_state(each, name, partitions=(row(),))
-        for each, name in zip((a, b, c), "abc", strict=True)
+        for each, name in zip((a, b, c, d), "abcd", strict=True)
     ]
     cache.apply(partition_states(*former, full=True))
     tombstone = control.Removal(topic_id=b, partition=-1, partition_epoch=0)
-    snapshot = partition_states(
-        topic_state(again, "a", partitions=(row(),)), full=True, removals=(tombstone,)
+    present = topic_state(again, "a", partitions=(row(),))
+    cache.apply(partition_states(present, full=True, removals=(tombstone,)))
+    assert told == [("b", b)]
+    assert not any(cache.is_deleted(name, 0) for name in "abcd")
+    stray = control.UnservedTopic(name="d", topic_id=d, is_stray=False)
+    cache.apply(partition_states(knows_all=True, unserved=(stray,)))
+    assert told == [("b", b), ("a", a), ("c", c)]
+    assert [cache.is_deleted(name, 0) for name in "abcd"] == [False, True, True, False]
+    cache.apply(partition_states(knows_all=True))
+    assert told[3:] == [("d", d)]
+
+
+def test_a_deletion_on_record_is_of_no_later_topic_of_that_name() -> None:
+    """A backup brings back the tombstone of a former topic and knows nothing of the present one."""
+    cache = MetadataCache("c")
+    former, present = uuid.UUID(int=1), uuid.UUID(int=2)
+    tombstone = control.Removal(topic_id=former, partition=-1, partition_epoch=0)
+    cache.apply(partition_states(topic_state(former, "t", partitions=(row(),)), full=True))
+    cache.apply(partition_states(removals=(tombstone,)))
+    assert cache.is_deleted("t", 0)
+    cache.apply(partition_states(topic_state(present, "t", partitions=(row(),))))
+    assert not cache.is_deleted("t", 0)
+    cache.apply(partition_states(full=True, removals=(tombstone,)))
+    assert "t" not in cache.topics
+    assert not cache.is_deleted("t", 0)
+    cache.apply(partition_states(full=True))
+    assert not cache.is_deleted("t", 0)
+
+
+def test_a_partition_that_the_present_topic_does_not_have_is_deleted() -> None:
+    cache = MetadataCache("c")
+    smaller = topic_state(uuid.UUID(int=2), "t", partitions=(row(),), partition_count=1)
+    cache.apply(partition_states(smaller, full=True))
+    assert not cache.is_deleted("t", 1)
+    cache.apply(partition_states(smaller, full=True, knows_all=True))
+    assert cache.is_deleted("t", 1)
+    assert not cache.is_deleted("t", 0)
+
+
+def test_a_partition_in_doubt_keeps_its_place_and_the_row_that_was_known() -> None:
+    cache, topic_id = MetadataCache("c"), uuid.UUID(int=1)
+    rows = tuple(row(partition=number, partition_epoch=4) for number in range(3))
+    cache.apply(partition_states(topic_state(topic_id, "t", partitions=rows), full=True))
+    cache.apply(
+        partition_states(
+            topic_state(topic_id, "t", partitions=rows[1:2], partition_count=5), full=True
+        )
     )
-    cache.apply(snapshot)
-    assert told == [("a", a), ("b", b)]
-    cache.apply(snapshot)
-    assert len(told) == 2
+    view = cache.topics["t"]
+    assert [*view.partitions] == [0, 1, 2, 3, 4]
+    assert view.partitions[0] is rows[0]
+    assert (view.partitions[4].leader, view.partitions[4].leader_epoch) == (-1, -1)
+    assert [cache.is_in_doubt(topic_id, number) for number in range(5)] == [
+        True, False, True, True, True,
+    ]  # fmt: skip
+    settled = row(partition=4, leader_epoch=9)
+    cache.apply(partition_states(topic_state(topic_id, "t", partitions=(settled,))))
+    assert view.partitions[4] is settled
+    assert not cache.is_in_doubt(topic_id, 4)
+
+
+def test_a_topic_never_has_fewer_partitions_than_before() -> None:
+    """A backup from before the topic grew counts fewer of them."""
+    cache, topic_id = MetadataCache("c"), uuid.UUID(int=1)
+    rows = tuple(row(partition=number) for number in range(4))
+    cache.apply(partition_states(topic_state(topic_id, "t", partitions=rows), full=True))
+    restored = topic_state(topic_id, "t", partitions=rows[:2], partition_count=2)
+    cache.apply(partition_states(restored, full=True))
+    assert [*cache.topics["t"].partitions] == [0, 1, 2, 3]
+
+
+def test_a_topic_whose_Topic_was_lost_is_shown_as_before() -> None:
+    cache, topic_id = MetadataCache("c"), uuid.UUID(int=1)
+    cache.apply(partition_states(topic_state(topic_id, "t", partitions=(row(),)), full=True))
+    stray = control.UnservedTopic(name="t", topic_id=topic_id, is_stray=True)
+    for _ in range(2):
+        cache.apply(partition_states(full=True, unserved=(stray,), knows_all=True))
+        assert [*cache.topics["t"].partitions] == [0]
+    released = control.UnservedTopic(name="t", topic_id=topic_id, is_stray=False)
+    cache.apply(partition_states(full=True, unserved=(released,), knows_all=True))
+    assert "t" not in cache.topics
+    assert not cache.is_deleted("t", 0)

@@ -8,10 +8,9 @@ from kio.schema.errors import ErrorCode
 from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.transactions.core import markers
 from tidemark_broker.transactions.core.markers import (
-    ABSENT_S,
     BATCH_MAX,
-    NO_LEADER,
-    UNKNOWN_TOPIC,
+    DELETED,
+    UNKNOWN,
     Marker,
     MarkerQueue,
     MarkerWrite,
@@ -81,7 +80,7 @@ def test_one_request_is_under_way_to_each_broker() -> None:
 
 def test_a_partition_without_a_leader_delays_its_own_transaction_only() -> None:
     world = World()
-    world.leaders[A] = NO_LEADER
+    world.leaders[A] = UNKNOWN
     world.queue.add(X, marker(), [A, B])
     world.queue.add(Y, marker(), [B, C])
     assert world.batches() == {1: [B, B], 2: [C]}
@@ -139,36 +138,33 @@ def test_a_higher_epoch_in_the_log_means_that_the_transaction_has_ended_there() 
     assert [key for key, _ in world.queue.finished()] == [X]
 
 
-def test_a_topic_is_gone_once_it_has_not_been_known_for_a_while() -> None:
+def test_a_partition_that_is_unknown_for_hours_keeps_its_marker() -> None:
+    """After a restored backup a partition is unknown until its broker returns."""
     world = World()
-    world.leaders[A] = UNKNOWN_TOPIC
+    world.leaders[A] = UNKNOWN
     world.queue.add(X, marker(), [A])
     now_s = 0.0
-    while not (finished := world.queue.finished()):
-        assert now_s < ABSENT_S + 5.0
-        world.queue.batches(now_s)
+    while now_s < 24 * 3600.0:
+        assert world.queue.batches(now_s) == {}
+        assert world.queue.finished() == []
         next_s = world.queue.next_s()
-        if next_s is None:
-            continue
+        assert next_s is not None
         now_s = next_s
-    assert [key for key, _ in finished] == [X]
-    assert now_s >= ABSENT_S
-
-
-def test_a_topic_that_becomes_known_gets_its_marker() -> None:
-    """A coordinator that has just been elected may know a new topic later than its transactions."""
-    world = World()
-    world.leaders[A] = UNKNOWN_TOPIC
-    world.queue.add(X, marker(), [A])
-    world.queue.batches(0.0)
-    world.leaders[A] = NO_LEADER
-    world.queue.batches(1.0)
-    world.leaders[A] = UNKNOWN_TOPIC
-    world.queue.batches(ABSENT_S - 1.0)
-    world.queue.batches(ABSENT_S + 5.0)
-    assert world.queue.finished() == []
     world.leaders[A] = 1
-    assert world.batches(2 * ABSENT_S) == {1: [A]}
+    assert world.batches(now_s) == {1: [A]}
+    assert [key for key, _ in world.queue.finished()] == [X]
+
+
+def test_a_partition_whose_deletion_is_on_record_needs_no_marker() -> None:
+    world = World()
+    world.leaders[A] = UNKNOWN
+    world.queue.add(X, marker(), [A, B])
+    assert world.batches(0.0) == {1: [B]}
+    world.leaders[A] = DELETED
+    next_s = world.queue.next_s()
+    assert next_s is not None
+    assert world.batches(next_s) == {}
+    assert [key for key, _ in world.queue.finished()] == [X]
 
 
 def test_who_resigns_sends_nothing_more() -> None:

@@ -24,7 +24,7 @@ from tidemark_broker.log.producer_entry import NO_SEQUENCE, ProducerBatch
 from tidemark_broker.log.producer_states import ProducerStates, VerificationGuard
 from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.transactions.core import rules
-from tidemark_broker.transactions.core.markers import NO_LEADER, Marker, MarkerQueue, MarkerWrite
+from tidemark_broker.transactions.core.markers import UNKNOWN, Marker, MarkerQueue, MarkerWrite
 from tidemark_broker.transactions.core.metadata import (
     PREPARED,
     Producer,
@@ -413,7 +413,7 @@ class Coordinator:
 
     def _leader_of(self, tp: TopicPartition) -> int:
         away = not self.simulation.quiet and self.simulation.chance.random() < 0.1
-        return NO_LEADER if away else tp.partition % 2
+        return UNKNOWN if away else tp.partition % 2
 
     def _tick(self) -> None:
         """Markers that wait, transactions that take too long."""

@@ -149,6 +149,8 @@ class Placement:
         if self._context.failures.may_try(assignment.tp, now_s):
             view = self._context.metadata.by_id(assignment.view.topic_id) or assignment.view
             row = view.partitions.get(assignment.row.partition, assignment.row)
+            if self._context.metadata.is_in_doubt(*key):
+                row = assignment.row
             self._offline[key] = latest = Assignment(view, row, assignment.controller_epoch)
             await self.place(latest)
 

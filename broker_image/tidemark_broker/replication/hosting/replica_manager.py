@@ -243,7 +243,9 @@ class ReplicaManager:
         numbers = {row.partition for row in topic.partitions}
         if whole:
             numbers |= self._hosted.by_topic.get(view.topic_id, {}).keys()
-        rows = [view.partitions[number] for number in sorted(numbers) if number in view.partitions]
+        in_doubt = {n for n in numbers if self.metadata.is_in_doubt(view.topic_id, n)}
+        numbers = numbers.intersection(view.partitions).difference(in_doubt)
+        rows = [view.partitions[number] for number in sorted(numbers)]
         return [
             row
             for row in rows

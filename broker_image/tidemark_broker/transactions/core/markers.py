@@ -6,9 +6,9 @@ no harm. Each (transaction, partition) waits for itself, so a partition without 
 own transaction only, and a broker that does not answer only what it leads. One request is under way
 to each broker, with whatever has gathered for it meanwhile.
 
-A topic that has been deleted needs no marker. One that nobody knows has been deleted too, before
-this broker was there to hear of it; but what a broker does not know *yet* looks the same, so it has
-to stay unknown for a while.
+A partition needs no marker once its deletion is on record. One that is merely unknown, or without a
+leader, keeps its marker for as long as it takes: after a restored backup a partition may be unknown
+until its broker returns, and a marker that is dropped is a transaction that never ends there.
 """
 
 import heapq
@@ -23,16 +23,13 @@ from kio.schema.errors import ErrorCode
 from tidemark.backoff import Backoff
 from tidemark_broker.replication.types import TopicPartition
 
-#: Instead of a broker: the partition has no leader now; its topic is not known; it was deleted.
-NO_LEADER = -1
-UNKNOWN_TOPIC = -2
-DELETED_TOPIC = -3
+#: Instead of a broker: no leader of the partition is known at present; its deletion is on record.
+UNKNOWN = -1
+DELETED = -2
 #: Markers of one request.
 BATCH_MAX = 1000
 #: Markers whose leader is looked for at one time.
 _PLACED_AT_ONCE = 2000
-#: A topic that is not known for so long is gone.
-ABSENT_S = 10.0
 _BACKOFF = Backoff(first_s=0.02, most_s=5.0)
 
 #: Nothing is left to be written there: it is done, or a higher epoch of that producer is in the log
@@ -64,7 +61,6 @@ class MarkerWrite:
     marker: Marker
     tp: TopicPartition
     backoff: Backoff = _BACKOFF
-    unknown_since_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -74,7 +70,7 @@ class _Unfinished:
 
 
 class MarkerQueue:
-    """``leader_of`` gives the broker that leads a partition now, or one of the three above."""
+    """``leader_of`` gives the broker that leads a partition now, or one of the two above."""
 
     def __init__(self, leader_of: Callable[[TopicPartition], int]) -> None:
         self._leader_of = leader_of
@@ -167,19 +163,12 @@ class MarkerQueue:
     def _place(self, write: MarkerWrite, now_s: float) -> None:
         """To the broker that leads now."""
         leader = self._leader_of(write.tp)
-        if leader != UNKNOWN_TOPIC:
-            write.unknown_since_s = None
         if leader >= 0:
             self._for_broker.setdefault(leader, deque()).append(write)
-        elif leader == DELETED_TOPIC or (leader == UNKNOWN_TOPIC and self._is_gone(write, now_s)):
+        elif leader == DELETED:
             self._done(write)
         else:
             self._later(write, now_s)
-
-    def _is_gone(self, write: MarkerWrite, now_s: float) -> bool:
-        if write.unknown_since_s is None:
-            write.unknown_since_s = now_s
-        return now_s - write.unknown_since_s >= ABSENT_S
 
     def _take(self, broker: int, now_s: float) -> Sequence[MarkerWrite]:
         """Some of those that it still leads; the others go where they belong now. No more of them

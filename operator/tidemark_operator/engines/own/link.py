@@ -124,7 +124,7 @@ class Link:
             while not self.channel.closed:
                 await self._wait()
                 self._wake.clear()
-                await self._send(self._delta(self._next()))
+                await self._send(self._as_sent(self._delta(self._next())))
         except (ConnectionError, FrameError) as error:
             logger.info("broker %d: %s", self.node_id, error)
         except TimeoutError:
@@ -140,6 +140,13 @@ class Link:
             change.rows = set(rows[:DELTA_ROWS_MAX])
             self.add(rows=rows[DELTA_ROWS_MAX:])
         return change
+
+    def _as_sent(self, part: PartitionStatesRequest) -> PartitionStatesRequest:
+        """Until the last part of a large change is sent, what the broker lacks may be in the
+        rest."""
+        if self._change.rows:
+            return dataclasses.replace(part, knows_all=False)
+        return part
 
     async def _wait(self) -> None:
         """Until something changed; while replicas could not be served, ask for them now and

@@ -1,0 +1,137 @@
+"""Which partitions of a decided transaction still need their marker, by what a broker was told."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.control_messages import partition_states, topic_state
+from tests.unit.replication.replica_nodes import row
+from tidemark.wire import control
+from tidemark_broker.replication.metadata import MetadataCache
+from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.transactions.core.markers import Marker, TransactionKey
+from tidemark_broker.transactions.links import Links
+from tidemark_broker.transactions.marker_sender import MarkerSender
+from tidemark_broker.transactions.wire import WireMarker
+
+KEY = (0, "copier")
+MARKER = Marker(producer_id=1, producer_epoch=5, coordinator_epoch=3, commit=True, version=2)
+DATA, LATER = uuid.UUID(int=1), uuid.UUID(int=2)
+HOURS_S = 4 * 3600.0
+
+
+class World:
+    """The sender of broker 1, which leads what it is told to; broker 2 is not there."""
+
+    def __init__(self) -> None:
+        self.cluster = MetadataCache("c")
+        self.now_s = 0.0
+        self.written: list[tuple[str, int]] = []
+        self.finished: list[TransactionKey] = []
+        self.sender = MarkerSender(
+            node_id=1,
+            cluster=self.cluster,
+            links=cast("Links", None),
+            write_here=self._write,
+            finished=lambda key, marker: self.finished.append(key),
+            now=lambda: self.now_s,
+        )
+
+    async def _write(self, markers: Sequence[WireMarker]) -> Sequence[ErrorCode]:
+        self.written += [(each.topic, each.partition) for each in markers]
+        return [ErrorCode.none] * len(markers)
+
+    def told(self, *topics: control.TopicState, full: bool = True, **fields: Any) -> None:
+        self.cluster.apply(partition_states(*topics, full=full, **fields))
+
+    async def pass_hours(self) -> None:
+        """So that whatever waits is looked at again and again."""
+        for _ in range(40):
+            self.now_s += HOURS_S / 40
+            self.sender.add((9, "other"), MARKER, [])  # wakes it
+            await asyncio.sleep(0.002)
+        self.finished = [key for key in self.finished if key == KEY]
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[World]:
+    made = World()
+    running = asyncio.create_task(made.sender.run())
+    try:
+        yield made
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def data(*leaders: int, count: int = -1) -> control.TopicState:
+    """Its partitions, led by these; None of them: in doubt."""
+    rows = tuple(row(partition=number, leader=leader) for number, leader in enumerate(leaders))
+    return topic_state(DATA, "data", partitions=rows, partition_count=count)
+
+
+async def test_a_partition_in_doubt_gets_its_marker_when_its_broker_is_back() -> None:
+    """A backup of etcd is restored while the only broker that knows data-1 is down."""
+    async with world() as made:
+        made.told(data(1, -1), knows_all=True)
+        made.sender.add(KEY, MARKER, [TopicPartition("data", 0), TopicPartition("data", 1)])
+        await made.pass_hours()
+        made.told(data(1, count=2))
+        await made.pass_hours()
+        assert (made.written, made.finished) == ([("data", 0)], [])
+        made.told(data(1, 1))
+        await made.pass_hours()
+        assert (made.written, made.finished) == ([("data", 0), ("data", 1)], [KEY])
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_partition_added_after_the_backup_gets_its_marker(known: bool) -> None:
+    """Whether this broker had known it, or has become the coordinator since."""
+    async with world() as made:
+        if known:
+            made.told(data(1, -1))
+        made.told(data(1, count=1))
+        made.sender.add(KEY, MARKER, [TopicPartition("data", 1)])
+        await made.pass_hours()
+        assert (made.written, made.finished) == ([], [])
+        made.told(data(1, 1))
+        await made.pass_hours()
+        assert (made.written, made.finished) == ([("data", 1)], [KEY])
+
+
+async def test_a_topic_created_after_the_backup_gets_its_marker_once_it_is_adopted() -> None:
+    async with world() as made:
+        made.told(data(1), topic_state(LATER, "later", partitions=(row(leader=-1),)))
+        made.sender.add(KEY, MARKER, [TopicPartition("later", 0)])
+        made.told(data(1))
+        await made.pass_hours()
+        stray = control.UnservedTopic(name="later", topic_id=LATER, is_stray=True)
+        made.told(data(1), knows_all=True, unserved=(stray,))
+        await made.pass_hours()
+        assert (made.written, made.finished) == ([], [])
+        made.told(data(1), topic_state(LATER, "later", partitions=(row(),)), knows_all=True)
+        await made.pass_hours()
+        assert (made.written, made.finished) == ([("later", 0)], [KEY])
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+async def test_a_deleted_topic_does_not_hold_up_its_transaction(is_heard: bool) -> None:
+    """Its tombstone came here, or it went before this broker was there to hear of it."""
+    async with world() as made:
+        made.told(data(1, -1))
+        made.sender.add(KEY, MARKER, [TopicPartition("data", 1)])
+        if is_heard:
+            gone = control.Removal(topic_id=DATA, partition=-1, partition_epoch=0)
+            made.told(full=False, removals=(gone,))
+        else:
+            made.told()
+            await made.pass_hours()
+            assert made.finished == []
+            made.told(full=False, knows_all=True)
+        await made.pass_hours()
+        assert (made.written, made.finished) == ([], [KEY])
