@@ -322,7 +322,9 @@ class PartitionState:
     outside the ISR are kept as holders of all that is committed; so the leader's high watermark
     stands still, whatever it believes min.insync.replicas to be. ``adding`` and ``removing``: of
     the replicas, those that come and go with a reassignment under way. ``elr`` and
-    ``last_known_elr``: who these replicas are, for clients that ask; a leader goes by the flag."""
+    ``last_known_elr``: who these replicas are, for clients that ask; a leader goes by the flag.
+    ``is_whole``, in ``ReplicaStates`` only: the log has lost nothing since the sender was told
+    this, as its process has run since or was shut down cleanly."""
 
     partition: int = wire("int32")
     leader: int = wire("int32")
@@ -337,6 +339,7 @@ class PartitionState:
     removing: tuple[int, ...] = wire("int32", default=(), tag=3)
     elr: tuple[int, ...] = wire("int32", default=(), tag=4)
     last_known_elr: tuple[int, ...] = wire("int32", default=(), tag=5)
+    is_whole: bool = wire("bool", default=False, tag=6)
 
 
 @entity(_nested, PARTITION_STATES)

@@ -8,7 +8,7 @@ small: whoever has not shown the secret of a session sends no more in one reques
 
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemark.tiering import NEVER_TIERED
 from tidemark.wire import control
@@ -76,8 +76,15 @@ def _topic(topic_id: uuid.UUID, replicas: list[HeldReplica]) -> control.TopicSta
         tiering_state=int(tiering.state),
         tiered_epoch=tiering.epoch,
         disable_policy=int(tiering.disable_policy),
-        partitions=tuple(each.row or _untold(each.partition) for each in replicas),
+        partitions=tuple(map(_told, replicas)),
+        partition_count=max(each.partition_count for each in replicas),
     )
+
+
+def _told(replica: HeldReplica) -> control.PartitionState:
+    if replica.row is None:
+        return _untold(replica.partition)
+    return replace(replica.row, is_whole=replica.is_whole)
 
 
 def _untold(partition: int) -> control.PartitionState:

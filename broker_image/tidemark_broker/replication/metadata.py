@@ -98,6 +98,11 @@ class MetadataCache:
         """The topic of this id, if any."""
         return self._by_id.get(topic_id)
 
+    def partition_count(self, topic_id: uuid.UUID) -> int:
+        """How many partitions a topic has, -1 where the topic is not known."""
+        view = self._by_id.get(topic_id)
+        return -1 if view is None else len(view.partitions)
+
     def is_in_doubt(self, topic_id: uuid.UUID, partition: int) -> bool:
         """Whether the controller does not know the state of a partition at present."""
         return partition in self._in_doubt.get(topic_id, ())

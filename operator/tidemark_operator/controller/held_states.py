@@ -43,6 +43,9 @@ class HeldStates:
         self._rows: dict[uuid.UUID, dict[int, dict[int, PartitionRow]]] = {}
         self._topics: dict[uuid.UUID, dict[int, HeldTopic]] = {}
         self._heard: set[int] = set()
+        #: By partition: brokers whose log may lack what it had when they were told of it; and so it
+        #: stays, however they come back.
+        self._torn: dict[RowKey, set[int]] = {}
         self._ids_by_name: dict[str, set[uuid.UUID]] = {}
 
     # ------------------------------------------------------------ what was said
@@ -60,6 +63,9 @@ class HeldStates:
                 if _is_number(told.partition):
                     by_node = partitions.setdefault(told.partition, {})
                     by_node[node_id] = _shared(_row(topic.topic_id, told), by_node.values())
+                    if not told.is_whole:
+                        key = topic.topic_id, told.partition
+                        self._torn.setdefault(key, set()).add(node_id)
 
     def _take_topic(self, node_id: int, topic: TopicState) -> None:
         """Its replicas may be on several pages, each with what these were told of its tiering."""
@@ -97,7 +103,8 @@ class HeldStates:
 
     def forget_topic(self, topic_id: uuid.UUID) -> None:
         """It is being deleted: what was said of it means nothing any more."""
-        self._rows.pop(topic_id, None)
+        for partition in self._rows.pop(topic_id, {}):
+            self._torn.pop((topic_id, partition), None)
         for name in {each.name for each in self._topics.pop(topic_id, {}).values()}:
             self._forget_name(topic_id, name)
 
@@ -116,6 +123,10 @@ class HeldStates:
     def of(self, key: RowKey) -> Mapping[int, PartitionRow]:
         """The brokers that have a replica of a partition, with what each was told of it."""
         return self._rows.get(key[0], {}).get(key[1], _NOBODY)
+
+    def is_whole(self, key: RowKey, node_id: int) -> bool:
+        """Whether a broker has a replica that has lost nothing since the broker was told of it."""
+        return node_id in self.of(key) and node_id not in self._torn.get(key, ())
 
     def keys_on(self, node_id: int) -> list[RowKey]:
         """The replicas of one broker."""

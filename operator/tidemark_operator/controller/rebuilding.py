@@ -10,8 +10,22 @@ A partition in doubt, or lost, is rebuilt from the highest (leader epoch, partit
 row and the reports name, once every replica of that state has reported and every live broker has.
 Is one of these replicas not where it should be, then a later state may have taken it away, and all
 Brokers are waited for. A replica that only an older report names need not be heard: had anybody led
-in a later state, one of those that were heard would have been told. Whoever cannot be waited for
-is given up by a person: ``tidemark.dev/rebuild-without`` names brokers and this rebuilding.
+in a later state, one of those that were heard would have been told.
+
+A broker that is down is not waited for where the others prove what it could say (:class:`_Proof`).
+Replicas that are *whole*, which have lost nothing since they were told their state, prove it in one
+of two ways:
+
+* Fewer brokers than min.insync.replicas could have been in sync without any of the whole replicas,
+  and min.insync.replicas is more than half of the replicas. Whatever ISR a later state had, a whole
+  replica was in it or enough copies were missing to commit, so the whole replica whose log reaches
+  furthest has all that was committed.
+* More than half of the highest state's ISR is whole and was told that very state. A later ISR
+  without them would need that the controller had lost all of these at once before its data was put
+  back.
+
+Whoever cannot be waited for else is given up by a person: ``tidemark.dev/rebuild-without`` names
+brokers and this rebuilding.
 
 A rebuilt row has no leader: which of those that held all that was committed lost a tail meanwhile
 nobody knows, so all of them are asked how far they reach (:mod:`eligible`). Its epochs are raised
@@ -20,7 +34,7 @@ by :data:`~tidemark.leader_epochs.GENERATION`, and what it does not name is kept
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from tidemark.annotations import REBUILD_WITHOUT
 from tidemark.leader_epochs import GENERATION
@@ -288,22 +302,29 @@ class _Rebuilding:
             known, key=lambda each: (*_epochs(each), -len(each.hosts)), default=None
         )
         self._highest = _highest(known)
-        self.silent = _silent(state, self._needed(state)) - given_up
+        live = {broker.node_id for broker in state.live_brokers()}
+        self.silent = _silent(state, {*live, *self._needed(state)}) - given_up
+        #: The replicas that may lead, where they prove what silent brokers could say.
+        self._candidates: frozenset[int] = frozenset()
+        if self.silent and self._best is not None and not _silent(state, live) - given_up:
+            proof = _Proof(draft, self._best, self._hosting, given_up)
+            self._candidates = proof.candidates(is_complete=not self._is_not_where_it_should_be())
+            self.silent = set() if self._candidates else self.silent
 
     @property
     def waits(self) -> bool:
         return bool(self.silent or self.unclear)
 
     def _needed(self, state: ControllerState) -> set[int]:
-        live = {broker.node_id for broker in state.live_brokers()}
-        if self._best is None or self._is_not_where_it_should_be(state):
-            return {*live, *state.brokers, *(() if self._best is None else self._best.hosts)}
-        return {*live, *self._best.hosts}
-
-    def _is_not_where_it_should_be(self, state: ControllerState) -> bool:
-        """Has a replica of the best state nothing? It was taken away, lost, or never made."""
         hosts = () if self._best is None else self._best.hosts
-        return any(state.held.has_heard(each) and each not in self._hosting for each in hosts)
+        if self._best is None or self._is_not_where_it_should_be():
+            return {*state.brokers, *hosts}
+        return set(hosts)
+
+    def _is_not_where_it_should_be(self) -> bool:
+        """Has a replica of the best state nothing? It was taken away, lost, or never made."""
+        hosts, held = () if self._best is None else self._best.hosts, self._draft.state.held
+        return any(held.has_heard(each) and each not in self._hosting for each in hosts)
 
     def _are_disks_the_same(self) -> bool:
         """Has every broker of the best state the log directory that it had when that was written?
@@ -324,7 +345,7 @@ class _Rebuilding:
         if not self._hosting and self._highest == (0, 0) and self._are_disks_the_same():
             # Nobody was ever told of it.
             return dataclasses.replace(self._best, partition_epoch=1)
-        holders = set(self._best.holders).intersection(self._hosting)
+        holders = self._candidates or set(self._best.holders).intersection(self._hosting)
         leader_epoch, partition_epoch = self._highest
         return dataclasses.replace(
             self._best,
@@ -352,6 +373,39 @@ class _Rebuilding:
             partition_epoch=GENERATION,
             name=name,
         )
+
+
+class _Proof:
+    """Whether the replicas that have reported prove what brokers that are down could say."""
+
+    def __init__(
+        self,
+        draft: Draft,
+        best: PartitionRow,
+        hosting: Mapping[int, PartitionRow],
+        given_up: Collection[int],
+    ) -> None:
+        held, torn = draft.state.held, set(best.last_known_elr)
+        self._best, self._hosting = best, hosting
+        self._min_isr = draft.min_isr(best)
+        self._whole = frozenset(
+            node_id
+            for node_id in best.hosts
+            if node_id in hosting and node_id not in torn and held.is_whole(best.key, node_id)
+        )
+        silent = _silent(draft.state, {*draft.state.brokers, *best.hosts})
+        self._unproven = (silent | set(best.hosts)).difference(self._whole, given_up)
+
+    def candidates(self, *, is_complete: bool) -> frozenset[int]:
+        """The replicas of which the one whose log reaches furthest has all that was committed; none
+        without a proof. ``is_complete``: every replica that has reported is where it should be."""
+        if len(self._unproven) < self._min_isr and 2 * self._min_isr > len(self._best.hosts):
+            return self._whole
+        members = self._whole.intersection(self._best.isr)
+        agree = all(_epochs(self._hosting[each]) == _epochs(self._best) for each in members)
+        if is_complete and agree and 2 * len(members) > len(self._best.isr):
+            return members
+        return frozenset()
 
 
 def _highest(rows: Collection[PartitionRow]) -> tuple[int, int]:

@@ -386,7 +386,9 @@ def report_log(
     return [*events, *world.commit(draft).events]
 
 
-def reports(world: World, node_id: int, *held: PartitionRow, **tiering: int) -> None:
+def reports(
+    world: World, node_id: int, *held: PartitionRow, is_whole: bool = False, **tiering: int
+) -> None:
     """A broker says what it was told of its replicas; ``tiering``: fields of its topics' states."""
     by_topic: dict[uuid.UUID, list[PartitionRow]] = {}
     for each in held:
@@ -397,7 +399,10 @@ def reports(world: World, node_id: int, *held: PartitionRow, **tiering: int) -> 
             topic_state(
                 topic_id,
                 f"topic-{topic_id.int - numbered_uuid(0).int}",
-                partitions=tuple(map(snapshot.partition_state, rows)),
+                partitions=tuple(
+                    dataclasses.replace(snapshot.partition_state(each), is_whole=is_whole)
+                    for each in rows
+                ),
                 **tiering,
             )
             for topic_id, rows in by_topic.items()

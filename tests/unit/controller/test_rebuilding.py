@@ -125,6 +125,96 @@ def test_whoever_of_those_that_had_everything_reaches_furthest_leads() -> None:
     assert not world.row().recovering
 
 
+# ---------------------------------------------------------------- a broker that is down
+
+
+def _one_down(told: PartitionRow, *, min_isr: int = 2, down: tuple[int, ...] = (3,)) -> World:
+    """Slices are behind, and the brokers that are up have reported what all were told."""
+    brokers = [broker(n, fenced=n in down) for n in range(1, 6) if n < 4 or n in down]
+    world = _behind(_told(1, 2, 3), brokers=tuple(brokers))
+    (key,) = world.state.topics
+    world.state.put_topic(
+        dataclasses.replace(world.state.topics[key], config={"min.insync.replicas": str(min_isr)})
+    )
+    for each in brokers:
+        if each.node_id not in down:
+            held = (told,) if each.node_id in told.hosts else ()
+            reports(world, each.node_id, *held, is_whole=True)
+    return world
+
+
+def test_a_broker_that_is_down_is_not_waited_for_where_the_others_prove_what_is_committed() -> None:
+    """With min.insync.replicas 2 of three one of the other two has it, whatever the ISR became."""
+    world = _one_down(_told(1, 2, 3, isr=(1, 3), leader=3))
+    world.decide()
+    made = world.row()
+    assert (made.replicas, made.leader, made.last_known_elr) == ((1, 2, 3), -1, (1, 2))
+    assert not world.state.doubted
+    report_log(world, 1, 5, 100)
+    assert world.row().leader == -1
+    report_log(world, 2, 5, 120)
+    assert (world.row().leader, world.row().isr) == (2, (2,))
+    assert not world.row().recovering
+    led = world.row()
+    reports(world, 3, _told(1, 2, 3, leader=3, leader_epoch=7, isr=(1, 3), partition_epoch=20))
+    world.decide()
+    assert world.row() == led
+
+
+def test_a_live_broker_that_has_not_reported_is_waited_for() -> None:
+    world = _one_down(_told(1, 2, 3))
+    world.state.held.forget_broker(2)
+    assert "brokers 2, 3 have" in _blocked(world)
+
+
+def test_a_replica_that_may_have_lost_a_tail_proves_nothing() -> None:
+    """And so it stays when its broker comes again after a clean shutdown."""
+    world = _one_down(_told(1, 2, 3))
+    for is_whole in (False, True):
+        reports(world, 1, _told(1, 2, 3), is_whole=is_whole)
+        assert "brokers 3 have" in _blocked(world)
+    reports(world, 3, _told(1, 2, 3))
+    world.decide()
+    assert world.row().last_known_elr == (1, 2, 3)
+
+
+def test_a_replica_that_had_lost_a_tail_before_proves_nothing() -> None:
+    told = _told(1, 2, 3, isr=(), leader=-1)
+    world = _one_down(dataclasses.replace(told, last_known_elr=(2,), elr=(1,)))
+    assert "brokers 3 have" in _blocked(world)
+
+
+def test_a_majority_of_the_last_isr_is_enough_where_one_replica_may_acknowledge_alone() -> None:
+    world = _one_down(_told(1, 2, 3), min_isr=1)
+    world.decide()
+    assert world.row().last_known_elr == (1, 2)
+    for told in (_told(1, 2, 3, isr=(3,), leader=3), _told(1, 2, 3, isr=(1, 3), leader=3)):
+        assert "brokers 3 have" in _blocked(_one_down(told, min_isr=1))
+
+
+def test_a_majority_that_was_told_different_states_proves_nothing() -> None:
+    world = _one_down(_told(1, 2, 3), min_isr=1)
+    reports(world, 2, _told(1, 2, 3, partition_epoch=10), is_whole=True)
+    assert "brokers 3 have" in _blocked(world)
+
+
+def test_as_many_brokers_as_the_minimum_may_have_gone_on_without_the_others() -> None:
+    """Brokers 3 and 4 are down; a move may have taken the partition to both of them. But not
+    where a majority of the ISR was told the same state and is whole."""
+    world = _one_down(_told(1, 2, 3), down=(3, 4))
+    world.decide()
+    assert world.row().last_known_elr == (1, 2)
+    world = _one_down(_told(1, 2, 3, isr=(1, 3), leader=3), down=(3, 4))
+    assert "brokers 3 have" in _blocked(world)
+
+
+def test_a_replica_that_is_gone_proves_nothing() -> None:
+    """A later state may have taken it away from broker 1."""
+    world = _one_down(_told(1, 2, 3))
+    reports(world, 1)
+    assert "brokers 3 have" in _blocked(world)
+
+
 def test_the_highest_state_wins_and_a_replica_that_was_taken_away_before_is_not_waited_for() -> (
     None
 ):

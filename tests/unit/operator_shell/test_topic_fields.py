@@ -54,7 +54,7 @@ def _spec(path: str, value: object) -> dict[str, Any]:
 
 
 def _told(topic: Json) -> control.TopicState:
-    return topic_state(topic_info(topic, {}), ())
+    return topic_state(topic_info(topic, {}), (), partition_count=1)
 
 
 @pytest.mark.parametrize("path", FIELDS)
@@ -102,5 +102,5 @@ def test_a_broker_takes_a_change_of_each_field(field: str) -> None:
 
 def test_no_field_of_the_message_is_forgotten() -> None:
     names = {field.name for field in dataclasses.fields(control.TopicState)}
-    assert names == {"topic_id", "partitions", *STATE_FIELDS}
+    assert names == {"topic_id", "partitions", "partition_count", *STATE_FIELDS}
     assert _told(body()).topic_id == uuid.UUID(int=5)

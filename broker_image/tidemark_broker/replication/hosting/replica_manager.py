@@ -10,7 +10,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kio.schema.errors import ErrorCode
 
@@ -39,13 +39,16 @@ _LOCKS_TIMEOUT_S = 5.0
 @dataclass(frozen=True, slots=True)
 class HeldReplica:
     """A replica that is on the disk, with what its broker was told last; None: nothing, or what was
-    told cannot be read."""
+    told cannot be read. ``is_whole``: nothing of its log was lost since. ``partition_count``: how
+    many partitions its topic has, as far as this process was told."""
 
     topic: str
     topic_id: uuid.UUID
     partition: int
     row: control.PartitionState | None
     tiering: Tiering | None
+    is_whole: bool = False
+    partition_count: int = -1
 
 
 #: One replica's part of a message; gives what went wrong with it.
@@ -127,7 +130,14 @@ class ReplicaManager:
 
     def held(self) -> list[HeldReplica]:
         """Every replica that is open."""
-        return [_held(each.tp, each.topic_id, each.stored) for each in self.partitions]
+        return [
+            replace(
+                _held(each.tp, each.topic_id, each.stored),
+                is_whole=each.doubt is None and each.log.failure is None,
+                partition_count=self.metadata.partition_count(each.topic_id),
+            )
+            for each in self.partitions
+        ]
 
     def held_unopened(self) -> list[HeldReplica]:
         """Those that were found at the start and do not open (blocks)."""
