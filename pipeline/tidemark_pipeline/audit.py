@@ -15,6 +15,7 @@ from tidemark.tier.audit_record import WORST_MAX, TopicAudit, Worst
 from tidemark.tier.config import RemoteStorage
 from tidemark.tier.findings import Finding, FindingKind, of_entry, of_line
 from tidemark.tier.head import Head, ManifestError
+from tidemark.tier.head_repair import check_against_objects
 from tidemark.tier.integrity import ObjectDamaged
 from tidemark.tier.layout import topic_data_prefix
 from tidemark.tier.manifest import PageNotFound
@@ -109,6 +110,7 @@ def plan(tier: Tier, topic: TopicObject, task_bytes: int = TASK_BYTES) -> AuditP
     versions: list[int] = []
     for partition in tier.reader.partitions(topic.topic_id):
         try:
+            check_against_objects(tier, topic.topic_id, partition)
             head, live = _live(tier, topic.topic_id, partition)
         except ManifestError as error:
             findings.append(_of_manifest(topic, partition, str(error)))

@@ -25,7 +25,7 @@ _VERSION = 2
 _HEADER = struct.Struct(">4sHH")
 _SECTION = struct.Struct(">HHII")
 _OFFSET_INDEX, _TIME_INDEX, _LEADER_EPOCHS, _PRODUCER_SNAPSHOT, _ABORTED = 1, 2, 3, 4, 5
-_PIECES = 6
+_PIECES, _ORIGIN = 6, 7
 _ABORTED_KEYS = ("producerId", "firstOffset", "lastOffset", "lastStableOffset")
 
 
@@ -46,7 +46,9 @@ class AbortedRanges:
 class Aux:
     """Bytes as in Kafka's files; ``leader_epochs`` is the checkpoint's text, from the very
     beginning up to the segment's end; ``producer_snapshot`` is the state at the segment's end;
-    ``pieces``: digests of the log's pieces in order, empty where they are not known."""
+    ``pieces``: digests of the log's pieces in order, empty where they are not known; ``origin``:
+    the manifest's entry of the copy and the head's version then (``segment_origin``), empty where
+    an older version of Tidemark copied the segment."""
 
     offset_index: bytes
     time_index: bytes
@@ -54,6 +56,7 @@ class Aux:
     producer_snapshot: bytes
     aborted: AbortedRanges = AbortedRanges()
     pieces: tuple[bytes, ...] = ()
+    origin: bytes = b""
 
 
 def pack(aux: Aux) -> bytes:
@@ -65,6 +68,7 @@ def pack(aux: Aux) -> bytes:
         (_PRODUCER_SNAPSHOT, aux.producer_snapshot),
         (_ABORTED, _encode_aborted(aux.aborted)),
         (_PIECES, b"".join(aux.pieces)),
+        *(((_ORIGIN, aux.origin),) if aux.origin else ()),
     )
     table = (_SECTION.pack(kind, 0, len(data), _crc(data)) for kind, data in sections)
     header = _HEADER.pack(_MAGIC, _VERSION, len(sections))
@@ -82,6 +86,7 @@ def unpack(data: bytes, where: str) -> Aux:
             producer_snapshot=sections[_PRODUCER_SNAPSHOT],
             aborted=_decode_aborted(sections[_ABORTED]),
             pieces=split_pieces(sections[_PIECES]) if version > 1 else (),
+            origin=sections.get(_ORIGIN, b""),
         )
     except (struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
         raise AuxCorrupt(f"{where} is damaged or of another format ({error!r})") from error

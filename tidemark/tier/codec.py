@@ -58,7 +58,7 @@ def encode_head(head: Head) -> bytes:
             "nextPage": head.next_page,
             "marks": [[mark.offset, mark.tiered_epoch, mark.at_ms] for mark in head.marks],
             "pages": [_encode_ref(ref) for ref in head.pages],
-            "entries": [_encode_entry(entry) for entry in head.entries],
+            "entries": [encode_entry(entry) for entry in head.entries],
             "trash": list(head.trash),
             "deletedAtMs": head.deleted_at_ms,
         }
@@ -76,6 +76,13 @@ def decode_head(data: bytes, where: str) -> Head:
     return head
 
 
+def decode_entry(
+    fields: dict[str, object], topic: str, topic_id: uuid.UUID, partition: int
+) -> SegmentEntry:
+    """Inverse of ``encode_entry``. Raises ValueError, KeyError, TypeError."""
+    return _decode_entry(_Fields(fields, "entry"), (topic, topic_id, partition), FORMAT_VERSION)
+
+
 def encode_page(page: Page) -> bytes:
     """A page object's bytes."""
     return _dump(
@@ -85,7 +92,7 @@ def encode_page(page: Page) -> bytes:
             "topic": page.topic,
             "topicId": id_text(page.topic_id),
             "partition": page.partition,
-            "entries": [_encode_entry(entry) for entry in page.entries],
+            "entries": [encode_entry(entry) for entry in page.entries],
         }
     )
 
@@ -163,7 +170,8 @@ def _entries_of(fields: "_Fields", place: _Place, version: int) -> tuple[Segment
     )
 
 
-def _encode_entry(entry: SegmentEntry) -> dict[str, object]:
+def encode_entry(entry: SegmentEntry) -> dict[str, object]:
+    """An entry as it stands in heads and pages: all but its topic and partition."""
     fields: dict[str, object] = {
         "segmentId": id_text(entry.segment_id),
         "startOffset": entry.start_offset,

@@ -66,6 +66,23 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadPosition:
+    """Version of a head and the id of the commit that made it.
+
+    Whoever has seen one position of a partition's head never sees a lower one, nor another commit
+    under the same version, unless the head was replaced by an older copy of itself."""
+
+    version: int
+    commit_id: str
+
+    def is_behind(self, known: "HeadPosition") -> bool:
+        """Whether this position cannot follow ``known``."""
+        return self.version < known.version or (
+            self.version == known.version and self.commit_id != known.commit_id
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Mark:
     """The floor was at least here from ``at_ms`` on."""
 
@@ -142,6 +159,11 @@ class Head:
     entries: tuple[SegmentEntry, ...] = ()
     trash: tuple[str, ...] = ()
     deleted_at_ms: int | None = None
+
+    @property
+    def position(self) -> HeadPosition:
+        """Where this head stands in the line of its commits."""
+        return HeadPosition(self.version, self.commit_id)
 
     @property
     def claim(self) -> Claim:

@@ -77,11 +77,16 @@ def topic_data_prefix(topic: str, topic_id: uuid.UUID) -> str:
     return f"{DATA_PREFIX}{topic}-{id_text(topic_id)}/"
 
 
+def partition_data_prefix(topic: str, topic_id: uuid.UUID, partition: int) -> str:
+    """Folder of the data objects of one partition."""
+    return f"{topic_data_prefix(topic, topic_id)}{partition}/"
+
+
 def segment_key(
     topic: str, topic_id: uuid.UUID, partition: int, start_offset: int, segment_id: uuid.UUID
 ) -> str:
     """Key of a segment's two objects, without their suffixes."""
-    folder = f"{topic_data_prefix(topic, topic_id)}{partition}/"
+    folder = partition_data_prefix(topic, topic_id, partition)
     return f"{folder}{start_offset:020d}-{id_text(segment_id)}"
 
 

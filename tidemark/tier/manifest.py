@@ -17,9 +17,11 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from threading import Lock
 
 from tidemark.backoff import Backoff
 from tidemark.ids import id_text
+from tidemark.lru import Lru
 from tidemark.tier.cache import ByteCache
 from tidemark.tier.codec import (
     ManifestCorrupt,
@@ -28,7 +30,7 @@ from tidemark.tier.codec import (
     encode_head,
     encode_page,
 )
-from tidemark.tier.head import PAGE_ENTRIES, Head, ManifestError, Page
+from tidemark.tier.head import PAGE_ENTRIES, Head, HeadPosition, ManifestError, Page
 from tidemark.tier.layout import (
     head_key,
     heads_prefix,
@@ -54,6 +56,8 @@ ATTEMPTS = 6
 #: Memory for sealed pages, of all partitions together: some 50,000 entries.
 PAGE_CACHE_BYTES = 64 << 20
 _ENTRY_BYTES, _EPOCH_BYTES = 1200, 130
+#: Partitions whose last seen position is remembered, about 200 bytes each.
+_POSITIONS_MAX = 100_000
 _RETRY = Backoff(first_s=0.05, most_s=1.0)
 
 Transition = Callable[[Head], Head]
@@ -66,6 +70,17 @@ class HeadNotFound(ManifestError):
 
 class PageNotFound(ManifestError):
     """A page that a head refers to is gone: read the head again, it may have dropped the page."""
+
+
+class HeadWentBack(ManifestError):
+    """The head is older than one that was seen before: it was replaced by an earlier version of
+    itself. ``known``: the position that was seen; ``found``: what the store has now, None where it
+    has no head at all."""
+
+    def __init__(self, message: str, known: HeadPosition, found: "LoadedHead | None") -> None:
+        super().__init__(message)
+        self.known = known
+        self.found = found
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +141,28 @@ class ManifestStore:
         self._page_entries = page_entries
         self._sleep = sleep
         self._kept_pages: ByteCache[str, Page] = ByteCache(page_cache_bytes, _memory_of)
+        self._positions: Lru[tuple[uuid.UUID, int], HeadPosition] = Lru(_POSITIONS_MAX)
+        self._lock = Lock()
 
-    def load(self, topic_id: uuid.UUID, partition: int) -> LoadedHead:
-        """The head as it is now. Raises HeadNotFound, ManifestCorrupt, StoreUnavailable."""
+    def load(
+        self, topic_id: uuid.UUID, partition: int, known: HeadPosition | None = None
+    ) -> LoadedHead:
+        """The head as it is now. ``known``: a position that the caller has on record.
+
+        Raises HeadNotFound, ManifestCorrupt, StoreUnavailable, and HeadWentBack where the head is
+        older than ``known`` or than one that this store object has read or written before."""
+        # Taken before the read: a read that overtakes a commit of another thread must not be
+        # compared with that commit.
+        known = self._latest(topic_id, partition, known)
+        loaded = self.load_any(topic_id, partition)
+        if known is not None and loaded.head.position.is_behind(known):
+            raise HeadWentBack(_went_back(loaded.head, known, self._store), known, loaded)
+        self._saw(loaded.head)
+        return loaded
+
+    def load_any(self, topic_id: uuid.UUID, partition: int) -> LoadedHead:
+        """The head as it is now, however old: for repairs, and for the deletion of a topic. Raises
+        HeadNotFound, ManifestCorrupt, StoreUnavailable."""
         key = head_key(topic_id, partition)
         try:
             got = self._store.get(key)
@@ -144,6 +178,25 @@ class ManifestStore:
         if (head.topic_id, head.partition) != (topic_id, partition):
             raise ManifestCorrupt(_misplaced(where, f"{head.name} (id {id_text(head.topic_id)})"))
         return LoadedHead(head, got.version)
+
+    def _latest(
+        self, topic_id: uuid.UUID, partition: int, known: HeadPosition | None
+    ) -> HeadPosition | None:
+        """The later of ``known`` and the position that was seen here last."""
+        with self._lock:
+            seen = self._positions.get((topic_id, partition))
+        if seen is None or (known is not None and known.version > seen.version):
+            return known
+        return seen
+
+    def _saw(self, head: Head) -> None:
+        """Remember a position; one that is known already to be older changes nothing."""
+        key = (head.topic_id, head.partition)
+        with self._lock:
+            seen = self._positions.get(key)
+            if seen is None or head.version > seen.version:
+                self._positions.put(key, head.position)
+                self._positions.evict()
 
     def partitions(self, topic_id: uuid.UUID) -> tuple[int, ...]:
         """Partitions of a topic that have a head, ascending. What else lies in their folder is none
@@ -172,12 +225,15 @@ class ManifestStore:
         key, data = head_key(head.topic_id, head.partition), encode_head(first)
         for attempt in range(ATTEMPTS):
             try:
-                return LoadedHead(first, self._store.create(key, data))
+                created = LoadedHead(first, self._store.create(key, data))
             except (AlreadyExists, StoreUnavailable) as error:
                 found = self._load_if_there(head)
                 if found is not None:
                     return found
                 _give_up_if_last(attempt, error)
+            else:
+                self._saw(first)
+                return created
             self._sleep(_RETRY.pause_s(attempt + 1))
         raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -185,24 +241,57 @@ class ManifestStore:
         """Apply a transition and write the result, repeating it on a newer head where another write
         came first. Gives back the head that stands then; no write where nothing changes (and no
         dropped page waits to be deleted). Raises what the transition raises (ManifestFenced above
-        all), or StoreUnavailable with unknown outcome."""
+        all), HeadWentBack where what stands now is older than ``loaded``, or StoreUnavailable with
+        unknown outcome."""
         commit = _Commit(self._store, uuid.uuid4().hex, self._page_entries)
         for attempt in range(ATTEMPTS):
             loaded, changed = self._decide(loaded, transition, may_be_stale=attempt == 0)
             if changed == loaded.head and not changed.trash:
                 return loaded
             try:
-                return commit.write(loaded, changed)
+                written = commit.write(loaded, changed)
             except (PreconditionFailed, StoreUnavailable) as error:
-                current = self.load(loaded.head.topic_id, loaded.head.partition)
+                current = self._newer(loaded)
                 commit.discard_pages(loaded, current)
                 if current.head.commit_id == commit.commit_id:
                     logger.info("%s: commit settled by reading after: %s", current.head.name, error)
                     return current
                 _give_up_if_last(attempt, error)
                 loaded = current
+            else:
+                self._saw(written.head)
+                return written
             self._sleep(_RETRY.pause_s(attempt + 1))
         raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def repair(self, error: HeadWentBack, head: Head) -> LoadedHead:
+        """Write ``head`` over the older one that ``error`` names (or where there is none), above
+        every version that was seen. What the head needs more pages for is sealed. Raises
+        HeadWentBack where another write came first, StoreUnavailable with unknown outcome."""
+        found, commit = error.found, _Commit(self._store, uuid.uuid4().hex, self._page_entries)
+        sealed = commit.sealed(head)
+        while sealed is not head:
+            head, sealed = sealed, commit.sealed(sealed)
+        version = max(error.known.version, 0 if found is None else found.head.version) + 1
+        head = replace(head, version=version, commit_id=commit.commit_id)
+        key, data = head_key(head.topic_id, head.partition), encode_head(head)
+        try:
+            if found is None:
+                written = LoadedHead(head, self._store.create(key, data))
+            else:
+                written = LoadedHead(head, self._store.replace(key, data, found.version))
+        except (AlreadyExists, PreconditionFailed, StoreUnavailable):
+            written = self.load(head.topic_id, head.partition, error.known)
+            if written.head.commit_id != commit.commit_id:
+                commit.discard_pages(None, written)
+                raise
+        self._saw(head)
+        return written
+
+    def _newer(self, loaded: LoadedHead) -> LoadedHead:
+        """What stands now, which is not older than what the caller has."""
+        head = loaded.head
+        return self.load(head.topic_id, head.partition, head.position)
 
     def _decide(
         self, loaded: LoadedHead, transition: Transition, *, may_be_stale: bool
@@ -214,7 +303,7 @@ class ManifestStore:
         except ManifestError:
             if not may_be_stale:
                 raise
-            current = self.load(loaded.head.topic_id, loaded.head.partition)
+            current = self._newer(loaded)
             if current.version == loaded.version:
                 raise
             return current, transition(current.head)
@@ -238,7 +327,7 @@ class _Commit:
     def write(self, base: LoadedHead, changed: Head) -> LoadedHead:
         """One attempt: empty the trash, seal if it is time, write the head, empty the new trash."""
         trash = tuple(name for name in changed.trash if not self._dropped(base.head, name))
-        head = self._sealed(replace(changed, trash=trash))
+        head = self.sealed(replace(changed, trash=trash))
         if head == base.head:
             return base
         head = replace(head, version=base.head.version + 1, commit_id=self.commit_id)
@@ -248,17 +337,19 @@ class _Commit:
             self._delete_page(head, name)
         return LoadedHead(head, version)
 
-    def discard_pages(self, base: LoadedHead, current: LoadedHead) -> None:
+    def discard_pages(self, base: LoadedHead | None, current: LoadedHead) -> None:
         """Delete pages that no head refers to: once the head has moved on, the attempt that wrote
         them can never land. While it has not, they stay."""
-        if current.version == base.version:
+        if base is not None and current.version == base.version:
             return
         named = {ref.name for ref in current.head.pages}
         for name in [name for name in self._written if name not in named]:
             if self._delete_page(current.head, name):
                 self._written.remove(name)
 
-    def _sealed(self, head: Head) -> Head:
+    def sealed(self, head: Head) -> Head:
+        """The head with its oldest entries in a page, which is written; itself where it is not yet
+        time."""
         sealed = seal(head, page_name(head.next_page, uuid.uuid4()), self._page_entries)
         if sealed is None:
             return head
@@ -294,6 +385,17 @@ def _misplaced(where: str, owner: str) -> str:
     return (
         f"{where} is of {owner}: it was copied or moved here, restore what stood in its place; "
         "nothing is read, copied or deleted meanwhile"
+    )
+
+
+def _went_back(head: Head, known: HeadPosition, store: ObjectStore) -> str:
+    key = head_key(head.topic_id, head.partition)
+    return (
+        f"{key} in {store.describe()} is of version {head.version} (commit {head.commit_id}), but "
+        f"version {known.version} (commit {known.commit_id}) was seen before: an older copy stands "
+        "in its place; restore the newest version of that object, or give up what it no longer "
+        "names with a RecordDeletion; nothing of the partition is copied, deleted or swept "
+        "meanwhile"
     )
 
 

@@ -2,6 +2,12 @@
 
 Keys are listed first, and the heads of their partitions read afterwards: ``orphans`` says why in
 this order. Some keys at a time, so that memory is theirs, however large the store.
+
+A head that was replaced by an older version of itself does not name what was copied since. The
+objects tell: one whose copy began under a later head was listed before this head was read, so this
+head is not the newest, and of its partition nothing counts as unnamed. An object that does not say
+when its copy began (an older version of Tidemark wrote it) counts as unnamed only below the end of
+the line, which a head that went back has lost.
 """
 
 import uuid
@@ -11,9 +17,10 @@ from typing import Generic, Protocol, TypeVar
 
 from tidemark.tier import orphans
 from tidemark.tier.head import Head, ManifestError
-from tidemark.tier.layout import Place, place_of_data, place_of_page, topic_data_prefix
+from tidemark.tier.layout import Place, head_key, place_of_data, place_of_page, topic_data_prefix
 from tidemark.tier.manifest import HeadNotFound, PageNotFound
 from tidemark.tier.open import Tier
+from tidemark.tier.segment_origin import origin_version
 
 _HEAD_READS = 3
 
@@ -93,11 +100,55 @@ class Naming:
         ours = [(place, item) for place, item in placed if place.folder == folder]
         pages = self._tier.manifests.pages(head.topic_id, head.partition)
         names = orphans.unnamed_segments(head, pages, [place for place, _ in ours])
+        unnamed = [(place, item) for place, item in ours if place.name in names]
+        # The id is a topic's, the name is not: nobody's we know.
+        unknown = [(place.folder, item) for place, item in placed if place.folder != folder]
+        kept, troubles = self._of_a_later_head(head, [place for place, _ in unnamed])
         return Judged(
-            unnamed=[item for place, item in ours if place.name in names],
-            # The id is a topic's, the name is not: nobody's we know.
-            unknown=[(place.folder, item) for place, item in placed if place.folder != folder],
+            unnamed=[item for place, item in unnamed if place.name not in kept],
+            unknown=unknown,
+            troubles=troubles,
         )
+
+    def _of_a_later_head(
+        self, head: Head, unnamed: Sequence[Place]
+    ) -> tuple[frozenset[str], list[str]]:
+        """Segments that a newer head than this one may name, and what to say of that."""
+        began = {
+            name: origin_version(self._tier.segments.stores.values(), name)
+            for name in {place.name for place in unnamed}
+        }
+        newest = max(began, key=lambda name: began[name] or 0, default="")
+        version = began.get(newest) or 0
+        if version > head.version:
+            trouble = (
+                f"{head_key(head.topic_id, head.partition)} in {self._tier.store.describe()} is of "
+                f"version {head.version}, and {newest} was copied under version {version}: the "
+                "head is older than its objects, nothing of the partition is removed; the leader "
+                "repairs it, or names in the Topic's condition TierIntegrity what is missing"
+            )
+            return frozenset(began), [trouble]
+        line_end = _last_start(head)
+        undated = frozenset(
+            place.name
+            for place in unnamed
+            if began[place.name] is None and place.number >= line_end and head.deleted_at_ms is None
+        )
+        if not undated:
+            return undated, []
+        trouble = (
+            f"{len(undated)} segments, {min(undated)} among them, lie at the end of {head.name} "
+            "and do not say under which head they were copied: they are left until the line has "
+            "grown over them"
+        )
+        return undated, [trouble]
+
+
+def _last_start(head: Head) -> int:
+    """First offset of the last live segment; where none is live, the log start."""
+    for entry in reversed(head.finished_entries):
+        return max(entry.start_offset, head.log_start_offset)
+    return max(head.pages[-1].start_offset if head.pages else 0, head.log_start_offset)
 
 
 def _of_pages(head: Head, placed: _Placed[_Item]) -> Judged[_Item]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from tidemark.tier.codec import ManifestCorrupt
 from tidemark.tier.head import Head, Page, PageRef
 from tidemark.tier.segment import SegmentEntry, SegmentState
 from tidemark.tier.transitions import PendingDelete
@@ -72,7 +73,7 @@ def live_segments(head: Head, pages: Pages, start_offset: int = 0) -> Iterator[S
     """Live entries that answer for an offset at or above ``start_offset``, in order."""
     for ref in head.pages:
         if not _wholly_marked(head, ref) and ref.end_offset_inclusive >= start_offset:
-            yield from _live(head, pages[ref.name].entries, start_offset)
+            yield from _live(head, _entries(pages, ref), start_offset)
     yield from _live(head, head.entries, start_offset)
 
 
@@ -90,7 +91,7 @@ def find_by_timestamp(head: Head, pages: Pages, timestamp_ms: int) -> SegmentEnt
     in it does not count: the caller looks from the log start on."""
     for ref in head.pages:
         if ref.max_timestamp_ms >= timestamp_ms and not _wholly_marked(head, ref):
-            for entry in _live(head, pages[ref.name].entries, 0):
+            for entry in _live(head, _entries(pages, ref), 0):
                 if entry.max_timestamp_ms >= timestamp_ms:
                     return entry
     entries = _live(head, head.entries, 0)
@@ -124,7 +125,7 @@ def present_entries(head: Head, pages: Pages) -> Iterator[tuple[SegmentEntry, Se
     the order in which they were finished: live ones are a line, oldest first."""
     for ref in head.pages:
         if ref.left:
-            for index, entry in enumerate(pages[ref.name].entries):
+            for index, entry in enumerate(_entries(pages, ref)):
                 if not ref.gone >> index & 1:
                     yield entry, state_of(head, entry)
     for entry in head.entries:
@@ -173,8 +174,29 @@ def bytes_below(head: Head, pages: Pages, offset: int) -> int:
         if ref.end_offset_inclusive < offset:
             found += ref.size_bytes - _marked_of_page(head, ref, pages)[1]
         elif ref.first_end_offset_inclusive < offset:
-            found += _bytes_below(head, pages[ref.name].entries, offset)
+            found += _bytes_below(head, _entries(pages, ref), offset)
     return found + _bytes_below(head, head.entries, offset)
+
+
+def _entries(pages: Pages, ref: PageRef) -> tuple[SegmentEntry, ...]:
+    """Entries of a page that is what the head says of it. Raises ManifestCorrupt."""
+    page = pages[ref.name]
+    if len(page.entries) != ref.count or (
+        page.entries[0].from_offset,
+        page.entries[0].end_offset_inclusive,
+        page.entries[-1].end_offset_inclusive,
+        page.entries[-1].end_leader_epoch,
+    ) != (
+        ref.start_offset,
+        ref.first_end_offset_inclusive,
+        ref.end_offset_inclusive,
+        ref.end_leader_epoch,
+    ):
+        raise ManifestCorrupt(
+            f"page {page.name} of {page.topic}-{page.partition} is not the one that the head "
+            "refers to: another version stands in its place, restore the right one"
+        )
+    return page.entries
 
 
 def _bytes_below(head: Head, entries: tuple[SegmentEntry, ...], offset: int) -> int:
@@ -208,7 +230,7 @@ def _marked_entries(head: Head, pages: Pages) -> Iterator[PendingDelete]:
     for ref in head.pages:
         if _wholly_live(head, ref):
             break
-        for index, entry in enumerate(pages[ref.name].entries):
+        for index, entry in enumerate(_entries(pages, ref)):
             if not ref.gone >> index & 1:
                 yield PendingDelete(entry, ref.name, index)
     for entry in head.entries:
@@ -221,7 +243,7 @@ def _marked_of_page(head: Head, ref: PageRef, pages: Pages) -> tuple[int, int]:
         return 0, 0
     if _wholly_marked(head, ref):
         return ref.count, ref.size_bytes
-    marked = [entry for entry in pages[ref.name].entries if _below_floor(head, entry)]
+    marked = [entry for entry in _entries(pages, ref) if _below_floor(head, entry)]
     return len(marked), sum(entry.size_bytes for entry in marked)
 
 

@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 
 from tidemark.tier import queries
-from tidemark.tier.head import Head
+from tidemark.tier.head import Head, HeadPosition
 from tidemark.tier.manifest import LoadedHead, ManifestStore, PageCache, PageNotFound
 from tidemark.tier.objects import Version
 from tidemark.tier.queries import SegmentRange
@@ -52,9 +52,11 @@ class TierReader:
         self._manifests = manifests
         self._topics = topics
 
-    def snapshot(self, topic_id: uuid.UUID, partition: int) -> Snapshot:
-        """The partition as it is now. Raises HeadNotFound, StoreUnavailable."""
-        return self._snapshot_of(self._manifests.load(topic_id, partition))
+    def snapshot(
+        self, topic_id: uuid.UUID, partition: int, known: HeadPosition | None = None
+    ) -> Snapshot:
+        """The partition as it is now. Raises HeadNotFound, HeadWentBack, StoreUnavailable."""
+        return self._snapshot_of(self._manifests.load(topic_id, partition, known))
 
     def plan(
         self, topic_id: uuid.UUID, partition: int, start_offset: int, until_offset: int

@@ -17,10 +17,12 @@ from typing import Self
 
 from tidemark.ids import id_text, parse_id
 from tidemark.logfiles.producer_snapshot import SnapshotFormatError, decode_snapshot
-from tidemark.tier import transitions
+from tidemark.tier import head_repair, transitions
 from tidemark.tier.auxiliary import AuxCorrupt
 from tidemark.tier.head import Head, new_head
+from tidemark.tier.head_repair import Evidence, Irreparable
 from tidemark.tier.integrity import ObjectDamaged
+from tidemark.tier.manifest import HeadWentBack, LoadedHead
 from tidemark.tier.objects import ObjectNotFound
 from tidemark.tier.open import Tier
 from tidemark.tier.topics import TopicObject
@@ -130,7 +132,7 @@ def restorable(tier: Tier) -> Iterator[Restorable]:
     StoreUnavailable, ManifestCorrupt."""
     for topic in tier.topics.all():
         numbers = tier.manifests.partitions(topic.topic_id)
-        heads = {number: tier.manifests.load(topic.topic_id, number).head for number in numbers}
+        heads = {number: _newest(tier, topic.topic_id, number) for number in numbers}
         alive = {number: head for number, head in heads.items() if head.deleted_at_ms is None}
         if alive:
             yield Restorable(topic=topic, heads=alive)
@@ -144,7 +146,7 @@ def claim(
     topic_id, heads = found.topic.topic_id, []
     for partition in range(found.partitions):
         if partition in found.heads:
-            loaded = tier.manifests.load(topic_id, partition)
+            loaded = _repaired(tier, topic_id, partition, now_ms)
         else:
             loaded = tier.manifests.create(_empty(found, partition, from_cluster))
         committed = tier.manifests.commit(
@@ -165,6 +167,25 @@ def claim(
         tiering=claimed.tiering,
         first_producer_id=max(_first_free_producer_id(tier, head) for head in heads),
     )
+
+
+def _newest(tier: Tier, topic_id: uuid.UUID, partition: int) -> Head:
+    """The head, with what objects say that it has lost where it is older than they are."""
+    try:
+        return head_repair.check_against_objects(tier, topic_id, partition).head
+    except HeadWentBack as error:
+        try:
+            return head_repair.repaired(tier, error, Evidence(), now_ms=0)
+        except Irreparable as missing:
+            raise HeadWentBack(f"{error}; {missing}", error.known, error.found) from error
+
+
+def _repaired(tier: Tier, topic_id: uuid.UUID, partition: int, now_ms: int) -> LoadedHead:
+    """The same, written."""
+    try:
+        return head_repair.check_against_objects(tier, topic_id, partition)
+    except HeadWentBack as error:
+        return head_repair.repair(tier, error, Evidence(), now_ms=now_ms)
 
 
 def _empty(found: Restorable, partition: int, cluster_id: str) -> Head:

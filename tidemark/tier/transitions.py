@@ -170,6 +170,27 @@ def expire_to(head: Head, by: Claim, offset: int, *, now_ms: int, delete_delay_m
     return _raise_floor(head, Mark(offset, head.floor_epoch, now_ms), delete_delay_ms)
 
 
+def raise_floor_to(head: Head, offset: int, floor_epoch: int, *, now_ms: int) -> Head:
+    """Move log start and floor of a head that is repaired (``head_repair``): without a claim, since
+    what is written over it is not yet anybody's."""
+    return _raise_floor(head, Mark(offset, floor_epoch, now_ms), delete_delay_ms=0)
+
+
+def put_back(head: Head, entry: SegmentEntry) -> Head:
+    """Make a whole copy, which a head that went back names no more, part of its line again. Raises
+    IllegalTransition where it brings nothing new or leaves a hole, Diverged."""
+    start = answering_from(head, entry)
+    others = tuple(e for e in head.entries if e.segment_id != entry.segment_id)
+    line_start = start if head.live_end is None else head.line_start_offset
+    again = replace(entry, from_offset=start)
+    return replace(head, entries=(*others, again), line_start_offset=line_start)
+
+
+def give_up_copying(head: Head, *, now_ms: int) -> Head:
+    """Mark the copy under way, if any: its copier does not write to this head any more."""
+    return replace(head, entries=tuple(_marked_if_copying(e, now_ms) for e in head.entries))
+
+
 def bury(head: Head, *, now_ms: int) -> Head:
     """Make the head the tombstone of a deleted topic: all of it is marked, no leader may write any
     more. Whoever the controller names does this; it needs no claim."""
@@ -227,7 +248,7 @@ def seal(head: Head, name: str, page_entries: int) -> tuple[Head, Page] | None:
     page = Page(name, head.topic, head.topic_id, head.partition, sealed)
     ids = {entry.segment_id for entry in sealed}
     entries = tuple(entry for entry in head.entries if entry.segment_id not in ids)
-    pages = (*head.pages, _reference(page))
+    pages = (*head.pages, reference_of(page))
     return replace(head, entries=entries, pages=pages, next_page=head.next_page + 1), page
 
 
@@ -279,7 +300,8 @@ def _without(ref: PageRef, deleted: Collection[PendingDelete]) -> PageRef:
     return ref if gone == ref.gone else replace(ref, gone=gone, gone_bytes=gone_bytes)
 
 
-def _reference(page: Page) -> PageRef:
+def reference_of(page: Page) -> PageRef:
+    """What a head says of a page of which nothing is gone."""
     first, last = page.entries[0], page.entries[-1]
     return PageRef(
         name=page.name,

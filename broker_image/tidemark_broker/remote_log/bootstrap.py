@@ -7,10 +7,11 @@ stored with a segment are the ones that a log which starts behind it must have.
 from tidemark.logfiles.checkpoints import CheckpointFormatError, read_epochs
 from tidemark.logfiles.producer_snapshot import SnapshotFormatError, decode_snapshot
 from tidemark.tier.auxiliary import Aux, AuxCorrupt
-from tidemark.tier.head import Head
+from tidemark.tier.head import Claim, Head
 from tidemark.tier.manifest import Transition
 from tidemark.tier.open import Tier
 from tidemark.tier.segment import SegmentEntry
+from tidemark_broker.remote_log import known_head
 from tidemark_broker.replication.partition import Partition, Role
 from tidemark_broker.replication.remote import (
     BootstrapPoint,
@@ -20,17 +21,19 @@ from tidemark_broker.replication.remote import (
 )
 
 
-def claimed_end(tier: Tier, partition: Partition, claim: Transition) -> TierEnd:
-    """What the tier has, once the asker's claim keeps all others from adding to it. A manifest that
-    is not found raises: whoever asks knows that there is one."""
-    loaded = tier.manifests.load(partition.topic_id, partition.partition)
-    return tier_end(tier.manifests.commit(loaded, claim).head)
+def claimed_end(
+    tier: Tier, partition: Partition, by: Claim, claim: Transition, *, now_ms: int
+) -> TierEnd:
+    """What the tier has, once the asker's claim, under ``by``, keeps all others from adding to it.
+    A manifest that is not found raises: whoever asks knows that there is one."""
+    loaded = known_head.load(tier, partition, by, now_ms=now_ms)
+    return tier_end(known_head.commit(tier, partition, loaded, claim, by, now_ms=now_ms).head)
 
 
 def tier_end(head: Head) -> TierEnd:
     """What a head says that every leader's log must hold."""
     end = RemoteEnd(head.highest_remote_offset, head.highest_remote_epoch)
-    return TierEnd(end, head.log_start_offset)
+    return TierEnd(end, head.log_start_offset, head.position)
 
 
 def bootstrap_point(tier: Tier, partition: Partition, up_to_offset: int) -> BootstrapPoint:
@@ -38,7 +41,9 @@ def bootstrap_point(tier: Tier, partition: Partition, up_to_offset: int) -> Boot
     the log now begins if that one is expired. An
     elected leader needs all of the tier, whatever end it last heard of: the next offset that it
     gives out must not be one that is in the tier."""
-    snapshot = tier.reader.snapshot(partition.topic_id, partition.partition)
+    snapshot = tier.reader.snapshot(
+        partition.topic_id, partition.partition, partition.tier_position
+    )
     head = snapshot.head
     if partition.role is Role.TAKING_OVER:
         up_to_offset = max(up_to_offset, head.highest_remote_offset + 1)

@@ -15,11 +15,12 @@ from tidemark.logfiles.checkpoints import write_epochs
 from tidemark.metrics import tier_table
 from tidemark.tier import transitions
 from tidemark.tier.auxiliary import AbortedRanges, Aux
-from tidemark.tier.head import IllegalTransition, ManifestFenced, TopicDeleted
+from tidemark.tier.head import Head, IllegalTransition, ManifestFenced, TopicDeleted
 from tidemark.tier.objects import StoreError
 from tidemark.tier.open import Tier
 from tidemark.tier.remote_storage_manager import Copied, SegmentData
 from tidemark.tier.segment import SegmentEntry, new_segment
+from tidemark.tier.segment_origin import encode_origin
 from tidemark_broker.log import PartitionLog, SegmentInfo
 from tidemark_broker.remote_log import eligibility
 from tidemark_broker.remote_log.eligibility import Blocked
@@ -99,8 +100,8 @@ class Copier:
             await self._abandon_left_over()
             prepared = await shared.pools.copier.run_to_end(prepare, self._partition.log, segment)
             entry = self._entry(segment, prepared)
-            await writer.commit(lambda head: transitions.start_copy(head, by, entry))
-            await self._upload(entry, prepared.data)
+            started = await writer.commit(lambda head: transitions.start_copy(head, by, entry))
+            await self._upload(entry, _with_origin(prepared.data, started, entry))
         except Exception:
             shared.metrics.add(tier_table.COPY_ERRORS)
             raise
@@ -214,6 +215,12 @@ def prepare(log: PartitionLog, segment: SegmentInfo) -> _Prepared:
         # What is below the log start has lost its epochs; nobody reads it any more.
         rows[0] = (rows[0][0], segment.base_offset)
     return _Prepared(SegmentData(files.log, files.size_bytes, aux), tuple(rows))
+
+
+def _with_origin(data: SegmentData, head: Head, entry: SegmentEntry) -> SegmentData:
+    """The copy also says under which head it began."""
+    origin = encode_origin(entry, head.version, head.topic, head.topic_id, head.partition)
+    return replace(data, aux=replace(data.aux, origin=origin))
 
 
 def _delete_quietly(tier: Tier, entry: SegmentEntry) -> None:

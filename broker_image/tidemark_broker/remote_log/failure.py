@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tidemark.tier.codec import ManifestCorrupt
 from tidemark.tier.head import Diverged, ManifestError, ManifestFenced, TopicDeleted
 from tidemark.tier.integrity import ObjectDamaged
-from tidemark.tier.manifest import HeadNotFound, PageNotFound
+from tidemark.tier.manifest import HeadNotFound, HeadWentBack, PageNotFound
 from tidemark.tier.objects import ObjectNotFound, StoreUnavailable
 from tidemark.wire.control import TIER_INTEGRITY
 from tidemark_broker.log import LogError
@@ -28,6 +28,7 @@ RETRIED = (
 
 _REASONS: tuple[tuple[type[BaseException], str], ...] = (
     (HeadNotFound, "ManifestNotFound"),
+    (HeadWentBack, TIER_INTEGRITY),
     (PageNotFound, "ManifestPageNotFound"),
     (ManifestCorrupt, "ManifestCorrupt"),
     (ObjectDamaged, TIER_INTEGRITY),

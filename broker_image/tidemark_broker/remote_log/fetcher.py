@@ -223,7 +223,9 @@ class Fetcher:
             raise
 
     def _fresh(self, tier: Tier, partition: Partition) -> Snapshot:
-        snapshot = tier.reader.snapshot(partition.topic_id, partition.partition)
+        snapshot = tier.reader.snapshot(
+            partition.topic_id, partition.partition, partition.tier_position
+        )
         self._snapshots[_key(partition)] = (self._shared.context.monotonic(), snapshot)
         while len(self._snapshots) > _SNAPSHOTS_MAX:
             self._snapshots.popitem(last=False)

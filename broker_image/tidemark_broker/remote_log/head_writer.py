@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 from tidemark.tier import queries, transitions
 from tidemark.tier.head import Claim, Head, ManifestFenced, new_head
-from tidemark.tier.manifest import LoadedHead, PageCache, Transition
+from tidemark.tier.manifest import HeadWentBack, LoadedHead, PageCache, Transition
 from tidemark.tier.open import Tier
 from tidemark.tier.queries import Totals
 from tidemark.tier.reader import Snapshot
 from tidemark.tiering import Tiering
+from tidemark_broker.remote_log import known_head
 from tidemark_broker.remote_log.bootstrap import tier_end
 from tidemark_broker.remote_log.shared import Shared
 from tidemark_broker.replication.partition import Partition, in_sync, log_start, remote_end, roles
@@ -75,6 +76,7 @@ class HeadWriter:
         self._retired = False
         self._loaded: LoadedHead | None = None
         self._outdated = False
+        self._read_at_s = 0.0
         self._pages: tuple[Tier, PageCache] | None = None
         self._lock = asyncio.Lock()
 
@@ -122,7 +124,12 @@ class HeadWriter:
 
     async def refresh(self) -> None:
         """Read the head again after a commit whose outcome is not known: what we decide upon must
-        not be older than what we wrote ourselves."""
+        not be older than what we wrote ourselves. Now and then also without one, since a head that
+        nobody writes to may go back unnoticed, until a sweep finds objects that it does not name
+        any more."""
+        now_s, interval_s = self.shared.context.monotonic(), self.shared.settings.head_check_s
+        if self._loaded is not None and now_s - self._read_at_s >= interval_s:
+            self._outdated = True
         if self._outdated:
             await self.open()
 
@@ -214,10 +221,22 @@ class HeadWriter:
     async def _run(
         self, function: Callable[..., tuple[LoadedHead, Totals]], *args: object
     ) -> tuple[LoadedHead, Totals]:
-        return await self.shared.pools.commits.run_to_end(function, *args)
+        """What it says, once it has ended. Local data that the tier may not have stays while its
+        head has gone back."""
+        try:
+            found = await self.shared.pools.commits.run_to_end(function, *args)
+        except HeadWentBack:
+            if not self._retired:
+                self.partition.tier_damaged = True
+            raise
+        self._read_at_s = self.shared.context.monotonic()
+        return found
 
     def _adopt(self, loaded: LoadedHead, totals: Totals) -> None:
         self._loaded, self.totals, self._outdated = loaded, totals, False
+        if not self._retired:
+            self.partition.tier_damaged = False
+            remote_end.saw(self.partition, loaded.head.position)
         self._check_prefix()
         self.announce()
 
@@ -234,7 +253,10 @@ class HeadWriter:
     def _load(self, tier: Tier, known: bool) -> tuple[LoadedHead, Totals]:
         partition = self.partition
         if known:
-            loaded = tier.manifests.load(partition.topic_id, partition.partition)
+            memory = None if self._loaded is None else self._loaded.head
+            loaded = known_head.load(
+                tier, partition, self.term.by, now_ms=self.shared.context.wall_ms(), memory=memory
+            )
         else:
             self.shared.guard.verify(tier)
             loaded = tier.manifests.create(self._first_head())
@@ -243,7 +265,14 @@ class HeadWriter:
     def _commit(
         self, tier: Tier, loaded: LoadedHead, transition: Transition
     ) -> tuple[LoadedHead, Totals]:
-        changed = tier.manifests.commit(loaded, transition)
+        changed = known_head.commit(
+            tier,
+            self.partition,
+            loaded,
+            transition,
+            self.term.by,
+            now_ms=self.shared.context.wall_ms(),
+        )
         if changed is loaded:
             return loaded, self.totals
         return changed, queries.totals(changed.head, self.pages(tier))

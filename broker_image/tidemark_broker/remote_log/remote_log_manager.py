@@ -202,8 +202,12 @@ class RemoteLogManager:
 
     async def claimed_end(self, partition: Partition) -> TierEnd:
         """See the protocol."""
-        claim = claiming(self._shared, leader_term(partition))
-        call = self._shared.pools.commits.run(bootstrap.claimed_end, self._tier(), partition, claim)
+        term, now_ms = leader_term(partition), self._context.wall_ms()
+        claim = claiming(self._shared, term)
+        call = self._shared.pools.commits.run(
+            lambda tier: bootstrap.claimed_end(tier, partition, term.by, claim, now_ms=now_ms),
+            self._tier(),
+        )
         return await self._translated(call)
 
     async def bootstrap(self, partition: Partition, up_to_offset: int) -> BootstrapPoint:

@@ -34,6 +34,7 @@ _KEYS = {
     "page_cache_bytes": "tidemark.remote.page.cache.bytes",
     "delete_delay_ms": REMOTE_DELETE_DELAY_MS,
     "custom_metadata_max_bytes": CUSTOM_METADATA_MAX_BYTES,
+    "head_check_s": "tidemark.remote.head.check.interval.ms",
     "sweep_interval_s": "tidemark.remote.sweep.interval.ms",
     "sweep_delay_ms": SWEEP_DELAY_MS,
     "sweeps": SWEEP,
@@ -73,6 +74,7 @@ class RemoteSettings:
     page_cache_bytes: int = _default("page_cache_bytes")
     delete_delay_ms: int = _default("delete_delay_ms")
     custom_metadata_max_bytes: int = _default("custom_metadata_max_bytes")
+    head_check_s: float = _default("head_check_s")
     sweep_interval_s: float = _default("sweep_interval_s")
     sweep_delay_ms: int = _default("sweep_delay_ms")
     sweeps: bool = _default("sweeps")

@@ -60,7 +60,8 @@ def _buried(shared: Shared, tier: Tier, topic: TopicObject) -> list[tuple[int, L
     heads = []
     for partition in sorted(found.union(range(topic.partitions))):
         if partition in found:
-            loaded = tier.manifests.load(topic.topic_id, partition)
+            # However old it is: all of the partition is to go, by the word of who deleted it.
+            loaded = tier.manifests.load_any(topic.topic_id, partition)
         else:
             loaded = tier.manifests.create(_tombstone(shared, topic, partition, now_ms))
         buried = tier.manifests.commit(loaded, lambda head: transitions.bury(head, now_ms=now_ms))

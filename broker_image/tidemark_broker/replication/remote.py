@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from tidemark.logfiles.leader_epochs import EpochEntry
 from tidemark.logfiles.transaction_index import AbortedTransaction
+from tidemark.tier.head import HeadPosition
 from tidemark.tiering import Tiering
 
 #: A hosted replica. Replicas know this seam, so it does not name their class.
@@ -42,10 +43,12 @@ class RemoteEnd:
 @dataclass(frozen=True, slots=True)
 class TierEnd:
     """What the tier itself says, read under the asker's own claim: nobody else can add to it.
-    ``end`` is (-1, -1) for an empty one; below ``log_start_offset`` everything was deleted."""
+    ``end`` is (-1, -1) for an empty one; below ``log_start_offset`` everything was deleted.
+    ``position``: of the head that says so."""
 
     end: RemoteEnd
     log_start_offset: int
+    position: HeadPosition | None = None
 
     @property
     def next_offset(self) -> int:

@@ -7,6 +7,7 @@ import uuid
 import pytest
 
 from tests.control_messages import partition_states, topic_state
+from tidemark.tier.head import HeadPosition
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
 from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata, is_newer
@@ -47,6 +48,7 @@ def test_the_state_file_comes_back() -> None:
         tiering=Tiering(TieringState.DISABLING, 2, DisablePolicy.DELETE),
         row=row(manifest=True, leader_recovery_state=1),
         remote_end=RemoteEnd(41, 3),
+        tier_position=HeadPosition(17, "commit"),
     )
     data = json.loads(json.dumps(state_file.to_json(state)))
     names = ("tieringState", "tieredEpoch", "disablePolicy")

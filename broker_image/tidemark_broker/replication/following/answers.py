@@ -17,6 +17,7 @@ from tidemark_broker.replication.threads import in_read_thread
 def state_of(partition: Partition) -> LeaderState:
     """What an answer would say of a partition now; as :func:`state_in` takes it from one."""
     log, end = partition.log, partition.durable_remote_end
+    position = partition.durable_tier_position
     return LeaderState(
         partition.leader_epoch,
         log.high_watermark,
@@ -24,6 +25,8 @@ def state_of(partition: Partition) -> LeaderState:
         partition.durable_head_tiered_epoch,
         -1 if end is None else end.offset,
         -1 if end is None else end.epoch,
+        -1 if position is None else position.version,
+        partition.tier_damaged,
     )
 
 
@@ -36,6 +39,8 @@ def state_in(result: ReplicaFetchResult) -> LeaderState:
         result.head_tiered_epoch,
         result.remote_end_offset,
         result.remote_end_epoch,
+        result.head_version,
+        result.tier_damaged,
     )
 
 
@@ -125,7 +130,7 @@ def answer(
     """An answer with the leader's offsets and the end of the tier."""
     log = partition.log
     point = diverging or UNDEFINED_END
-    end = partition.durable_remote_end
+    end, position = partition.durable_remote_end, partition.durable_tier_position
     return ReplicaFetchResult(
         topic_id=partition.topic_id,
         partition=partition.partition,
@@ -141,4 +146,7 @@ def answer(
         remote_end_offset=-1 if end is None else end.offset,
         remote_end_epoch=-1 if end is None else end.epoch,
         records=records,
+        head_version=-1 if position is None else position.version,
+        head_commit_id="" if position is None else position.commit_id,
+        tier_damaged=partition.tier_damaged,
     )

@@ -47,6 +47,8 @@ class LeaderState(NamedTuple):
     head_tiered_epoch: int
     remote_end_offset: int
     remote_end_epoch: int
+    head_version: int
+    tier_damaged: bool
 
 
 class CachedPartition:

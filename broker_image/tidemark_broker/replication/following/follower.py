@@ -11,6 +11,7 @@ import logging
 from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.leader_epochs import EpochEnd, EpochEntry
+from tidemark.tier.head import HeadPosition
 from tidemark_broker.log import CorruptRecords, StorageError
 from tidemark_broker.purgatory import Change
 from tidemark_broker.replication.following.wire import ReplicaFetchPartition, ReplicaFetchResult
@@ -137,6 +138,9 @@ async def _let_go_of_deleted(partition: Partition, leader: ReplicaFetchResult) -
 
 
 def _note_tier(partition: Partition, result: ReplicaFetchResult) -> None:
+    partition.tier_damaged = result.tier_damaged
+    if result.head_version >= 0:
+        remote_end.saw(partition, HeadPosition(result.head_version, result.head_commit_id))
     if result.head_tiered_epoch >= 0 or result.remote_end_offset >= 0:
         remote_end.learn(
             partition, result.head_tiered_epoch, result.remote_end_offset, result.remote_end_epoch

@@ -12,7 +12,7 @@ changed are named.
 import uuid
 
 from kio.static.constants import EntityType
-from kio.static.primitive import i32
+from kio.static.primitive import i32, i64
 
 from tidemark.wire.entity import entity, wire
 from tidemark_broker.replication.fetch_metadata import FINAL_EPOCH, NO_SESSION
@@ -66,7 +66,9 @@ class ReplicaFetchRequest:
 class ReplicaFetchResult:
     """``error_code``: 0, 1 (out of range: see ``log_start_offset`` and ``next_offset``), 6, 56, 74,
     75, 100, 109 (start at ``local_log_start_offset`` from the tier). A ``diverging_epoch`` other
-    than -1 comes without records. ``remote_end_*``: last copied record, -1 for none."""
+    than -1 comes without records. ``remote_end_*``: last copied record, -1 for none. ``head_*``:
+    position of the newest head of the manifest, -1 for none; ``tier_damaged``: that head went back,
+    so local data that is in the tier, too, is to stay."""
 
     topic_id: uuid.UUID = wire("uuid")
     partition: int = wire("int32")
@@ -82,6 +84,9 @@ class ReplicaFetchResult:
     remote_end_offset: int = wire("int64")
     remote_end_epoch: int = wire("int32")
     records: bytes = wire("bytes")
+    head_version: int = wire("int64", default=i64(-1), tag=0)
+    head_commit_id: str = wire("string", default="", tag=1)
+    tier_damaged: bool = wire("bool", default=False, tag=2)
 
 
 @entity(EntityType.response, REPLICA_FETCH)

@@ -17,6 +17,7 @@ from pathlib import Path
 from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.names import COORDINATORS_TOPICS
+from tidemark.tier.head import HeadPosition
 from tidemark.tiering import NEVER_TIERED, Tiering
 from tidemark.wire import control
 from tidemark_broker.log import PartitionLog, TieredRetention
@@ -108,6 +109,10 @@ class Partition:
         self.durable_log_start_notified = log.durable_log_start_offset
         self.remote_end: RemoteEnd | None = None if stored is None else stored.remote_end
         self.head_tiered_epoch = -1 if stored is None else stored.head_tiered_epoch
+        #: The newest head of the manifest that this replica knows of; an older one is damage.
+        self.tier_position = None if stored is None else stored.tier_position
+        #: The head went back and is not repaired: what is in the tier is not certain.
+        self.tier_damaged = False
         #: On a follower: its leader's log start when that last told the head's tiered epoch.
         self.head_log_start_offset = -1
         #: Held while local retention runs: a change of tiering waits for what began before it.
@@ -274,7 +279,7 @@ class Partition:
                 end, log.epochs, next_offset=log.next_offset
             ),
             log_start_offset=log.log_start_offset,
-            tier_available=tier_available,
+            tier_available=tier_available and not self.tier_damaged,
         )
 
     @property
@@ -282,6 +287,11 @@ class Partition:
         """The tier's end as this replica's file has it: what a crash does not take back. Followers
         are told this one, and local retention trusts no other."""
         return None if self._on_disk is None else self._on_disk.remote_end
+
+    @property
+    def durable_tier_position(self) -> HeadPosition | None:
+        """The newest head as this replica's file has it."""
+        return None if self._on_disk is None else self._on_disk.tier_position
 
     @property
     def durable_head_tiered_epoch(self) -> int:
@@ -325,7 +335,12 @@ class Partition:
             self._on_disk = content
 
     def _content(self, stored: StoredState) -> StoredState:
-        return replace(stored, remote_end=self.remote_end, head_tiered_epoch=self.head_tiered_epoch)
+        return replace(
+            stored,
+            remote_end=self.remote_end,
+            head_tiered_epoch=self.head_tiered_epoch,
+            tier_position=self.tier_position,
+        )
 
     def tell_role(self) -> None:
         """Tell those who do something where a partition is led."""

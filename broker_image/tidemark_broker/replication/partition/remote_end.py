@@ -5,6 +5,7 @@ it only grows; a head of a newer one replaces it, since after a Delete nothing o
 counts.
 """
 
+from tidemark.tier.head import HeadPosition
 from tidemark_broker.replication.partition import prefix
 from tidemark_broker.replication.partition.partition import Partition
 from tidemark_broker.replication.remote import RemoteEnd
@@ -21,9 +22,19 @@ def note(partition: Partition, offset: int, epoch: int) -> None:
         partition.context.states.soon(partition)
 
 
-def replace(partition: Partition, end: RemoteEnd) -> None:
+def saw(partition: Partition, position: HeadPosition | None) -> None:
+    """A head of this position was read, written, or reported by the leader; durable soon. An older
+    one is never believed again."""
+    known = partition.tier_position
+    if position is not None and (known is None or position.version > known.version):
+        partition.tier_position = position
+        partition.context.states.soon(partition)
+
+
+def replace(partition: Partition, end: RemoteEnd, position: HeadPosition | None = None) -> None:
     """What the tier itself said: nothing that was heard before holds against it; durable with the
     next :meth:`Partition.write_state`."""
+    saw(partition, position)
     partition.remote_end = end
     partition.log.highest_remote_offset = end.offset
 

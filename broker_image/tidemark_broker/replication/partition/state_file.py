@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
+from tidemark.tier.head import HeadPosition
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
 from tidemark_broker.replication.metadata import TopicMetadata
@@ -21,7 +22,8 @@ VERSION = 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredState:
     """One replica's file. ``row`` is None where no controller ever spoke of the replica;
-    ``head_tiered_epoch``: of the head that told ``remote_end``, -1 where none did."""
+    ``head_tiered_epoch``: of the head that told ``remote_end``, -1 where none did;
+    ``tier_position``: the newest head that was seen."""
 
     topic: str
     topic_id: uuid.UUID
@@ -30,6 +32,7 @@ class StoredState:
     row: control.PartitionState | None
     remote_end: RemoteEnd | None = None
     head_tiered_epoch: int = -1
+    tier_position: HeadPosition | None = None
 
     @classmethod
     def of(
@@ -64,6 +67,12 @@ def to_json(state: StoredState) -> dict[str, object]:
         if state.remote_end is None
         else {"offset": state.remote_end.offset, "epoch": state.remote_end.epoch},
         "headTieredEpoch": state.head_tiered_epoch,
+        "head": None
+        if state.tier_position is None
+        else {
+            "version": state.tier_position.version,
+            "commitId": state.tier_position.commit_id,
+        },
     }
 
 
@@ -72,7 +81,7 @@ def from_json(data: Mapping[str, object]) -> StoredState:
     if data.get("version") != VERSION:
         raise ValueError(f"partition.state has version {data.get('version')!r}, not {VERSION}")
     row = data.get("row")
-    end = data.get("remoteEnd")
+    end, head = data.get("remoteEnd"), data.get("head")
     try:
         return StoredState(
             topic=str(data["topic"]),
@@ -86,6 +95,9 @@ def from_json(data: Mapping[str, object]) -> StoredState:
             row=None if row is None else _row_from_json(cast("Mapping[str, object]", row)),
             remote_end=None if end is None else _end_from_json(cast("Mapping[str, object]", end)),
             head_tiered_epoch=_integer(data.get("headTieredEpoch", -1)),
+            tier_position=None
+            if head is None
+            else _position_from_json(cast("Mapping[str, object]", head)),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"partition.state cannot be read: {error!r}") from error
@@ -142,6 +154,10 @@ def _recovery_state(value: object) -> int:
 
 def _end_from_json(data: Mapping[str, object]) -> RemoteEnd:
     return RemoteEnd(_integer(data["offset"]), _integer(data["epoch"]))
+
+
+def _position_from_json(data: Mapping[str, object]) -> HeadPosition:
+    return HeadPosition(_integer(data["version"]), str(data["commitId"]))
 
 
 def _integer(value: object) -> int:

@@ -85,7 +85,7 @@ async def _lead_from(partition: Partition, tier: TierEnd, point: BootstrapPoint 
             producer_snapshot=_snapshot(point),
         )
     partition.doubt = None
-    remote_end.replace(partition, tier.end)
+    remote_end.replace(partition, tier.end, tier.position)
     await partition.write_state(partition.stored)
     await roles.lead(partition, row)
 

@@ -207,7 +207,9 @@ TOPIC = (
     Reason(
         "ObjectDamaged",
         "TierIntegrity=False",
-        "An object of the tier is not what was copied; its range is refused.",
+        "An object of the tier is not what was copied, and its range is refused; or a partition's "
+        "head is older than one that was seen before, and nothing of that partition is copied, "
+        "deleted or swept.",
         "Bring the object back (the message has its key), or give the records up.",
     ),
     Reason(
@@ -270,7 +272,7 @@ TIER = (
     Reason(
         "TierIntegrity",
         "TieringSettled=False",
-        "An object of the tier is not what was copied: see the condition TierIntegrity.",
+        "An object of the tier is not what was written last: see the condition TierIntegrity.",
         "Bring the object back, or give the records up.",
     ),
     Reason(

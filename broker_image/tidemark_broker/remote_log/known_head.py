@@ -1,0 +1,84 @@
+"""Loading a partition's head against what this replica knows of it, and repairing one that went
+back.
+
+Every replica has the position of the newest head that it was told of on its disk, beside the end of
+the tier. A head that is older was replaced by an earlier copy of itself: nothing is decided upon
+it. The leader repairs it where that can be proven (``tidemark.tier.head_repair``); otherwise the
+partition's tier stands still, with the reason ``TierIntegrity``, and local retention with it. All
+calls block.
+"""
+
+import logging
+
+from tidemark.tier import head_repair
+from tidemark.tier.head import Claim, Head, ManifestFenced
+from tidemark.tier.head_repair import Evidence
+from tidemark.tier.manifest import HeadNotFound, HeadWentBack, LoadedHead, Transition
+from tidemark.tier.open import Tier
+from tidemark_broker.replication.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+
+def load(
+    tier: Tier, partition: Partition, by: Claim, *, now_ms: int, memory: Head | None = None
+) -> LoadedHead:
+    """The head as it is now; repaired by the leader, whose claim is ``by``, where it went back.
+    ``memory``: the newest head that the leader has. Raises what ``ManifestStore.load`` raises."""
+    topic_id, number = partition.topic_id, partition.partition
+    known = partition.tier_position
+    if memory is not None and (known is None or known.is_behind(memory.position)):
+        known = memory.position
+    try:
+        return tier.manifests.load(topic_id, number, known)
+    except HeadNotFound as error:
+        if memory is None or known is None:
+            raise
+        return _repair(tier, partition, HeadWentBack(str(error), known, None), by, now_ms, memory)
+    except HeadWentBack as error:
+        return _repair(tier, partition, error, by, now_ms, memory)
+
+
+def commit(
+    tier: Tier,
+    partition: Partition,
+    loaded: LoadedHead,
+    transition: Transition,
+    by: Claim,
+    *,
+    now_ms: int,
+) -> LoadedHead:
+    """``ManifestStore.commit``, on the repaired head where the head went back meanwhile."""
+    try:
+        return tier.manifests.commit(loaded, transition)
+    except (HeadWentBack, HeadNotFound):
+        repaired = load(tier, partition, by, now_ms=now_ms, memory=loaded.head)
+        return tier.manifests.commit(repaired, transition)
+
+
+def _repair(
+    tier: Tier,
+    partition: Partition,
+    error: HeadWentBack,
+    by: Claim,
+    now_ms: int,
+    memory: Head | None,
+) -> LoadedHead:
+    found = error.found
+    if found is not None and by.is_older_than(found.head.claim):
+        raise ManifestFenced(
+            f"{partition.tp}: {error}; broker {found.head.broker_id} has claimed it in leader "
+            f"epoch {found.head.leader_epoch}"
+        ) from error
+    end = partition.remote_end
+    evidence = Evidence(
+        leader_epoch=by.leader_epoch,
+        end_offset=-1 if end is None else end.offset,
+        end_epoch=-1 if end is None else end.epoch,
+        tiered_epoch=partition.head_tiered_epoch,
+        log_start_offset=partition.log_start_offset,
+        head=memory,
+    )
+    repaired = head_repair.repair(tier, error, evidence, now_ms=now_ms)
+    logger.error("%s: %s; repaired as version %d", partition.tp, error, repaired.head.version)
+    return repaired

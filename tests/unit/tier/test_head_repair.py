@@ -1,0 +1,240 @@
+"""A head that goes back to any earlier version of itself is noticed, and repaired from what the
+store still has, or nothing is written and what is missing is named."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.tier.test_sweeper import sweep, tier_on
+from tidemark.tier import head_repair, queries, transitions
+from tidemark.tier.auxiliary import Aux
+from tidemark.tier.head import Claim, Head
+from tidemark.tier.head_repair import Evidence
+from tidemark.tier.layout import head_key, page_key
+from tidemark.tier.manifest import HeadWentBack, LoadedHead
+from tidemark.tier.open import Tier
+from tidemark.tier.remote_storage_manager import SegmentData
+from tidemark.tier.restoring import restorable
+from tidemark.tier.segment import SegmentEntry
+from tidemark.tier.segment_origin import encode_origin
+from tidemark.tier.topics import TopicObject
+
+ONE = Claim(1, 0)
+SIZE = 100
+
+
+@dataclass
+class World:
+    """One partition's tier, and every version that its head has had."""
+
+    place: Any
+    memory: Any
+    folder: Path
+    versions: list[tuple[Head, bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.log = self.folder / "log"
+        self.log.write_bytes(bytes(SIZE))
+        self.tier = tier_on(self.memory)
+        self.loaded = self.tier.manifests.create(self.place.head())
+        self.key = head_key(self.place.topic_id, self.place.partition)
+        self._note()
+
+    def _note(self) -> None:
+        self.versions.append((self.loaded.head, self.memory.objects[self.key]))
+
+    def commit(self, transition: Any) -> None:
+        self.loaded = self.tier.manifests.commit(self.loaded, transition)
+        self._note()
+
+    def copy(self, start: int, end: int, *, finished: bool = True) -> SegmentEntry:
+        entry: SegmentEntry = self.place.segment(start, end, size_bytes=SIZE)
+        self.commit(lambda head: transitions.start_copy(head, ONE, entry))
+        place, version = self.place, self.loaded.head.version
+        origin = encode_origin(entry, version, place.topic, place.topic_id, place.partition)
+        aux = Aux(
+            offset_index=b"",
+            time_index=b"",
+            leader_epochs=b"",
+            producer_snapshot=b"",
+            origin=origin,
+        )
+        copied = self.tier.segments.copy_segment(entry, SegmentData(self.log, SIZE, aux))
+        if finished:
+            self.commit(
+                lambda head: transitions.finish_copy(
+                    head, ONE, entry, copied.custom_metadata, copied.digests
+                )
+            )
+        return entry
+
+    def expire(self, offset: int, *, delete: bool) -> None:
+        self.commit(
+            lambda head: transitions.expire_to(head, ONE, offset, now_ms=1, delete_delay_ms=0)
+        )
+        if delete:
+            pages = self.tier.manifests.pages(self.place.topic_id, self.place.partition)
+            due = queries.pending_deletes(self.loaded.head, pages, now_ms=2, delay_ms=0)
+            self.tier.segments.delete([item.entry for item in due])
+            self.commit(lambda head: transitions.finish_delete(head, ONE, due))
+
+    def live(self, tier: Tier | None = None) -> list[tuple[int, int, str]]:
+        tier = tier or tier_on(self.memory)
+        place = self.place
+        head = tier.manifests.load(place.topic_id, place.partition).head
+        pages = tier.manifests.pages(place.topic_id, place.partition)
+        return [
+            (entry.from_offset, entry.end_offset_inclusive, entry.key)
+            for entry in queries.live_segments(head, pages)
+        ]
+
+    def evidence(self, **known: Any) -> Evidence:
+        head = self.versions[-1][0]
+        facts = {
+            "leader_epoch": 2,
+            "end_offset": head.highest_remote_offset,
+            "end_epoch": head.highest_remote_epoch,
+            "tiered_epoch": head.tiering.epoch,
+            "log_start_offset": head.log_start_offset,
+        }
+        return Evidence(**{**facts, **known})
+
+    def load_knowing(self, tier: Tier) -> LoadedHead:
+        known = self.versions[-1][0].position
+        return tier.manifests.load(self.place.topic_id, self.place.partition, known)
+
+
+@pytest.fixture
+def world(place: Any, memory: Any, tmp_path: Path) -> World:
+    """Pages were sealed, expired and dropped; a copy was given up; the last is under way."""
+    world = World(place, memory, tmp_path)
+    for n in range(11):
+        world.copy(n * 10, n * 10 + 9)
+    world.expire(55, delete=True)
+    given_up = world.copy(110, 114, finished=False)
+    world.commit(lambda head: transitions.abandon_copy(head, ONE, given_up, now_ms=1))
+    world.copy(110, 119)
+    world.copy(115, 129)  # overlaps, as after a change of leader
+    for n in range(13, 22):
+        world.copy(n * 10, n * 10 + 9)
+    world.expire(60, delete=False)
+    world.copy(220, 229, finished=False)
+    return world
+
+
+def test_every_earlier_version_is_noticed_and_repaired(world: World) -> None:
+    wanted, objects = world.live(), dict(world.memory.objects)
+    for head, body in world.versions[:-1]:
+        world.memory.objects = {**objects, world.key: body}
+        tier = tier_on(world.memory)
+        with pytest.raises(HeadWentBack, match=f"version {head.version} .* was seen before") as old:
+            world.load_knowing(tier)
+        repaired = head_repair.repair(tier, old.value, world.evidence(), now_ms=9)
+        assert repaired.head.version > world.versions[-1][0].version, head.version
+        assert [row[:2] for row in world.live()] == [row[:2] for row in wanted], head.version
+        assert repaired.head.leader_epoch == 2
+        # Nothing that is live goes with a sweep, now or later.
+        sweep(world.memory, delay_ms=0)
+        assert {f"{key}.log" for _, _, key in world.live()} <= set(world.memory.objects)
+        # And copying goes on.
+        tier.manifests.commit(repaired, lambda head: head)
+
+
+def test_a_sweep_notices_every_earlier_version_that_lost_a_segment(world: World) -> None:
+    """Without a broker, and without having seen the head."""
+    objects = dict(world.memory.objects)
+    named = {f"{key}.log" for _, _, key in world.live()}
+    for head, body in world.versions[:-1]:
+        world.memory.objects = {**objects, world.key: body}
+        report = sweep(world.memory, delay_ms=0)
+        assert named <= set(world.memory.objects), head.version
+        entries = {entry.log_key for entry in head.entries}
+        if head.copying is None and not named <= entries and not head.pages:
+            assert any("older than its objects" in text for text in report.troubles), head.version
+
+
+def test_memory_repairs_without_objects_origin(world: World) -> None:
+    newest = world.versions[-1][0]
+    world.memory.objects[world.key] = world.versions[5][1]
+    tier = tier_on(world.memory)
+    with pytest.raises(HeadWentBack) as old:
+        world.load_knowing(tier)
+    repaired = head_repair.repair(tier, old.value, Evidence(head=newest), now_ms=9)
+    assert repaired.head.entries == newest.entries
+    assert repaired.head.pages == newest.pages
+
+
+@pytest.mark.parametrize("suffix", [".log", ".aux"])
+def test_a_missing_object_keeps_the_head_as_it_is(world: World, suffix: str) -> None:
+    _, _, key = world.live()[-3]
+    del world.memory.objects[key + suffix]
+    world.memory.objects[world.key] = old = world.versions[8][1]
+    before = dict(world.memory.objects)
+    tier = tier_on(world.memory)
+    with pytest.raises(HeadWentBack) as error:
+        world.load_knowing(tier)
+    for evidence in (world.evidence(), world.evidence(head=world.versions[-1][0])):
+        with pytest.raises(HeadWentBack, match=r"no whole copy of offset|is missing"):
+            head_repair.repair(tier, error.value, evidence, now_ms=9)
+    assert world.memory.objects[world.key] == old
+    assert {k for k in before if k.startswith("data/")} <= set(world.memory.objects)
+
+
+def test_a_log_start_beyond_the_end_proves_an_empty_tier(world: World) -> None:
+    for key in [key for key in world.memory.objects if key.startswith("data/")]:
+        del world.memory.objects[key]
+    world.memory.objects[world.key] = world.versions[8][1]
+    tier = tier_on(world.memory)
+    with pytest.raises(HeadWentBack) as error:
+        world.load_knowing(tier)
+    end = world.versions[-1][0].highest_remote_offset + 1
+    evidence = world.evidence(log_start_offset=end)
+    repaired = head_repair.repair(tier, error.value, evidence, now_ms=9).head
+    assert (repaired.live_end, repaired.next_copy_offset) == (None, end)
+
+
+def test_another_history_is_no_proof(world: World) -> None:
+    world.memory.objects[world.key] = world.versions[8][1]
+    tier = tier_on(world.memory)
+    with pytest.raises(HeadWentBack) as error:
+        world.load_knowing(tier)
+    with pytest.raises(HeadWentBack, match="was of leader epoch 7 in the tier"):
+        head_repair.repair(tier, error.value, world.evidence(end_epoch=7), now_ms=9)
+
+
+def test_a_commit_on_a_head_that_went_back_lands_nowhere(world: World) -> None:
+    body = world.memory.objects[world.key] = world.versions[8][1]
+    with pytest.raises(HeadWentBack):
+        world.commit(
+            lambda head: transitions.expire_to(head, ONE, 200, now_ms=1, delete_delay_ms=0)
+        )
+    assert world.memory.objects[world.key] == body
+
+
+def test_a_restore_takes_what_the_objects_have(world: World) -> None:
+    place = world.place
+    topic = TopicObject(
+        topic_id=place.topic_id, name=place.topic, cluster_id=place.cluster_id, partitions=4
+    )
+    world.tier.topics.put(topic)
+    wanted = (229, 1)  # whole, though its copy was not finished: nobody else can have it
+    world.memory.objects[world.key] = world.versions[-9][1]
+    (found,) = restorable(tier_on(world.memory))
+    assert found.heads[place.partition].live_end == wanted
+    later = next(key for key in world.memory.objects if "00000000000000000200-" in key)
+    del world.memory.objects[later]
+    with pytest.raises(HeadWentBack, match="does not continue the line"):
+        list(restorable(tier_on(world.memory)))
+
+
+def test_a_page_that_is_another_version_is_refused(world: World) -> None:
+    place = world.place
+    refs = world.versions[-1][0].pages
+    first, second = (page_key(place.topic_id, place.partition, ref.name) for ref in refs[-2:])
+    body = world.memory.objects[second]
+    name = refs[-2].name.encode()
+    world.memory.objects[first] = body.replace(refs[-1].name.encode(), name)
+    with pytest.raises(Exception, match="is not the one that the head refers to"):
+        world.live()

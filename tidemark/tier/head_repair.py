@@ -1,0 +1,287 @@
+"""Repair of a head that went back, from what a replica knows and from what the store still has.
+
+A head that was replaced by an older copy of itself no longer names the segments that were copied
+since. Their objects, and pages that were sealed since, are still there. A leader that has the
+newest head in memory writes that one again. Otherwise the older head is given back what it lost:
+entries of later pages, and of whole copies whose auxiliary objects say that they began under a
+later head (``segment_origin``). What a leader copies was committed, so every whole copy that
+continues the line, in offsets and in leader epochs, up to the end that is known, is part of it.
+
+A repair has to be proven. Every segment that the new head calls live must be in the store, with its
+size, and the line must reach the tier's end as the replica has it on its disk. What is missing is
+named otherwise, and nothing is written. A log start beyond that end (a RecordDeletion) also proves
+it: nothing that was lost is part of the log any more.
+"""
+
+import contextlib
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from tidemark.tier import queries, transitions
+from tidemark.tier.codec import ManifestCorrupt, encode_page
+from tidemark.tier.head import Diverged, Head, HeadPosition, IllegalTransition, PageRef
+from tidemark.tier.layout import (
+    AUX_SUFFIX,
+    LOG_SUFFIX,
+    head_key,
+    page_key,
+    pages_prefix,
+    partition_data_prefix,
+    place_of_page,
+)
+from tidemark.tier.manifest import HeadWentBack, LoadedHead, PageCache, PageNotFound
+from tidemark.tier.open import Tier
+from tidemark.tier.segment import SegmentEntry, SegmentState
+from tidemark.tier.segment_origin import origin_version, read_origin
+
+
+class Irreparable(Exception):
+    """What is missing for a proof."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What is known of a partition's tier beside the store. ``head``: the newest one in memory;
+    ``end_offset``, ``end_epoch``: last record that is known to be in the tier, -1 for none; None:
+    nothing is known of that (a restore);
+    ``tiered_epoch``: of the head that said so; ``leader_epoch``: of the repairing leader."""
+
+    leader_epoch: int = -1
+    end_offset: int | None = None
+    end_epoch: int = -1
+    tiered_epoch: int = -1
+    log_start_offset: int = -1
+    head: Head | None = None
+
+
+def repair(tier: Tier, error: HeadWentBack, evidence: Evidence, *, now_ms: int) -> LoadedHead:
+    """Write a head that names all that the lost one named, above every version that was seen.
+    Blocks. Raises HeadWentBack that also says what is missing, StoreUnavailable."""
+    try:
+        return tier.manifests.repair(error, repaired(tier, error, evidence, now_ms=now_ms))
+    except Irreparable as missing:
+        raise HeadWentBack(f"{error}; {missing}", error.known, error.found) from error
+
+
+def check_against_objects(tier: Tier, topic_id: uuid.UUID, partition: int) -> LoadedHead:
+    """The head as it is now, for whoever has nothing else to hold it against. Blocks. Raises
+    HeadWentBack where objects were copied under a later one, and what ``ManifestStore.load``
+    raises."""
+    topic = tier.manifests.load(topic_id, partition).head
+    # Objects first: a copy that begins after the listing is under a later head, too.
+    copies = dict(whole_copies(tier, topic))
+    loaded = tier.manifests.load(topic_id, partition)
+    head = loaded.head
+    pages = tier.manifests.pages(topic_id, partition)
+    unnamed = set(copies).difference(_named(head, pages))
+    began = {
+        key: origin_version([tier.segments.stores[copies[key][0]]], key) or 0 for key in unnamed
+    }
+    newest = max(began, key=lambda key: (began[key], key), default="")
+    if began.get(newest, 0) <= head.version or head.deleted_at_ms is not None:
+        return loaded
+    raise HeadWentBack(
+        f"{head_key(topic_id, partition)} in {tier.store.describe()} is of version {head.version}, "
+        f"and {newest} was copied under version {began[newest]}: an older copy stands in the "
+        "head's place; restore the newest version of that object",
+        HeadPosition(began[newest], ""),
+        loaded,
+    )
+
+
+def _named(head: Head, pages: PageCache) -> Iterator[str]:
+    """Keys of the segments that a head names; a page that an older one still refers to may be
+    gone."""
+    yield from (entry.key for entry in head.entries)
+    for ref in head.pages:
+        with contextlib.suppress(PageNotFound, ManifestCorrupt):
+            yield from (entry.key for entry in pages[ref.name].entries)
+
+
+def repaired(tier: Tier, error: HeadWentBack, evidence: Evidence, *, now_ms: int) -> Head:
+    """That head; nothing is written but pages that are at hand. Raises Irreparable."""
+    found = None if error.found is None else error.found.head
+    newest = max(
+        (head for head in (found, evidence.head) if head is not None),
+        key=lambda head: head.version,
+        default=None,
+    )
+    if newest is None:
+        raise Irreparable("there is no head at all, and none in memory")
+    store = _Stored(tier, newest)
+    if newest.position == error.known:
+        head = store.with_pages(newest)
+        store.check_live(head)
+        return head
+    epochs = [newest.floor_epoch]
+    if evidence.tiered_epoch > newest.tiering.epoch:
+        # A Delete may have removed what the older head still calls live.
+        epochs.append(max(newest.floor_epoch, evidence.tiered_epoch))
+    for last, floor_epoch in ((epoch is epochs[-1], epoch) for epoch in epochs):
+        try:
+            return _relined(store, newest, evidence, floor_epoch, now_ms)
+        except Irreparable:
+            if last:
+                raise
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _relined(
+    store: "_Stored", newest: Head, evidence: Evidence, floor_epoch: int, now_ms: int
+) -> Head:
+    """The older head with what it lost, under the replica's log start."""
+    head = transitions.raise_floor_to(
+        newest, max(newest.log_start_offset, evidence.log_start_offset), floor_epoch, now_ms=now_ms
+    )
+    head = store.with_pages(head)
+    end = evidence.end_offset
+    # A copy beyond the known end may never have been finished, and another leader may have written
+    # other records there since: that part is copied again from the log.
+    later = [
+        entry
+        for entry in store.later_copies(head)
+        if end is None or entry.end_offset_inclusive <= end
+    ]
+    for entry in later:
+        try:
+            head = transitions.put_back(head, entry)
+        except (IllegalTransition, Diverged):
+            continue  # it brings nothing new, is expired, leaves a hole, or is of another history
+    store.check_live(head)
+    if end is None:
+        _check_whole_line(head, later)
+    else:
+        _check_end(head, store.pages, end, evidence.end_epoch)
+    return replace(
+        transitions.give_up_copying(head, now_ms=now_ms),
+        leader_epoch=max(head.leader_epoch, evidence.leader_epoch),
+        next_page=max(head.next_page, store.next_page),
+    )
+
+
+def _check_end(head: Head, pages: PageCache, end: int, end_epoch: int) -> None:
+    """The line reaches the tier's end that is known, in the same history."""
+    if end < head.log_start_offset:
+        return
+    if head.highest_remote_offset < end:
+        raise Irreparable(
+            f"offsets {head.next_copy_offset} to {end} were in the tier, and no whole copy of "
+            f"offset {head.next_copy_offset} is in the store"
+        )
+    entry = queries.find(head, pages, end)
+    if entry is not None and end_epoch not in (-1, entry.epoch_at(end)):
+        raise Irreparable(
+            f"offset {end} was of leader epoch {end_epoch} in the tier, and {entry.key} "
+            f"has leader epoch {entry.epoch_at(end)} there"
+        )
+
+
+def _check_whole_line(head: Head, later: Iterable[SegmentEntry]) -> None:
+    """Where no end is known, every later copy must have found its place."""
+    for entry in later:
+        if entry.end_offset_inclusive > head.highest_remote_offset:
+            raise Irreparable(
+                f"{entry.key} with offsets up to {entry.end_offset_inclusive} does not continue "
+                f"the line, which ends at {head.highest_remote_offset}: restore what is between, "
+                "or remove its objects"
+            )
+
+
+class _Stored:
+    """What the store has of one partition, as listed now."""
+
+    def __init__(self, tier: Tier, head: Head) -> None:
+        self._tier = tier
+        self._head = head
+        self.pages = tier.manifests.pages(head.topic_id, head.partition)
+        self._copies = dict(whole_copies(tier, head))
+        prefix = pages_prefix(head.topic_id, head.partition)
+        self._page_names = set(_page_names(info.key for info in tier.store.list(prefix)))
+
+    @property
+    def next_page(self) -> int:
+        """Above the number of every page."""
+        return max((int(name.partition("-")[0]) + 1 for name in self._page_names), default=0)
+
+    def with_pages(self, head: Head) -> Head:
+        """The head without pages that were dropped since; one that is still needed is written again
+        from memory. Raises Irreparable."""
+        kept = [ref for ref in head.pages if self._is_there(head, ref)]
+        return head if len(kept) == len(head.pages) else replace(head, pages=tuple(kept))
+
+    def _is_there(self, head: Head, ref: PageRef) -> bool:
+        if ref.name in self._page_names:
+            return True
+        if head.is_below_floor(ref.end_offset_inclusive, ref.max_tiered_epoch):
+            return False
+        key = page_key(head.topic_id, head.partition, ref.name)
+        try:
+            page = self.pages[ref.name]
+        except (PageNotFound, ManifestCorrupt) as error:
+            raise Irreparable(f"its page {key} is missing: restore that object, too") from error
+        self._tier.store.put(key, encode_page(page))
+        return True
+
+    def later_copies(self, head: Head) -> list[SegmentEntry]:
+        """Entries that a later head may have named as copied, in the order in which they continue
+        the line."""
+        known = {entry.key for entry, _ in queries.present_entries(head, self.pages)}
+        known -= {entry.key for entry in head.entries if entry.state is SegmentState.COPY_STARTED}
+        found = {entry.key: entry for entry in self._sealed_later() if entry.key in self._copies}
+        for key, (bucket, log_bytes) in self._copies.items():
+            if key in known or key in found:
+                continue
+            read = read_origin(self._tier.segments.stores[bucket], bucket, key, log_bytes)
+            if read is None:
+                continue
+            origin, entry = read
+            copying = head.copying is not None and head.copying.key == key
+            # What began under this head or an earlier one, and is not named, was given up by then.
+            if origin.head_version > self._head.version or copying:
+                found[key] = entry
+        live = (entry for key, entry in found.items() if key not in known)
+        return sorted(live, key=lambda entry: (entry.start_offset, -entry.end_offset_inclusive))
+
+    def _sealed_later(self) -> Iterator[SegmentEntry]:
+        """Entries of pages that were sealed since."""
+        for name in sorted(self._page_names):
+            if int(name.partition("-")[0]) >= self._head.next_page:
+                try:
+                    yield from self.pages[name].entries
+                except (PageNotFound, ManifestCorrupt):
+                    continue
+
+    def check_live(self, head: Head) -> None:
+        """Every live segment is in the store, with its size. Raises Irreparable."""
+        try:
+            for entry in queries.live_segments(head, self.pages):
+                _, log_bytes = self._copies.get(entry.key, ("", -1))
+                if log_bytes != entry.size_bytes:
+                    what = "is missing" if log_bytes < 0 else f"has {log_bytes} bytes"
+                    raise Irreparable(
+                        f"{entry.log_key} with the offsets {entry.from_offset} to "
+                        f"{entry.end_offset_inclusive} {what}: restore that segment's objects, too"
+                    )
+        except (PageNotFound, ManifestCorrupt) as error:
+            raise Irreparable(str(error)) from error
+
+
+def whole_copies(tier: Tier, head: Head) -> Iterator[tuple[str, tuple[str, int]]]:
+    """Key (without suffix), bucket and size of the log, of each segment of a partition that has
+    both of its objects. Blocks."""
+    folder = partition_data_prefix(head.topic, head.topic_id, head.partition)
+    for bucket, store in tier.segments.stores.items():
+        sizes: Mapping[str, int] = {info.key: info.size_bytes for info in store.list(folder)}
+        for key, size_bytes in sizes.items():
+            name = key.removesuffix(LOG_SUFFIX)
+            if name != key and name + AUX_SUFFIX in sizes:
+                yield name, (bucket, size_bytes)
+
+
+def _page_names(keys: Iterable[str]) -> Iterator[str]:
+    for key in keys:
+        try:
+            yield place_of_page(key).name
+        except ValueError:
+            continue
