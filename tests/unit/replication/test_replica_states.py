@@ -11,6 +11,7 @@ from tidemark.tiering import NEVER_TIERED
 from tidemark.wire import control, framing
 from tidemark_broker.control.replica_states import pages
 from tidemark_broker.replication.hosting.replica_manager import HeldReplica
+from tidemark_broker.replication.partition import prefix
 from tidemark_operator.listener.intake import UNPROVEN_BYTES_MAX
 
 Nodes = Callable[[int], Node]
@@ -39,9 +40,31 @@ async def test_a_broker_says_what_it_was_told_also_after_a_restart(node: Nodes) 
     before = await _said(one)
     assert (before.topic_id, before.name) == (TOPIC_ID, TOPIC)
     assert (before.tiering_state, before.tiered_epoch) == (1, 3)
-    assert before.partitions == (MOVING,)
+    assert before.partitions == (dataclasses.replace(MOVING, is_whole=True),)
+    assert before.partition_count == 1
     await one.stop()
-    assert await _said(node(1)) == before
+    after = await _said(node(1))
+    assert after == dataclasses.replace(before, partition_count=-1)
+
+
+async def test_a_replica_is_not_whole_after_a_crash_until_its_leader_has_taken_it_in(
+    node: Nodes,
+) -> None:
+    one = node(1)
+    await one.told(row(leader=2, partition_epoch=7, isr=(2,)))
+    one.partition.doubt = prefix.UNCLEAN_SHUTDOWN
+    assert not (await _said(one)).partitions[0].is_whole
+    await one.told(row(leader=2, partition_epoch=8, isr=(1, 2)))
+    assert (await _said(one)).partitions[0].is_whole
+
+
+async def test_a_topic_is_said_to_have_as_many_partitions_as_were_ever_told(node: Nodes) -> None:
+    """Those that other brokers have, too; a backup may not know of them."""
+    one = node(1)
+    elsewhere = row(partition=3, leader=2, replicas=(2,), isr=(2,))
+    await one.told(row(), elsewhere, partition_count=4)
+    said = await _said(one)
+    assert ([part.partition for part in said.partitions], said.partition_count) == ([0], 4)
 
 
 async def test_a_replica_that_does_not_open_is_named_with_what_its_file_says(node: Nodes) -> None:
