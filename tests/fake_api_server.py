@@ -8,6 +8,7 @@ the unit tests of the operator's shell run against it.
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+from tests import kstatus
 from tidemark_operator.kube.errors import (
     Conflict,
     FieldConflict,
@@ -106,6 +107,7 @@ class FakeApiServer:
         old = self._current(kind, body)
         new_status, old_status = body.get("status") or {}, old.get("status") or {}
         _check_status(new_status, old_status)
+        _check_verdict({**old, "status": new_status})
         return self._store(who, old, {**old, "status": new_status})
 
     def apply(self, who: str, kind: Kind, name: str, patch: Json) -> Json:
@@ -258,6 +260,14 @@ def _check_status(new: Json, old: Json) -> None:
         lower = now["epoch"] < before["epoch"]
         if lower or (now["epoch"] == before["epoch"] and now != before):
             raise Invalid(422, STALE)
+
+
+def _check_verdict(body: Json) -> None:
+    """No status makes tools that wait go on too early, or wait for what has failed."""
+    conditions = (body.get("status") or {}).get("conditions")
+    if conditions and any(each["type"] == "Stalled" for each in conditions):
+        said, meant = kstatus.verdict(body), kstatus.expected(body)
+        assert said == meant, f"{body['kind']}: {said} for kstatus, {meant} for people: {body}"
 
 
 def _same(old: Json, new: Json) -> bool:

@@ -32,8 +32,8 @@ _OWN_FINALIZERS = {
 
 
 async def report_deleted(services: TermServices, key: Key) -> None:
-    """Write Ready=False, reason Deleted, if only finalizers of others hold the object. Raises
-    ``KubeError``."""
+    """Write Ready=False, reason Deleted (of a RecordDeletion Succeeded=False, Abandoned), if only
+    finalizers of others hold the object. Raises ``KubeError``."""
     body = services.objects.get(key)
     # The Cluster is released between terms, where term.burial reports it.
     if body is None or key.kind == CLUSTER.kind or not is_released(body):
@@ -59,7 +59,7 @@ def deleted_conditions(body: Json) -> list[Condition]:
     if kind == RECORD_DELETION.kind:
         text = f"deleted before it finished, so records may remain; {held}"
         return [
-            condition("Succeeded", False, "Deleted", text),
+            condition("Succeeded", False, "Abandoned", text),
             condition("Reconciling", False, "Finished"),
             condition("Stalled", False, "Progressing"),
         ]

@@ -10,7 +10,7 @@ import logging
 
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.events import warning
-from tidemark_operator.controller.status.conditions import condition, render
+from tidemark_operator.controller.status.conditions import condition, render, stalled_first
 from tidemark_operator.kube.errors import Conflict, Forbidden, KubeError, Unavailable
 from tidemark_operator.kube.kinds import BY_KIND, Json, Key
 from tidemark_operator.reconcile.services import TermServices
@@ -89,7 +89,11 @@ class Failures:
             logger.warning("%s: its conditions cannot tell that either: %s", key, refused)
 
     async def _write(self, key: Key, body: Json, reason: str, text: str) -> None:
-        """Stalled beside what the other conditions say: of these nothing else is known."""
+        """Write Stalled beside the other conditions, of which nothing newer is known.
+
+        The generation becomes the observed one: kstatus takes an older one for progress, and would
+        never call an object failed whose new spec cannot be reconciled.
+        """
         former: Json = body.get("status") or {}
         generation = int(body["metadata"]["generation"])
         stalled = render(
@@ -99,5 +103,6 @@ class Failures:
             now_ms=wall_ms(),
         )
         kept = [each for each in former.get("conditions") or () if each.get("type") != "Stalled"]
-        status = {**former, "conditions": [*kept, *stalled]}
+        conditions = stalled_first([*kept, *stalled])
+        status = {**former, "observedGeneration": generation, "conditions": conditions}
         await self._services.statuses.write(BY_KIND[key.kind], key, status)

@@ -46,7 +46,12 @@ def find_condition(conditions: Iterable[Condition], type_: str) -> Condition | N
 
 
 def pending(type_: str) -> dict[str, object]:
-    """The status that a new object has before the operator has looked at it."""
+    """Return the status that a new object has before the operator has reconciled it.
+
+    kstatus takes ``Ready=Unknown`` for progress, and knows no other outcome: an object without
+    ``Ready`` would be Current at once. The observed generation 0, which no object has, tells it to
+    wait.
+    """
     condition = {
         "type": type_,
         "status": "Unknown",
@@ -54,4 +59,5 @@ def pending(type_: str) -> dict[str, object]:
         "message": "waiting for the operator",
         "lastTransitionTime": "1970-01-01T00:00:00Z",
     }
-    return {"conditions": [condition]}
+    unseen = {} if type_ == READY else {"observedGeneration": 0}
+    return {**unseen, "conditions": [condition]}

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests import kstatus
 from tests.integration.admission.api_server import (
     Api,
     Object,
@@ -762,6 +763,7 @@ def test_everything_wrong_is_told_at_once(api: Api) -> None:
         ("Cluster", cluster(), "Ready"),
         ("RecordDeletion", record_deletion(all={"beforeOffset": -1}), "Succeeded"),
         ("Export", export(), "Ready"),
+        ("User", manifest("User", spec={"clusterRef": {"name": "demo"}}), "Ready"),
     ],
 )
 def test_new_object_has_its_condition_unknown(
@@ -775,7 +777,9 @@ def test_new_object_has_its_condition_unknown(
         "message": "waiting for the operator",
         "lastTransitionTime": "1970-01-01T00:00:00Z",
     }
-    assert api.get(created)["status"] == {"conditions": [expected]}, kind
+    status = api.get(created)["status"]
+    assert status["conditions"] == [expected], kind
+    assert kstatus.verdict(api.get(created)) is kstatus.Verdict.IN_PROGRESS
     api.delete(created)
 
 

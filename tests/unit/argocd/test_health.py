@@ -75,7 +75,8 @@ VERDICTS = {
     },
     "RecordDeletion": {
         "Healthy": "Deleted DryRun Finished Progressing",
-        "Progressing": "Pending Resolving Deleting TopicNotFound TopicNotReady PartitionsOffline",
+        "Progressing": "Abandoned Pending Resolving Deleting TopicNotFound TopicNotReady "
+        "PartitionsOffline",
         "Degraded": "PartitionUnknown PartitionsFailed TopicReplaced Timeout",
     },
     "User": {
@@ -99,6 +100,8 @@ VERDICTS = {
     "Cluster, with engine kafka": {"Progressing": "EngineUnavailable", "Degraded": "EngineRefuses"},
     "Broker and User, with engine kafka": {"Degraded": "EngineKafka"},
     "Export, with engine kafka": {"Degraded": "EngineKafka"},
+    # Argo CD itself calls what is being deleted Progressing.
+    "Topic, Broker, Cluster, User and Export": {"Progressing": "Deleted"},
     "Topic, Broker and Cluster": {"Degraded": "DeletionProtected"},
     "Topic, Broker and User": {
         "Progressing": "ClusterNotFound",

@@ -459,7 +459,8 @@ def test_a_paused_one_deletes_nothing() -> None:
         step = deletion.next_step(world.state, paused, now_ms=T0)
         assert isinstance(step, Waiting)
         result = deletion_status(world.state, paused, step, now_ms=T0)
-        assert ready(result)["Reconciling"] == ("False", "Paused")
+        assert ready(result)["Succeeded"] == ("Unknown", "Paused")
+        assert ready(result)["Reconciling"] == ("True", "Paused"), "kstatus knows no Succeeded"
 
 
 def test_it_expires_only_when_finished_and_asked_to() -> None:

@@ -112,7 +112,7 @@ async def test_a_record_deletion_that_was_deleted_before_it_finished_has_not_suc
     world.make(RECORD_DELETION, "x", spec, metadata=HELD)
     world.delete(RECORD_DELETION, "x")
     await reconcile(world, RECORD_DELETION, "x")
-    assert world.condition(RECORD_DELETION, "x", "Succeeded")[:2] == ("False", "Deleted")
+    assert world.condition(RECORD_DELETION, "x", "Succeeded")[:2] == ("False", "Abandoned")
 
 
 async def test_objects_of_another_cluster_are_left_to_its_operator(world: ShellWorld) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests import kstatus
 from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
 from tidemark_operator.controller.deletion_values import (
     DeletionAnswer,
@@ -206,3 +207,30 @@ async def test_a_paused_one_deletes_nothing(world: ShellWorld) -> None:
     await run(world)
     assert deletions(world) == []
     assert world.condition(RECORD_DELETION, "d", "Succeeded")[:2] == ("Unknown", "Paused")
+
+
+async def test_kstatus_waits_for_a_record_deletion_until_it_has_finished(world: ShellWorld) -> None:
+    def said() -> kstatus.Verdict:
+        return kstatus.verdict(world.known(RECORD_DELETION, "d"))
+
+    delete = world.engine.answers.pop("delete_records")
+    ask(world)
+    await run(world)
+    assert world.condition(RECORD_DELETION, "d", "Succeeded")[:2] == ("Unknown", "Deleting")
+    assert said() is kstatus.Verdict.IN_PROGRESS
+    world.annotate(RECORD_DELETION, "d", **{"tidemark.dev/paused": "true"})
+    await run(world)
+    assert world.condition(RECORD_DELETION, "d", "Succeeded")[:2] == ("Unknown", "Paused")
+    assert said() is kstatus.Verdict.IN_PROGRESS
+    world.annotate(RECORD_DELETION, "d")
+    world.engine.answers["delete_records"] = delete
+    await run(world)
+    assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] == "True"
+    assert said() is kstatus.Verdict.CURRENT
+
+
+async def test_a_record_deletion_that_fails_has_failed_for_kstatus(world: ShellWorld) -> None:
+    ask(world, partitions=[{"partition": 7, "beforeOffset": 1}])
+    await run(world)
+    assert world.condition(RECORD_DELETION, "d", "Succeeded")[0] == "False"
+    assert kstatus.verdict(world.known(RECORD_DELETION, "d")) is kstatus.Verdict.FAILED

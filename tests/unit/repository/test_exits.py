@@ -302,7 +302,8 @@ NOT_TAKEN = {
         **dict.fromkeys(("Deleted", "DryRun", "Finished", "Progressing"), _WELL),
         "Deleting": _PASSES,
         **dict.fromkeys(
-            ("PartitionUnknown", "PartitionsFailed", "TopicReplaced", "Timeout"), _OVER
+            ("Abandoned", "PartitionUnknown", "PartitionsFailed", "TopicReplaced", "Timeout"),
+            _OVER,
         ),
     },
     "User": {

@@ -6,6 +6,7 @@ from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import BrokerHealth, BrokerInfo
 from tidemark_operator.controller.status import external_listeners
 from tidemark_operator.controller.status.conditions import (
+    TRUE,
     Condition,
     StatusResult,
     condition,
@@ -37,8 +38,10 @@ def broker_status(state: ControllerState, broker: BrokerInfo, *, now_ms: int) ->
     status.pop("drain", None)
     leaving = drain_status(state, broker)
     if leaving is not None:
-        conditions.append(leaving[0])
-        status["drain"] = leaving[1]
+        draining, status["drain"] = leaving
+        conditions.append(draining)
+        if draining.status == TRUE and conditions[1].status != TRUE:
+            conditions[1] = condition("Reconciling", True, draining.reason, draining.message)
     status["conditions"] = render(
         conditions, broker.status, generation=broker.generation, now_ms=now_ms
     )

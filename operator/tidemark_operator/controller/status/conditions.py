@@ -1,9 +1,9 @@
 """Conditions in Kubernetes' JSON form.
 
 ``lastTransitionTime`` moves only with ``status``, so that a status computed twice is the same
-twice. kstatus reads them: ``Stalled=True`` is failed, ``Reconciling=True`` in progress, and
-``Ready=False`` alone in progress too; all three are always written, and all carry the generation
-that was looked at.
+twice. kstatus reads them: of ``Stalled=True`` (failed) and ``Reconciling=True`` (in progress) the
+first in the list decides, and ``Ready=False`` alone is in progress too; all three are always
+written, and all carry the generation that was looked at.
 """
 
 import dataclasses
@@ -63,7 +63,18 @@ def render(
     conditions: list[Condition], previous: Json, *, generation: int, now_ms: int
 ) -> list[dict[str, object]]:
     """The ``conditions`` list of a status, given the status that it replaces."""
-    return [_render(item, find(previous, item.type), generation, now_ms) for item in conditions]
+    rendered = [_render(item, find(previous, item.type), generation, now_ms) for item in conditions]
+    return stalled_first(rendered)
+
+
+def stalled_first(rendered: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Order rendered conditions for kstatus: an object that is stalled has failed, also while other
+    parts of it are reconciled. The order changes only where both are True, so that an upgrade does
+    not rewrite every status."""
+    true = {str(item["type"]) for item in rendered if item["status"] == TRUE}
+    if not {"Stalled", "Reconciling"} <= true:
+        return rendered
+    return sorted(rendered, key=lambda item: item["type"] == "Reconciling")
 
 
 def _render(item: Condition, old: Json | None, generation: int, now_ms: int) -> dict[str, object]:

@@ -569,21 +569,21 @@ BROKER = (
     ),
     Reason(
         "MovingReplicas",
-        "Draining=True",
+        "Draining=True, Reconciling=True",
         "The replicas of a broker that is drained or deleted move to others, as many at a time as "
         "may catch up together.",
         "Wait; tidemark.catch.up.replicas and its kin on the Cluster say how many.",
     ),
     Reason(
         "ReplicasCannotMove",
-        "Draining=True",
+        "Draining=True, Reconciling=True",
         "The replicas that a broker still has cannot move: the message says which, and why.",
         "Do what the message says.",
     ),
     Reason("Drained", "Draining=False", "A broker has no replica any more.", "Stop or delete it."),
     Reason(
         "ReplicasInUse",
-        "Draining=True",
+        "Draining=True, Reconciling=True",
         "The Broker is being deleted and has the last live copy of partitions, or one of so few "
         "that min.insync.replicas needs it.",
         "Start another broker, or the other replicas and let them catch up, delete the topics, or "
@@ -738,35 +738,41 @@ RECORD_DELETION = (
     ),
     Reason(
         "Resolving",
-        "Succeeded=Unknown",
+        "Succeeded=Unknown, Reconciling=True",
         "The leaders are being asked where their partitions stand. Nothing is deleted yet.",
         "Wait; upgrade a broker of which the message says so.",
     ),
     Reason(
         "Deleting",
-        "Succeeded=Unknown",
+        "Succeeded=Unknown, Reconciling=True",
         "The numbers are frozen; the low watermarks have not reached them all.",
         "Wait; start brokers that are down.",
     ),
     Reason(
         "TopicNotFound",
-        "Succeeded=Unknown",
+        "Succeeded=Unknown, Reconciling=True",
         "There is no such Topic. It is waited for until spec.timeout is over, or 5 minutes.",
         "Create it, or correct it.",
     ),
-    Reason("TopicNotReady", "Succeeded=Unknown", "The Topic is not placed yet.", "See its Ready."),
+    Reason(
+        "TopicNotReady",
+        "Succeeded=Unknown, Reconciling=True",
+        "The Topic is not placed yet.",
+        "See its Ready.",
+    ),
     Reason(
         "PartitionsOffline",
-        "Succeeded=Unknown",
+        "Succeeded=Unknown, Reconciling=True",
         "Partitions have no leader.",
         "See the Topic's Ready.",
     ),
+    Reason("Deleted", "Succeeded=True", "All that was asked is deleted.", _NOTHING),
     Reason(
-        "Deleted",
-        "Succeeded=True; Succeeded=False",
-        "True: all that was asked is deleted. False: the object was deleted before it finished, "
-        "records may remain, and finalizers of others hold it.",
-        "False: remove the finalizers that the message names, and apply a new object.",
+        "Abandoned",
+        "Succeeded=False",
+        "The object was deleted before it finished, so records may remain. Finalizers of others "
+        "still hold it.",
+        "Have the owners of the finalizers that the message names remove them; apply a new object.",
     ),
     Reason("DryRun", "Succeeded", "What would go was counted; nothing was deleted.", _NOTHING),
     Reason("Finished", "Reconciling=False", "Nothing is under way any more.", _NOTHING),

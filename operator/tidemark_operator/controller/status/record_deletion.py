@@ -91,7 +91,7 @@ def _conditions(step: Step) -> list[Condition]:
     reason, text = _running(step)
     return [
         condition("Succeeded", None, reason, text),
-        condition("Reconciling", reason != "Paused", reason, text),
+        condition("Reconciling", True, reason, text),  # paused as well: it is not finished
         condition("Stalled", False, "Progressing"),
     ]
 
