@@ -5,14 +5,12 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.export.worker_frames import through_workers
 from tidemark_pipeline.schemas.decoding import UNKNOWN, Decoding, output_schema
 from tidemark_pipeline.schemas.registered import Schemas
 from tidemark_pipeline.schemas.sources import Source, columns_of, decoder_of
 from tidemark_pipeline.schemas.values.refused import SchemaRefused
 
-#: Of what one worker takes at a time, and gives.
-_BATCH_BYTES = 64 * 1024 * 1024
-_CONF = ("spark.sql.execution.arrow.maxBytesPerBatch",)
 #: Ids of one batch that are looked at; see ASKED_MAX of the registry's schemas.
 _IDS_MAX = 100_000
 
@@ -96,7 +94,4 @@ class OfRegistry:
 
 
 def _decoded(frame: DataFrame, columns: StructType, decoding: Decoding) -> DataFrame:
-    for name in _CONF:
-        frame.sparkSession.conf.set(name, str(_BATCH_BYTES))
-    schema = output_schema(frame.schema, columns)
-    return frame.mapInArrow(decoding, schema)
+    return through_workers(frame, decoding, output_schema(frame.schema, columns))

@@ -5,18 +5,20 @@ from collections.abc import Callable, Mapping
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.asked import Asked
 from tidemark_pipeline.export.by_schema import Given, OfRegistry
 from tidemark_pipeline.export.exported import ExportError
 from tidemark_pipeline.export.inferring import inferred, sample
 from tidemark_pipeline.export.json_values import Json, fields_of
 from tidemark_pipeline.export.schema_files import AVRO, PROTO, check_file
-from tidemark_pipeline.export.shapes import check_fields, fields_ddl, value_fields
+from tidemark_pipeline.export.shapes import check_fields, value_fields
 from tidemark_pipeline.export.table import Evolution
 from tidemark_pipeline.schemas.protobuf.descriptors import compiled_file
 from tidemark_pipeline.schemas.registered import Schemas
 from tidemark_pipeline.schemas.registry.client import Registry
 from tidemark_pipeline.schemas.sources import Kind, Source, columns_of
+from tidemark_pipeline.schemas.values.names import ColumnNames
 from tidemark_pipeline.schemas.values.reading import Reading
 from tidemark_pipeline.schemas.values.refused import SchemaRefused
 
@@ -32,17 +34,18 @@ def choose(
     source: Mapping[str, str],
     there: StructType | None,
     say: Callable[[str], None],
+    names: ColumnNames,
 ) -> tuple[Reading, StructType]:
-    """The reading, and the fields of a table that is not ``there``. Raises
-    :class:`ExportError`."""
+    """The reading, and the fields of a table that is not ``there``. ``names``: those that columns
+    of its format may have. Raises :class:`ExportError`."""
     if not source.get("topic"):
         raise ExportError("name the topic with the option 'topic'")
     if there is None and asked.evolution is Evolution.IGNORE and not asked.schema:
         raise ExportError(_NEEDS_TABLE)
-    reading = _reading(asked, session, source, there, say)
+    reading = _reading(asked, session, source, there, say, names)
     fields = reading.wanted
     if fields is not None:
-        check_fields(fields)
+        check_fields(fields, names)
     elif there is not None:
         fields = value_fields(there)
     if fields is None:
@@ -56,6 +59,7 @@ def _reading(
     source: Mapping[str, str],
     there: StructType | None,
     say: Callable[[str], None],
+    names: ColumnNames,
 ) -> Reading:
     access = asked.access()
     ignores = asked.evolution is Evolution.IGNORE
@@ -74,19 +78,18 @@ def _reading(
         except SchemaRefused as error:
             raise ExportError(f"{asked.schema_file}: {error}") from error
     if not asked.infers:
-        return Json(fields_of(asked.schema, session))
+        return Json(fields_of(asked.schema, session), names=names)
     grows = asked.evolution is Evolution.GROW
     if there is not None:  # what was inferred first stands in the table
-        return Json(None, grows=grows)
-    fields = inferred(sample(session, source))
+        return Json(None, grows=grows, names=names)
+    fields = inferred(sample(session, source), names)
     if not len(fields):
         raise ExportError(
-            "nothing can be inferred: the sample has no JSON object with a field, or the topic has "
-            "no records yet: give a schema, as 'id BIGINT, name STRING'"
+            "nothing can be inferred: the sample has no JSON object with a field that can be a "
+            "column, or the topic has no records yet: give a schema, as 'id BIGINT, name STRING'"
         )
-    check_fields(fields)
-    say(f"inferred: {fields_ddl(fields)}")
-    return Json(fields, grows=grows)
+    say(f"inferred: {quoting.columns_of(fields)}")
+    return Json(fields, grows=grows, names=names)
 
 
 def of_file(name: str, message: str) -> Source:

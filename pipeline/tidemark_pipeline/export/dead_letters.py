@@ -19,6 +19,7 @@ from tidemark_pipeline.export.evolution import applied, changes, check_allowed, 
 from tidemark_pipeline.export.exported import Exported, Mode
 from tidemark_pipeline.export.shapes import KAFKA
 from tidemark_pipeline.export.table import Counts, Evolution, NamedTable, Written, contended
+from tidemark_pipeline.schemas.values.names import ColumnNames
 from tidemark_pipeline.schemas.values.reading import Reading
 
 #: How often a batch is read, and a table grown, until there is nothing new.
@@ -36,10 +37,11 @@ class LetteredTables:
         letters: NamedTable,
         mode: Mode = Mode.APPEND,
         evolution: Evolution = Evolution.REFUSE,
+        names: ColumnNames = shapes.ANY_FORMAT,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._reading, self._rows, self._letters = reading, rows, letters
-        self._mode, self._evolution, self._say = mode, evolution, say
+        self._mode, self._evolution, self._names, self._say = mode, evolution, names, say
         self._rows_at = self._letters_at = Exported("")
         self._before: Exported = Exported("")
 
@@ -99,7 +101,7 @@ class LetteredTables:
             if not needed or self._evolution is Evolution.IGNORE:
                 return fields
             check_allowed(needed, self._evolution)
-            shapes.check_fields(applied(fields, wanted or fields))
+            shapes.check_fields(applied(fields, wanted or fields), self._names)
             if self._rows.grow(needed):
                 self._say("; ".join(map(text, needed)))
         raise contended(self._rows.name)

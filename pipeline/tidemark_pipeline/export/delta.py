@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
+from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.delta_history import APPLICATION, History
 from tidemark_pipeline.export.delta_log import say
 from tidemark_pipeline.export.exported import Exported, ExportError, Mode, begin, check_ours
@@ -172,13 +173,18 @@ class DeltaTable:
         """See :class:`~tidemark_pipeline.export.table.NamedTable`. Each kind of change is a commit
         or two of its own."""
         self._check_ours()
-        added = [f"{_path(c)} {c.type.simpleString()}" for c in needed if isinstance(c, Added)]
+        added = [
+            f"{quoting.path_of(*change.path)} {quoting.type_of(change.type)}"
+            for change in needed
+            if isinstance(change, Added)
+        ]
         widened = [each for each in needed if isinstance(each, Widened)]
         changes = [f"ADD COLUMNS ({', '.join(added)})"] if added else []
         if widened:
             changes.append(f"SET TBLPROPERTIES ('{_WIDENING}'='true')")
         changes += [
-            f"ALTER COLUMN {_path(each)} TYPE {each.type.simpleString()}" for each in widened
+            f"ALTER COLUMN {quoting.path_of(*change.path)} TYPE {quoting.type_of(change.type)}"
+            for change in widened
         ]
         try:
             for change in changes:
@@ -216,7 +222,8 @@ class DeltaTable:
             columns, by = f"{columns}, {name} {kind}", f" PARTITIONED BY ({name})"
         upserts = _UPSERT_PROPERTIES if layout.mode is Mode.UPSERT else {}
         properties = ", ".join(
-            f"'{name}'='{value}'" for name, value in {**upserts, **layout.properties}.items()
+            f"{quoting.literal(name)}={quoting.literal(value)}"
+            for name, value in {**upserts, **layout.properties}.items()
         )
         self._session.sql(
             f"CREATE TABLE IF NOT EXISTS {self.name} ({columns}) USING delta{by}"
@@ -249,7 +256,3 @@ class DeltaTable:
             for names in (_ROWS, _BYTES, _FILES, _DELETED)
         )
         return Written(rows=rows, bytes=size, files=files, deleted=deleted)
-
-
-def _path(change: Added | Widened) -> str:
-    return ".".join(f"`{each.replace('`', '``')}`" for each in change.path)

@@ -22,9 +22,11 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.exported import ExportError
 from tidemark_pipeline.export.table import Added, Evolution, Widened
 from tidemark_pipeline.schemas.values.bounds import ALIASES
+from tidemark_pipeline.schemas.values.names import folded
 
 Change = Added | Widened
 
@@ -56,22 +58,22 @@ def text(change: Change) -> str:
     """For people."""
     path = ".".join(change.path)
     if isinstance(change, Added):
-        return f"{path} {change.type.simpleString()} is added"
-    before, after = change.before.simpleString(), change.type.simpleString()
+        return f"{path} {quoting.type_of(change.type)} is added"
+    before, after = quoting.type_of(change.before), quoting.type_of(change.type)
     return f"{path} is widened from {before} to {after}"
 
 
 def _of_struct(path: tuple[str, ...], table: StructType, wanted: StructType) -> Iterator[Change]:
     columns = {each.name: each for each in table}
-    folded = {each.name.lower(): each.name for each in table}
+    by_fold = {folded(each.name): each.name for each in table}
     for each in wanted:
         where = (*path, each.name)
         if each.name in columns:
             yield from _of_type(where, columns[each.name].dataType, each.dataType)
-        elif each.name.lower() in folded:
+        elif (same := by_fold.get(folded(each.name))) is not None:
             raise ExportError(
-                f"{'.'.join(where)}: the table calls it {folded[each.name.lower()]}, which differs "
-                "by case only: rename the column (ALTER TABLE … RENAME COLUMN), or the field"
+                f"{'.'.join(where)}: the table calls it {same}, which differs by case "
+                "only: rename the column (ALTER TABLE … RENAME COLUMN), or the field"
             )
         else:
             old = next((a for a in each.metadata.get(ALIASES, ()) if a in columns), None)
@@ -108,7 +110,7 @@ def is_wider(narrow: DataType, wide: DataType) -> bool:
 
 
 def _refused(path: tuple[str, ...], table: DataType, wanted: DataType) -> ExportError:
-    where, had, wants = ".".join(path), table.simpleString(), wanted.simpleString()
+    where, had, wants = ".".join(path), quoting.type_of(table), quoting.type_of(wanted)
     if is_wider(wanted, table):
         why = f"a column cannot be narrowed from {had} to {wants}"
         remedy = f"let the schema have {had} again"

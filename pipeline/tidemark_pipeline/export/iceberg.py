@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
+from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.evolution import Change
 from tidemark_pipeline.export.exported import Exported, ExportError, Mode, begin, check_ours
 from tidemark_pipeline.export.iceberg_branch import BRANCH, JAVA_ERRORS, Branch, ColumnChange
@@ -169,7 +170,7 @@ class IcebergTable:
             raise ExportError(f"a table must be seen as it is: set {cached} to false")
         by = ", ".join(_transforms(self._layout))
         properties = ", ".join(
-            f"'{name}'='{value}'"
+            f"{quoting.literal(name)}={quoting.literal(value)}"
             for name, value in {**_PROPERTIES, **self._layout.properties}.items()
         )
         namespace = self.name.rpartition(".")[0]

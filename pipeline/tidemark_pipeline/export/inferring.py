@@ -1,18 +1,22 @@
-"""Which fields JSON has that nobody has described: Spark's own inference, of a bounded sample.
+"""Fields of JSON that nobody has described, from a bounded sample.
 
 The sample is of both ends of each partition, for what is written today may differ from what was
-written first. Types are those that all of it agrees on: bigint, double, decimal, boolean, string,
-lists, structs. A field that is null wherever it was seen has no type, and is left out.
+written first. How types are found is in :mod:`tidemark_pipeline.schemas.json.inference`.
 """
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import ArrayType, DataType, StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
+from tidemark_pipeline.export.shapes import ANY_FORMAT
+from tidemark_pipeline.export.worker_frames import through_workers
+from tidemark_pipeline.schemas.json.inference import RecordShape, grown
+from tidemark_pipeline.schemas.json.record_check import SHAPE, Checking, Summary, merged
+from tidemark_pipeline.schemas.values.bounds import COLUMNS_MAX
+from tidemark_pipeline.schemas.values.names import ColumnNames
 from tidemark_pipeline.survey import Survey
 from tidemark_pipeline.topic_source import read_topic, topic_options
 
@@ -62,50 +66,17 @@ def text_of_value() -> Column:
     return f.expr("if(startswith(value, X'00'), substring(value, 6), value)").cast("string")
 
 
-def inferred(values: DataFrame) -> StructType:
-    """The fields of the values that are JSON objects."""
-    short = f.octet_length("value") <= _VALUE_BYTES_MAX
-    texts = values.where(short).select(text_of_value().alias("value"))
-    session: Any = values.sparkSession
-    encoder = session._jvm.org.apache.spark.sql.Encoders.STRING()
-    reader = session._jsparkSession.read().option("mode", "DROPMALFORMED")
-    reader = reader.option("dropFieldIfAllNull", "true")
-    found = reader.json(getattr(texts._jdf, "as")(encoder))
-    return StructType.fromJson(json.loads(found.schema().json()))
+def inferred(values: DataFrame, names: ColumnNames = ANY_FORMAT) -> StructType:
+    """Return the fields of the values that are JSON objects, where ``names`` has nothing against
+    any of a record."""
+    short = f.coalesce(f.octet_length("value") <= _VALUE_BYTES_MAX, f.lit(False))
+    nothing = StructType([])
+    checking = Checking(nothing.json(), names, grows=True, new_max=COLUMNS_MAX)
+    return grown(nothing, summary(values.where(short), checking), COLUMNS_MAX)[0]
 
 
-def extended(table: StructType, found: StructType) -> tuple[StructType, int]:
-    """The table's columns, and behind them what else was found; how many these are. Where types
-    differ the table's stands, and so it does where names differ by case only."""
-    made, added = _extended(table, found)
-    assert isinstance(made, StructType)
-    return made, added
-
-
-def _extended(table: DataType, found: DataType) -> tuple[DataType, int]:
-    if isinstance(table, ArrayType) and isinstance(found, ArrayType):
-        made, added = _extended(table.elementType, found.elementType)
-        return ArrayType(made), added
-    if not isinstance(table, StructType) or not isinstance(found, StructType):
-        return table, 0
-    there = {each.name: each for each in found}
-    taken = {each.name.lower() for each in table}
-    fields, count = [], 0
-    for each in table:
-        kind, added = each.dataType, 0
-        if each.name in there:
-            kind, added = _extended(kind, there[each.name].dataType)
-        fields.append(StructField(each.name, kind))
-        count += added
-    for each in found:
-        if each.name.lower() not in taken:
-            taken.add(each.name.lower())
-            fields.append(StructField(each.name, each.dataType))
-            count += _size(each.dataType)
-    return StructType(fields), count
-
-
-def _size(kind: DataType) -> int:
-    if isinstance(kind, StructType):
-        return 1 + sum(_size(each.dataType) for each in kind)
-    return 1 + _size(kind.elementType) if isinstance(kind, ArrayType) else 1
+def summary(values: DataFrame, checking: Checking) -> RecordShape:
+    """Return the shape of what the columns do not have yet."""
+    schema = StructType([StructField(SHAPE, StringType())])
+    rows = through_workers(values.select("value"), Summary(checking), schema).collect()
+    return merged(row[SHAPE] for row in rows)

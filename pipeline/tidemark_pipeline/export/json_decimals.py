@@ -1,8 +1,9 @@
-"""Decimals of JSON, which Spark's parser makes of any number that it meets: ``1e1000000000`` is
-twelve bytes, and keeps a task busy for hours.
+"""Values of JSON that Spark's parser does not read as they are.
 
-So they are read as the text that they are, and made decimals of behind it, where the text is short
-and its exponent has two digits at most. What is none then does not fit, as text does not.
+It makes a decimal of any number that it meets: ``1e1000000000`` is twelve bytes, and keeps a task
+busy for hours. So decimals are read as the text that they are, and made decimals of behind it,
+where the text is short and its exponent has two digits at most. What is none then does not fit, as
+text does not. It takes times of any year, and maps with the same key twice.
 """
 
 import functools
@@ -14,15 +15,24 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import (
     ArrayType,
     DataType,
+    DateType,
     DecimalType,
     MapType,
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
 )
 
 _TEXT_MAX = 100
 _LARGE = "[eE][+-]?0*[1-9][0-9]{2}"
+_WHOLE = "^[+-]?[0-9]+([.]0*)?([eE][+]?[0-9]+)?$"
+#: Spark's parser takes any year that its types have.
+_TIMES = (DateType, TimestampType, TimestampNTZType)
+_FIRST, _LAST = "0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"
+#: Of a session: of a key that is there twice the last value counts.
+LAST_WINS = "spark.sql.mapKeyDedupPolicy", "LAST_WIN"
 
 
 def loosened(kind: DataType) -> DataType:
@@ -38,12 +48,24 @@ def loosened(kind: DataType) -> DataType:
     return kind
 
 
+def is_exact(kind: DataType) -> bool:
+    """Return whether Spark's parser reads such values as they are."""
+    if isinstance(kind, DecimalType | MapType):
+        return False
+    if isinstance(kind, StructType):
+        return all(is_exact(field.dataType) for field in kind)
+    return not isinstance(kind, ArrayType) or is_exact(kind.elementType)
+
+
 def tightened(column: Column, kind: DataType) -> Column:
-    """Values of the loosened type, with their decimals; null what is none."""
+    """Values of the loosened type, with their decimals, null what is none; and with one value for
+    each key of a map."""
     if isinstance(kind, DecimalType):
         short = (f.length(column) <= _TEXT_MAX) & ~column.rlike(_LARGE)
+        if kind.scale == 0:  # as for a bigint: a fraction is not rounded off
+            short = short & column.rlike(_WHOLE)
         return f.when(short, column.try_cast(kind))
-    if loosened(kind) == kind:
+    if is_exact(kind):
         return column
     if isinstance(kind, StructType):
         fields = [tightened(column[each.name], each.dataType).alias(each.name) for each in kind]
@@ -51,24 +73,42 @@ def tightened(column: Column, kind: DataType) -> Column:
     if isinstance(kind, ArrayType):
         return f.transform(column, _of(tightened, kind.elementType))
     assert isinstance(kind, MapType)
-    of_value = _of(tightened, kind.valueType)
-    return f.transform_values(column, lambda _, value: of_value(value))
+    if not is_exact(kind.valueType):
+        of_value = _of(tightened, kind.valueType)
+        column = f.transform_values(column, lambda _, value: of_value(value))
+    # The parser takes a key twice; LAST_WINS says what is made of that.
+    return f.map_from_entries(f.map_entries(column))
 
 
 def misfits(column: Column, kind: DataType) -> Column:
-    """Whether the loosened value has text that is no such decimal."""
+    """Whether the loosened value has text that is no such decimal, or a time that no table has."""
     if isinstance(kind, DecimalType):
         return column.isNotNull() & tightened(column, kind).isNull()
-    if loosened(kind) == kind:
-        return f.lit(False)
+    if isinstance(kind, _TIMES):
+        first, last = (f.lit(moment).cast(kind) for moment in (_FIRST, _LAST))
+        return f.coalesce(~column.between(first, last), f.lit(False))
     if isinstance(kind, StructType):
-        wrong = [misfits(column[each.name], each.dataType) for each in kind]
-        return functools.reduce(operator.or_, wrong)
-    if isinstance(kind, ArrayType):
+        wrong = [misfits(column[each.name], each.dataType) for each in kind if _may_misfit(each)]
+        return functools.reduce(operator.or_, wrong, f.lit(False))
+    if isinstance(kind, ArrayType) and _may_misfit(kind.elementType):
         return f.coalesce(f.exists(column, _of(misfits, kind.elementType)), f.lit(False))
-    assert isinstance(kind, MapType)
-    values = f.map_values(column)
-    return f.coalesce(f.exists(values, _of(misfits, kind.valueType)), f.lit(False))
+    if isinstance(kind, MapType) and _may_misfit(kind.valueType):
+        values = f.map_values(column)
+        return f.coalesce(f.exists(values, _of(misfits, kind.valueType)), f.lit(False))
+    return f.lit(False)
+
+
+def _may_misfit(kind: DataType | StructField) -> bool:
+    match kind:
+        case StructField():
+            return _may_misfit(kind.dataType)
+        case StructType():
+            return any(_may_misfit(field) for field in kind)
+        case ArrayType():
+            return _may_misfit(kind.elementType)
+        case MapType():
+            return _may_misfit(kind.valueType)
+    return isinstance(kind, (DecimalType, *_TIMES))
 
 
 def _of(do: Callable[[Column, DataType], Column], kind: DataType) -> Callable[[Column], Column]:

@@ -1,4 +1,5 @@
-"""Values that are JSON objects, read by Spark's own parser."""
+"""Values that are JSON objects: held against the columns by Python's workers, and what passes is
+read by Spark's own parser."""
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -6,24 +7,45 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from tidemark_pipeline.export.exported import ExportError
-from tidemark_pipeline.export.inferring import extended, inferred, text_of_value
-from tidemark_pipeline.export.json_decimals import loosened, misfits, tightened
+from tidemark_pipeline.export.inferring import summary, text_of_value
+from tidemark_pipeline.export.json_decimals import LAST_WINS, is_exact, loosened, misfits, tightened
+from tidemark_pipeline.export.shapes import ANY_FORMAT
+from tidemark_pipeline.export.worker_frames import through_workers
+from tidemark_pipeline.schemas.json.inference import grown, size_of
+from tidemark_pipeline.schemas.json.record_check import (
+    CAUSE,
+    HAS_NEW_FIELDS,
+    NEW_MAX,
+    Checking,
+    checked_schema,
+)
+from tidemark_pipeline.schemas.json.text import DOES_NOT_FIT
+from tidemark_pipeline.schemas.values.bounds import COLUMNS_MAX
+from tidemark_pipeline.schemas.values.names import ColumnNames
 from tidemark_pipeline.schemas.values.reading import ERROR, NO_VALUE, PARSED
 
 _CORRUPT = "_corrupt"
 _WRITE = "write fields with their types, as in id BIGINT, name STRING"
-#: Fields that one batch may add to a table: more are no fields, but data.
-NEW_MAX = 100
 
 
 class Json:
     """``wanted``: the fields; None: those that the table has. ``grows``: fields that appear later
-    are wanted, too."""
+    are wanted, too, where ``names`` has nothing against them."""
 
-    def __init__(self, wanted: StructType | None, *, grows: bool = False) -> None:
+    def __init__(
+        self,
+        wanted: StructType | None,
+        *,
+        grows: bool = False,
+        names: ColumnNames = ANY_FORMAT,
+    ) -> None:
         self._wanted = wanted
         self._grows = grows
-        self._columns: StructType | None = None
+        self._names = names
+        self._columns = StructType()
+        #: The batch whose new fields were added.
+        self._learned: DataFrame | None = None
+        self._frame: DataFrame | None = None
 
     @property
     def wanted(self) -> StructType | None:
@@ -32,42 +54,42 @@ class Json:
 
     def read(self, frame: DataFrame, columns: StructType) -> DataFrame:
         """See :class:`~tidemark_pipeline.schemas.values.reading.Reading`."""
-        self._columns = columns
+        self._columns, self._frame = columns, frame
+        frame.sparkSession.conf.set(*LAST_WINS)
+        checking = Checking(columns.json(), self._names, self._grows)
+        checked = through_workers(frame, checking, checked_schema(frame.schema))
         corrupt = _CORRUPT
-        while corrupt in {each.name.lower() for each in columns}:
+        while corrupt in {column.name.lower() for column in columns}:
             corrupt += "_"
         loose = loosened(columns)
         assert isinstance(loose, StructType)
         schema = StructType([*loose.fields]).add(corrupt, "string")
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt}
-        value, parsed = f.col("value"), f.col(PARSED)
-        text = text_of_value()
-        fits = parsed.isNotNull() & parsed[corrupt].isNull()
-        if loose != columns:
-            fits = fits & ~misfits(parsed, columns)
+        value, parsed, cause = f.col("value"), f.col(PARSED), f.col(CAUSE)
+        # What is refused already is not parsed: it may be nested as deep as it likes.
+        text = f.when(cause.isNull(), text_of_value())
+        fits = parsed.isNotNull() & parsed[corrupt].isNull() & ~misfits(parsed, columns)
         error = (
-            f.when(fits, None)
-            .when(value.isNull(), NO_VALUE)
-            .when(f.get_json_object(text, "$").isNull(), "not JSON")
-            .otherwise("JSON that does not fit the schema")
+            f.when(value.isNull(), NO_VALUE)
+            .when(cause.isNotNull(), cause)
+            .when(fits, None)
+            .otherwise(DOES_NOT_FIT)
         )
-        read = frame.withColumn(PARSED, f.from_json(text, schema, options))
+        read = checked.withColumn(PARSED, f.from_json(text, schema, options))
         read = read.withColumn(ERROR, error)
-        return read if loose == columns else read.withColumn(PARSED, tightened(parsed, columns))
+        return read if is_exact(columns) else read.withColumn(PARSED, tightened(parsed, columns))
 
     def learn(self, read: DataFrame) -> bool:
-        """Fields that the table has not, where they are asked for."""
-        if not self._grows or self._columns is None:
+        """Fields that the table has not, where they are asked for: of each batch once, and records
+        whose fields were too many are dead letters."""
+        room = min(NEW_MAX, COLUMNS_MAX - size_of(self._columns))
+        if not self._grows or room <= 0 or self._learned is self._frame:
             return False
-        found, added = extended(self._columns, inferred(read))
-        if added > NEW_MAX:
-            raise ExportError(
-                f"the values have {added} fields that the table has not, and {NEW_MAX} at once are "
-                "the most that are added: are their names data? Give a schema, or leave them out "
-                "(evolution=ignore)"
-            )
+        new = read.where(f.col(HAS_NEW_FIELDS))
+        checking = Checking(self._columns.json(), self._names, grows=True)
+        found, added = grown(self._columns, summary(new, checking), room)
         if added:
-            self._wanted = found
+            self._wanted, self._learned = found, self._frame
         return added > 0
 
 

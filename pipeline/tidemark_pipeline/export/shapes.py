@@ -9,8 +9,11 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from tidemark_pipeline import columns
+from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.exported import ExportError, Mode
+from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.table import DELETED, PERIOD_COLUMNS
+from tidemark_pipeline.schemas.values.names import ColumnNames, folded
 from tidemark_pipeline.schemas.values.reading import ERROR, PARSED
 
 #: In the order of the table; which tier a row was read from is not the record's.
@@ -23,11 +26,26 @@ _OF_KAFKA = tuple(name for name in RAW if name != "value")
 _LETTER = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 _PLACE = {"partition", "offset"}
 _TYPES = {column.name: column.type for column in columns.COLUMNS}
-#: Iceberg's paths, and quotes.
-_NO_NAMES = ".`\\\n\r\0"
+#: Names of the top level that an export uses itself.
+RESERVED = frozenset({KAFKA, DELETED, *PERIOD_COLUMNS.values()})
+ANY_FORMAT = ColumnNames(reserved=RESERVED)
 
 RAW_DDL = ", ".join(f"`{name}` {_TYPES[name]}" for name in RAW)
 LETTERS_DDL = ", ".join((*(f"`{name}` {_TYPES[name]}" for name in _LETTER), "error string"))
+#: Names at the top level that a format has for columns of its own.
+_OF_FORMAT = {
+    Format.ICEBERG: (
+        *("_file", "_pos", "_spec_id", "_partition", "_row_id", "_commit_snapshot_id"),
+        *("_last_updated_sequence_number", "_change_type", "_change_ordinal"),
+    ),
+    Format.DELTA: ("_change_type", "_commit_version", "_commit_timestamp"),
+}
+_FORBIDDEN = {Format.ICEBERG: "", Format.DELTA: " ,;{}()="}
+
+
+def column_names(kind: Format) -> ColumnNames:
+    """Names that fields of values may have in a table of a format."""
+    return ColumnNames(_FORBIDDEN[kind], RESERVED | {*_OF_FORMAT[kind]})
 
 
 def raw(frame: DataFrame) -> DataFrame:
@@ -41,31 +59,31 @@ def raw(frame: DataFrame) -> DataFrame:
     )
 
 
-def check_fields(fields: StructType) -> None:
+def check_fields(fields: StructType, names: ColumnNames = ANY_FORMAT) -> None:
     """Raises :class:`ExportError` where a table cannot have them beside the record's own."""
     if not len(fields):
         raise ExportError("the schema has no fields")
-    _check_names(fields, "")
-    taken = {KAFKA, DELETED, *PERIOD_COLUMNS.values()} & {each.name.lower() for each in fields}
-    if taken:
-        raise ExportError(f"a field of the schema is called {taken.pop()}, which is taken")
+    _check_names(fields, "", names)
 
 
-def _check_names(kind: DataType, path: str) -> None:
+def _check_names(kind: DataType, path: str, names: ColumnNames) -> None:
     if isinstance(kind, StructType):
         seen: dict[str, str] = {}
-        for each in kind:
-            where = f"{path}.{each.name}" if path else each.name
-            other = seen.setdefault(each.name.lower(), each.name)
-            if other is not each.name:
+        for field in kind:
+            where = f"{path}.{field.name}" if path else field.name
+            if not path and folded(field.name) in names.reserved:
+                raise ExportError(f"a field of the schema is called {field.name}, which is taken")
+            other = seen.setdefault(folded(field.name), field.name)
+            if other is not field.name:
                 raise ExportError(f"{where}: {other} differs from it by case only, if at all")
-            if not each.name or any(c in _NO_NAMES for c in each.name):
-                raise ExportError(f"{where!r} is no name that a column can have")
-            _check_names(each.dataType, where)
+            objection = names.objection(field.name, is_top_level=not path)
+            if objection:
+                raise ExportError(f"{where!r} is no name that a column can have: {objection}")
+            _check_names(field.dataType, where, names)
     elif isinstance(kind, ArrayType):
-        _check_names(kind.elementType, f"{path}.element")
+        _check_names(kind.elementType, f"{path}.element", names)
     elif isinstance(kind, MapType):
-        _check_names(kind.valueType, f"{path}.value")
+        _check_names(kind.valueType, f"{path}.value", names)
 
 
 def check_table(name: str, table: StructType | None) -> None:
@@ -97,23 +115,7 @@ def _kafka_ddl() -> str:
 
 def columns_ddl(fields: StructType) -> str:
     """The columns of a table with these fields of the value."""
-    return f"{_kafka_ddl()}, {fields_ddl(fields)}"
-
-
-def fields_ddl(fields: StructType) -> str:
-    """As a schema is written."""
-    return ", ".join(f"`{each.name}` {_ddl(each.dataType)}" for each in fields)
-
-
-def _ddl(kind: DataType) -> str:
-    """With names in quotes, which Spark's own text of a type has not."""
-    if isinstance(kind, StructType):
-        return f"struct<{', '.join(f'`{each.name}`: {_ddl(each.dataType)}' for each in kind)}>"
-    if isinstance(kind, ArrayType):
-        return f"array<{_ddl(kind.elementType)}>"
-    if isinstance(kind, MapType):
-        return f"map<{_ddl(kind.keyType)}, {_ddl(kind.valueType)}>"
-    return kind.simpleString()
+    return f"{_kafka_ddl()}, {quoting.columns_of(fields)}"
 
 
 def value_fields(table: StructType) -> StructType:

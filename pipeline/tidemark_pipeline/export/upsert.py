@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
+from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.exported import ExportError
 from tidemark_pipeline.export.table import DELETED, Layout
 
 _NO_KEY = "has no key, and an upsert needs one"
 _KEYLESS = re.compile(rf"the record at offset \d+ of partition \d+ {_NO_KEY}")
-_NUMBER = "_number"
 
 
 def latest(frame: DataFrame, layout: Layout) -> DataFrame:
@@ -37,9 +37,12 @@ def latest(frame: DataFrame, layout: Layout) -> DataFrame:
     by = f.coalesce(key, f.raise_error(f.concat(place, f.lit(f" {_NO_KEY}"))))
     of_partition = Window.partitionBy(by, partition).orderBy(offset.desc())
     of_key = Window.partitionBy(by).orderBy(timestamp.desc_nulls_last(), partition.desc())
+    number = "_number"
+    while number in {name.lower() for name in frame.columns}:  # a field of values
+        number += "_"
     for window in (of_partition, of_key):
-        frame = frame.withColumn(_NUMBER, f.row_number().over(window)).where(f.col(_NUMBER) == 1)
-    return frame.drop(_NUMBER)
+        frame = frame.withColumn(number, f.row_number().over(window)).where(f.col(number) == 1)
+    return frame.drop(number)
 
 
 def refused(error: Exception) -> ExportError | None:
@@ -53,7 +56,7 @@ def merge(target: str, source: str, layout: Layout, columns: Sequence[str]) -> s
     columns beside :data:`DELETED`, into ``target``."""
     newer = _newer(layout)
     key = layout.of_record("key")
-    names = [f"`{each.replace('`', '``')}`" for each in columns]
+    names = [quoting.identifier(name) for name in columns]
     values = [f"s.{each}" for each in names]
     sets = (f"{name} = {value}" for name, value in zip(names, values, strict=True))
     return (

@@ -141,13 +141,20 @@ class Wanted:
         :class:`ExportError`."""
         from tidemark_pipeline.export.choosing import choose
         from tidemark_pipeline.export.dead_letters import LetteredTables
-        from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
+        from tidemark_pipeline.export.shapes import (
+            KAFKA,
+            LETTERS_DDL,
+            RAW_DDL,
+            column_names,
+            columns_ddl,
+        )
 
         self.check()
         if not self.asked.any:
             return self._open(session, self.table, self._layout(RAW_DDL))
         there = self._open(session, self.table, self._layout("")).columns()
-        reading, fields = choose(self.asked, session, source, there, say)
+        names = column_names(self.format)
+        reading, fields = choose(self.asked, session, source, there, say, names)
         rows = self._open(session, self.table, self._layout(columns_ddl(fields), KAFKA))
         by = Partitioning(self.partition)
         of_letters = Layout(
@@ -162,6 +169,7 @@ class Wanted:
             self._open(session, self.letters, of_letters),
             mode=self.mode,
             evolution=self.evolution,
+            names=names,
             say=say,
         )
 
@@ -207,5 +215,5 @@ def catalog_of(
 
 def delta_name(warehouse: str, table: str) -> str:
     """A table of Delta Lake by its place in the warehouse, as Spark's SQL writes it."""
-    path = "/".join((warehouse.rstrip("/"), *table.split("."))).replace("`", "``")
-    return f"delta.`{path}`"
+    path = "/".join((warehouse.rstrip("/"), *table.split(".")))
+    return "delta.`" + path.replace("`", "``") + "`"

@@ -25,9 +25,15 @@ from tidemark.tiering import Tiering, TieringState
 BY = Claim(1, 0)
 
 
-def _batch(base_offset: int, values: list[bytes], gap_at: int | None, leader_epoch: int) -> bytes:
+def _batch(
+    base_offset: int,
+    values: list[bytes],
+    gap_at: int | None,
+    leader_epoch: int,
+    own_keys: bool,
+) -> bytes:
     records = [
-        Record(b"k", value, (), base_offset + delta)
+        Record(b"%d" % (base_offset + delta) if own_keys else b"k", value, (), base_offset + delta)
         for delta, value in enumerate(values)
         if base_offset + delta != gap_at
     ]
@@ -82,16 +88,24 @@ class SmallTier:
         newest_ms: int | None = None,
         batches: Sequence[bytes] = (),
         aborted: tuple[AbortedTransaction, ...] = (),
+        own_keys: bool = False,
     ) -> SegmentEntry:
         """Copy a segment of ``values`` behind the last one, or from ``start`` on, in batches of
         ``batch_records``. The record of the offset ``gap_at`` is left out of its batch; batches
         that begin below ``older_below`` are of a leader epoch that the manifest does not name.
         ``newest_ms``: what the manifest says of their newest record, where it is not the last.
-        ``batches``: the segment's bytes, where they are not of ``values``."""
+        ``batches``: the segment's bytes, where they are not of ``values``. ``own_keys``: the key of
+        each record is its offset."""
         if start is None:
             start = self.loaded.head.next_copy_offset
         data = b"".join(
-            _batch(start + i, values[i : i + batch_records], gap_at, int(start + i >= older_below))
+            _batch(
+                start + i,
+                values[i : i + batch_records],
+                gap_at,
+                int(start + i >= older_below),
+                own_keys,
+            )
             for i in range(0, len(values), batch_records)
         )
         if batches:

@@ -21,11 +21,12 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.evolution import applied, changes, check_allowed, text
 from tidemark_pipeline.export.exported import ExportError
-from tidemark_pipeline.export.inferring import extended
 from tidemark_pipeline.export.shapes import check_fields, check_table, columns_ddl
-from tidemark_pipeline.export.table import Evolution
+from tidemark_pipeline.export.table import Evolution, Layout
+from tidemark_pipeline.export.upsert import merge
 from tidemark_pipeline.schemas.avro.schema import parse_schema
 from tidemark_pipeline.schemas.avro.types import columns_of
 
@@ -141,14 +142,6 @@ def test_a_table_that_has_grown_holds_both(table: StructType, wanted: StructType
     assert changes(applied(applied(table, half), wanted), wanted) == []
 
 
-@given(_structs(_TYPES), _structs(_TYPES))
-def test_what_is_inferred_only_adds(table: StructType, found: StructType) -> None:
-    made, added = extended(table, found)
-    assert (made == table) == (added == 0)
-    assert made.fieldNames()[: len(table)] == table.fieldNames()
-    assert extended(made, found)[1] == 0
-
-
 def test_names_that_columns_cannot_have_are_refused() -> None:
     for fields, said in (
         (of(kafka=INT), "is taken"),
@@ -165,6 +158,20 @@ def test_names_that_columns_cannot_have_are_refused() -> None:
     odd = of(**{"with space": of(**{"ü-1": INT})})
     check_fields(odd)
     assert columns_ddl(odd).endswith("`with space` struct<`ü-1`: int>")
+
+
+def test_names_are_quoted_wherever_a_statement_has_them() -> None:
+    """Spark's own text of a type has them as they are, and what is behind a colon is a type."""
+    name = "a:bigint>, injected string COMMENT 'by a record', z struct<b"
+    fields = of(**{name: of(**{"`": ArrayType(of(**{name: INT}))})})
+    quoted = f"`{name}`"
+    assert quoting.columns_of(fields) == (f"{quoted} struct<````: array<struct<{quoted}: int>>>")
+    assert quoting.path_of(name, "`") == f"{quoted}.````"
+    assert quoting.literal("it's \\") == "'it\\'s \\\\'"
+    merged = merge("t", "v", Layout(columns=""), [name, "`"])
+    assert f"INSERT ({quoted}, ````)" in merged
+    (added,) = changes(of(id=INT), of(id=INT, s=fields))
+    assert quoted in text(added)
 
 
 def test_a_table_made_by_hand_needs_a_place_for_the_records_own() -> None:

@@ -1,0 +1,40 @@
+"""Names, texts and types within SQL statements.
+
+Statements are text, and names of columns come from records: a name that is written unquoted is
+read as SQL. Every name that a statement has goes through this module.
+"""
+
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+
+def identifier(name: str) -> str:
+    """Quote one name."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def path_of(*names: str) -> str:
+    """Quote the names of a path, such as that of a nested column."""
+    return ".".join(map(identifier, names))
+
+
+def literal(text: str) -> str:
+    """Quote a text. Spark reads escape sequences in it."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def columns_of(fields: StructType) -> str:
+    """Write columns as ``CREATE TABLE`` and ``ADD COLUMNS`` have them."""
+    return ", ".join(f"{identifier(field.name)} {type_of(field.dataType)}" for field in fields)
+
+
+def type_of(kind: DataType) -> str:
+    """Write a type with quoted names. Spark's ``simpleString`` leaves them unquoted."""
+    if isinstance(kind, StructType):
+        fields = (f"{identifier(field.name)}: {type_of(field.dataType)}" for field in kind)
+        return f"struct<{', '.join(fields)}>"
+    if isinstance(kind, ArrayType):
+        return f"array<{type_of(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"map<{type_of(kind.keyType)}, {type_of(kind.valueType)}>"
+    return kind.simpleString()

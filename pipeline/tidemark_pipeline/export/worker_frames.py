@@ -1,0 +1,21 @@
+"""Batches on their way through Python's workers, in pieces whose size is bounded."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+#: Of what one worker takes at a time, and gives.
+_BATCH_BYTES = 64 * 1024 * 1024
+_CONF = "spark.sql.execution.arrow.maxBytesPerBatch"
+
+
+def through_workers(
+    frame: DataFrame,
+    work: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    schema: StructType,
+) -> DataFrame:
+    """Return the frame that ``work`` makes, with ``schema``."""
+    frame.sparkSession.conf.set(_CONF, str(_BATCH_BYTES))
+    return frame.mapInArrow(work, schema)

@@ -1,0 +1,1 @@
+"""JSON: which records can be rows, and the columns that records have."""

@@ -1,0 +1,288 @@
+"""Columns of JSON that nobody has described, from the records themselves.
+
+A :class:`RecordShape` says what has been seen at one place, and can be merged with that of other
+records. Types are those on which all records agree: bigint, double, decimal, boolean, string, lists
+and structs. Where they do not agree the column is a string. What was always null, or empty, has no
+type and is left out.
+
+Pure: shapes are made by workers and merged by the driver.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntFlag
+from typing import Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from tidemark_pipeline.schemas.json.text import BeyondDouble, RecordRefused
+from tidemark_pipeline.schemas.values.bounds import DEPTH_MAX
+from tidemark_pipeline.schemas.values.names import ColumnNames, folded
+
+#: Of all shapes that are merged: places beyond them are not remembered.
+PLACES_MAX = 5_000
+_LONG_LEAST, _LONG_END = -(2**63), 2**63
+_DIGITS_OF_LONG, _DIGITS_MAX = 20, 38
+ELEMENT, VALUE = "element", "value"
+
+
+class Seen(IntFlag):
+    """Kinds of values at one place."""
+
+    BOOLEAN = 1
+    LONG = 2
+    DECIMAL = 4
+    DOUBLE = 8
+    TEXT = 16
+    LIST = 32
+    OBJECT = 64
+
+
+@dataclass(slots=True)
+class Places:
+    """How many more places may be remembered."""
+
+    left: int = PLACES_MAX
+
+
+@dataclass(slots=True)
+class RecordShape:
+    """``count``: values that were seen; ``digits``: of the largest whole number beyond a bigint."""
+
+    count: int = 0
+    seen: Seen = field(default_factory=lambda: Seen(0))
+    digits: int = 0
+    fields: dict[str, "RecordShape"] = field(default_factory=dict)
+    item: "RecordShape | None" = None
+
+    def add(self, value: Any, places: Places) -> None:
+        """Add a value as :func:`~tidemark_pipeline.schemas.json.text.parse_object` returns it."""
+        self.count += 1
+        kind = type(value)
+        if kind is bool:
+            self.seen |= Seen.BOOLEAN
+        elif kind is int:
+            self._add_whole(value)
+        elif kind is float:
+            self.seen |= Seen.DOUBLE
+        elif kind is str:
+            self.seen |= Seen.TEXT
+        elif kind is list:
+            self.seen |= Seen.LIST
+            self.item = self.item or RecordShape()
+            for item in value:
+                self.item.add(item, places)
+        elif kind is dict:
+            self.seen |= Seen.OBJECT
+            for name, item in value.items():
+                inner = self._field(name, places)
+                if inner is not None:
+                    inner.add(item, places)
+
+    def merge(self, other: "RecordShape", places: Places) -> None:
+        """Add what another shape has seen."""
+        self.count += other.count
+        self.seen |= other.seen
+        self.digits = max(self.digits, other.digits)
+        if other.item is not None:
+            self.item = self.item or RecordShape()
+            self.item.merge(other.item, places)
+        for name, theirs in other.fields.items():
+            inner = self._field(name, places)
+            if inner is not None:
+                inner.merge(theirs, places)
+
+    def _field(self, name: str, places: Places) -> "RecordShape | None":
+        found = self.fields.get(name)
+        if found is None and places.left > 0:
+            places.left -= 1
+            found = self.fields[name] = RecordShape()
+        return found
+
+    def _add_whole(self, value: int) -> None:
+        if _LONG_LEAST <= value < _LONG_END:
+            self.seen |= Seen.LONG
+            return
+        digits = len(str(abs(value)))
+        # A decimal has 38 digits at most. A double would drop some without notice, a text none.
+        self.seen |= Seen.DECIMAL if digits <= _DIGITS_MAX else Seen.TEXT
+        self.digits = max(self.digits, min(digits, _DIGITS_MAX))
+
+    @property
+    def is_typed(self) -> bool:
+        """Return whether there was more than null, empty lists and empty objects."""
+        return (
+            bool(self.seen & ~(Seen.LIST | Seen.OBJECT))
+            or (self.item is not None and self.item.is_typed)
+            or any(inner.is_typed for inner in self.fields.values())
+        )
+
+    def type(self) -> DataType | None:
+        """Return the column's type; None where no value has one."""
+        seen = self.seen
+        if not self.is_typed:
+            return None
+        if seen == Seen.LIST and self.item is not None:
+            element = self.item.type()
+            return None if element is None else ArrayType(element)
+        if seen == Seen.OBJECT:
+            return self.struct()
+        if seen == Seen.BOOLEAN:
+            return BooleanType()
+        if seen & ~(Seen.LONG | Seen.DECIMAL | Seen.DOUBLE):
+            return StringType()
+        if seen & Seen.DOUBLE:
+            return DoubleType()
+        if seen & Seen.DECIMAL:
+            return DecimalType(max(self.digits, _DIGITS_OF_LONG), 0)
+        return LongType()
+
+    def struct(self) -> StructType:
+        """Return the fields, in the order of their names."""
+        found = ((name, inner.type()) for name, inner in sorted(self.distinct().items()))
+        return StructType([StructField(name, kind) for name, kind in found if kind is not None])
+
+    def distinct(self) -> dict[str, "RecordShape"]:
+        """Return the fields that have types, of names that differ by case only the most frequent
+        one."""
+        chosen: dict[str, str] = {}
+        typed = [name for name, inner in self.fields.items() if inner.is_typed]
+        for name in sorted(typed, key=lambda name: (-self.fields[name].count, name)):
+            chosen.setdefault(folded(name), name)
+        return {name: self.fields[name] for name in chosen.values()}
+
+    def to_json(self) -> list[Any]:
+        """Return it as JSON can have it."""
+        fields = {name: inner.to_json() for name, inner in self.fields.items()}
+        item = None if self.item is None else self.item.to_json()
+        return [self.count, int(self.seen), self.digits, fields, item]
+
+    @classmethod
+    def of_json(cls, given: list[Any]) -> "RecordShape":
+        """Read :meth:`to_json`."""
+        count, seen, digits, fields, item = given
+        return cls(
+            count,
+            Seen(seen),
+            digits,
+            {name: cls.of_json(inner) for name, inner in fields.items()},
+            None if item is None else cls.of_json(item),
+        )
+
+
+def new_fields(value: Any, where: str, names: ColumnNames, depth: int) -> int:
+    """Count the columns that a value would need; 0 where it has no type. Raises
+    :class:`RecordRefused` where a table cannot have them."""
+    if isinstance(value, dict):
+        by_fold: dict[str, str] = {}
+        return sum(
+            checked_name(name, f"{where}.{name}", names, by_fold, is_top_level=False) + size
+            for name, item in value.items()
+            if (size := new_fields(item, f"{where}.{name}", names, depth + 1))
+        )
+    if isinstance(value, list):
+        # Items of a list share their columns: the largest says how many there are at least.
+        items = (new_fields(item, f"{where}.{ELEMENT}", names, depth + 1) for item in value)
+        return max(items, default=0)
+    if isinstance(value, BeyondDouble):
+        raise RecordRefused(f"{where}: the number {value.text[:20]} is beyond a double")
+    if value is not None and depth > DEPTH_MAX:
+        raise RecordRefused(f"{where[:100]}…: columns are nested at most {DEPTH_MAX} deep")
+    return 0 if value is None else 1
+
+
+def checked_name(
+    name: str, where: str, names: ColumnNames, by_fold: dict[str, str], *, is_top_level: bool
+) -> int:
+    """Return 0. Raises :class:`RecordRefused` where no column can have the name, or where
+    ``by_fold``, which it is added to, has it in another case."""
+    objection = names.objection(name, is_top_level=is_top_level)
+    if objection:
+        raise RecordRefused(f"{where!r}: {objection}")
+    other = by_fold.setdefault(folded(name), name)
+    if other != name:
+        raise RecordRefused(f"{where!r}: {other} differs from it by case only")
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """A column that a table has not, with all that is in it."""
+
+    count: int
+    path: tuple[str, ...]
+    type: DataType
+
+    @property
+    def size(self) -> int:
+        return _size(self.type)
+
+
+def grown(table: StructType, shape: RecordShape, room: int) -> tuple[StructType, int]:
+    """Return the table's columns with those that the shape has besides, the most frequent first and
+    ``room`` at most, and how many these are. Where types differ the table's stays. ``shape``: of
+    :func:`~tidemark_pipeline.schemas.json.record_check.unknown_parts` of records."""
+    added: dict[tuple[str, ...], list[StructField]] = {}
+    count = 0
+    for unit in sorted(_units(table, shape, ()), key=lambda unit: (-unit.count, unit.path)):
+        if unit.size <= room - count:
+            count += unit.size
+            added.setdefault(unit.path[:-1], []).append(StructField(unit.path[-1], unit.type))
+    made = _with(table, added, ())
+    assert isinstance(made, StructType)
+    return made, count
+
+
+def _units(kind: DataType, shape: RecordShape, path: tuple[str, ...]) -> Iterator[_Unit]:
+    if isinstance(kind, StructType):
+        columns = {column.name: column.dataType for column in kind}
+        taken = {folded(name) for name in columns}
+        for name, inner in shape.distinct().items():
+            if name in columns:
+                yield from _units(columns[name], inner, (*path, name))
+            elif folded(name) not in taken and (found := inner.type()) is not None:
+                yield _Unit(inner.count, (*path, name), found)
+    elif isinstance(kind, ArrayType) and shape.item is not None:
+        yield from _units(kind.elementType, shape.item, (*path, ELEMENT))
+    elif isinstance(kind, MapType) and shape.item is not None:
+        yield from _units(kind.valueType, shape.item, (*path, VALUE))
+
+
+def _with(
+    kind: DataType, added: dict[tuple[str, ...], list[StructField]], path: tuple[str, ...]
+) -> DataType:
+    if isinstance(kind, StructType):
+        fields = [
+            StructField(column.name, _with(column.dataType, added, (*path, column.name)))
+            for column in kind
+        ]
+        return StructType(fields + sorted(added.get(path, ()), key=lambda column: column.name))
+    if isinstance(kind, ArrayType):
+        return ArrayType(_with(kind.elementType, added, (*path, ELEMENT)))
+    if isinstance(kind, MapType):
+        return MapType(kind.keyType, _with(kind.valueType, added, (*path, VALUE)))
+    return kind
+
+
+def _size(kind: DataType) -> int:
+    if isinstance(kind, StructType):
+        return 1 + sum(_size(column.dataType) for column in kind)
+    if isinstance(kind, ArrayType):
+        return _size(kind.elementType)
+    return _size(kind.valueType) if isinstance(kind, MapType) else 1
+
+
+def size_of(fields: StructType) -> int:
+    """Count the columns, nested ones too."""
+    return sum(_size(column.dataType) for column in fields)

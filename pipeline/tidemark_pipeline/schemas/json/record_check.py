@@ -1,0 +1,313 @@
+"""What keeps a JSON record from being a row, found before Spark's parser reads it.
+
+Spark's parser passes over a name that it does not know, also one that is a column's in another
+case, and makes infinity of a number that is too large. So a record is held against the columns
+first. Batches go through Python's workers for that, as those of Avro and Protobuf do.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    FloatType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from tidemark_pipeline.schemas.json.inference import (
+    ELEMENT,
+    VALUE,
+    Places,
+    RecordShape,
+    checked_name,
+    new_fields,
+)
+from tidemark_pipeline.schemas.json.text import BeyondDouble, RecordRefused, parse_object
+from tidemark_pipeline.schemas.values.bounds import COLUMNS_MAX, END_SECOND, FIRST_SECOND
+from tidemark_pipeline.schemas.values.names import ColumnNames, folded
+from tidemark_pipeline.schemas.values.pieces import reasons
+
+#: Columns that a batch gets: the cause where a record is refused, and whether the only one is that
+#: it has fields which the table has not, but could have.
+CAUSE, HAS_NEW_FIELDS = "_cause", "_has_new_fields"
+#: Fields that one batch may add to a table: more are no fields, but data.
+NEW_MAX = 100
+#: The column of a summary.
+SHAPE = "shape"
+_FLOAT_MAX = 3.4028235677973366e38
+_DOUBLE_END = 2**1024
+
+_Check = Callable[[Any, "_Found"], None]
+
+
+@dataclass(slots=True)
+class _Found:
+    """Of one record: how many columns it would add, and where the first is."""
+
+    new: int = 0
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``cause``: why the record is no row; "": nothing is known that keeps it from being one.
+    ``has_new_fields``: it could be one if the table had more columns."""
+
+    cause: str = ""
+    has_new_fields: bool = False
+
+
+class RecordCheck:
+    """Of records for a table with ``columns``. ``grows``: fields that the table has not are not
+    passed over, ``new_max`` of one record at most."""
+
+    def __init__(
+        self,
+        columns: StructType,
+        names: ColumnNames,
+        *,
+        grows: bool = False,
+        new_max: int = NEW_MAX,
+    ) -> None:
+        self._names, self._grows, self._new_max = names, grows, new_max
+        self._check = self._of_struct(columns, "", 1)
+
+    def judge(self, value: bytes) -> Verdict:
+        """Look at one value. Never raises for what it has."""
+        found = _Found()
+        try:
+            self._check(parse_object(value), found)
+        except RecordRefused as refused:
+            return Verdict(str(refused))
+        if not found.new:
+            return Verdict()
+        if found.new > self._new_max:
+            return Verdict(
+                f"it has {found.new} fields that the table has not, and {self._new_max} at once "
+                "are the most that are added"
+            )
+        return Verdict(
+            f"{found.where}: the table has no such field; a batch adds {NEW_MAX} fields at most, "
+            f"and a table has {COLUMNS_MAX} at most",
+            has_new_fields=True,
+        )
+
+    def _of(self, kind: DataType, where: str, depth: int) -> _Check | None:
+        """None where nothing of a value can be lost unnoticed."""
+        if isinstance(kind, StructType):
+            return self._of_struct(kind, where, depth + 1)
+        if isinstance(kind, ArrayType):
+            return _of_each(list, self._of(kind.elementType, f"{where}.{ELEMENT}", depth + 1), list)
+        if isinstance(kind, MapType):
+            inner = self._of(kind.valueType, f"{where}.{VALUE}", depth + 1)
+            return _of_each(dict, inner, dict.values)
+        if isinstance(kind, DoubleType | FloatType):
+            return _of_number(where, _FLOAT_MAX if isinstance(kind, FloatType) else None)
+        if isinstance(kind, TimestampType | TimestampNTZType):
+            return _of_time(where)
+        return _of_text(where) if isinstance(kind, StringType) else None
+
+    def _of_struct(self, columns: StructType, where: str, depth: int) -> _Check:
+        prefix = f"{where}." if where else ""
+        known = frozenset(columns.fieldNames())
+        by_fold = {folded(name): name for name in known}
+        checks = [
+            (column.name, check)
+            for column in columns
+            if (check := self._of(column.dataType, prefix + column.name, depth)) is not None
+        ]
+
+        def check_struct(value: Any, found: _Found) -> None:
+            if type(value) is not dict:
+                return  # Spark's parser says that it does not fit
+            if not value.keys() <= known:
+                unknown = {n: item for n, item in value.items() if n not in known}
+                for name, item in unknown.items():
+                    same = by_fold.get(folded(name))
+                    if same is not None and item is not None:
+                        raise RecordRefused(
+                            f"{prefix + name!r}: the column {same} differs from it by case only"
+                        )
+                if self._grows:
+                    self._find_new(unknown, prefix, depth, found)
+            for name, check in checks:
+                item = value.get(name)
+                if item is not None:
+                    check(item, found)
+
+        return check_struct
+
+    def _find_new(self, unknown: dict[str, Any], prefix: str, depth: int, found: _Found) -> None:
+        names: dict[str, str] = {}
+        for name, item in unknown.items():
+            where = prefix + name
+            if size := new_fields(item, where, self._names, depth):
+                checked_name(name, where, self._names, names, is_top_level=not prefix)
+                found.new += size
+                found.where = found.where or where
+
+
+def _of_each(container: type, check: _Check | None, items: Callable[[Any], Any]) -> _Check | None:
+    if check is None:
+        return None
+
+    def check_each(value: Any, found: _Found) -> None:
+        if type(value) is container:
+            for item in items(value):
+                if item is not None:
+                    check(item, found)
+
+    return check_each
+
+
+def _of_number(where: str, most: float | None) -> _Check:
+    def check_number(value: Any, _: _Found) -> None:
+        kind = type(value)
+        if kind is BeyondDouble:
+            raise _beyond(where, value.text)
+        if kind is int and not -_DOUBLE_END < value < _DOUBLE_END:
+            raise _beyond(where, str(value))
+        # A literal Infinity is what it says.
+        if most is not None and kind in (int, float) and most < abs(value) < math.inf:
+            raise RecordRefused(f"{where}: the number {str(value)[:20]} is beyond a float")
+
+    return check_number
+
+
+def _of_text(where: str) -> _Check:
+    """Spark writes values that are no text as JSON again, and a number beyond a double as another
+    text."""
+
+    def check_text(value: Any, found: _Found) -> None:
+        kind = type(value)
+        if kind is BeyondDouble:
+            raise _beyond(where, value.text)
+        if kind is list:
+            for item in value:
+                check_text(item, found)
+        elif kind is dict:
+            for item in value.values():
+                check_text(item, found)
+
+    return check_text
+
+
+def _of_time(where: str) -> _Check:
+    """A whole number is seconds, which Spark multiplies without a look at the product."""
+
+    def check_time(value: Any, _: _Found) -> None:
+        if type(value) is int and not FIRST_SECOND <= value < END_SECOND:
+            raise RecordRefused(
+                f"{where}: {str(value)[:20]} seconds are not between the years 1 and 9999"
+            )
+
+    return check_time
+
+
+def _beyond(where: str, text: str) -> RecordRefused:
+    return RecordRefused(f"{where}: the number {text[:20]} is beyond a double")
+
+
+def checked_schema(given: StructType) -> StructType:
+    """Return the schema of the frame that :class:`Checking` makes of one of ``given``."""
+    return StructType(
+        [
+            *given.fields,
+            StructField(CAUSE, StringType()),
+            StructField(HAS_NEW_FIELDS, BooleanType()),
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Checking:
+    """Batches on their way through a worker, for a table with ``columns`` (Spark's JSON)."""
+
+    columns: str
+    names: ColumnNames = field(default_factory=ColumnNames)
+    grows: bool = False
+    new_max: int = NEW_MAX
+
+    @property
+    def fields(self) -> StructType:
+        """The columns."""
+        return StructType.fromJson(json.loads(self.columns))
+
+    def check(self) -> RecordCheck:
+        """Make what looks at single records."""
+        return RecordCheck(self.fields, self.names, grows=self.grows, new_max=self.new_max)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        check = self.check()
+        for batch in batches:
+            values = batch.column(batch.schema.get_field_index("value")).to_pylist()
+            causes: dict[int, str] = {}
+            new: list[bool] = []
+            for place, value in enumerate(values):
+                verdict = Verdict() if value is None else check.judge(value)
+                new.append(verdict.has_new_fields)
+                if verdict.cause:
+                    # Names may have what no text can: half of a surrogate pair.
+                    causes[place] = verdict.cause.encode("utf-8", "replace").decode("utf-8")
+            arrays = [*batch.columns, reasons(len(values), causes), pa.array(new, pa.bool_())]
+            yield pa.RecordBatch.from_arrays(
+                arrays, names=[*batch.schema.names, CAUSE, HAS_NEW_FIELDS]
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Batches of values to the shape of all that ``checking`` would let pass with more columns: one
+    row for each task."""
+
+    checking: Checking
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        check, places, shape = self.checking.check(), Places(), RecordShape()
+        columns = self.checking.fields
+        for batch in batches:
+            for value in batch.column(batch.schema.get_field_index("value")).to_pylist():
+                if value is not None and check.judge(value).has_new_fields:
+                    shape.add(unknown_parts(parse_object(value), columns), places)
+        text = json.dumps(shape.to_json())
+        yield pa.RecordBatch.from_arrays([pa.array([text], pa.string())], names=[SHAPE])
+
+
+def unknown_parts(value: Any, kind: DataType) -> Any:
+    """Return what of a value the columns do not have, with what it is in; None where that is
+    nothing. Of a map the values, as a list."""
+    if isinstance(kind, StructType) and isinstance(value, dict):
+        columns = {column.name: column.dataType for column in kind}
+        parts = {
+            name: unknown_parts(item, columns[name]) if name in columns else item
+            for name, item in value.items()
+        }
+        return {name: part for name, part in parts.items() if part is not None} or None
+    inner, items = None, []
+    if isinstance(kind, ArrayType) and isinstance(value, list):
+        inner, items = kind.elementType, value
+    elif isinstance(kind, MapType) and isinstance(value, dict):
+        inner, items = kind.valueType, list(value.values())
+    if not isinstance(inner, StructType | ArrayType | MapType):
+        return None
+    return [part for item in items if (part := unknown_parts(item, inner)) is not None] or None
+
+
+def merged(texts: Iterable[str]) -> RecordShape:
+    """Merge what :class:`Summary` has written."""
+    shape, places = RecordShape(), Places()
+    for text in texts:
+        shape.merge(RecordShape.of_json(json.loads(text)), places)
+    return shape

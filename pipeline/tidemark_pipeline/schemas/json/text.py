@@ -1,0 +1,102 @@
+"""A value's text as JSON (RFC 8259), read so that nothing of it is lost without notice.
+
+Spark's parser takes more than JSON: text in single quotes, a second object behind the first, bytes
+that are not UTF-8, numbers beyond a double. It makes something else of each of them.
+"""
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+NOT_JSON = "not JSON"
+DOES_NOT_FIT = "JSON that does not fit the schema"
+#: Objects and lists within one another; as for Avro and Protobuf.
+DEPTH_MAX = 100
+_FRAME = b"\x00"
+_FRAME_BYTES = 5
+#: A string, or what opens or closes an object or a list.
+_NESTING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
+#: Only such numbers can be beyond a double: an exponent of three digits, or hundreds of digits.
+_MAYBE_LARGE = re.compile(r"[eE][+]?[0-9]{3}|[0-9]{300}")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+class RecordRefused(ValueError):
+    """The record is a dead letter; the message is its cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeyondDouble:
+    """A number that a double cannot hold."""
+
+    text: str
+
+
+def parse_object(value: bytes) -> dict[str, Any]:
+    """Parse a value, behind the frame that a registry's serializer puts before it. Of a repeated
+    name the last value counts. Raises :class:`RecordRefused`."""
+    if value.startswith(_FRAME):
+        value = value[_FRAME_BYTES:]
+    try:
+        text = value.decode("utf-8")
+    except UnicodeDecodeError:
+        raise RecordRefused(_cause_of(value)) from None
+    # Python's parser recurses: the depth is known before it runs.
+    if _depth(text) > DEPTH_MAX:
+        raise RecordRefused(f"nested more than {DEPTH_MAX} deep")
+    parsed = _parsed(text)
+    if not isinstance(parsed, dict):
+        raise RecordRefused(DOES_NOT_FIT)
+    if _SURROGATE.search(text):
+        _check_text(parsed)
+    return parsed
+
+
+def _parsed(text: str) -> Any:
+    try:
+        if _MAYBE_LARGE.search(text):
+            return json.loads(text, parse_float=_number)
+        return json.loads(text)
+    except (ValueError, RecursionError):  # ValueError: also a whole number of thousands of digits
+        raise RecordRefused(NOT_JSON) from None
+
+
+def _cause_of(value: bytes) -> str:
+    """Tell JSON with a few wrong bytes from what is none at all."""
+    try:
+        json.loads(value.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return NOT_JSON
+    return f"{NOT_JSON}: its text is not UTF-8"
+
+
+def _depth(text: str) -> int:
+    """Return a depth above the limit only where it is."""
+    if text.count("{") + text.count("[") <= DEPTH_MAX:
+        return 0
+    depth = deepest = 0
+    for found in _NESTING.finditer(text):
+        token = found[0]
+        if token in "[{":
+            depth += 1
+            if depth > DEPTH_MAX:
+                return depth
+            deepest = max(deepest, depth)
+        elif token in "]}":
+            depth -= 1
+    return deepest
+
+
+def _number(text: str) -> float | BeyondDouble:
+    number = float(text)
+    return BeyondDouble(text) if math.isinf(number) else number
+
+
+def _check_text(parsed: Any) -> None:
+    """Half of a surrogate pair is no character, and Spark writes another in its place."""
+    try:
+        json.dumps(parsed, ensure_ascii=False, default=lambda _: None).encode("utf-8")
+    except UnicodeEncodeError:
+        raise RecordRefused(f"{NOT_JSON}: a text has half of a surrogate pair") from None
