@@ -1,6 +1,6 @@
 """``Topic``: one topic as its manifest describes it, and how far the operator is.
 
-Rules that the API server itself keeps: partitions only grow, name and cluster are
+Rules that the API server itself keeps: partitions that exist only grow, name and cluster are
 fixed, no tiering with compaction, local retention within total retention, nothing under
 ``spec.tiering`` changes while Disabling (KIP-950), the tiering state machine and its epoch never go
 backwards (invariants 7 and 22).
@@ -133,14 +133,12 @@ class TopicSpec(SpecModel):
     ] = None
     partitions: Annotated[
         int,
-        Field(ge=1, le=PARTITIONS_MAX, description="Number of partitions; it may only grow."),
-        Kube(
-            Rule(
-                rule="self >= oldSelf",
-                message="partitions may only grow: Kafka cannot take a partition away",
-            ),
-            format="int32",
+        Field(
+            ge=1,
+            le=PARTITIONS_MAX,
+            description="Number of partitions; it may only grow once they exist.",
         ),
+        Kube(format="int32"),
     ]
     replication_factor: Annotated[
         int,

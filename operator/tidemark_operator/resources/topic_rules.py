@@ -48,6 +48,21 @@ TOPIC_RULES = (
         field_path=".spec.topicName",
     ),
     Rule(
+        # What is only asked for may be taken back, such as a typing error of a paused Topic. The
+        # number is in the status before a broker, or Apache Kafka, is told of a partition.
+        rule=(
+            "self.spec.partitions >= oldSelf.spec.partitions || !has(oldSelf.status) || "
+            "(has(oldSelf.status.partitionsPlaced) ? "
+            "self.spec.partitions >= oldSelf.status.partitionsPlaced : "
+            "!has(oldSelf.status.topicId))"
+        ),
+        message=(
+            "partitions may only grow once they exist, and status.partitionsPlaced of them do: "
+            "Kafka cannot take a partition away"
+        ),
+        field_path=".spec.partitions",
+    ),
+    Rule(
         rule=(
             "!has(self.spec.topicName) || "
             f"!(self.spec.topicName in {cel_list(sorted(COORDINATORS_TOPICS))}) || "

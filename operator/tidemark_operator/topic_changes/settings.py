@@ -140,7 +140,9 @@ def _check_values(plain: Mapping[str, str | None], typed: Mapping[str, str | Non
     for name, value in typed.items():
         if value is not None and not TOPIC[name].type.accepts(value):
             text = f"{name} {TOPIC[name].type.requirement}"
-            raise refused(ErrorCode.invalid_config, text)
+            # KIP-950 ("Exceptions") asks for INVALID_REQUEST where the policy is not supported.
+            code = ErrorCode.invalid_request if name == POLICY else ErrorCode.invalid_config
+            raise refused(code, text)
 
 
 # ---------------------------------------------------------------- spec.tiering

@@ -224,6 +224,11 @@ ON_PURPOSE = (
         "* v*", "*.configs.remote.log.disable.policy", "a key of ours (KIP-950)", theirs="None"
     ),
     Difference(
+        "*AlterConfigs v* to an unsupported disable policy", "*error_code", "KIP-950 asks for "
+        "INVALID_REQUEST; Kafka does not know the key, which is an invalid configuration",
+        ours="invalid_request", theirs="invalid_config"
+    ),
+    Difference(
         "* v*", "*.configs.min.insync.replicas.config_source", "Kafka 4 writes an entry of its own "
         "for KIP-966 into every new cluster", theirs="3"
     ),

@@ -58,6 +58,10 @@ def _topic(name: str) -> Iterator[Step]:
     yield alters("by an unknown operation", config_operation=9)
     yield alters("to nothing", value=None)
     yield alters("deletes", value=None, config_operation=1)
+    policy = {"name": "remote.log.disable.policy", "value": "keep"}
+    yield alters("to an unsupported disable policy", **policy)
+    yield step("AlterConfigs", 33, "to an unsupported disable policy", resources=(
+                {"resource_type": 2, "resource_name": name, "configs": (policy,)},))  # fmt: skip
     yield step("DeleteTopics", 20, "of a new one", topic_names=(name, "nope"),
                 topics=({"name": name}, {"name": "nope"}), **PATIENCE)  # fmt: skip
     yield step("DeleteTopics", 20, "again", topic_names=(name,), topics=({"name": name},),

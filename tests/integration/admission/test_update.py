@@ -229,7 +229,22 @@ CHANGES: dict[str, Change] = {
         topic(topicName="__consumer_offsets", config={"cleanup.policy": "compact"}),
         None, "spec.partitions", 4, "the topic keeps its number of partitions",
     ),
-    "fewer partitions": (topic(), None, "spec.partitions", 2, "partitions may only grow"),
+    "fewer partitions, none of which exists": (topic(), None, "spec.partitions", 2, None),
+    "fewer partitions of a Topic that waits": (
+        topic(), {"controllerEpoch": 1}, "spec.partitions", 1, None
+    ),
+    "fewer partitions than exist": (
+        topic(), _topic_status(partitionsPlaced=3), "spec.partitions", 2, "partitions may only grow"
+    ),
+    "fewer added partitions, as many as exist": (
+        topic(), _topic_status(partitionsPlaced=2), "spec.partitions", 2, None
+    ),
+    "fewer added partitions than exist": (
+        topic(), _topic_status(partitionsPlaced=2), "spec.partitions", 1, "partitions may only grow"
+    ),
+    "fewer partitions of a topic that exists": (
+        topic(), {"topicId": TOPIC_ID}, "spec.partitions", 2, "partitions may only grow"
+    ),
     "more replicas": (topic(), None, "spec.replicationFactor", 5, None),
     "another cluster": (topic(), None, "spec.clusterRef.name", "b", "clusterRef is immutable"),
     "another name": (

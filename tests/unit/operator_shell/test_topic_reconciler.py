@@ -374,3 +374,20 @@ async def test_a_topic_is_restored_from_a_tier_that_answers(
     folder.mkdir()
     await TopicReconciler(world.services).reconcile(T)
     assert world.status(TOPIC, "t")["topicId"] == id_text(topic_id)
+
+
+async def test_partitions_that_only_were_asked_for_are_taken_back() -> None:
+    world = ShellWorld()
+    world.make_cluster()
+    world.make_topic(partitions=3000)
+    async with world.term():
+        reconciler = TopicReconciler(world.services)
+        await reconciler.reconcile(world.key(TOPIC, "t"))
+        assert world.condition(TOPIC, "t", "Ready")[1] == "BrokersMissing"
+        assert not world.status(TOPIC, "t").get("partitionsPlaced"), "the API server reads it"
+        world.edit(TOPIC, "t", partitions=2)
+        world.make_broker(1)
+        await world.start_broker(1)
+        await reconciler.reconcile(world.key(TOPIC, "t"))
+        assert world.status(TOPIC, "t")["partitionsPlaced"] == 2
+        assert len(list(world.services.state.all_rows())) == 2

@@ -88,6 +88,24 @@ def test_a_bad_value_is_told(case: str) -> None:
     assert message in refusal.value.message
 
 
+@pytest.mark.parametrize("value", ["keep", "RETAIN", "retain,delete", "", "none"])
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_an_unsupported_disablement_policy_is_an_invalid_request(
+    value: str, is_whole: bool
+) -> None:
+    """As KIP-950 says under "Exceptions"."""
+    asked = settings(remote_storage_enable="false", remote_log_disable_policy=value)
+    with pytest.raises(Refusal, match=r"remote[.]log[.]disable[.]policy") as refusal:
+        changed(Described({}, ON), asked, is_whole=is_whole)
+    assert refusal.value.code == ErrorCode.invalid_request == 42
+
+
+def test_another_bad_value_is_an_invalid_configuration() -> None:
+    with pytest.raises(Refusal) as refusal:
+        changed(Described({}, ON), settings(remote_storage_enable="yes"), is_whole=False)
+    assert refusal.value.code == ErrorCode.invalid_config
+
+
 def test_nobody_switches_tiering_off_by_not_mentioning_it() -> None:
     before = Described({"segment.ms": "5"}, ON)
     with pytest.raises(Refusal, match=r"name remote[.]storage[.]enable too"):
