@@ -32,7 +32,7 @@ from tidemark_broker.log.opening import create_log
 from tidemark_broker.log.page_cache import NotCached
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.partition_state import read_state, write_state
-from tidemark_broker.log.producer_entry import AppendOrigin
+from tidemark_broker.log.producer_entry import AppendOrigin, ProducerBatch, producer_batch
 from tidemark_broker.log.producer_states import ActiveProducer, VerificationGuard
 from tidemark_broker.log.types import (
     AppendInfo,
@@ -62,6 +62,7 @@ __all__ = [
     "OffsetOutOfRange",
     "OpenFailure",
     "PartitionLog",
+    "ProducerBatch",
     "ReadResult",
     "RecordError",
     "RecordTooLarge",
@@ -79,6 +80,7 @@ __all__ = [
     "is_quickly_read",
     "is_to_be_read",
     "probe_room",
+    "producer_batch",
     "read_state",
     "unpack_limits",
     "write_state",

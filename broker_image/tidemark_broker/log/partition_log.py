@@ -32,7 +32,7 @@ from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.contents import BatchContents
 from tidemark_broker.log.deletion import rename_log
 from tidemark_broker.log.log_state import LogState
-from tidemark_broker.log.producer_entry import AppendOrigin
+from tidemark_broker.log.producer_entry import AppendOrigin, ProducerBatch
 from tidemark_broker.log.producer_states import ActiveProducer, VerificationGuard
 from tidemark_broker.log.types import (
     AppendInfo,
@@ -369,11 +369,13 @@ class PartitionLog:
         log_start_offset: int,
         epochs: Sequence[EpochEntry],
         producer_snapshot: bytes | None = None,
+        recent_batches: Sequence[ProducerBatch] = (),
     ) -> None:
         """T: drop every local record; the log goes on at ``offset`` with the given log start (what
-        lies between is in the tier), epochs and producers."""
+        lies between is in the tier), epochs and producers. ``recent_batches``: those before
+        ``offset``, of which the snapshot has the last one of each producer."""
         truncation.truncate_fully_and_start_at(
-            self.state, offset, log_start_offset, epochs, producer_snapshot
+            self.state, offset, log_start_offset, epochs, producer_snapshot, recent_batches
         )
 
     def apply_retention(self, now_ms: int, *, tiered: TieredRetention | None) -> list[SegmentInfo]:

@@ -4,7 +4,7 @@ It stops everything else on the log. One that fails half-way leaves files that o
 can make out.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from tidemark_broker.log.errors import LogError
 from tidemark_broker.log.files import remove_files
 from tidemark_broker.log.log_starts import Starts
 from tidemark_broker.log.log_state import LogState
+from tidemark_broker.log.producer_entry import ProducerBatch
 from tidemark_broker.log.segment import wall_clock_ms
 from tidemark_broker.log.start_offsets import recorded_ahead
 
@@ -58,6 +59,7 @@ def truncate_fully_and_start_at(
     log_start: int,
     epochs: Sequence[EpochEntry],
     producer_snapshot: bytes | None = None,
+    recent_batches: Iterable[ProducerBatch] = (),
 ) -> None:
     """T: see :meth:`PartitionLog.truncate_fully_and_start_at`."""
     if log_start > offset:
@@ -72,6 +74,7 @@ def truncate_fully_and_start_at(
         log.bounds = Bounds.empty(offset, log_start=log_start)
         if producer_snapshot is not None:
             log.reload_producers()
+            log.producers.recall(recent_batches)
         log.start_record = log.start_record.not_durable_above(log_start)
         log.epochs = LeaderEpochs(tuple(epochs)).truncate_from_end(offset)
         log.save_epochs()

@@ -4,13 +4,22 @@ All calls block. What is in the tier is a prefix of every leader's log, so the e
 stored with a segment are the ones that a log which starts behind it must have.
 """
 
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
 from tidemark.logfiles.checkpoints import CheckpointFormatError, read_epochs
+from tidemark.logfiles.offset_index import IndexFormatError, OffsetIndex
 from tidemark.logfiles.producer_snapshot import SnapshotFormatError, decode_snapshot
+from tidemark.records.batch import NO_PRODUCER_ID, CorruptBatch, check_crc, iter_headers
 from tidemark.tier.auxiliary import Aux, AuxCorrupt
 from tidemark.tier.head import Claim, Head
+from tidemark.tier.integrity import ObjectDamaged
 from tidemark.tier.manifest import Transition
 from tidemark.tier.open import Tier
+from tidemark.tier.reader import Snapshot
 from tidemark.tier.segment import SegmentEntry
+from tidemark_broker.log import ProducerBatch, producer_batch
 from tidemark_broker.remote_log import known_head
 from tidemark_broker.replication.partition import Partition, Role
 from tidemark_broker.replication.remote import (
@@ -19,6 +28,11 @@ from tidemark_broker.replication.remote import (
     RemoteOffsetOutOfRange,
     TierEnd,
 )
+
+logger = logging.getLogger(__name__)
+
+#: What is read of the end of the tier, to know the last batches of producers again.
+_RECALLED_BYTES, _RECALLED_SEGMENTS = 2 << 20, 8
 
 
 def claimed_end(
@@ -49,7 +63,10 @@ def bootstrap_point(tier: Tier, partition: Partition, up_to_offset: int) -> Boot
         up_to_offset = max(up_to_offset, head.highest_remote_offset + 1)
     entry = snapshot.find(up_to_offset - 1)
     if entry is not None:
-        return _behind(tier, entry, head.log_start_offset)
+        point = _behind(tier, entry, head.log_start_offset)
+        if point.producer_snapshot is None:
+            return point
+        return replace(point, recent_batches=_recent_batches(tier, snapshot, entry))
     if up_to_offset <= head.log_start_offset:
         start = head.log_start_offset
         return BootstrapPoint(next_offset=start, log_start_offset=start, epochs=())
@@ -84,3 +101,47 @@ def _snapshot(entry: SegmentEntry, aux: Aux) -> bytes | None:
     except SnapshotFormatError as error:
         raise AuxCorrupt(f"{entry.aux_key}: {error}") from error
     return aux.producer_snapshot
+
+
+def _recent_batches(tier: Tier, snapshot: Snapshot, last: SegmentEntry) -> Sequence[ProducerBatch]:
+    """Return the producers' batches before the end of a segment, as far as they can be read.
+
+    A producer snapshot has only the last batch of each producer, and a client may send any of its
+    last five again. Those that are not known are answered OUT_OF_ORDER_SEQUENCE_NUMBER instead of
+    their offset, so a damaged segment does not keep the replica from starting: reads report it.
+    """
+    found: list[ProducerBatch] = []
+    entry: SegmentEntry | None = last
+    left = _RECALLED_BYTES
+    try:
+        for _ in range(_RECALLED_SEGMENTS):
+            if entry is None or left <= 0:
+                break
+            found[:0] = _last_batches(tier, entry, left)
+            left -= entry.size_bytes
+            entry = snapshot.find(entry.start_offset - 1)
+    except (CorruptBatch, IndexFormatError, ObjectDamaged) as error:
+        logger.warning("%s: the last batches of producers are not known: %s", last.log_key, error)
+    return found
+
+
+def _last_batches(tier: Tier, entry: SegmentEntry, count_bytes: int) -> list[ProducerBatch]:
+    """Return the producers' batches in the last ``count_bytes`` of a segment, from the batch on in
+    which these begin."""
+    position = 0
+    if entry.size_bytes > count_bytes:
+        index = OffsetIndex.from_bytes(
+            entry.start_offset, tier.segments.fetch_aux(entry).offset_index
+        )
+        position = index.floor_position(
+            entry.size_bytes - count_bytes, entry.end_offset_inclusive + 1
+        )
+    data = tier.segments.fetch(entry, position, entry.size_bytes)
+    found = []
+    for at, header in iter_headers(data):
+        check_crc(data, at, header)
+        if header.producer_id > NO_PRODUCER_ID and not header.is_control:
+            batch = producer_batch(header, b"")
+            if batch is not None:
+                found.append(batch)
+    return found

@@ -15,6 +15,7 @@ from tidemark.logfiles.leader_epochs import EpochEntry
 from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark.tier.head import HeadPosition
 from tidemark.tiering import Tiering
+from tidemark_broker.log import ProducerBatch
 
 #: A hosted replica. Replicas know this seam, so it does not name their class.
 ReplicaT_contra = TypeVar("ReplicaT_contra", contravariant=True)
@@ -82,12 +83,14 @@ class RemoteOffset:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapPoint:
     """Where a replica that lacks what is only in the tier starts its own log, and what is known
-    there of producers (the bytes of a ``.snapshot``)."""
+    there of producers: the bytes of a ``.snapshot``, which has the last batch of each, and their
+    batches before that."""
 
     next_offset: int
     log_start_offset: int
     epochs: Sequence[EpochEntry]
     producer_snapshot: bytes | None = None
+    recent_batches: Sequence[ProducerBatch] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

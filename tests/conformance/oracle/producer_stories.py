@@ -81,19 +81,34 @@ def transaction_story(name: str) -> Iterator[Step]:
                 producer_id_filters=(PRODUCER["producer_id"],), duration_filter=-1)  # fmt: skip
 
 
-def _adding(who: Fields, old: Fields) -> Iterator[Step]:
-    def adds(what: str, whose: Fields, *topics: Mapping[str, object], verify: bool = False) -> Step:
-        below = {f"v3_and_below_{name}": value for name, value in whose.items()}
-        one = {**whose, "verify_only": verify, "topics": topics}
-        return step("AddPartitionsToTxn", 24, what, **below, v3_and_below_topics=topics,
-                     transactions=(one,))  # fmt: skip
+def late_transaction_story(name: str) -> Iterator[Step]:
+    """Its first batch was lost on its way, and the second one comes first: refused in a transaction
+    of version 2 (KIP-890), taken in one of version 1 (KIP-360)."""
+    who = {"transactional_id": name, **PRODUCER}
+    yield _initialised("of a late transaction", transactional_id=name)
+    yield _adds("of a late one", who, numbered(STORY, 0))
+    yield _producing("in a transaction that does not begin with 0",
+                     _records(2, transactional=True), name)  # fmt: skip
+    yield _producing("in a transaction, the first after the second",
+                     _records(0, transactional=True), name)  # fmt: skip
+    yield _producing("in a transaction, the second again", _records(2, transactional=True), name)
+    yield step("EndTxn", 26, "of a late one", **who, committed=False)
 
-    yield adds("of an old epoch", old, numbered(STORY, 0))
-    yield adds("of another producer", {**who, "producer_id": 4711}, numbered(STORY, 0))
-    yield adds("with an unknown one", who, numbered(STORY, 0), numbered("nope", 0))
-    yield adds("only verified", who, numbered(STORY, 0), verify=True)
-    yield adds("of one", who, numbered(STORY, 0))
-    yield adds("verified then", who, numbered(STORY, 0), verify=True)
+
+def _adds(what: str, whose: Fields, *topics: Mapping[str, object], verify: bool = False) -> Step:
+    below = {f"v3_and_below_{name}": value for name, value in whose.items()}
+    one = {**whose, "verify_only": verify, "topics": topics}
+    return step("AddPartitionsToTxn", 24, what, **below, v3_and_below_topics=topics,
+                 transactions=(one,))  # fmt: skip
+
+
+def _adding(who: Fields, old: Fields) -> Iterator[Step]:
+    yield _adds("of an old epoch", old, numbered(STORY, 0))
+    yield _adds("of another producer", {**who, "producer_id": 4711}, numbered(STORY, 0))
+    yield _adds("with an unknown one", who, numbered(STORY, 0), numbered("nope", 0))
+    yield _adds("only verified", who, numbered(STORY, 0), verify=True)
+    yield _adds("of one", who, numbered(STORY, 0))
+    yield _adds("verified then", who, numbered(STORY, 0), verify=True)
 
 
 def _offsets_in(who: Fields, group: str) -> Iterator[Step]:

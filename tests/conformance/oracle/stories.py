@@ -10,7 +10,11 @@ from typing import Any
 from tests.conformance.oracle.case import READ, Case
 from tests.conformance.oracle.entities import id_of, in_partition, node, numbered
 from tests.conformance.oracle.group_stories import group_story, new_group_story, static_story
-from tests.conformance.oracle.producer_stories import idempotent_story, transaction_story
+from tests.conformance.oracle.producer_stories import (
+    idempotent_story,
+    late_transaction_story,
+    transaction_story,
+)
 from tests.conformance.oracle.steps import PATIENCE, Step, heard, step
 
 
@@ -74,6 +78,7 @@ STORIES: Mapping[str, tuple[Story, int]] = {
     "session": (_session, 99),
     "idempotent": (idempotent_story, 99),
     "transaction": (transaction_story, 99),
+    "late transaction": (late_transaction_story, 99),
     "group": (group_story, 99),
     "static": (static_story, 99),
     "new group": (new_group_story, 99),

@@ -100,6 +100,38 @@ async def test_a_follower_that_starts_behind_the_tier_knows_its_producers(
     assert await aborted_in_the_tier(host, 0) == [(1, 0)]
 
 
+async def test_follower_built_from_the_tier_knows_the_last_five_batches_of_a_producer(
+    cluster: TieredCluster,
+) -> None:
+    """Though the producer snapshot in the tier has only the last one, and they are in segments of
+    their own."""
+    leader = cluster.hosts[1]
+    await cluster.apply(1, leader_epoch=2, replicas=(1,), isr=(1,))
+    offsets = []
+    for sequence in range(0, 35, 5):
+        offsets.append(await send(leader, batch(2, sequence, transactional=False)))
+        if sequence == 20:
+            await leader.upkeep.flush()
+            leader.partition.log.roll(NOW_MS)
+    await leader.produce(200)
+    await leader.copied()
+    await leader.upkeep.apply_retention()
+    assert leader.partition.log.local_log_start_offset > offsets[-1]
+    await cluster.start(3)
+    await cluster.apply(1, 3, replicas=(1, 3))
+    await cluster.in_sync(1, 3)
+    await cluster.stop(1)
+    await cluster.apply(3, leader=3, leader_epoch=3, replicas=(3,), isr=(3,))
+    host = cluster.hosts[3]
+    await host.until(lambda: host.partition.is_leader)
+    assert host.partition.log.local_log_start_offset > offsets[-1]
+    end = host.partition.log.next_offset
+    for sequence in range(10, 35, 5):
+        again = await send(host, batch(2, sequence, transactional=False))
+        assert again == offsets[sequence // 5]
+    assert host.partition.log.next_offset == end
+
+
 async def test_a_transaction_whose_marker_a_leader_lost_holds_nothing_up(
     cluster: TieredCluster,
 ) -> None:

@@ -7,12 +7,13 @@ watermark holds throughout. The leader epochs alone decide what is cut off (see
 
 import enum
 import logging
+from collections.abc import Sequence
 
 from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.leader_epochs import EpochEnd, EpochEntry
 from tidemark.tier.head import HeadPosition
-from tidemark_broker.log import CorruptRecords, StorageError
+from tidemark_broker.log import CorruptRecords, ProducerBatch, StorageError
 from tidemark_broker.purgatory import Change
 from tidemark_broker.replication.following.wire import ReplicaFetchPartition, ReplicaFetchResult
 from tidemark_broker.replication.partition import (
@@ -201,6 +202,7 @@ async def start_at(
     log_start_offset: int,
     epochs: tuple[EpochEntry, ...],
     producer_snapshot: bytes | None = None,
+    recent_batches: Sequence[ProducerBatch] = (),
 ) -> None:
     """Give up the local log and begin it anew. The caller holds ``lock``."""
     logger.info(
@@ -213,4 +215,5 @@ async def start_at(
         log_start_offset=log_start_offset,
         epochs=epochs,
         producer_snapshot=producer_snapshot,
+        recent_batches=recent_batches,
     )

@@ -117,7 +117,12 @@ async def _start(partition: Partition, leader: ReplicaFetchResult, point: Bootst
     """The caller holds ``lock``; nothing has changed since the tier was asked."""
     log_start = max(leader.log_start_offset, point.log_start_offset)
     await start_at(
-        partition, point.next_offset, log_start, tuple(point.epochs), point.producer_snapshot
+        partition,
+        point.next_offset,
+        log_start,
+        tuple(point.epochs),
+        point.producer_snapshot,
+        point.recent_batches,
     )
     remote_end.note(
         partition, point.next_offset - 1, point.epochs[-1].epoch if point.epochs else -1

@@ -83,6 +83,7 @@ async def _lead_from(partition: Partition, tier: TierEnd, point: BootstrapPoint 
             ),
             epochs=tuple(point.epochs),
             producer_snapshot=_snapshot(point),
+            recent_batches=point.recent_batches,
         )
     partition.doubt = None
     remote_end.replace(partition, tier.end, tier.position)
