@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from e2e.pods import readme
-from e2e.pods.images import BROKER, CLIENT, MINIO, OPERATOR
+from e2e.pods.images import BROKER, CLIENT, MINIO, OPERATOR, SPARK
 
 NAMESPACE = "tidemark"
 STORE = "store"
@@ -237,6 +237,10 @@ def bound(user: str, role: str) -> dict[str, Any]:
     }
 
 
+#: What the chapters' Exports may name: an image, and a jar and a warehouse in a volume.
+EXPORTS = {"images": [SPARK], "jars": ["/lake"], "claims": ["lake"]}
+
+
 def values(brokers: int) -> dict[str, Any]:
     """The chart's values: as the README has them, and for one node with a store and images of its
     own."""
@@ -251,7 +255,7 @@ def values(brokers: int) -> dict[str, Any]:
     own = {
         "image": _image(OPERATOR),
         "operator": {"resources": small},
-        "cluster": {"spec": {"config": config, "remoteStorage": {"s3": s3}}},
+        "cluster": {"spec": {"config": config, "remoteStorage": {"s3": s3}, "exports": EXPORTS}},
         "brokerPods": {
             "replicas": brokers,
             "racks": ["a", "b", "c"],

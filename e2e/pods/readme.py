@@ -1,6 +1,6 @@
 """The README's way to an installation on a real cluster, taken from its text and followed.
 
-Whoever reads it types these five commands and no others, so these are run: as they stand, by a
+Whoever reads it types these six commands and no others, so these are run: as they stand, by a
 shell, in a folder that has the charts and ``my-values.yaml``. What a reader puts in their place of
 the README's examples is put here, too, and nothing else: the file's values (images, bucket, and
 what makes them small enough for one node: ``objects.values``), and the keys of the bucket.

@@ -1,5 +1,7 @@
-"""Stock clients that are not let in leave sockets behind."""
+"""Stock clients that are not let in leave sockets behind; attackers of manifests have a namespace
+with a Cluster on the real API server."""
 
+from tests.integration.operator.conftest import kubeconfig, world
 from tests.left_sockets import pytest_runtest_teardown
 
-__all__ = ["pytest_runtest_teardown"]
+__all__ = ["kubeconfig", "pytest_runtest_teardown", "world"]

@@ -170,6 +170,8 @@ class LocalCluster:
                 "remote.log.storage.system.enable": "true",
             },
             "remoteStorage": self.start_tier(),
+            # Jobs of Exports are processes of the user who owns this cluster, on their machine.
+            "exports": {"jars": ["/"], "warehouses": ["/"]},
         }
 
     def start_tier(self) -> dict[str, Any]:

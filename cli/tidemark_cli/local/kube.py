@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tidemark_operator.resources.names import GROUP, PLURALS, VERSION
+from tidemark_operator.resources.names import GROUP, OFFERED_ANNOTATION, PLURALS, VERSION
 
 FIELD_MANAGER = "tidemark-cli"
 CALL_TIMEOUT_S = 10
@@ -177,11 +177,15 @@ class Kube:
             time.sleep(0.05)
 
     def apply_secret(self, name: str, data: Mapping[str, str]) -> None:
-        """Create or renew a Secret of plain strings."""
+        """Create or renew a Secret of plain strings, which is offered to the Cluster."""
         body = {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {"name": name, "namespace": self.namespace},
+            "metadata": {
+                "name": name,
+                "namespace": self.namespace,
+                "annotations": {OFFERED_ANNOTATION: "Cluster"},
+            },
             "stringData": dict(data),
         }
         self._apply(f"/api/v1/namespaces/{self.namespace}/secrets/{name}", body)

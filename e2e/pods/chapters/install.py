@@ -129,7 +129,7 @@ CHAPTER = Chapter(
     "both charts, placeholders, a broker that joins, clients; always told first",
     (
         Step("an object store runs in a restricted namespace", _store, ours=False),
-        Step("the README's five commands install both charts with two brokers", _install),
+        Step("the README's six commands install both charts with two brokers", _install),
         Step("a topic with three replicas has placeholders on two brokers", _placeholders),
         Step("no program complains in its log", _quiet),
         Step("a client's pod is let in", _client),

@@ -82,10 +82,12 @@ BOUND = {
     "editor": ("edit",),
     "tidemark-viewer": ("tidemark-view",),
     "tidemark-editor": ("tidemark-view", "tidemark-edit"),
+    "tidemark-owner": ("tidemark-view", "tidemark-edit", "tidemark-admin"),
 }
 READ = ("get", "topics.tidemark.dev", TOPIC)
 #: Asked, and nothing is changed by it.
 CHANGE = ("patch", "topics.tidemark.dev", TOPIC, "--type=merge", "-p", "{}")
+OWN = ("patch", "clusters.tidemark.dev", "tidemark", "--type=merge", "-p", "{}")
 STATUS = (*CHANGE, "--subresource=status")
 SLICES = ("get", "partitionslices.tidemark.dev")
 SECRETS = ("get", "secrets")
@@ -97,8 +99,15 @@ def _users(stage: Stage) -> None:
     stage.kubernetes.apply(*bindings)
     for user in BOUND:
         stage.wait(f"{user} reads", functools.partial(_reads_not, stage, user))
-        edits = "edit" in user
-        expected = {CHANGE: edits, STATUS: False, SLICES: False, SECRETS: user == "editor"}
+        owns = user == "tidemark-owner"
+        edits = owns or "edit" in user
+        expected = {
+            CHANGE: edits,
+            OWN: owns,
+            STATUS: False,
+            SLICES: False,
+            SECRETS: user == "editor",
+        }
         for asked, allowed in expected.items():
             if _may(stage, user, asked) != allowed:
                 raise Failed(f"{user} {'cannot' if allowed else 'can'} {' '.join(asked)}")

@@ -20,9 +20,9 @@ from tidemark_operator.certificates.folders import read_files, write_files
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import Conflict, NotFound
 from tidemark_operator.kube.kinds import SECRET, Json
-from tidemark_operator.resources.names import GROUP
+from tidemark_operator.resources.names import GROUP, MANAGED_BY_LABEL, OPERATOR
 
-MANAGED_BY = {"app.kubernetes.io/managed-by": "tidemark-operator"}
+MANAGED_BY = {MANAGED_BY_LABEL: OPERATOR}
 
 
 @dataclass(frozen=True, slots=True)

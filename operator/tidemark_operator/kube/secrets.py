@@ -1,29 +1,98 @@
-"""What a Secret holds under the keys that are asked of it, as text."""
+"""Secrets that a manifest names: read only if their owner offers them to that kind of object.
+
+A person who may write an Export, a User or a Cluster need not be allowed to read Secrets, and the
+operator may read all of its namespace. So it uses a Secret for a manifest only if the Secret itself
+says so, by the annotation ``tidemark.dev/offered-to``: whoever can write that annotation can read
+the Secret. The operator's own Secrets are never used, whatever their annotations say.
+"""
 
 import base64
 import binascii
+import enum
 from collections.abc import Iterable
 
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError, NotFound
-from tidemark_operator.kube.kinds import SECRET
+from tidemark_operator.kube.kinds import SECRET, Json
+from tidemark_operator.resources.names import (
+    GROUP,
+    MANAGED_BY_LABEL,
+    OFFERED_ANNOTATION,
+    OPERATOR,
+)
+
+
+class OfferedTo(enum.StrEnum):
+    """Values of the annotation: which objects may name the Secret. Brokers belong to the owner of
+    their Cluster, so what is offered to Clusters may be named by Brokers, too."""
+
+    CLUSTER = "Cluster"
+    EXPORT = "Export"
+    USER = "User"
 
 
 class SecretProblem(Exception):
-    """It cannot be used; the message goes into a condition and says what to do."""
+    """A Secret that cannot be used; the message goes into a condition and says what to do."""
 
 
-async def read_secret(
-    api: KubeApi, namespace: str, name: str, keys: Iterable[str]
-) -> dict[str, str]:
-    """By key, all of them. Raises :class:`SecretProblem`."""
-    keys = tuple(keys)
+class SecretMissing(SecretProblem):
+    """There is no Secret of that name."""
+
+
+class SecretNotOffered(SecretProblem):
+    """The Secret exists, and its owner does not offer it."""
+
+
+def offers(secret: Json) -> list[str]:
+    """Values of the Secret's annotation."""
+    text = (secret["metadata"].get("annotations") or {}).get(OFFERED_ANNOTATION, "")
+    return [value for part in str(text).split(",") if (value := part.strip())]
+
+
+def is_operators_own(secret: Json) -> bool:
+    """Whether the operator made the Secret: by its label, or since an object of ours owns it."""
+    meta = secret["metadata"]
+    owners = meta.get("ownerReferences") or ()
+    return (meta.get("labels") or {}).get(MANAGED_BY_LABEL) == OPERATOR or any(
+        str(owner.get("apiVersion", "")).startswith(f"{GROUP}/") for owner in owners
+    )
+
+
+async def offered_secret(api: KubeApi, namespace: str, name: str, to: OfferedTo) -> Json:
+    """Return the Secret if its owner offers it ``to`` these objects. Raises
+    :class:`SecretMissing`, :class:`SecretNotOffered`, ``KubeError``."""
     try:
         secret = await api.get(SECRET, namespace, name)
     except NotFound as error:
-        raise SecretProblem(
-            f"Secret {name} does not exist: make it with the keys {' and '.join(keys)}"
-        ) from error
+        raise SecretMissing(_not_offered(namespace, name, (), to)) from error
+    if is_operators_own(secret):
+        raise SecretNotOffered(
+            f"Secret {name} is the operator's own and cannot be named. Name another Secret."
+        )
+    found = offers(secret)
+    if to not in found:
+        raise SecretNotOffered(_not_offered(namespace, name, found, to))
+    return secret
+
+
+def _not_offered(namespace: str, name: str, offered: Iterable[str], to: OfferedTo) -> str:
+    """One message for a Secret that does not exist and for one that is not offered: who may not
+    list Secrets must not find out which exist by naming them."""
+    value = ",".join([*offered, to])
+    overwrite = "--overwrite " if "," in value else ""
+    return (
+        f"Secret {name} does not exist or is not offered to {to} objects. Create it, or have its "
+        f"owner offer it: kubectl --namespace {namespace} annotate {overwrite}secret {name} "
+        f"{OFFERED_ANNOTATION}={value}"
+    )
+
+
+async def read_secret(
+    api: KubeApi, namespace: str, name: str, keys: Iterable[str], to: OfferedTo
+) -> dict[str, str]:
+    """Return the values of ``keys`` as text, all of them. Raises :class:`SecretProblem`."""
+    try:
+        secret = await offered_secret(api, namespace, name, to)
     except KubeError as error:
         raise SecretProblem(f"Secret {name} cannot be read: {error}") from error
     data = secret.get("data") or {}

@@ -267,8 +267,8 @@ class _Order:
             )
         self.source["kafka.sasl.username"] = user.username
         self.source.setdefault("kafka.sasl.mechanism", _MECHANISMS[user.mechanism])
-        secret, key = user.password_ref or (name, _PASSWORD)
-        self._hide(Place.SOURCE, "kafka.sasl.password", secret, key)
+        # The operator's copy: a Secret that the User names is the User's to use, not the Export's.
+        self._hide(Place.SOURCE, "kafka.sasl.password", name, _PASSWORD)
 
     def read_table(self) -> None:
         """Which, and what Spark is told."""

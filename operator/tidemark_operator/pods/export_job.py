@@ -12,10 +12,16 @@ from typing import Any
 
 from tidemark.export_job import ORDER_VARIABLE
 from tidemark_operator.controller.export_values import JobWanted, SecretFile
-from tidemark_operator.pods.identity import MANAGED_BY, OPERATOR, Json, owner
+from tidemark_operator.pods.identity import Json, owner
 from tidemark_operator.pods.template import SECRET_MODE, USER_ID
 from tidemark_operator.resources.export_pod import ExportJob
-from tidemark_operator.resources.names import CLUSTER_LABEL, EXPORT_LABEL, RUN_LABEL
+from tidemark_operator.resources.names import (
+    CLUSTER_LABEL,
+    EXPORT_LABEL,
+    MANAGED_BY_LABEL,
+    OPERATOR,
+    RUN_LABEL,
+)
 
 CONTAINER = "export"
 PAGE_PORT = 8080
@@ -56,7 +62,7 @@ class ExportRunIdentity:
             **export_selector(self.cluster),
             "app.kubernetes.io/component": "export",
             "app.kubernetes.io/part-of": "tidemark",
-            MANAGED_BY: OPERATOR,
+            MANAGED_BY_LABEL: OPERATOR,
             CLUSTER_LABEL: self.cluster,
             EXPORT_LABEL: self.name,
             RUN_LABEL: str(self.number),

@@ -8,15 +8,19 @@ import dataclasses
 from typing import Any
 
 from tidemark_operator.resources.broker import Broker
-from tidemark_operator.resources.names import API_VERSION, BROKER_LABEL, CLUSTER_LABEL
+from tidemark_operator.resources.names import (
+    API_VERSION,
+    BROKER_LABEL,
+    CLUSTER_LABEL,
+    MANAGED_BY_LABEL,
+    OPERATOR,
+)
 
 #: Part of a manifest, as JSON.
 Json = dict[str, Any]
 
 #: Under which server-side apply knows the operator's own fields.
 MANAGER = "tidemark-operator-pods"
-MANAGED_BY = "app.kubernetes.io/managed-by"
-OPERATOR = "tidemark-operator"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +101,6 @@ def cluster_labels(cluster: str) -> dict[str, str]:
         **cluster_selector(cluster),
         "app.kubernetes.io/component": "broker",
         "app.kubernetes.io/part-of": "tidemark",
-        MANAGED_BY: OPERATOR,
+        MANAGED_BY_LABEL: OPERATOR,
         CLUSTER_LABEL: cluster,
     }

@@ -5,14 +5,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidemark_operator.controller.scaling import Placed
-from tidemark_operator.pods.identity import MANAGED_BY, OPERATOR, Json, cluster_labels
-from tidemark_operator.resources.names import API_VERSION, CLUSTER_LABEL, SCALING_DOWN_ANNOTATION
+from tidemark_operator.pods.identity import Json, cluster_labels
+from tidemark_operator.resources.names import (
+    API_VERSION,
+    CLUSTER_LABEL,
+    MANAGED_BY_LABEL,
+    OPERATOR,
+    SCALING_DOWN_ANNOTATION,
+)
 
 
 def is_made(body: Mapping[str, Any], cluster: str) -> bool:
     """Whether the operator has made this Broker for a Cluster of that name."""
     labels = body["metadata"].get("labels") or {}
-    return labels.get(MANAGED_BY) == OPERATOR and labels.get(CLUSTER_LABEL) == cluster
+    return labels.get(MANAGED_BY_LABEL) == OPERATOR and labels.get(CLUSTER_LABEL) == cluster
 
 
 def broker_manifest(placed: Placed, template: Json, cluster: str, namespace: str) -> Json:

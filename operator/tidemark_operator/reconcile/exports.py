@@ -2,8 +2,10 @@
 
 import dataclasses
 import logging
+import time
 
 from tidemark.ids import id_text
+from tidemark_operator.certificates.keepers import KeptByAnother, SecretKeeper
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import exports
 from tidemark_operator.controller.events import normal, warning
@@ -29,16 +31,28 @@ from tidemark_operator.controller.status.export import ExportView, export_condit
 from tidemark_operator.controller.users import UserInfo
 from tidemark_operator.jobs.runner import JobRefused
 from tidemark_operator.kube.kinds import EXPORT, TOPIC, USER, Json, Key
+from tidemark_operator.kube.secrets import (
+    OfferedTo,
+    SecretMissing,
+    SecretNotOffered,
+    offered_secret,
+)
+from tidemark_operator.objects.export_policy import refusal
 from tidemark_operator.objects.exports import Surroundings, export_info, job_wanted
 from tidemark_operator.objects.users import user_info
 from tidemark_operator.pods.export_job import ExportRunIdentity
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.cluster import Cluster, parse_cluster
+from tidemark_operator.resources.export import ExportSpec, parse_export
+from tidemark_operator.resources.references import secret_names
+from tidemark_operator.users.user_secret import USER_SECRETS
 
 logger = logging.getLogger(__name__)
 
 #: What keeps a run from beginning is looked at again.
 PROBLEM_S = 15.0
+#: A Secret that is no longer offered is taken from a job within this time.
+SECRETS_S = 60.0
 SOON_S = exports.SOON_MS / 1000
 NO_IMAGE = (
     "it is not known in which image the job is to run: name one in spec.job.image, or install the "
@@ -46,23 +60,34 @@ NO_IMAGE = (
 )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Checked:
+    """``named``: the Secrets and the User of an Export; ``until_s``: monotonic seconds."""
+
+    named: tuple[object, object]
+    until_s: float
+
+
 class ExportReconciler:
     """Reconciles the Exports of one term."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        #: Of Exports whose jobs run: which Secrets were offered, and until when that counts.
+        self._checked: dict[str, _Checked] = {}
 
     async def reconcile(self, key: Key) -> float | None:
         """One step; when to look again, in seconds."""
         services = self._services
         body = services.objects.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
+            self._checked.pop(key.namespaced_name, None)
             await services.jobs.forget(key.namespaced_name)
             if body is not None:  # others hold it, and its job would be collected with it only
                 await self._stop(export_info(body)[0])
             return None
         export, wrong = export_info(body)
-        found = wrong or self._wanted(export, body)
+        found = wrong or await self._wanted(export, body)
         wanted = found if isinstance(found, JobWanted) else None
         job = await self._look(export)
         export = exports.recovered(export, job.report)
@@ -70,7 +95,7 @@ class ExportReconciler:
         problem = found if isinstance(found, Problem) and _blocks(found, export, job) else None
         return await self._do(key, export, job, problem, wanted)
 
-    def _wanted(self, export: ExportInfo, body: Json) -> JobWanted | Problem:
+    async def _wanted(self, export: ExportInfo, body: Json) -> JobWanted | Problem:
         """What a job is to be told now, or why none can be begun."""
         services, state = self._services, self._services.state
         topic = state.topics.get(export.topic_key)
@@ -88,7 +113,56 @@ class ExportReconciler:
         job = body["spec"].get("job") or {}
         if services.jobs.in_pods and not image and not job.get("image"):
             return Problem(reason="ImageMissing", message=NO_IMAGE)
-        return job_wanted(body, self._surroundings(topic), image=image)
+        around = self._surroundings(topic)
+        found = job_wanted(body, around, image=image)
+        if isinstance(found, JobWanted):
+            return await self._refused(export, body, around.cluster) or found
+        return found
+
+    async def _refused(self, export: ExportInfo, body: Json, cluster: Cluster) -> Problem | None:
+        """What the Cluster's owner or the owner of a Secret does not allow."""
+        services, spec = self._services, parse_export(body).spec
+        said = refusal(
+            spec,
+            cluster.spec.exports,
+            in_pods=services.jobs.in_pods,
+            image=services.export_image,
+        )
+        if said:
+            return Problem(reason="PolicyRefused", message=said, stops=True)
+        # Secrets are read again before each run, and while one is under way once in a while.
+        named = secret_names(spec), spec.source and spec.source.user_ref
+        checked = self._checked.get(export.key)
+        begun = export.run is not None and export.run.under_way
+        if begun and checked and checked.named == named and time.monotonic() < checked.until_s:
+            return None
+        self._checked.pop(export.key, None)
+        problem = await self._look_at_secrets(spec, cluster)
+        if problem is None:
+            self._checked[export.key] = _Checked(named, time.monotonic() + SECRETS_S)
+        return problem
+
+    async def _look_at_secrets(self, spec: ExportSpec, cluster: Cluster) -> Problem | None:
+        """Check that the job may have each Secret that it is given: what the Export names is
+        offered to Exports, the tier's keys to the Cluster, a User's Secret is the operator's."""
+        services = self._services
+        api, namespace = services.client.api, services.cluster_key.namespace
+        needed = [(name, OfferedTo.EXPORT) for name in sorted(secret_names(spec))]
+        tier = secret_names(cluster.spec.remote_storage)
+        needed += [(name, OfferedTo.CLUSTER) for name in sorted(tier)]
+        try:
+            for name, to in needed:
+                await offered_secret(api, namespace, name, to)
+            if spec.source is not None and spec.source.user_ref is not None:
+                user = spec.source.user_ref.name
+                if await SecretKeeper(api, namespace, USER_SECRETS).read(user) is None:
+                    text = f"User {user} has no Secret yet: see its conditions"
+                    return Problem(reason="SourceUnusable", message=text, waits=True)
+        except SecretMissing as error:
+            return Problem(reason="SecretNotOffered", message=str(error))
+        except (SecretNotOffered, KeptByAnother) as error:
+            return Problem(reason="SecretNotOffered", message=str(error), stops=True)
+        return None
 
     def _surroundings(self, topic: TopicInfo) -> Surroundings:
         services = self._services

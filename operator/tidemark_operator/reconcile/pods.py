@@ -27,6 +27,7 @@ from tidemark_operator.kube.kinds import (
     Kind,
     key_of,
 )
+from tidemark_operator.kube.secrets import OfferedTo, SecretProblem, offered_secret
 from tidemark_operator.kube.warnings import last_warning, why_stuck
 from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.pods.identity import MANAGER, identity_of
@@ -42,6 +43,7 @@ from tidemark_operator.pods.rollout import (
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.reconcile.volumes import VolumeKeeper
 from tidemark_operator.resources.broker import Broker, parse_broker
+from tidemark_operator.resources.references import secret_names
 
 #: While a pod is being made, or waits for its turn.
 LOOK_AGAIN_S = 3.0
@@ -150,6 +152,9 @@ class PodKeeper:
     async def _applied(self, broker: Broker, wanted: BrokerObjects) -> PodState:
         seen = PodState(name=f"{broker.metadata.name}-0")
         try:
+            # A pod that runs keeps what it has: only changes wait for the owner of the Secret.
+            for secret in sorted(secret_names(broker.spec.pod)):
+                await self._offered(secret)
             live = await self._services.named(STATEFUL_SET, broker.metadata.name)
             # What was there under these names, and is not ours, is not taken over.
             theirs = await self._theirs(live, wanted)
@@ -157,8 +162,15 @@ class PodKeeper:
                 return dataclasses.replace(seen, refused=theirs)
             seen = await self._volumes.keep(wanted.claim, seen)
             return await self._pod(broker, wanted, live, seen)
+        except SecretProblem as error:
+            return dataclasses.replace(seen, refused=str(error))
         except REFUSALS as error:
             return dataclasses.replace(seen, refused=error.said)
+
+    async def _offered(self, secret: str) -> None:
+        services = self._services
+        namespace = services.cluster_key.namespace
+        await offered_secret(services.client.api, namespace, secret, OfferedTo.CLUSTER)
 
     async def _pod(
         self, broker: Broker, wanted: BrokerObjects, live: Json | None, seen: PodState

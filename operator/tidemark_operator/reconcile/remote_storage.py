@@ -29,7 +29,7 @@ from tidemark_operator.controller.events import count
 from tidemark_operator.controller.model import Audits
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.kinds import Json
-from tidemark_operator.kube.secrets import SecretProblem, read_secret
+from tidemark_operator.kube.secrets import OfferedTo, SecretProblem, read_secret
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,8 @@ async def _credentials(
     api: KubeApi, namespace: str, section: Mapping[str, Any], names: Sequence[str]
 ) -> dict[str, str]:
     try:
-        return await read_secret(api, namespace, section["credentialsSecretRef"]["name"], names)
+        name = section["credentialsSecretRef"]["name"]
+        return await read_secret(api, namespace, name, names, OfferedTo.CLUSTER)
     except SecretProblem as problem:
         raise RemoteStorageProblem(str(problem)) from problem
 

@@ -17,6 +17,7 @@ from tidemark_operator.resources.broker_pod import BrokerPod
 from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.config_rules import ClusterConfig, GroupConfig
 from tidemark_operator.resources.engine import ENGINE_RULES, Engine
+from tidemark_operator.resources.export_policy import ExportPolicy
 from tidemark_operator.resources.metadata import Resource
 from tidemark_operator.resources.names import CATEGORY, PLURALS
 from tidemark_operator.resources.quotas import ClusterQuotas
@@ -201,6 +202,10 @@ class ClusterSpec(SpecModel):
         ),
     ] = None
     quotas: ClusterQuotas | None = None
+    exports: Annotated[
+        ExportPolicy | None,
+        Field(description="What Exports may name beyond the safe defaults."),
+    ] = None
     brokers: Annotated[
         ClusterBrokers | None,
         Field(

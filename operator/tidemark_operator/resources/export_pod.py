@@ -18,6 +18,7 @@ from tidemark_operator.resources.broker_pod import (
     Toleration,
 )
 from tidemark_operator.resources.config_rules import cel_list
+from tidemark_operator.resources.export_policy import CODE_ENDS, CODE_PREFIXES
 from tidemark_operator.resources.references import SecretKeyRef, SecretRef
 from tidemark_operator.resources.schema import ATOMIC, Kube, ObjectName, Rule, SpecModel
 
@@ -33,6 +34,17 @@ OWN_CONF = (
 #: Folders of the image, and of what the operator mounts.
 OWN_FOLDERS = ("/tmp", "/app", "/opt/java", "/etc", "/dev", "/proc", "/sys", "/usr")
 CORES_MAX = 64
+
+
+def _code(key: str) -> str:
+    """CEL: whether a key loads code."""
+    return (
+        f"{cel_list(CODE_PREFIXES)}.exists(p, {key}.startsWith(p)) || "
+        f"{cel_list(CODE_ENDS)}.exists(p, {key}.endsWith(p))"
+    )
+
+
+_CODE = "loads code or changes the pod, which no Export may: build it into the image of the job"
 
 
 class SecretValue(SpecModel):
@@ -119,6 +131,11 @@ class ExportJob(SpecModel):
                     "use the fields of spec.table and spec.job'"
                 ),
             ),
+            Rule(
+                rule=f"!self.exists(k, {_code('k')})",
+                message=f"a key {_CODE}",
+                message_expression=f"self.filter(k, {_code('k')})[0] + ' {_CODE}'",
+            ),
         ),
     ] = Field(default_factory=dict)
     conf_secrets: Annotated[
@@ -152,6 +169,11 @@ class ExportJob(SpecModel):
         Rule(
             rule="!has(self.confSecrets) || self.confSecrets.all(s, s.name.startsWith('spark.'))",
             message="a key of Spark's configuration begins with spark.",
+            field_path=".confSecrets",
+        ),
+        Rule(
+            rule=f"!has(self.confSecrets) || !self.confSecrets.exists(s, {_code('s.name')})",
+            message=f"a key {_CODE}",
             field_path=".confSecrets",
         ),
     )

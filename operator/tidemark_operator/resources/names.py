@@ -31,6 +31,12 @@ SWEEP_PAUSED_ANNOTATION = f"{GROUP}/sweep-paused"
 #: The same for the authority of its clients.
 CLIENTS_RENEWAL_ANNOTATION = f"{GROUP}/renew-clients-certificates"
 
+#: On a Secret, by its owner: the kinds of objects that may name it, with commas (:class:`Holder`).
+OFFERED_ANNOTATION = f"{GROUP}/offered-to"
+#: On every object that the operator makes: Kubernetes' label of who manages it.
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+OPERATOR = "tidemark-operator"
+
 #: On a Topic: the brokers of partitions that are yet to be placed (see :mod:`assignments`).
 ASSIGNMENT_ANNOTATION = f"{GROUP}/replica-assignment"
 #: On a Topic that brokers keep their own state in: ``"true"``.

@@ -1,8 +1,9 @@
 """References to other objects of the same namespace."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from tidemark_operator.resources.schema import IMMUTABLE, Kube, ObjectName, Rule, SpecModel
 
@@ -38,6 +39,24 @@ class SecretKeyRef(SpecModel):
     key: Annotated[
         str, Field(min_length=1, max_length=253, pattern="^[-._a-zA-Z0-9]+$")
     ]  # what the API server takes as a key of a Secret
+
+
+def secret_names(part: object) -> frozenset[str]:
+    """Return the names of all Secrets that a part of a manifest refers to, wherever they stand.
+
+    Rights are checked for what this finds, so every field that names a Secret is a
+    :class:`SecretRef` or a :class:`SecretKeyRef` (a test compares it with the schemas)."""
+    if isinstance(part, SecretRef | SecretKeyRef):
+        return frozenset({part.name})
+    if isinstance(part, BaseModel):
+        inner: list[object] = [getattr(part, field) for field in type(part).model_fields]
+    elif isinstance(part, Mapping):
+        inner = list(part.values())
+    elif isinstance(part, tuple | list):
+        inner = list(part)
+    else:
+        return frozenset()
+    return frozenset().union(*map(secret_names, inner))
 
 
 FixedClusterRef = Annotated[

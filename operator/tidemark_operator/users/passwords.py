@@ -1,18 +1,16 @@
 """Passwords: made by the operator, or read from a Secret that a manifest names.
 
-Whoever may write a ``User`` makes the operator read a Secret and copy a value of it: so it reads no
-Secret of its own (keys of authorities lie there), none of a type that Kubernetes or somebody else
-fills with credentials, and nothing that is not one line of text.
+A ``User`` makes the operator read a Secret and copy a value of it. So the operator reads only a
+Secret that its owner offers to Users, none of a type that Kubernetes or another program fills with
+credentials, and nothing that is not one line of text.
 """
 
 import base64
 import secrets
 import string
 
-from tidemark_operator.certificates.keepers import MANAGED_BY
 from tidemark_operator.kube.client import KubeApi
-from tidemark_operator.kube.errors import NotFound
-from tidemark_operator.kube.kinds import SECRET
+from tidemark_operator.kube.secrets import OfferedTo, SecretProblem, offered_secret
 
 LENGTH = 32
 BYTES_MAX = 1024
@@ -32,12 +30,9 @@ def make() -> str:
 async def read(api: KubeApi, namespace: str, name: str, key: str) -> str:
     """The password that a Secret holds. Raises :class:`BadPassword`, ``KubeError``."""
     try:
-        body = await api.get(SECRET, namespace, name)
-    except NotFound as error:
-        raise BadPassword(f"Secret {name} does not exist: make it with the key {key}") from error
-    labels = body["metadata"].get("labels") or {}
-    if MANAGED_BY.items() <= labels.items():
-        raise BadPassword(f"Secret {name} is the operator's own: keep the password in another one")
+        body = await offered_secret(api, namespace, name, OfferedTo.USER)
+    except SecretProblem as error:
+        raise BadPassword(str(error)) from error
     type_ = str(body.get("type") or "")
     if type_ not in _TYPES:
         raise BadPassword(f"Secret {name} is of type {type_}: use one of type Opaque")

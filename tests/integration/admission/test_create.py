@@ -706,6 +706,18 @@ REFUSED: dict[str, tuple[Object, str]] = {
         export(job={"conf": {"spark.sql.catalog.lake.cache-enabled": "true"}}),
         "spark.sql.catalog.lake.cache-enabled is set by the operator",
     ),
+    "export with an agent of the JVM": (
+        export(job={"conf": {"spark.driver.extraJavaOptions": "-javaagent:/x.jar"}}),
+        "spark.driver.extraJavaOptions loads code",
+    ),
+    "export with a plugin in a Secret": (
+        export(job={"confSecrets": [{"name": "spark.plugins", **VALUE}]}),
+        "loads code or changes the pod",
+    ),
+    "cluster that allows a place out of a folder": (
+        cluster(exports={"warehouses": ["/lake/../srv"]}),
+        "a place has no folder",
+    ),
     "export with a setting of the JVM": (
         export(job={"conf": {"java.home": "x"}}),
         "begins with spark.",

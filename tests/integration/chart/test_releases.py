@@ -111,6 +111,11 @@ def may(kubernetes: Kubernetes) -> str:
     [
         ("create", "topics.tidemark.dev", "yes"),
         ("deletecollection", "users.tidemark.dev", "yes"),
+        ("update", "exports.tidemark.dev", "yes"),
+        ("create", "clusters.tidemark.dev", "no"),
+        ("patch", "clusters.tidemark.dev", "no"),
+        ("patch", "brokers.tidemark.dev", "no"),
+        ("delete", "brokers.tidemark.dev", "no"),
         ("update", "topics.tidemark.dev/status", "no"),
         ("patch", "clusters.tidemark.dev/status", "no"),
         ("get", "partitionslices.tidemark.dev", "no"),
@@ -130,10 +135,14 @@ def test_whoever_may_edit_reaches_neither_a_status_nor_the_slices(
     assert told.strip() == answer
 
 
+#: To which of Kubernetes' roles each of ours is added.
+ADDED = {"view": {"view", "edit", "admin"}, "edit": {"edit", "admin"}, "admin": {"admin"}}
+
+
 def test_roles_add_to_those_of_kubernetes(kubernetes: Kubernetes) -> None:
     """By labels that the controller manager looks for, which does not run here."""
     prefix = "rbac.authorization.k8s.io/aggregate-to-"
-    for name, added in {"view": {"view", "edit", "admin"}, "edit": {"edit", "admin"}}.items():
+    for name, added in ADDED.items():
         role = kubernetes.get("default", f"clusterrole/tidemark-{name}")
         labels = role["metadata"]["labels"]
         assert {key.removeprefix(prefix) for key in labels if key.startswith(prefix)} == added

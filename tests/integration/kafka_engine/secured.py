@@ -12,6 +12,7 @@ from tests.kafka_programs import kafka_jars
 from tests.security.client_certificates import ClientAuthority, Leaf
 from tidemark_cli.local.kafka_properties import protocol_map
 from tidemark_operator.kube.kinds import SECRET
+from tidemark_operator.resources.names import OFFERED_ANNOTATION
 
 PREFIX = "listener.name.clients."
 MODULES = "org.apache.kafka.common.security"
@@ -61,7 +62,8 @@ async def put_secret(world: KafkaWorld, name: str, data: dict[str, str]) -> None
     """Made, or given another content."""
     texts = {key: base64.b64encode(text.encode()).decode() for key, text in data.items()}
     if await world.gone(SECRET, name):
-        body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": texts}
+        meta = {"name": name, "annotations": {OFFERED_ANNOTATION: "Cluster"}}
+        body = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": texts}
         await world.api.create(SECRET, world.namespace, body)
     else:
         await world.api.merge_patch(SECRET, world.namespace, name, {"data": texts})

@@ -10,8 +10,9 @@ from tests.integration.operator import jobs
 from tests.integration.operator.cluster_world import ClusterWorld
 from tidemark.export_job import ORDER_VARIABLE, Order, Phase, Report
 from tidemark_operator.controller.export_values import JobWanted
-from tidemark_operator.kube.kinds import EXPORT, JOB, SECRET, TOPIC, Json
+from tidemark_operator.kube.kinds import CLUSTER, EXPORT, JOB, SECRET, TOPIC, Json
 from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
+from tidemark_operator.resources.names import OFFERED_ANNOTATION
 
 #: Of the loopback, each test process its own.
 IP = f"127.8.{os.getpid() // 250 % 250}.{1 + os.getpid() % 250}"
@@ -175,15 +176,18 @@ async def test_where_there_is_no_kubelet_a_job_is_a_process_of_the_operators(
     (`make export-kills`)."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     await world.create_cluster()
+    policy = {"spec": {"exports": {"warehouses": ["/"]}}}
+    await world.api.merge_patch(CLUSTER, world.namespace, "demo", policy)
     operator = world.operator(exports=tmp_path / "exports")
     operator.executed = True  # with this environment
     await operator.start()
     await world.start_broker(1, operator)
     await world.create_topic("t", replicas=1)
     await jobs.create_export(world, table={"catalogSecrets": [CATALOG_TOKEN]})
-    told = await world.condition(EXPORT, "x", "Stalled", "True", "JobRefused")
-    assert "there is no Secret catalog: make it" in told["message"]
-    body = {"metadata": {"name": "catalog"}, "stringData": {"token": "very-secret"}}
+    told = await world.condition(EXPORT, "x", "Stalled", "True", "SecretNotOffered")
+    assert "Secret catalog does not exist or is not offered to Export" in told["message"]
+    meta = {"name": "catalog", "annotations": {OFFERED_ANNOTATION: "Export"}}
+    body = {"metadata": meta, "stringData": {"token": "very-secret"}}
     await world.api.create(SECRET, world.namespace, body)
     await world.annotate(EXPORT, "x", touched="1")
     told = await world.condition(EXPORT, "x", "Stalled", "True", "JobFailed")

@@ -15,6 +15,7 @@ from tidemark.tier.identity import read_identity
 from tidemark.wire.control import LeaderRecoveryState
 from tidemark_cli.main import app
 from tidemark_operator.kube import kinds
+from tidemark_operator.resources.names import OFFERED_ANNOTATION
 
 KEYS = ("accessKeyId", "secretAccessKey")
 
@@ -35,7 +36,8 @@ async def written_and_lost(world: ClusterWorld, s3: dict[str, Any]) -> TieredHos
 
 async def new_cluster(world: ClusterWorld, s3: dict[str, Any]) -> None:
     """Its tier is the lost one's."""
-    secret = {"metadata": {"name": "keys"}, "stringData": {key: s3[key] for key in KEYS}}
+    meta = {"name": "keys", "annotations": {OFFERED_ANNOTATION: "Cluster"}}
+    secret = {"metadata": meta, "stringData": {key: s3[key] for key in KEYS}}
     await world.api.create(kinds.SECRET, world.namespace, secret)
     spec = {key: value for key, value in s3.items() if key not in KEYS}
     body = {

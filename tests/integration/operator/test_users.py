@@ -11,6 +11,7 @@ from tests.user_states import quota
 from tidemark.wire.users import Acl
 from tidemark_operator.kube.errors import Conflict
 from tidemark_operator.kube.kinds import CLUSTER, EVENT, SECRET, USER, Json
+from tidemark_operator.resources.names import OFFERED_ANNOTATION
 from tidemark_operator.users.scram import Mechanism, credential
 
 READ = {"resource": {"type": "Topic", "name": "t"}, "operations": ["Read"], "host": "10.0.0.7"}
@@ -28,7 +29,8 @@ def fits(peer: BrokerPeer, name: str, password: bytes) -> bool:
 
 
 async def put_secret(world: ClusterWorld, name: str, password: str) -> None:
-    body: Json = {"metadata": {"name": name}, "stringData": {"pw": password}}
+    meta = {"name": name, "annotations": {OFFERED_ANNOTATION: "User"}}
+    body: Json = {"metadata": meta, "stringData": {"pw": password}}
     try:
         await world.api.create(SECRET, world.namespace, body)
     except Conflict:

@@ -90,7 +90,7 @@ VERDICTS = {
         "Progressing": "Pending JobStarting ReportMissing TopicNotFound",
         "Suspended": "Suspended",
         "Degraded": "JobFailed TopicReplaced TableTaken TableTakenOver ScheduleInvalid "
-        "SourceUnusable ImageMissing JobRefused",
+        "SourceUnusable ImageMissing JobRefused PolicyRefused SecretNotOffered",
     },
     "Topic, with engine kafka": {
         "Progressing": "KafkaUnavailable KafkaBusy Creating ReassignedElsewhere",

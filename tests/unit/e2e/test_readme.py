@@ -1,4 +1,4 @@
-"""The README's way to an installation: five commands, which `make e2e` runs as they stand
+"""The README's way to an installation: six commands, which `make e2e` runs as they stand
 (chapter "install"), and the values that a reader begins with."""
 
 from pathlib import Path
@@ -11,9 +11,9 @@ from e2e.pods.chapters.install import KEYS
 ROOT = Path(__file__).parents[3]
 
 
-def test_there_are_five_and_the_last_one_tests() -> None:
+def test_there_are_six_and_the_last_one_tests() -> None:
     commands = readme.commands()
-    assert len(commands) == 5
+    assert len(commands) == 6
     assert commands[1] == f"kubectl create namespace {objects.NAMESPACE}"
     assert commands[-1].startswith("helm test ")
     assert sum(f"--values {readme.VALUES_FILE}" in command for command in commands) == 1
@@ -34,7 +34,7 @@ def test_what_a_run_puts_in_its_place_is_the_file_and_the_keys() -> None:
 
 def test_the_page_on_installing_begins_with_the_same_values() -> None:
     text = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
-    block = text.partition("with `my-values.yaml`\n\n```yaml\n")[2].partition("```")[0]
+    block = text.partition("With `my-values.yaml`\n\n```yaml\n")[2].partition("```")[0]
     page = yaml.safe_load(block)
     for name in ("racks", "rackTopologyKey"):
         del page["brokerPods"][name]

@@ -18,6 +18,7 @@ from tidemark_operator.reconcile.clusters import (
     ClusterReconciler,
 )
 from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.resources.names import OFFERED_ANNOTATION
 
 MAIN = ShellWorld.key(CLUSTER, "main")
 
@@ -115,7 +116,8 @@ async def test_credentials_come_from_the_secret_and_what_is_wrong_with_it_is_sai
     await reconciler.reconcile(MAIN)
     assert "Secret keys does not exist" in world.services.state.cluster.storage_problem
     data = {"accessKeyId": base64.b64encode(b"me").decode()}
-    body = {"metadata": {"name": "keys"}, "data": data}
+    meta = {"name": "keys", "annotations": {OFFERED_ANNOTATION: "Cluster"}}
+    body = {"metadata": meta, "data": data}
     world.server.create("user", SECRET, NAMESPACE, body)
     await reconciler.reconcile(MAIN)
     assert "has no key secretAccessKey" in world.services.state.cluster.storage_problem

@@ -1,6 +1,7 @@
 """One Export on a fake API server: its status stands before its job, and says how that ended."""
 
 import dataclasses
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,8 +12,10 @@ from tidemark.export_job import Phase, Report
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.exports import LOOK_MS, SOON_MS
 from tidemark_operator.kube.errors import Conflict
-from tidemark_operator.kube.kinds import CLUSTER, EXPORT, TOPIC, USER
-from tidemark_operator.reconcile.exports import PROBLEM_S, ExportReconciler
+from tidemark_operator.kube.kinds import CLUSTER, EXPORT, SECRET, TOPIC, USER
+from tidemark_operator.reconcile.exports import PROBLEM_S, SECRETS_S, ExportReconciler
+from tidemark_operator.resources.names import OFFERED_ANNOTATION
+from tidemark_operator.users.user_secret import USER_SECRETS
 
 X = f"{NAMESPACE}/x"
 
@@ -30,6 +33,18 @@ async def world() -> AsyncIterator[ShellWorld]:
 
 async def reconcile(world: ShellWorld, name: str = "x") -> float | None:
     return await ExportReconciler(world.services).reconcile(world.key(EXPORT, name))
+
+
+def make_secret(world: ShellWorld, name: str, **metadata: Any) -> None:
+    world.server.create("user", SECRET, NAMESPACE, {"metadata": {"name": name, **metadata}})
+
+
+def offer(world: ShellWorld, secret: str, to: str) -> None:
+    """Its owner changes the annotation."""
+    body = world.server.find(SECRET, secret)
+    assert body is not None
+    meta = {**body["metadata"], "annotations": {OFFERED_ANNOTATION: to}}
+    world.server.replace("user", SECRET, {**body, "metadata": meta})
 
 
 async def settle(world: ShellWorld, name: str = "x") -> None:
@@ -269,8 +284,90 @@ async def test_where_no_image_is_known_none_is_guessed(world: ShellWorld) -> Non
     assert await reconcile(world) == PROBLEM_S
     assert world.condition(EXPORT, "x", "Stalled")[:2] == ("True", "ImageMissing")
     world.edit(EXPORT, "x", job={"image": "mine:1"})
+    world.edit(CLUSTER, "main", exports={"images": ["mine"]})
     await reconcile(world)
     assert world.jobs.wanted[X].job["image"] == "mine:1"
+
+
+TOKEN = {"name": "token", "secretKeyRef": {"name": "keys", "key": "token"}}
+
+
+async def test_a_secret_is_used_once_it_is_offered_and_no_longer_than_that(
+    world: ShellWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exit of SecretNotOffered: its owner offers it. Nothing else has changed when the offer
+    ends, and the job ends within a minute."""
+    reconciler = ExportReconciler(world.services)
+    key = world.key(EXPORT, "x")
+    world.make_export(table={"catalogSecrets": [TOKEN]})
+    assert await reconciler.reconcile(key) == PROBLEM_S
+    assert world.condition(EXPORT, "x", "Stalled")[:2] == ("True", "SecretNotOffered")
+    make_secret(world, "keys", annotations={OFFERED_ANNOTATION: "Cluster"})
+    assert await reconciler.reconcile(key) == PROBLEM_S
+    assert (
+        f"--overwrite secret keys {OFFERED_ANNOTATION}=Cluster,Export"
+        in (world.condition(EXPORT, "x", "Ready")[2])
+    )
+    offer(world, "keys", "Cluster, Export")
+    await reconciler.reconcile(key)
+    world.jobs.run(X, 1, lag=0)
+    await reconciler.reconcile(key)
+    assert ready(world) == ("True", "Running")
+    offer(world, "keys", "User")
+    later_s = time.monotonic() + SECRETS_S
+    monkeypatch.setattr(time, "monotonic", lambda: later_s)
+    await reconciler.reconcile(key)
+    assert "stop x-1" in world.journal
+    assert ready(world) == ("False", "SecretNotOffered")
+
+
+async def test_a_job_goes_on_without_the_secret_that_it_was_given(
+    world: ShellWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is deleted, as by a tool that renews it, keeps the next run from beginning."""
+    reconciler = ExportReconciler(world.services)
+    key = world.key(EXPORT, "x")
+    make_secret(world, "keys", annotations={OFFERED_ANNOTATION: "Export"})
+    world.make_export(table={"catalogSecrets": [TOKEN]})
+    await reconciler.reconcile(key)
+    world.jobs.run(X, 1, lag=0)
+    await reconciler.reconcile(key)
+    world.server.delete("user", SECRET, "keys")
+    later_s = time.monotonic() + SECRETS_S
+    monkeypatch.setattr(time, "monotonic", lambda: later_s)
+    await reconciler.reconcile(key)
+    assert "stop x-1" not in world.journal
+    assert ready(world) == ("True", "Running")
+
+
+async def test_the_clusters_policy_counts_for_a_job_that_runs(world: ShellWorld) -> None:
+    """The exit of PolicyRefused: the owner allows it."""
+    world.make_export(job={"image": "mine:1"})
+    assert await reconcile(world) == PROBLEM_S
+    assert world.condition(EXPORT, "x", "Stalled")[:2] == ("True", "PolicyRefused")
+    world.edit(CLUSTER, "main", exports={"images": ["mine"]})
+    await reconcile(world)
+    world.jobs.run(X, 1, lag=0)
+    await reconcile(world)
+    assert ready(world) == ("True", "Running")
+    world.edit(CLUSTER, "main", exports={})
+    await reconcile(world)
+    assert "stop x-1" in world.journal
+    assert ready(world) == ("False", "PolicyRefused")
+
+
+async def test_a_job_is_not_given_the_tiers_keys_that_the_cluster_was_not_offered(
+    world: ShellWorld,
+) -> None:
+    s3 = {"region": "r", "buckets": ["bucket"], "credentialsSecretRef": {"name": "tier"}}
+    world.edit(CLUSTER, "main", remoteStorage={"s3": s3})
+    make_secret(world, "tier", annotations={OFFERED_ANNOTATION: "Export"})
+    world.make_export()
+    await reconcile(world)
+    assert world.condition(EXPORT, "x", "Stalled")[:2] == ("True", "SecretNotOffered")
+    offer(world, "tier", "Cluster")
+    await reconcile(world)
+    assert "start x-1" in world.journal
 
 
 async def test_a_schedule_that_says_no_time_is_corrected(world: ShellWorld) -> None:
@@ -303,6 +400,9 @@ async def test_what_cannot_be_read_is_waited_for(world: ShellWorld) -> None:
     await reconcile(world)
     assert "there is no User alice: make it" in world.condition(EXPORT, "x", "Ready")[2]
     world.make_user()
+    await reconcile(world)
+    assert "User alice has no Secret yet" in world.condition(EXPORT, "x", "Ready")[2]
+    make_secret(world, "alice", labels=USER_SECRETS.labels)
     await reconcile(world)
     assert order(world)["kafka.sasl.username"] == "alice"
 
@@ -341,6 +441,7 @@ async def test_a_user_that_the_operator_gives_no_secret_is_no_use(world: ShellWo
     await reconcile(world)
     assert world.condition(EXPORT, "x", "Stalled")[:2] == ("True", "SourceUnusable")
     world.edit(USER, "out", authentication={"type": "tls"})
+    make_secret(world, "out", labels=USER_SECRETS.labels)
     await reconcile(world)
     files = world.jobs.wanted[X].files
     assert {(each.option, each.secret, each.key) for each in files} == {

@@ -10,12 +10,21 @@ import pytest
 
 from tests.unit.operator_shell.shell_world import NAMESPACE, ShellWorld
 from tests.unit.pods.pod_values import POD
+from tidemark_operator.certificates.keepers import CERTIFICATES
 from tidemark_operator.controller.status import broker_status
-from tidemark_operator.kube.errors import Forbidden, Invalid, KubeError, Unavailable, error_of
+from tidemark_operator.kube.errors import (
+    Forbidden,
+    Invalid,
+    KubeError,
+    NotFound,
+    Unavailable,
+    error_of,
+)
 from tidemark_operator.kube.kinds import (
     BROKER,
     CONFIG_MAP,
     EVENT,
+    SECRET,
     SERVICE,
     STATEFUL_SET,
     VOLUME_CLAIM,
@@ -24,6 +33,7 @@ from tidemark_operator.kube.kinds import (
     Listed,
 )
 from tidemark_operator.reconcile.pods import CHECK_S, LOOK_AGAIN_S, REFUSED_S, PodKeeper
+from tidemark_operator.resources.names import OFFERED_ANNOTATION
 
 READY = {"readyReplicas": 1, "updatedReplicas": 1}
 
@@ -60,6 +70,11 @@ class PodsApi:
         if not dry_run:
             self.objects[kind.kind, name] = new
         return new
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Json:
+        if (kind.kind, name) not in self.objects:
+            raise NotFound(404, "there is none")
+        return self.objects[kind.kind, name]
 
     async def list_all(
         self, kind: Kind, namespace: str, *, name: str = "", field_selector: str = ""
@@ -321,6 +336,29 @@ async def test_a_stateful_set_that_is_somebody_elses_is_left_alone(world: ShellW
     await keep(world, keeper_of(world, api), 1)
     assert "was not made for it" in world.services.state.pods[1].refused
     assert api.objects[STATEFUL_SET.kind, "broker-1"] is body
+
+
+@pytest.mark.parametrize(
+    "labels", [{}, CERTIFICATES.labels], ids=["somebody's", "the operator's own"]
+)
+async def test_a_pod_is_shown_no_secret_that_the_cluster_is_not_offered(
+    world: ShellWorld, labels: dict[str, str]
+) -> None:
+    """And a pod that runs is left as it is."""
+    keeper, api = await running(world)
+    listener = {"name": "TLS", "port": 9093, "protocol": "SSL", "tlsSecretRef": {"name": "main-ca"}}
+    secured = {**POD, "image": "new", "listeners": [*POD["listeners"], listener]}
+    world.edit(BROKER, "broker-1", pod=secured)
+    offered: Json = {"name": "main-ca", "annotations": {OFFERED_ANNOTATION: "Export"}}
+    api.objects[SECRET.kind, "main-ca"] = {"metadata": {**offered, "labels": labels}}
+    assert await keep(world, keeper, 1) == REFUSED_S
+    assert "Secret main-ca" in world.services.state.pods[1].refused
+    assert pod_condition(world)[0] == "PodRefused"
+    assert api.image("broker-1") == POD["image"]
+    offered["annotations"] = {OFFERED_ANNOTATION: "Cluster"}
+    api.objects[SECRET.kind, "main-ca"] = {"metadata": {**offered, "labels": labels}}
+    await keep(world, keeper, 1)
+    assert api.image("broker-1") == (POD["image"] if labels else "new")
 
 
 # ------------------------------------------------------------------ volumes

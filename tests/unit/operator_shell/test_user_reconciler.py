@@ -29,6 +29,7 @@ from tidemark_operator.reconcile.users import (
     UserReconciler,
 )
 from tidemark_operator.resources.metadata import InvalidResource
+from tidemark_operator.resources.names import OFFERED_ANNOTATION
 from tidemark_operator.users.scram import Mechanism, credential
 from tidemark_operator.users.user_secret import USER_SECRETS
 
@@ -59,7 +60,8 @@ def put_password(world: ShellWorld, password: str, name: str = "keys") -> None:
     data = {"pw": base64.b64encode(password.encode()).decode()}
     former = world.server.find(SECRET, name)
     if former is None:
-        world.server.create("user", SECRET, NAMESPACE, {"metadata": {"name": name}, "data": data})
+        meta = {"name": name, "annotations": {OFFERED_ANNOTATION: "User"}}
+        world.server.create("user", SECRET, NAMESPACE, {"metadata": meta, "data": data})
     else:
         world.server.replace("user", SECRET, {**former, "data": data})
 

@@ -193,6 +193,9 @@ TAKEN = {
         "TableTakenOver": _EXPORTS + "test_a_table_taken_over_by_another_job_is_not_fought_for",
         "ScheduleInvalid": _EXPORTS + "test_a_schedule_that_says_no_time_is_corrected",
         "SourceUnusable": _EXPORTS + "test_what_cannot_be_read_is_waited_for",
+        "PolicyRefused": _EXPORTS + "test_the_clusters_policy_counts_for_a_job_that_runs",
+        "SecretNotOffered": _EXPORTS
+        + "test_a_secret_is_used_once_it_is_offered_and_no_longer_than_that",
         "ImageMissing": _EXPORTS + "test_where_no_image_is_known_none_is_guessed",
         "JobRefused": _EXPORTS + "test_a_job_that_is_refused_is_told_of_and_tried_again",
         "Lagging": _EXPORTING + "test_one_that_lags_is_believed_only_once_it_clearly_does_no_more",

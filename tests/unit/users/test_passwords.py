@@ -9,6 +9,7 @@ import pytest
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
 from tidemark_operator.certificates.keepers import CERTIFICATES
 from tidemark_operator.kube.kinds import SECRET
+from tidemark_operator.resources.names import OFFERED_ANNOTATION
 from tidemark_operator.users import passwords
 from tidemark_operator.users.passwords import BadPassword
 from tidemark_operator.users.user_secret import (
@@ -19,12 +20,13 @@ from tidemark_operator.users.user_secret import (
     read_password,
 )
 
+OFFERED = {OFFERED_ANNOTATION: "User"}
 SECRET_TEXT = "hunter2-not-to-be-shown"
 
 
 async def read(data: dict[str, bytes], key: str = "password", **body: Any) -> str:
     server = FakeApiServer()
-    meta = {"name": "keys", **body.pop("metadata", {})}
+    meta = {"name": "keys", "annotations": OFFERED, **body.pop("metadata", {})}
     encoded = {name: base64.b64encode(value).decode() for name, value in data.items()}
     server.create("user", SECRET, "ns", {"metadata": meta, "data": encoded, **body})
     return await passwords.read(FakeKubeApi(server), "ns", "keys", key)  # type: ignore[arg-type]
@@ -62,7 +64,7 @@ async def test_what_is_no_password_is_refused_and_not_shown(
 
 
 async def test_a_secret_that_is_not_there_is_named() -> None:
-    with pytest.raises(BadPassword, match="Secret keys does not exist: make it with the key p"):
+    with pytest.raises(BadPassword, match="Secret keys does not exist or is not offered to User"):
         await passwords.read(FakeKubeApi(FakeApiServer()), "ns", "keys", "p")  # type: ignore[arg-type]
 
 

@@ -960,6 +960,21 @@ EXPORT = (
         "Do what the message says.",
     ),
     Reason(
+        "PolicyRefused",
+        "Ready=False, Stalled=True, Exporting=False",
+        "The Export asks for an image, a setting, an address or a volume that its Cluster does not "
+        "allow. A job that runs is ended.",
+        "Remove what the message names, or have the Cluster's owner allow it in "
+        "Cluster.spec.exports.",
+    ),
+    Reason(
+        "SecretNotOffered",
+        "Ready=False, Stalled=True, Exporting=False",
+        "A Secret that the job needs does not exist, or its owner does not offer it. A job that "
+        "runs is ended when an offer is withdrawn.",
+        "Do what the message says: the Secret's owner sets the annotation tidemark.dev/offered-to.",
+    ),
+    Reason(
         "ImageMissing",
         "Ready=False, Stalled=True, Exporting=False",
         "Neither the Export nor the operator's settings name the image that the job runs in.",

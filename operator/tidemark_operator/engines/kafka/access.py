@@ -7,7 +7,7 @@ from cryptography import x509
 
 from tidemark.kafka_client.access import OAUTHBEARER, Access, Login, Tls
 from tidemark_operator.kube.client import KubeApi
-from tidemark_operator.kube.secrets import read_secret
+from tidemark_operator.kube.secrets import OfferedTo, read_secret
 
 USERNAME, PASSWORD, TOKEN = "username", "password", "token"
 CA, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
@@ -28,8 +28,8 @@ async def read_access(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> 
 
 async def _tls(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> Tls:
     trusted, own = spec.get("caSecretRef"), spec.get("certificateSecretRef")
-    ca = {} if trusted is None else await read_secret(api, namespace, trusted["name"], [CA])
-    leaf = {} if own is None else await read_secret(api, namespace, own["name"], [CERTIFICATE, KEY])
+    ca = {} if trusted is None else await _read(api, namespace, trusted, [CA])
+    leaf = {} if own is None else await _read(api, namespace, own, [CERTIFICATE, KEY])
     certificate = leaf.get(CERTIFICATE, "")
     return Tls(
         ca.get(CA, ""),
@@ -42,12 +42,19 @@ async def _tls(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> Tls:
 
 
 async def _login(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> Login:
-    mechanism, name = str(spec["mechanism"]), str(spec["credentialsSecretRef"]["name"])
+    mechanism, ref = str(spec["mechanism"]), spec["credentialsSecretRef"]
+    name = str(ref["name"])
     if mechanism == OAUTHBEARER:
-        found = await read_secret(api, namespace, name, [TOKEN])
+        found = await _read(api, namespace, ref, [TOKEN])
         return Login(mechanism, "", found[TOKEN].strip(), f"Secret {name}")
-    found = await read_secret(api, namespace, name, [USERNAME, PASSWORD])
+    found = await _read(api, namespace, ref, [USERNAME, PASSWORD])
     return Login(mechanism, found[USERNAME], found[PASSWORD], f"Secret {name}")
+
+
+async def _read(
+    api: KubeApi, namespace: str, ref: Mapping[str, Any], keys: list[str]
+) -> dict[str, str]:
+    return await read_secret(api, namespace, str(ref["name"]), keys, OfferedTo.CLUSTER)
 
 
 def _ends_s(certificate: str) -> float | None:

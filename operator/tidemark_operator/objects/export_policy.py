@@ -1,0 +1,280 @@
+"""What an Export asks for that the policy of its Cluster does not allow. Pure.
+
+Everything is refused that is not allowed: a list of what is dangerous would have gaps with each new
+version of Spark or Iceberg.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from tidemark_operator.resources.export import ExportSpec
+from tidemark_operator.resources.export_pod import ExportJob
+from tidemark_operator.resources.export_policy import ExportPolicy, is_code
+
+#: Keys of Spark's configuration that load nothing and whose values, addresses aside, reach nobody.
+SPARK_CONF = (
+    "spark.default.parallelism",
+    "spark.driver.maxResultSize",
+    "spark.driver.memory",
+    "spark.hadoop.fs.s3a.access.key",
+    "spark.hadoop.fs.s3a.attempts.maximum",
+    "spark.hadoop.fs.s3a.connection.maximum",
+    "spark.hadoop.fs.s3a.connection.ssl.enabled",
+    "spark.hadoop.fs.s3a.connection.timeout",
+    "spark.hadoop.fs.s3a.endpoint",
+    "spark.hadoop.fs.s3a.endpoint.region",
+    "spark.hadoop.fs.s3a.path.style.access",
+    "spark.hadoop.fs.s3a.secret.key",
+    "spark.hadoop.fs.s3a.session.token",
+    "spark.hadoop.fs.s3a.threads.max",
+    "spark.log.level",
+    "spark.memory.*",
+    "spark.network.timeout",
+    "spark.python.worker.memory",
+    "spark.python.worker.reuse",
+    "spark.sql.adaptive.*",
+    "spark.sql.ansi.enabled",
+    "spark.sql.execution.arrow.maxRecordsPerBatch",
+    "spark.sql.files.maxRecordsPerFile",
+    "spark.sql.session.timeZone",
+    "spark.sql.shuffle.partitions",
+    "spark.task.maxFailures",
+)
+#: Properties of Iceberg's catalogs of which the same is true. Classes are Iceberg's own.
+CATALOG_PROPERTIES = (
+    "audience",
+    "cache-enabled",
+    "cache.*",
+    "catalog-impl",
+    "client.region",
+    "clients",
+    "credential",
+    "glue.id",
+    "glue.skip-archive",
+    "io-impl",
+    "jdbc.password",
+    "jdbc.schema-version",
+    "jdbc.user",
+    "oauth2-server-uri",
+    "password",
+    "prefix",
+    "rest.sigv4-enabled",
+    "rest.signing-name",
+    "rest.signing-region",
+    "s3.access-key-id",
+    "s3.endpoint",
+    "s3.path-style-access",
+    "s3.region",
+    "s3.secret-access-key",
+    "s3.session-token",
+    "scope",
+    "token",
+    "token-exchange-enabled",
+    "type",
+    "uri",
+    "user",
+)
+_CLASS = re.compile(r"(^|[.-])(impl|class|factory|provider)$")
+_ICEBERGS_OWN = "org.apache.iceberg."
+_ADDRESS = re.compile(r"(^|[._-])(uri|url|endpoint)$")
+_FOLDER = re.compile(r"(^|[.-])(path|location)$")
+#: scheme://authority/path, or a path. Neither a user nor a query nor escapes: programs read these
+#: in different ways.
+_PLACE = re.compile(
+    r"(?:(?P<scheme>[a-z][a-z0-9+.-]*):(?://(?P<authority>[A-Za-z0-9._:\[\]-]*))?)?"
+    r"(?P<path>(?:/[^\s?#%\\]*)?)"
+)
+_FILE = "file"
+#: Folders of a pod that are not the image's.
+_NOT_OF_THE_IMAGE = ("/tmp", "/var/run", "/run", "/dev", "/proc", "/sys")
+_SHOWN = 4
+
+
+def refusal(
+    spec: ExportSpec, policy: ExportPolicy | None, *, in_pods: bool, image: str = ""
+) -> str:
+    """Return what the policy does not allow and what to do, "" where it allows everything.
+    ``in_pods``: jobs are pods, not processes beside the operator; ``image``: the operator's own."""
+    found = list(_Checks(spec, policy or ExportPolicy(), in_pods=in_pods, image=image).refused())
+    if not found:
+        return ""
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return (
+        f"the Cluster does not allow {'; '.join(found[:_SHOWN])}{more}. Remove it, or have the "
+        "Cluster's owner allow it"
+    )
+
+
+class _Checks:
+    def __init__(
+        self, spec: ExportSpec, policy: ExportPolicy, *, in_pods: bool, image: str
+    ) -> None:
+        self._spec, self._policy = spec, policy
+        self._in_pods, self._image = in_pods, image
+        self._job = spec.job or ExportJob()
+
+    def refused(self) -> Iterator[str]:
+        """Each thing that is not allowed, with the field of the policy that would."""
+        yield from self._program()
+        yield from self._spark_conf()
+        yield from self._catalog()
+        yield from self._places()
+        yield from self._brokers()
+        yield from self._registry()
+        if self._in_pods:
+            yield from self._pod()
+
+    def _program(self) -> Iterator[str]:
+        """What runs: the image, and jars."""
+        job, policy = self._job, self._policy
+        image = job.image if self._in_pods and job.image != self._image else None
+        if image and not any(_is_of(image, each) for each in policy.images):
+            yield _said("image", image, "images")
+        for jar in job.jars:
+            if not is_below(jar, policy.jars) and not self._is_of_the_image(jar):
+                yield _said("jar", jar, "jars")
+
+    def _is_of_the_image(self, jar: str) -> bool:
+        """A file of an image that is allowed; what is in a volume anybody may have put there."""
+        if not self._in_pods:
+            return False
+        others = (*_NOT_OF_THE_IMAGE, *(volume.mount_path for volume in self._job.volumes))
+        return is_below(jar.removeprefix("local://"), ("/",)) and not is_below(
+            jar.removeprefix("local://"), others
+        )
+
+    def _spark_conf(self) -> Iterator[str]:
+        job = self._job
+        hidden = [each.name for each in job.conf_secrets]
+        for key in (*job.conf, *hidden):
+            if is_code(key):
+                yield f"Spark's {key}, which loads code (build it into an image)"
+            elif not job.conf.get(key, "").isprintable():
+                yield f"a value of Spark's {key} with a control character"
+            elif not _matches(key, (*SPARK_CONF, *self._policy.spark_conf)):
+                yield _said("Spark's", key, "sparkConf")
+            elif _ADDRESS.search(key) and not self._is_endpoint(job.conf.get(key, "")):
+                yield _said(f"{key}", job.conf.get(key, "from a Secret"), "endpoints")
+
+    def _catalog(self) -> Iterator[str]:
+        table, policy = self._spec.table, self._policy
+        hidden = [each.name for each in table.catalog_secrets]
+        for key in (*table.catalog, *hidden):
+            value = table.catalog.get(key)
+            if not _matches(key, (*CATALOG_PROPERTIES, *policy.catalog_properties)):
+                yield _said("the catalog's", key, "catalogProperties")
+            elif _CLASS.search(key) and not self._is_known_class(key, value or ""):
+                yield _said(f"the catalog's {key}", value or "from a Secret", "catalogProperties")
+            elif _ADDRESS.search(key) and not self._is_endpoint(value or ""):
+                yield _said(f"the catalog's {key}", value or "from a Secret", "endpoints")
+
+    def _is_known_class(self, key: str, name: str) -> bool:
+        """Iceberg's own, or the owner has allowed the property, whatever it loads."""
+        return name.startswith(_ICEBERGS_OWN) or _matches(key, self._policy.catalog_properties)
+
+    def _places(self) -> Iterator[str]:
+        """Where tables are written: the warehouse, and properties that lead elsewhere."""
+        table = self._spec.table
+        if table.warehouse and not self._is_warehouse(table.warehouse):
+            yield _said("the warehouse", table.warehouse, "warehouses")
+        for key, value in table.properties.items():
+            if _CLASS.search(key):
+                yield f"the table's property {key}, which loads a class"
+            elif _FOLDER.search(key) and not self._is_warehouse(value):
+                yield _said(f"the table's {key}", value, "warehouses")
+
+    def _is_warehouse(self, place: str) -> bool:
+        allowed = self._policy.warehouses
+        if allowed is not None:
+            return is_below(place, allowed)
+        # In a pod a path is the pod's own, or that of a claim which is allowed.
+        return self._in_pods or not _is_path(place)
+
+    def _brokers(self) -> Iterator[str]:
+        """A password is shown only to the Cluster's own brokers."""
+        source = self._spec.source
+        if source is None or source.bootstrap is None or source.user_ref is None:
+            return
+        for address in source.bootstrap.split(","):
+            if not self._is_endpoint(f"kafka://{address}"):
+                yield _said("a User's proof to", f"kafka://{address}", "endpoints")
+
+    def _registry(self) -> Iterator[str]:
+        """An answer that is no schema is shown in the status, so no address is free."""
+        schema = self._spec.table.schema_
+        if schema is None or schema.registry is None:
+            return
+        for url in schema.registry.url.split(","):
+            if not self._is_endpoint(url):
+                yield _said("the registry", url, "endpoints")
+
+    def _is_endpoint(self, address: str) -> bool:
+        return is_below(address, self._policy.endpoints)
+
+    def _pod(self) -> Iterator[str]:
+        job, policy = self._job, self._policy
+        account = job.service_account_name
+        if account is not None and account not in policy.service_accounts:
+            yield _said("service account", account, "serviceAccounts")
+        for volume in job.volumes:
+            if volume.claim_name not in policy.claims:
+                yield _said("claim", volume.claim_name, "claims")
+        for key in job.pod_labels:
+            if not _matches(key, policy.pod_labels):
+                yield _said("label", key, "podLabels")
+        for key in job.pod_annotations:
+            if not _matches(key, policy.pod_annotations):
+                yield _said("annotation", key, "podAnnotations")
+
+
+def _said(what: str, value: str, field: str) -> str:
+    return f"{what} {value} (spec.exports.{field})"
+
+
+def _matches(key: str, patterns: Iterable[str]) -> bool:
+    return any(
+        key.startswith(each[:-1]) if each.endswith("*") else key == each for each in patterns
+    )
+
+
+def _is_of(image: str, allowed: str) -> bool:
+    """Whether an image is the allowed one, or of the allowed repository. What follows a repository
+    is a tag or a digest: a colon may also begin the port of another registry."""
+    rest = image.removeprefix(allowed)
+    return image == allowed or (
+        image.startswith(allowed) and rest[:1] in (":", "@") and "/" not in rest
+    )
+
+
+def is_below(place: str, allowed: Iterable[str]) -> bool:
+    """Whether a path or URI is one of the allowed places or below one of them. A URI of a form that
+    programs may read in different ways has to be the allowed one, letter by letter."""
+    parts = _parts(place)
+    for each in allowed:
+        if place == each:
+            return True
+        root = _parts(each)
+        if parts is None or root is None or parts[:2] != root[:2]:
+            continue
+        if parts[2][: len(root[2])] == root[2]:
+            return True
+    return False
+
+
+def _parts(place: str) -> tuple[str, str, tuple[str, ...]] | None:
+    """Scheme, authority and folders; None for what has another form."""
+    found = _PLACE.fullmatch(place)
+    if found is None:
+        return None
+    folders = tuple(part for part in found["path"].split("/") if part)
+    if "." in folders or ".." in folders:
+        return None
+    scheme, authority = found["scheme"] or _FILE, (found["authority"] or "").lower()
+    if not authority and scheme != _FILE:
+        return None
+    return scheme, authority, folders
+
+
+def _is_path(place: str) -> bool:
+    """Whether it is a file of the machine, in any way of writing one."""
+    return "://" not in place or place.lower().startswith(f"{_FILE}:")

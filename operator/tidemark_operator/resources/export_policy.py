@@ -1,0 +1,173 @@
+"""``Cluster.spec.exports``: what the Cluster's owner lets Exports do.
+
+An Export starts a process that holds Secrets: the tier's keys, the password of a User, and what the
+Export names. So an Export may choose neither the program that runs (images, jars, classes that
+Spark or a catalog loads) nor the addresses to which these Secrets are sent, except for what is
+listed here. An unset list is the safe default of its field.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from tidemark_operator.resources.schema import ATOMIC, Kube, ObjectName, Rule, SpecModel
+
+ENTRIES_MAX = 64
+
+#: Keys of Spark's configuration by which code is loaded, Python or Java is told what to run, or the
+#: pod is changed. No policy allows them: build what they would load into an image. Prefixes, ...
+CODE_PREFIXES = (
+    "spark.archives",
+    "spark.authenticate",
+    "spark.closure.",
+    "spark.connect.",
+    "spark.eventLog.",
+    "spark.executorEnv.",
+    "spark.files",
+    "spark.hadoop.hadoop.security.",
+    "spark.hadoop.hadoop.shell.",
+    "spark.jars",
+    "spark.kryo.",
+    "spark.kubernetes.",
+    "spark.metrics.conf",
+    "spark.plugins",
+    "spark.pyspark.",
+    "spark.python.daemon.",
+    "spark.python.worker.module",
+    "spark.redaction.",
+    "spark.serializer",
+    "spark.shuffle.manager",
+    "spark.sql.catalog.",
+    "spark.sql.hive.",
+    "spark.sql.sources.",
+    "spark.submit.",
+    "spark.ui.",
+    "spark.yarn.",
+)
+#: ... and the ends of keys.
+CODE_ENDS = (
+    "JavaOptions",
+    "ClassPath",
+    "ClassPathFirst",
+    "LibraryPath",
+    "Listeners",
+    "Script",
+    "extensions",
+    "Class",
+    ".class",
+    ".factory",
+    ".impl",
+    ".module",
+    ".plugins",
+)
+
+
+def is_code(key: str) -> bool:
+    """Whether a key of Spark's configuration loads code."""
+    return key.startswith(CODE_PREFIXES) or key.endswith(CODE_ENDS)
+
+
+Text = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^\S+$")]
+#: A key, or the beginning of keys with ``*`` at its end.
+KeyPattern = Annotated[
+    str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*[*]?$")
+]
+Place = Annotated[
+    str,
+    Field(min_length=1, max_length=1024, pattern=r"^(/|[A-Za-z][A-Za-z0-9+.-]*:)\S*$"),
+    Kube(
+        Rule(
+            rule="!self.split('/').exists(part, part == '.' || part == '..')",
+            message="a place has no folder . or ..",
+        )
+    ),
+]
+
+
+class ExportPolicy(SpecModel):
+    """What Exports of the Cluster may name. Each list adds to what is allowed without it."""
+
+    images: Annotated[
+        tuple[Text, ...],
+        Field(
+            max_length=ENTRIES_MAX,
+            description="Images of job.image: a repository, with any tag or digest, or one image. "
+            "Unset: only the operator's own setting.",
+        ),
+        Kube(**ATOMIC),
+    ] = ()
+    jars: Annotated[
+        tuple[Place, ...],
+        Field(
+            max_length=ENTRIES_MAX,
+            description="Places of job.jars: a path or URI, with all below it. Unset: paths of the "
+            "image that are not in a volume.",
+        ),
+        Kube(**ATOMIC),
+    ] = ()
+    spark_conf: Annotated[
+        tuple[KeyPattern, ...],
+        Field(
+            max_length=ENTRIES_MAX,
+            description="Keys of job.conf and job.confSecrets, or their beginnings with * at the "
+            "end. Unset: memory, parallelism, time zone, and the keys and address of s3a. Keys "
+            "that load code are never allowed.",
+        ),
+        Kube(**ATOMIC),
+    ] = ()
+    catalog_properties: Annotated[
+        tuple[KeyPattern, ...],
+        Field(
+            max_length=ENTRIES_MAX,
+            description="Properties of table.catalog and table.catalogSecrets, or their beginnings "
+            "with * at the end. Unset: those of Iceberg's own catalogs that load no other classes.",
+        ),
+        Kube(**ATOMIC),
+    ] = ()
+    endpoints: Annotated[
+        tuple[Place, ...],
+        Field(
+            max_length=ENTRIES_MAX,
+            description="Addresses to which jobs may prove who they are: URIs of catalogs, of S3 "
+            "services and of schema registries, with all paths below them; brokers as "
+            "kafka://host:port. Unset: none but the Cluster's own brokers and tier.",
+        ),
+        Kube(**ATOMIC),
+    ] = ()
+    warehouses: Annotated[
+        tuple[Place, ...] | None,
+        Field(
+            max_length=ENTRIES_MAX,
+            description="Places of table.warehouse: a path or URI, with all below it. Unset: any "
+            "in a pod; for the processes of a local operator any but paths of its machine.",
+        ),
+        Kube(**ATOMIC),
+    ] = None
+    service_accounts: Annotated[
+        tuple[ObjectName, ...],
+        Field(max_length=ENTRIES_MAX, description="job.serviceAccountName. Unset: none."),
+        Kube(**ATOMIC),
+    ] = ()
+    claims: Annotated[
+        tuple[ObjectName, ...],
+        Field(max_length=ENTRIES_MAX, description="Claims of job.volumes. Unset: none."),
+        Kube(**ATOMIC),
+    ] = ()
+    pod_labels: Annotated[
+        tuple[KeyPattern, ...],
+        Field(
+            max_length=ENTRIES_MAX,
+            description="Keys of job.podLabels, or their beginnings with * at the end: labels "
+            "select for Services, NetworkPolicies and webhooks. Unset: none.",
+        ),
+        Kube(**ATOMIC),
+    ] = ()
+    pod_annotations: Annotated[
+        tuple[KeyPattern, ...],
+        Field(
+            max_length=ENTRIES_MAX,
+            description="Keys of job.podAnnotations, or their beginnings with * at the end: "
+            "webhooks mount Secrets and add containers by annotations. Unset: none.",
+        ),
+        Kube(**ATOMIC),
+    ] = ()

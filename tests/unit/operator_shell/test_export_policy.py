@@ -1,0 +1,150 @@
+"""What an Export may name, by the policy of its Cluster."""
+
+from typing import Any
+
+import pytest
+
+from tidemark_operator.objects.export_policy import (
+    CATALOG_PROPERTIES,
+    SPARK_CONF,
+    is_below,
+    refusal,
+)
+from tidemark_operator.resources.export import ExportSpec
+from tidemark_operator.resources.export_policy import ExportPolicy, is_code
+
+IMAGE = "registry.example:5000/pipeline:1"
+
+
+def spec(**parts: Any) -> ExportSpec:
+    table = {"name": "db.t", "warehouse": "s3a://lake/x", **parts.pop("table", {})}
+    return ExportSpec.model_validate(
+        {"topicRef": {"name": "t"}, "continuous": {}, "table": table, **parts}
+    )
+
+
+def said(policy: dict[str, Any] | None = None, *, in_pods: bool = True, **parts: Any) -> str:
+    made = None if policy is None else ExportPolicy.model_validate(policy)
+    return refusal(spec(**parts), made, in_pods=in_pods, image=IMAGE)
+
+
+def test_what_every_export_needs_is_allowed_without_a_policy() -> None:
+    assert said() == ""
+    assert said(job={"image": IMAGE, "cores": 4, "conf": {"spark.driver.memory": "2g"}}) == ""
+    assert said(table={"warehouse": "/lake", "catalog": {"type": "hadoop"}}) == ""
+    assert said(job={"jars": ["/opt/jars/a.jar", "local:///opt/b.jar"]}) == ""
+    assert said(source={"bootstrap": "elsewhere:9092"}) == ""  # no User proves anything there
+
+
+def test_a_refusal_names_the_value_and_the_field_that_would_allow_it() -> None:
+    text = said(job={"image": "other:1", "serviceAccountName": "sa"})
+    assert text == (
+        "the Cluster does not allow image other:1 (spec.exports.images); service account sa "
+        "(spec.exports.serviceAccounts). Remove it, or have the Cluster's owner allow it"
+    )
+    many = said(job={"podLabels": {f"l{number}": "" for number in range(9)}})
+    assert "and 5 more" in many
+
+
+@pytest.mark.parametrize(
+    ("allowed", "image", "is_allowed"),
+    [
+        ("r/a", "r/a", True),
+        ("r/a", "r/a:2", True),
+        ("r/a", "r/a@sha256:0", True),
+        ("r/a", "r/a:2@sha256:0", True),
+        ("r/a:1", "r/a:2", False),
+        ("r/a", "r/a/b", False),
+        ("r/a", "r/ab", False),
+        ("r", "r:5000/evil", False),
+        ("r/a", "x/r/a", False),
+    ],
+)
+def test_an_image_is_the_allowed_one_or_of_its_repository(
+    allowed: str, image: str, is_allowed: bool
+) -> None:
+    assert (said({"images": [allowed]}, job={"image": image}) == "") is is_allowed
+
+
+@pytest.mark.parametrize(
+    ("place", "allowed", "is_allowed"),
+    [
+        ("https://c.example/a", "https://c.example/", True),
+        ("https://c.example", "https://c.example/", True),
+        ("https://C.example/a", "https://c.example/a", True),
+        ("https://c.example/ab", "https://c.example/a", False),
+        ("http://c.example/a", "https://c.example/a", False),
+        ("https://c.example:444/a", "https://c.example/a", False),
+        ("https://c.example.evil/a", "https://c.example", False),
+        ("https://c.example@evil/a", "https://c.example", False),
+        ("https://evil/https://c.example", "https://c.example", False),
+        ("https://c.example/a/../b", "https://c.example/a", False),
+        ("https://c.example/a/%2e%2e/b", "https://c.example/a", False),
+        ("https://c.example/a?x=https://evil", "https://c.example/a", False),
+        ("https://c.example\\@evil/", "https://c.example/", False),
+        ("https:///c.example", "https://c.example", False),
+        ("s3a://lake-evil/x", "s3a://lake", False),
+        ("file:/srv/lake/x", "/srv/lake", True),
+        ("file:///srv/lake/x", "/srv/lake", True),
+        ("/srv//lake/x", "/srv/lake", True),
+        ("/srv/lake/../x", "/srv/lake", False),
+        ("srv/lake", "/", False),
+        ("jdbc:x://h/d?a=b", "jdbc:x://h/d?a=b", True),
+        ("jdbc:x://h/d?a=c", "jdbc:x://h/d?a=b", False),
+        ("minio:9000", "minio:9000", True),
+        ("https://[::1]:9/a", "https://[::1]:9", True),
+    ],
+)
+def test_a_place_is_below_an_allowed_one(place: str, allowed: str, is_allowed: bool) -> None:
+    assert is_below(place, (allowed,)) is is_allowed
+
+
+def test_a_process_of_a_local_operator_reaches_no_path_of_its_machine() -> None:
+    for warehouse in ("/home/me", "file:///home/me", "FILE:///home/me", "file:/x", "home", "s3:/x"):
+        assert "warehouses" in said(in_pods=False, table={"warehouse": warehouse}), warehouse
+    assert said(in_pods=False) == ""
+    assert "jars" in said(in_pods=False, job={"jars": ["/home/me/a.jar"]})
+    mine = {"warehouses": ["/srv"], "jars": ["/srv/jars"]}
+    parts = {"table": {"warehouse": "/srv/lake"}, "job": {"jars": ["/srv/jars/a.jar"]}}
+    assert said(mine, in_pods=False, **parts) == ""
+    assert "warehouses" in said(mine, in_pods=False)  # a list is all that there is
+
+
+def test_a_jar_of_a_volume_or_of_a_folder_that_is_written_is_not_the_images() -> None:
+    volume = [{"claimName": "lake", "mountPath": "/lake"}]
+    policy = {"claims": ["lake"]}
+    for jar in ("/lake/a.jar", "/lake//a.jar", "local:///lake/a.jar", "/tmp/a.jar", "a.jar"):
+        assert "jars" in said(policy, job={"jars": [jar], "volumes": volume}), jar
+    assert said(policy | {"jars": ["/lake/jars"]}, job={"jars": ["/lake/jars/a.jar"]}) == ""
+
+
+def test_what_the_owner_lists_is_allowed_and_code_is_not() -> None:
+    key = "spark.hadoop.fs.s3a.aws.credentials.provider"
+    assert "sparkConf" in said(job={"conf": {key: "x"}})
+    assert said({"sparkConf": ["spark.hadoop.fs.s3a.aws.*"]}, job={"conf": {key: "x"}}) == ""
+    hidden = {"name": "spark.plugins", "secretKeyRef": {"name": "s", "key": "k"}}
+    jobs: list[dict[str, Any]] = [{"conf": {"spark.plugins": "x"}}, {"confSecrets": [hidden]}]
+    for job in jobs:
+        assert "loads code" in said({"sparkConf": ["spark.*"]}, job=job)
+    assert "control character" in said(job={"conf": {"spark.driver.memory": "1g\n-agent"}})
+    impl = {"catalog": {"catalog-impl": "mine.Catalog"}}
+    assert "catalogProperties" in said(table=impl)
+    assert said({"catalogProperties": ["catalog-impl"]}, table=impl) == ""
+
+
+def test_addresses_are_looked_up_wherever_they_stand() -> None:
+    policy = {"endpoints": ["https://c.example", "kafka://b1:9093"]}
+    good = {"catalog": {"type": "rest", "uri": "https://c.example/v1"}}
+    assert "endpoints" in said(table=good)
+    assert said(policy, table=good) == ""
+    user = {"userRef": {"name": "u"}, "options": {"kafka.security.protocol": "SSL"}}
+    assert said(policy, source={**user, "bootstrap": "b1:9093"}) == ""
+    assert "kafka://b2:9093" in said(policy, source={**user, "bootstrap": "b1:9093,b2:9093"})
+    assert said(source=user) == ""  # the Cluster's own brokers
+    registry = {"format": "avro", "registry": {"url": "https://c.example,https://evil"}}
+    assert "registry https://evil" in said(policy, table={"schema": registry})
+
+
+def test_what_is_allowed_without_a_policy_loads_no_code() -> None:
+    assert not [key for key in SPARK_CONF if is_code(key)]
+    assert len(set(CATALOG_PROPERTIES)) == len(CATALOG_PROPERTIES)
