@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tidemark_operator.certificates.folders import read_files, write_files
 from tidemark_operator.kube.client import KubeApi
@@ -27,10 +27,14 @@ MANAGED_BY = {MANAGED_BY_LABEL: OPERATOR}
 
 @dataclass(frozen=True, slots=True)
 class SecretForm:
-    """What tells the operator's Secrets of one use from all others: a label, and the type."""
+    """What tells the operator's Secrets of one use from all others: a label, and the type.
+
+    ``uid_annotation``: where the uid of the owner is noted, for Secrets that Kubernetes' garbage
+    collector must not delete; "": they have an owner reference, and go with the owner."""
 
     label: str
     type: str
+    uid_annotation: str = ""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -51,13 +55,21 @@ class Overtaken(KeptByAnother):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A bundle as it was read; ``repr`` shows no content. ``owner`` and ``uid``: of the object with
-    which a Secret goes, and of the Secret itself."""
+    """A bundle as it was read; ``repr`` shows no content. ``owner`` and ``uid``: of the object that
+    it was made for, and of the Secret itself; ``metadata``, ``type``: the Secret's;
+    ``is_collected``: it has owner references."""
 
     data: Mapping[str, bytes] = field(repr=False)
     version: str
     owner: str = ""
     uid: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    type: str = ""
+
+    @property
+    def is_collected(self) -> bool:
+        """Whether Kubernetes deletes the Secret with its owner."""
+        return bool(self.metadata.get("ownerReferences"))
 
 
 class Keeper(Protocol):
@@ -110,8 +122,16 @@ class SecretKeeper:
             )
         data = {key: base64.b64decode(text) for key, text in (body.get("data") or {}).items()}
         owners = [each for each in meta.get("ownerReferences") or () if each.get("controller")]
-        owner = str(owners[0]["uid"]) if owners else ""
-        return Kept(data, str(meta["resourceVersion"]), owner, str(meta["uid"]))
+        noted = (meta.get("annotations") or {}).get(self._form.uid_annotation, "")
+        owner = str(noted or (owners[0]["uid"] if owners else ""))
+        return Kept(
+            data,
+            str(meta["resourceVersion"]),
+            owner,
+            str(meta["uid"]),
+            metadata=meta,
+            type=str(body.get("type") or ""),
+        )
 
     async def remove(self, name: str, kept: Kept) -> None:
         """Delete exactly the Secret that was read. Raises :class:`Overtaken`."""
@@ -126,13 +146,25 @@ class SecretKeeper:
         self, name: str, data: Mapping[str, bytes], former: Kept | None, owner: Json | None = None
     ) -> None:
         """See :class:`Keeper`."""
-        meta: Json = {"name": name, "namespace": self._namespace, "labels": self._form.labels}
-        if owner is not None:
+        # Labels and annotations of others stay: a backup tool knows its objects by them. The type
+        # of a Secret is immutable, and one that was restored by hand may have another.
+        known = {} if former is None else former.metadata
+        meta: Json = {
+            "name": name,
+            "namespace": self._namespace,
+            "labels": {**(known.get("labels") or {}), **self._form.labels},
+        }
+        annotations = dict(known.get("annotations") or {})
+        if owner is not None and self._form.uid_annotation:
+            annotations[self._form.uid_annotation] = str(owner["metadata"]["uid"])
+        elif owner is not None:
             meta["ownerReferences"] = [_owner_reference(owner)]
+        if annotations:
+            meta["annotations"] = annotations
         body: Json = {
             "apiVersion": "v1",
             "kind": "Secret",
-            "type": self._form.type,
+            "type": (former.type if former is not None else "") or self._form.type,
             "metadata": meta,
             "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
         }

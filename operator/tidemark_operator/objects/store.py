@@ -58,7 +58,8 @@ class ObjectStore:
         self.tally = Tally()
         self._objects: dict[Key, Json] = {}
         self._by_kind: dict[str, set[Key]] = {}
-        self._deleted: Lru[str, bool] = Lru(DELETED_MAX)
+        #: By uid: the resourceVersion of the deletion, or the last one before it.
+        self._deleted: Lru[str, int] = Lru(DELETED_MAX)
         self._reached: dict[str, int] = {}
         #: Known from a history that is over: whatever is told of them now is newer.
         self._former: set[Key] = set()
@@ -108,7 +109,7 @@ class ObjectStore:
         self._reached[kind] = max(self._reached.get(kind, 0), resource_version(body))
 
     def _bury(self, body: Json) -> None:
-        self._deleted.put(body["metadata"]["uid"], True)
+        self._deleted.put(body["metadata"]["uid"], resource_version(body))
         self._deleted.evict()
 
     def _drop(self, key: Key) -> None:
@@ -117,6 +118,10 @@ class ObjectStore:
         self._by_kind[key.kind].discard(key)
         if self.listener is not None:
             self.listener.gone(key)
+
+    def deleted_at(self, uid: str) -> int:
+        """Return the resourceVersion of the deletion of an object, 0 where it was not seen."""
+        return self._deleted.get(uid) or 0
 
     def reached(self, kind: Kind) -> int:
         """No list of a kind that is asked for now is older than this."""

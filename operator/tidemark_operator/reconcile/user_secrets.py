@@ -85,8 +85,14 @@ class UserSecrets:
         own, taken = await self._own(user, name)
         if taken is not None:
             return Proof(problem=taken)
-        present = None if own is None else read_password(own.data)
         wanted, problem = await self._wanted(user)
+        try:
+            present = None if own is None else read_password(own.data)
+        except passwords.BadPassword as error:
+            if not wanted:
+                text = f"{error}. Correct it, or delete the Secret to have another password made"
+                return Proof(problem=UserProblem("PasswordUnusable", text))
+            present = None
         if problem is not None and present is None:
             return Proof(problem=problem)
         kept = KeptPassword(
@@ -136,21 +142,39 @@ class UserSecrets:
     # ------------------------------------------------------------ the Secret
 
     async def _own(self, user: UserInfo, name: str) -> tuple[Kept | None, UserProblem | None]:
-        """The User's own Secret. What an earlier User of the name has left goes: its password may
-        be why that one was deleted."""
+        """The User's own Secret. One that was made for a User of another uid is adopted: both were
+        restored from a backup, or the Secret was given its labels back. What a User has left whose
+        deletion was seen goes: its password may be why it was deleted."""
         try:
             kept = await self._keeper.read(name)
         except KeptByAnother as error:
             return None, UserProblem("SecretTaken", str(error))
-        if kept is not None and kept.owner != user.uid:
+        if kept is not None and self._is_left(kept):
             await self._keeper.remove(name, kept)
             return None, None
         return kept, None
 
+    def _is_left(self, kept: Kept) -> bool:
+        """Whether the User of a Secret was deleted after the Secret was written. One that is newer
+        than the deletion was restored."""
+        deleted = self._services.objects.deleted_at(kept.owner)
+        return bool(kept.owner) and int(kept.version) < deleted
+
+    async def forget(self, name: str) -> None:
+        """Remove the Secret of a User that was deleted. Raises :class:`KeptByAnother` where
+        another writer changes it at this moment, ``KubeError``."""
+        try:
+            kept = await self._keeper.read(name)
+        except KeptByAnother:
+            return
+        if kept is not None and self._is_left(kept):
+            await self._keeper.remove(name, kept)
+
     async def _write(
         self, name: str, data: dict[str, bytes], former: Kept | None, owner: Json
     ) -> None:
-        if former is None or dict(former.data) != data:
+        is_ours = former is not None and former.owner == owner["metadata"]["uid"]
+        if not is_ours or former is None or former.is_collected or dict(former.data) != data:
             await self._keeper.write(name, data, former, owner)
 
     async def _remove(self, name: str) -> None:

@@ -49,6 +49,11 @@ class UserReconciler:
             self._waited.discard(key)
             # Again: it may have been seen once more on its way out.
             self._services.client_certificates.forget(key.name)
+            if body is None:
+                try:
+                    await self._secrets.forget(key.name)
+                except KeptByAnother:
+                    return CONTENDED_RETRY_S
             return None  # brokers were told when the news came
         if cluster_of(body) != services.cluster_key.name:
             return await elsewhere(services, USER, key, body)

@@ -33,6 +33,8 @@ CLIENTS_RENEWAL_ANNOTATION = f"{GROUP}/renew-clients-certificates"
 
 #: On a Secret, by its owner: the kinds of objects that may name it, with commas (:class:`Holder`).
 OFFERED_ANNOTATION = f"{GROUP}/offered-to"
+#: On the Secret of a User: the uid of the User that it was made for, or adopted by.
+USER_UID_ANNOTATION = f"{GROUP}/user-uid"
 #: On every object that the operator makes: Kubernetes' label of who manages it.
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 OPERATOR = "tidemark-operator"

@@ -3,16 +3,19 @@
 Names of the keys are those that clients' configurations and other operators of Kafka use.
 """
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tidemark_operator.certificates.authority import KeyPair
 from tidemark_operator.certificates.keepers import SecretForm
-from tidemark_operator.resources.names import GROUP
-from tidemark_operator.users.passwords import BadPassword, checked
+from tidemark_operator.resources.names import GROUP, USER_UID_ANNOTATION
+from tidemark_operator.users.passwords import checked
 from tidemark_operator.users.scram import SALT_KEY_BYTES
 
-USER_SECRETS = SecretForm(f"{GROUP}/user", "Opaque")
+#: Without an owner reference: a backup tool restores a Secret before its User, which then has
+#: another uid. The garbage collector would delete the Secret, the only copy of the password.
+USER_SECRETS = SecretForm(f"{GROUP}/user", "Opaque", USER_UID_ANNOTATION)
 
 USERNAME, PASSWORD, JAAS, SALT_KEY = "username", "password", "sasl.jaas.config", "salt.key"
 CERTIFICATE, KEY, TRUSTED = "user.crt", "user.key", "ca.crt"
@@ -37,13 +40,15 @@ def password_data(username: str, kept: KeptPassword) -> dict[str, bytes]:
 
 
 def read_password(data: Mapping[str, bytes]) -> KeptPassword | None:
-    """What stands there; None where it is not whole."""
-    try:
-        password = checked(data.get(PASSWORD, b""), PASSWORD)
-    except BadPassword:
+    """Return the password, with a new salt key where there is none; None where the Secret has no
+    password. Raises :class:`BadPassword` for one that a person has to correct."""
+    if not data.get(PASSWORD):
         return None
+    password = checked(data[PASSWORD], f"key {PASSWORD} of the User's Secret")
     salt_key = data.get(SALT_KEY, b"")
-    return KeptPassword(password, salt_key) if len(salt_key) == SALT_KEY_BYTES else None
+    if len(salt_key) != SALT_KEY_BYTES:
+        salt_key = secrets.token_bytes(SALT_KEY_BYTES)
+    return KeptPassword(password, salt_key)
 
 
 def certificate_data(leaf: KeyPair, trusted: bytes) -> dict[str, bytes]:

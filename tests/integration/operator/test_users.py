@@ -142,6 +142,27 @@ async def test_a_password_that_is_changed_takes_effect(world: ClusterWorld) -> N
         assert "second one" not in text
 
 
+async def test_a_user_and_its_secret_come_back_from_a_backup(world: ClusterWorld) -> None:
+    """The Secret first, as backup tools do it, while the garbage collector looks for its owner."""
+    await world.create_cluster()
+    operator = await world.start_operator()
+    peer = await world.start_broker(1, operator)
+    await world.create(USER, "alice")
+    await world.condition(USER, "alice", "Ready", "True")
+    backup = await world.get(SECRET, "alice")
+    password = (await secret(world, "alice"))["password"]
+    await world.delete(USER, "alice")
+    await world.until(lambda: world.gone(SECRET, "alice"), "the Secret goes with its User")
+    known = ("name", "labels", "annotations", "ownerReferences")
+    meta = {name: backup["metadata"][name] for name in known if name in backup["metadata"]}
+    assert "ownerReferences" not in meta
+    await world.api.create(SECRET, world.namespace, {**backup, "metadata": meta})
+    await world.create(USER, "alice")
+    await world.condition(USER, "alice", "Ready", "True")
+    assert fits(peer, "alice", password)
+    assert (await secret(world, "alice"))["password"] == password
+
+
 async def test_a_secret_of_somebody_else_is_left_alone(world: ClusterWorld) -> None:
     await world.create_cluster()
     await put_secret(world, "alice", "theirs")

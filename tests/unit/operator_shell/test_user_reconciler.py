@@ -29,9 +29,9 @@ from tidemark_operator.reconcile.users import (
     UserReconciler,
 )
 from tidemark_operator.resources.metadata import InvalidResource
-from tidemark_operator.resources.names import OFFERED_ANNOTATION
-from tidemark_operator.users.scram import Mechanism, credential
-from tidemark_operator.users.user_secret import USER_SECRETS
+from tidemark_operator.resources.names import OFFERED_ANNOTATION, USER_UID_ANNOTATION
+from tidemark_operator.users.scram import SALT_KEY_BYTES, Mechanism, credential
+from tidemark_operator.users.user_secret import USER_SECRETS, KeptPassword, password_data
 
 ALICE = ShellWorld.key(USER, "alice")
 REF = {"password": {"valueFrom": {"secretKeyRef": {"name": "keys", "key": "pw"}}}}
@@ -102,12 +102,10 @@ async def test_a_secret_is_the_users_own_and_goes_with_it(world: ShellWorld) -> 
     await reconcile(world)
     meta = world.server.find(SECRET, "alice")["metadata"]  # type: ignore[index]
     assert meta["labels"] == USER_SECRETS.labels
-    (owner,) = meta["ownerReferences"]
-    assert (owner["kind"], owner["name"], owner["uid"]) == (
-        "User",
-        "alice",
-        body["metadata"]["uid"],
-    )
+    assert meta["annotations"] == {USER_UID_ANNOTATION: body["metadata"]["uid"]}
+    world.delete(USER, "alice")
+    await reconcile(world)
+    assert world.server.find(SECRET, "alice") is None
 
 
 async def test_what_is_settled_costs_no_write_and_nothing_is_derived_again(
@@ -208,7 +206,7 @@ async def test_a_password_that_somebody_writes_into_the_users_secret_is_taken(
 
 
 async def test_a_user_that_is_made_again_gets_another_password(world: ShellWorld) -> None:
-    """The former one may be why it was deleted; a cluster may have no garbage collector."""
+    """The former one may be why it was deleted."""
     world.make_user()
     await reconcile(world)
     former = secret_of(world)["password"]
@@ -217,6 +215,105 @@ async def test_a_user_that_is_made_again_gets_another_password(world: ShellWorld
     await reconcile(world)
     assert secret_of(world)["password"] != former
     assert not fits(world, former.decode())
+
+
+def restored(world: ShellWorld, data: dict[str, bytes], **meta: Any) -> None:
+    """A backup tool, or a person, puts the Secret back under another uid of its own."""
+    texts = {key: base64.b64encode(value).decode() for key, value in data.items()}
+    body = {"metadata": {"name": "alice", **meta}, "type": "Opaque", "data": texts}
+    if world.server.find(SECRET, "alice") is not None:
+        world.server.delete("backup", SECRET, "alice")
+    world.server.create("backup", SECRET, NAMESPACE, body)
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"labels": USER_SECRETS.labels},
+        {"labels": {**USER_SECRETS.labels, "velero.io/restore-name": "r"}},
+        {
+            "labels": USER_SECRETS.labels,
+            "annotations": {USER_UID_ANNOTATION: "of-before"},
+            "ownerReferences": [
+                {
+                    "apiVersion": "tidemark.dev/v1alpha1",
+                    "kind": "User",
+                    "name": "alice",
+                    "uid": "of-before",
+                    "controller": True,
+                }
+            ],
+        },
+    ],
+    ids=["labels", "a label of a backup", "owner of before"],
+)
+@pytest.mark.parametrize("before", [True, False], ids=["it was known", "after a new operator"])
+async def test_a_restored_user_keeps_its_restored_password(
+    world: ShellWorld, meta: dict[str, Any], before: bool
+) -> None:
+    world.make_user()
+    if before:
+        await reconcile(world)
+        data = secret_of(world)
+        world.delete(USER, "alice")
+        await reconcile(world)
+        assert world.server.find(SECRET, "alice") is None  # it goes with its User
+        restored(world, data, **meta)
+        world.make_user()
+    else:
+        data = password_data("alice", KeptPassword("from the backup", b"s" * SALT_KEY_BYTES))
+        restored(world, data, **meta)
+    await reconcile(world)
+    assert secret_of(world) == data
+    assert fits(world, data["password"].decode())
+    assert world.condition(USER, "alice", "Ready")[0] == "True"
+    now = world.server.find(SECRET, "alice")
+    assert now is not None
+    assert meta["labels"].items() <= now["metadata"]["labels"].items()
+    assert "ownerReferences" not in now["metadata"]  # or the garbage collector would take it
+    user = world.server.find(USER, "alice")
+    assert user is not None
+    uid = user["metadata"]["uid"]
+    assert now["metadata"]["annotations"] == {USER_UID_ANNOTATION: uid}
+
+
+async def test_a_secret_that_is_given_its_labels_back_keeps_its_password(world: ShellWorld) -> None:
+    """As the message of SecretTaken says; and one password is all that it needs to have."""
+    restored(world, {"password": b"my own"})
+    world.make_user()
+    await reconcile(world)
+    assert world.condition(USER, "alice", "Ready")[1] == "SecretTaken"
+    restored(world, {"password": b"my own"}, labels=USER_SECRETS.labels)
+    await reconcile(world)
+    assert fits(world, "my own")
+    assert secret_of(world)["password"] == b"my own"
+    assert len(secret_of(world)["salt.key"]) == SALT_KEY_BYTES
+    assert world.condition(USER, "alice", "Ready")[0] == "True"
+
+
+async def test_a_password_that_cannot_be_used_is_not_thrown_away(world: ShellWorld) -> None:
+    restored(world, {"password": b"my own\n"}, labels=USER_SECRETS.labels)
+    world.make_user()
+    await reconcile(world)
+    status, reason, message = world.condition(USER, "alice", "Ready")
+    assert (status, reason) == ("False", "PasswordUnusable")
+    assert "Correct it, or delete the Secret" in message
+    assert secret_of(world) == {"password": b"my own\n"}
+    restored(world, {"password": b"my own"}, labels=USER_SECRETS.labels)
+    await reconcile(world)
+    assert fits(world, "my own")
+
+
+async def test_a_restored_certificate_is_shown_on(world: ShellWorld) -> None:
+    world.make_user(authentication={"type": "tls"})
+    await reconcile(world)
+    data = secret_of(world)
+    world.delete(USER, "alice")
+    await reconcile(world)
+    restored(world, data, labels=USER_SECRETS.labels)
+    world.make_user(authentication={"type": "tls"})
+    await reconcile(world)
+    assert secret_of(world) == data
 
 
 # ---------------------------------------------------------------- Secrets of others
