@@ -331,6 +331,8 @@ BROKER_KEYS = (
         "Threads that commit to heads."),
     _key(_BROKER, "tidemark.remote.head.check.interval.ms", long(1), 600_000,
         "How often a leader reads the heads of its partitions to see whether one went back."),
+    _key(_BROKER, "tidemark.remote.store.probe.interval.ms", long(1), 3_600_000,
+        "How often a broker tries whether the remote storage keeps to conditional writes."),
     _key(_BROKER, "tidemark.remote.sweep.interval.ms", long(1), 21_600_000,
         "How often the tier is swept, by one broker of all."),
     _key(_BROKER, "remote.log.reader.threads", integer(1), 10, "Threads that read for clients."),

@@ -29,6 +29,7 @@ from tidemark.tier.beneath import NotAFile, file_beneath, folder_beneath
 from tidemark.tier.objects import (
     OBJECT_BYTES_MAX,
     AlreadyExists,
+    DeletesRefused,
     Got,
     ObjectInfo,
     ObjectNotFound,
@@ -115,9 +116,20 @@ class DirectoryStore:
             self._prune(parts[:-1])
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """One after another."""
+        """One after another, also behind one that cannot be removed."""
+        refused: dict[str, StoreUnavailable] = {}
         for key in keys:
-            self.delete(key)
+            try:
+                self.delete(key)
+            except StoreUnavailable as error:
+                refused[key] = error
+        if refused:
+            first = next(iter(refused.values()))
+            raise DeletesRefused(
+                self.describe(),
+                {key: str(error) for key, error in refused.items()},
+                reason=first.reason,
+            )
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Every object below a folder, in the order of its keys."""

@@ -5,6 +5,7 @@
     audit.json                                                  what audits found, by topic
     heads/<topicId>/<partition>.json                            head of a partition's manifest
     pages/<topicId>/<partition>/<seq>-<uuid>.json               sealed page of older entries
+    probes/<uuid>                                               of a probe under way
     topics/<topicId>.json                                       name, configuration, partitions
     data/<topic>-<topicId>/<partition>/<start>-<segmentId>.log  a copied segment
     data/<topic>-<topicId>/<partition>/<start>-<segmentId>.aux  all that belongs to it
@@ -26,6 +27,7 @@ TOPICS_PREFIX = "topics/"
 HEADS_PREFIX = "heads/"
 DATA_PREFIX = "data/"
 PAGES_PREFIX = "pages/"
+PROBES_PREFIX = "probes/"
 LOG_SUFFIX = ".log"
 AUX_SUFFIX = ".aux"
 _JSON = ".json"

@@ -15,7 +15,7 @@ What every implementation keeps to:
   us from knowing is ``StoreUnavailable``: absence is not evidence unless the store said so.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NewType, Protocol
 
@@ -61,6 +61,23 @@ class StoreUnavailable(StoreError):
         super().__init__(message)
         self.reason = reason
         self.retriable = retriable
+
+
+class DeletesRefused(StoreUnavailable):
+    """The store refused to delete some objects, and has deleted the others. ``refused``: those that
+    are left, with what the store says of each."""
+
+    def __init__(self, where: str, refused: Mapping[str, str], *, reason: str = "") -> None:
+        key = next(iter(refused))
+        super().__init__(
+            f"{where}: {len(refused)} objects cannot be deleted, {key} the first of them: "
+            f"{refused[key]}. Find out what holds them (a policy, a lock, a legal hold); it is "
+            "tried again",
+            reason=reason or "StoreRefusesDeletes",
+            retriable=True,
+        )
+        self.where = where
+        self.refused = refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +134,8 @@ class ObjectStore(Protocol):
         """Remove; a missing object is fine."""
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """Remove all of them, in as few requests as the store needs. Where it raises, some may be
-        gone."""
+        """Remove all of them, in as few requests as the store needs. Raises DeletesRefused where
+        some are left and all others are gone; after another error some may be gone."""
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Every object in the folder ``prefix`` (empty, or ending in ``/``) and below it."""

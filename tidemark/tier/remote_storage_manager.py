@@ -23,7 +23,13 @@ from pathlib import Path
 from tidemark.tier.auxiliary import Aux, AuxCorrupt, pack, unpack
 from tidemark.tier.integrity import LogDigest, damaged, digest_of, log_digest
 from tidemark.tier.layout import topic_data_prefix
-from tidemark.tier.objects import ObjectInfo, ObjectStore, ObjectTooLarge, StoreUnavailable
+from tidemark.tier.objects import (
+    DeletesRefused,
+    ObjectInfo,
+    ObjectStore,
+    ObjectTooLarge,
+    StoreUnavailable,
+)
 from tidemark.tier.segment import Digests, SegmentEntry
 
 _READ_BYTES = 1 << 20
@@ -101,14 +107,14 @@ class RemoteStorageManager:
 
     def delete(self, entries: Sequence[SegmentEntry]) -> None:
         """Remove both objects of each: where the segment lies; everywhere, for a copy that was
-        never finished. Where it raises, some may be gone."""
+        never finished. Raises DeletesRefused where some are left and all others are gone; after
+        another error some may be gone."""
         keys: dict[str, list[str]] = {}
         for entry in entries:
             unknown = entry.custom_metadata is None
             for name in self._names if unknown else (self._bucket_of(entry),):
                 keys.setdefault(name, []).extend((entry.log_key, entry.aux_key))
-        for name, there in keys.items():
-            self._buckets[name].delete_many(there)
+        _delete_each([(self._buckets[name], there) for name, there in keys.items()])
 
     def describe(self, entry: SegmentEntry) -> str:
         """Where a segment lies, for messages: the bucket, or the directory."""
@@ -122,14 +128,12 @@ class RemoteStorageManager:
     def sweep_topic(self, topic: str, topic_id: uuid.UUID, limit: int) -> int:
         """Remove data objects of a deleted topic, in whichever bucket, though nothing names them
         any more: at most ``limit`` of each; how many there were."""
-        count = 0
+        there = []
         for store in self._buckets.values():
             listed = itertools.islice(store.list(topic_data_prefix(topic, topic_id)), limit)
-            keys = [info.key for info in listed]
-            if keys:
-                store.delete_many(keys)
-            count += len(keys)
-        return count
+            there.append((store, [info.key for info in listed]))
+        _delete_each(there)
+        return sum(len(keys) for _, keys in there)
 
     def _choose(self, entry: SegmentEntry) -> str:
         digest = hashlib.sha256(entry.segment_id.bytes).digest()
@@ -150,6 +154,21 @@ class RemoteStorageManager:
                 retriable=False,
             )
         return bucket
+
+
+def _delete_each(there: Sequence[tuple[ObjectStore, Sequence[str]]]) -> None:
+    """In every store, also behind one that refuses some."""
+    first: DeletesRefused | None = None
+    refused: dict[str, str] = {}
+    for store, keys in there:
+        try:
+            if keys:
+                store.delete_many(keys)
+        except DeletesRefused as error:
+            first = first or error
+            refused |= error.refused
+    if first is not None:
+        raise DeletesRefused(first.where, refused, reason=first.reason)
 
 
 def _parts(descriptor: int, size_bytes: int, digest: LogDigest) -> Iterator[bytes]:

@@ -10,11 +10,11 @@ meant for a silent server.
 """
 
 import itertools
+import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import obstore
@@ -28,6 +28,7 @@ from tidemark.tier import s3_uploads
 from tidemark.tier.objects import (
     OBJECT_BYTES_MAX,
     AlreadyExists,
+    DeletesRefused,
     Got,
     ObjectInfo,
     ObjectNotFound,
@@ -41,6 +42,14 @@ from tidemark.tier.objects import (
     check_prefix,
 )
 from tidemark.tier.s3_config import S3Config
+from tidemark.tier.s3_deletes import (
+    KEYS_AT_ONCE,
+    BulkDeleteRefused,
+    delete_object,
+    delete_objects,
+)
+
+logger = logging.getLogger(__name__)
 
 CONNECT_S = 3
 REQUEST_S = 10
@@ -51,8 +60,12 @@ _UPLOADS_AT_ONCE = 4
 _LIST_CHUNK = 1000
 #: Nothing of ours lies there, so the answer is short.
 _NO_FOLDER = "probe"
-#: S3's limit of DeleteObjects.
-_DELETES_AT_ONCE = 1000
+#: So many refusals in this process, and DeleteObjects is not tried any more.
+_REFUSALS_MAX = 3
+#: So many keys in a row that are refused one by one, and it is the store that does not work now.
+_REFUSED_IN_A_ROW_MAX = 100
+#: Reasons that may be those of one key alone; all others are the store's.
+_OF_ONE_KEY = frozenset({"StoreError", "StoreAccessDenied", "StoreNotImplemented"})
 #: The reason of a StoreUnavailable.
 BUCKET_MISSING = "BucketMissing"
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -68,6 +81,8 @@ class S3Store:
         self._name = config.buckets[0] if bucket is None else bucket
         self._bucket = _open(config, self._name, REQUEST_S)
         self._uploads = _open(config, self._name, UPLOAD_S)
+        self._refusals = 0
+        self._deletes_singly = False
 
     def get(self, key: str) -> Got:
         """The whole object."""
@@ -128,16 +143,41 @@ class S3Store:
 
     def delete(self, key: str) -> None:
         """Remove; a missing object is fine."""
-        try:
-            self._call(key, lambda path: obstore.delete(self._bucket, path))
-        except ObjectNotFound:
-            return
+        self._call(key, lambda path: delete_object(self._config, self._name, path))
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """DeleteObjects, ``_DELETES_AT_ONCE`` keys in a request."""
-        for begin in range(0, len(keys), _DELETES_AT_ONCE):
-            paths = [check_key(key) for key in keys[begin : begin + _DELETES_AT_ONCE]]
-            self._call("", partial(_delete_all, self._bucket, paths))
+        """DeleteObjects, ``KEYS_AT_ONCE`` keys in a request; one by one what it refuses, and all of
+        them where the store has no such request."""
+        refused: dict[str, str] = {}
+        in_a_row = 0
+        for begin in range(0, len(keys), KEYS_AT_ONCE):
+            chunk = [check_key(key) for key in keys[begin : begin + KEYS_AT_ONCE]]
+            for key in self._left_of(chunk):
+                try:
+                    self.delete(key)
+                except StoreUnavailable as error:
+                    in_a_row += 1
+                    if error.reason not in _OF_ONE_KEY or in_a_row > _REFUSED_IN_A_ROW_MAX:
+                        raise
+                    refused[key] = str(error)
+                else:
+                    in_a_row = 0
+        if refused:
+            raise DeletesRefused(self.describe(), refused)
+
+    def _left_of(self, keys: Sequence[str]) -> Collection[str]:
+        """Delete them together; those that are left to be deleted one by one."""
+        if self._deletes_singly:
+            return keys
+        try:
+            return self._call("", lambda _: delete_objects(self._config, self._name, keys))
+        except BulkDeleteRefused as error:
+            self._refusals += 1
+            # One key may be why the whole is refused; a store that has refused a few has not got
+            # the request.
+            self._deletes_singly = self._refusals >= _REFUSALS_MAX
+            logger.info("%s: %s; deleted one by one", self.describe(), error)
+            return keys
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Every object in a folder and below it."""
@@ -232,10 +272,6 @@ def _open(config: S3Config, bucket: str, request_s: int) -> _Bucket:
     )
 
 
-def _delete_all(bucket: _Bucket, paths: Sequence[str], _: str) -> None:
-    obstore.delete(bucket, paths)
-
-
 class _Stream:
     """Parts of an upload, and what taking one has raised: that is no trouble of the store."""
 
@@ -304,6 +340,13 @@ _TROUBLES = (
         "StoreFull",
         "the store is full: make room",
         True,
+    ),
+    _Trouble(
+        frozenset({"NotImplemented", "501"}),
+        "StoreNotImplemented",
+        "the store does not implement a request that Tidemark needs (conditional writes, listing, "
+        "multipart uploads): use another store or version",
+        False,
     ),
     _Trouble(
         frozenset({"NotS3"}),

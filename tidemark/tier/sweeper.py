@@ -15,13 +15,14 @@ so on to the end: memory is one page of keys, however large the store.
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
 from tidemark.tier.layout import DATA_PREFIX, PAGES_PREFIX
 from tidemark.tier.naming import Judged, Naming
 from tidemark.tier.objects import (
+    DeletesRefused,
     ObjectInfo,
     ObjectStore,
     StoreUnavailable,
@@ -199,12 +200,18 @@ class Sweeper:
         return True
 
     def _remove(self, store: ObjectStore, due: Sequence[_Item]) -> None:
-        objects = [item for item in due if item.upload is None]
-        if objects:
-            store.delete_many([item.key for item in objects])
+        objects = [item.key for item in due if item.upload is None]
+        refused: Collection[str] = ()
+        try:
+            if objects:
+                store.delete_many(objects)
+        except DeletesRefused as error:
+            refused = error.refused
+            self.report.trouble(str(error))
         for item in due:
             if item.upload is None:
-                self.report.removed.add(item.size_bytes)
+                if item.key not in refused:
+                    self.report.removed.add(item.size_bytes)
             else:
                 store.abort(item.upload)
                 self.report.uploads_removed += 1

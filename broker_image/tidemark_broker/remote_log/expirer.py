@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tidemark.metrics import tier_table
 from tidemark.tier import queries, transitions
 from tidemark.tier.head import Head
-from tidemark.tier.objects import StoreError
+from tidemark.tier.objects import DeletesRefused, StoreError
 from tidemark.tier.open import Tier
 from tidemark.tier.retention import Limits, expired_up_to
 from tidemark.tier.topics import TopicObject
@@ -116,10 +116,10 @@ class Expirer:
             if done:
                 await writer.commit(lambda head: transitions.finish_delete(head, by, done))
                 logger.info("%s: deleted %d segments in the tier", self._partition.tp, len(done))
+            if len(due) >= DELETES_AT_ONCE and done:
+                return True  # also behind some that the store refuses
             if error is not None:
                 raise error
-            if len(due) >= DELETES_AT_ONCE and done:
-                return True
         if writer.head.trash:
             await writer.commit(lambda head: head)
         return False
@@ -161,13 +161,17 @@ def delete_objects(
     shared: Shared, tier: Tier, due: Sequence[PendingDelete]
 ) -> tuple[Sequence[PendingDelete], StoreError | None]:
     """Delete both objects of each marked segment (blocks): those that are gone now, and the error
-    that kept the rest. All at once; where that fails, one by one, so that the first that cannot be
-    deleted holds up no other before it."""
+    that kept the rest. All at once; what the store refuses holds up no other. Where it fails as a
+    whole, one by one up to the first that fails."""
     if not due:
         return due, None
     shared.metrics.add(tier_table.DELETE_REQUESTS, len(due))
     try:
         tier.segments.delete([item.entry for item in due])
+    except DeletesRefused as error:
+        shared.metrics.add(tier_table.DELETE_ERRORS, len(error.refused))
+        logger.warning("%s", error)
+        return [item for item in due if not _keys_of(item) & error.refused.keys()], error
     except StoreError as error:
         logger.info("%d segments are not deleted at once: %s", len(due), error)
     else:
@@ -180,3 +184,7 @@ def delete_objects(
             logger.warning("%s is not deleted yet: %s", item.entry.key, error)
             return due[:number], error
     return due, None
+
+
+def _keys_of(item: PendingDelete) -> set[str]:
+    return {item.entry.log_key, item.entry.aux_key}

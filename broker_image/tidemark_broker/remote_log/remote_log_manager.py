@@ -63,7 +63,7 @@ class RemoteLogManager:
             context=context,
             settings=settings,
             dynamic=DynamicSettings(settings, lambda: context.metadata.cluster_config),
-            guard=StoreGuard(settings, context.monotonic, self._store_is_back),
+            guard=StoreGuard(settings, context.monotonic, self._store_is_back, context.wall_ms),
             pools=pools,
             quotas=RemoteQuotas.of(settings, counters, context.monotonic),
             metrics=counters,

@@ -35,6 +35,7 @@ _KEYS = {
     "delete_delay_ms": REMOTE_DELETE_DELAY_MS,
     "custom_metadata_max_bytes": CUSTOM_METADATA_MAX_BYTES,
     "head_check_s": "tidemark.remote.head.check.interval.ms",
+    "probe_s": "tidemark.remote.store.probe.interval.ms",
     "sweep_interval_s": "tidemark.remote.sweep.interval.ms",
     "sweep_delay_ms": SWEEP_DELAY_MS,
     "sweeps": SWEEP,
@@ -75,6 +76,7 @@ class RemoteSettings:
     delete_delay_ms: int = _default("delete_delay_ms")
     custom_metadata_max_bytes: int = _default("custom_metadata_max_bytes")
     head_check_s: float = _default("head_check_s")
+    probe_s: float = _default("probe_s")
     sweep_interval_s: float = _default("sweep_interval_s")
     sweep_delay_ms: int = _default("sweep_delay_ms")
     sweeps: bool = _default("sweeps")

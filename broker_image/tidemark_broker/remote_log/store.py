@@ -3,7 +3,9 @@
 Nothing may touch a store whose identity was not verified: another store id, or none, means
 *unavailable*, never *empty* (:mod:`tidemark.tier.identity`). The identity is read again every
 interval, and soon after any call failed, so that a store that went away, or was replaced, is
-noticed also while nothing is copied; who waits for the store is woken when it is back.
+noticed also while nothing is copied; who waits for the store is woken when it is back. Before a
+store is used, and once an hour from then on, it is also probed for conditional writes
+(:mod:`tidemark.tier.conditional_writes`): one without them is suspended like one that is away.
 """
 
 import asyncio
@@ -12,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tidemark.backoff import Backoff
+from tidemark.tier.conditional_writes import check_conditional_writes
 from tidemark.tier.config import from_json
 from tidemark.tier.identity import ensure_identity
 from tidemark.tier.objects import StoreUnavailable
@@ -42,9 +45,13 @@ class StoreGuard:
         settings: RemoteSettings,
         monotonic: Callable[[], float],
         on_change: Callable[[], None],
+        wall_ms: Callable[[], int],
     ) -> None:
         self._settings = settings
         self._monotonic = monotonic
+        self._wall_ms = wall_ms
+        #: When the store that is used now was last probed, None: never, or with a failure.
+        self._probed_s: float | None = None
         self._on_change = on_change
         self._accepted = _Accepted()
         self._tier: Tier | None = None
@@ -76,6 +83,7 @@ class StoreGuard:
         if same_place and self._store_id == store_id:
             return
         self._store_id = ""
+        self._probed_s = None
         if not same_place:
             self._tier = None
         self._open()
@@ -176,6 +184,7 @@ class StoreGuard:
         expected = accepted.store_id or self._store_id
         try:
             found = await in_thread(ensure_identity, tier.store, accepted.cluster_id, expected)
+            await self._probe(tier)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is looked at again
             if (tier, accepted) == (self._tier, self._accepted):
                 self._failed(error)
@@ -185,6 +194,16 @@ class StoreGuard:
             return True
         self._succeeded(tier, found)
         return True
+
+    async def _probe(self, tier: Tier) -> None:
+        """Conditional writes, if it is time. Raises :class:`StoreUnavailable`."""
+        now_s = self._monotonic()
+        if self._probed_s is not None and now_s - self._probed_s < self._settings.probe_s:
+            return
+        # A store that failed is probed again with every look at it, until it passes.
+        self._probed_s = None
+        await in_thread(check_conditional_writes, tier.store, now_ms=self._wall_ms())
+        self._probed_s = now_s
 
     def _failed(self, error: Exception) -> None:
         if not isinstance(error, StoreUnavailable):

@@ -17,6 +17,7 @@ from tidemark.tier import queries, transitions
 from tidemark.tier.head import Head, new_head
 from tidemark.tier.layout import topic_pages_prefix
 from tidemark.tier.manifest import LoadedHead, PageCache
+from tidemark.tier.objects import DeletesRefused
 from tidemark.tier.open import Tier
 from tidemark.tier.segment import SegmentEntry
 from tidemark.tier.topics import TopicObject
@@ -43,11 +44,18 @@ def delete_topic(
     tier.topics.bury(topic)
     heads = _buried(shared, tier, topic)
     budget, remaining = SEGMENTS_AT_ONCE, 0
+    refusal: DeletesRefused | None = None
     for partition, buried in heads:
         pages = tier.manifests.pages(topic_id, partition)
-        left, deleted = _clear(shared, tier, buried, pages, budget)
+        try:
+            left, deleted = _clear(shared, tier, buried, pages, budget)
+        except DeletesRefused as error:
+            refusal = refusal or error  # the other partitions go all the same
+            continue
         budget -= deleted
         remaining += left
+    if refusal is not None:
+        raise refusal
     remaining = remaining or _sweep(tier, topic)
     if not remaining:
         logger.info("topic id %s: nothing is left in the tier", topic_id)

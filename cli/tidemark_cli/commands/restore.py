@@ -12,6 +12,7 @@ from tidemark.annotations import RESTORE_FROM_TIER
 from tidemark.ids import id_text
 from tidemark.logfiles.names import COORDINATORS_TOPICS
 from tidemark.tier import restoring
+from tidemark.tier.conditional_writes import check_conditional_writes
 from tidemark.tier.head import ManifestError
 from tidemark.tier.identity import hand_over
 from tidemark.tier.objects import StoreError
@@ -77,6 +78,7 @@ def restore(
         if dry_run:
             _say(f"{len(topics)} topics; nothing was changed")
             return
+        check_conditional_writes(found.tier.store, now_ms=time.time_ns() // 1_000_000)
         hand_over(found.tier.store, from_cluster, new_id)
         present = target.topics()  # once: a list of all for each of them would be n lists of n
         for topic in topics:

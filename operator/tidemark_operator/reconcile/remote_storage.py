@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemark.tier.audit_record import AuditRecord, AuditUnreadable, read_record
+from tidemark.tier.conditional_writes import check_conditional_writes
 from tidemark.tier.config import credential_names, ensure_place, from_json, location_of
 from tidemark.tier.config_fields import InvalidConfig
 from tidemark.tier.endpoint import Endpoint, hands_out_credentials
@@ -182,7 +183,11 @@ def _check(text: str, terms: Terms) -> str:
     for endpoint in config.endpoints():
         _check_endpoint(endpoint, terms.allowed_endpoints)
     ensure_place(config, create=terms.create, in_use=bool(terms.store_id))
-    return ensure_identity(open_store(config), terms.cluster_id, terms.store_id)
+    store = open_store(config)
+    if not terms.store_id:
+        # Before anything of ours is there; brokers try it again when they begin to use it.
+        check_conditional_writes(store, now_ms=wall_ms())
+    return ensure_identity(store, terms.cluster_id, terms.store_id)
 
 
 def _check_endpoint(endpoint: Endpoint, allowed: frozenset[str]) -> None:

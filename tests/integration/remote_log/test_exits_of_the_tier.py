@@ -24,7 +24,9 @@ from tests.integration.remote_log.tiered_host import TieredHost
 from tests.integration.remote_log.watched_store import watched_leader
 from tests.integration.tier.test_s3 import serving
 from tests.s3 import administrator
+from tests.s3_stub import Behaviour, S3Stub
 from tidemark.tier import directory, rules
+from tidemark.tier.codec import encode_head
 from tidemark.tier.remote_storage_manager import (
     NO_BUCKET,
     Copied,
@@ -186,17 +188,18 @@ async def test_a_manifest_that_is_full_and_a_shorter_retention(
 async def test_what_the_leader_lacks_is_copied_once_a_replica_leads_that_has_it(
     cluster: TieredCluster,
 ) -> None:
-    """An older head was brought back, and the leader's own log has expired since."""
+    """An older head was brought back by hand, under a newer version, and the leader's own log has
+    expired since."""
     leader, other = cluster.hosts[1], cluster.hosts[2]
     await leader.produce(100)
     await leader.copied()
     (head,) = (leader.tier_path / "heads").rglob("*.json")
-    older = head.read_bytes()
+    older = leader.head()
     await leader.produce(100)
     await leader.copied()
     await other.until(lambda: other.partition.next_offset == 200)
     await leader.upkeep.apply_retention()
-    head.write_bytes(older)
+    head.write_bytes(encode_head(replace(older, version=leader.head().version + 9, commit_id="x")))
     await cluster.apply(leader=1, leader_epoch=2)
     await leader.produce(50)  # a segment is closed that would be copied
     await told(leader, "LocalDataMissing", "let a replica lead that holds")
@@ -327,9 +330,10 @@ async def test_a_bucket_that_is_named_no_more_is_named_again(
     [
         ("404 Not Found", "StoreNotS3", "correct the endpoint"),
         ("418 I am a teapot", "StoreError", "it is tried again"),
+        ("501 Not Implemented", "StoreNotImplemented", "conditional writes"),
         ("200 OK", "StoreWithoutETags", "conditional writes"),
     ],
-    ids=["no-s3", "strange", "without-etags"],
+    ids=["no-s3", "strange", "not-implemented", "without-etags"],
 )
 async def test_a_server_that_will_not_do_and_one_that_does(
     make_host: MakeHost, s3: dict[str, Any], answer: str, reason: str, advice: str
@@ -350,3 +354,44 @@ async def test_a_server_that_will_not_do_and_one_that_does(
         host.store = {"s3": s3}
         await host.apply()
         await all_is_well(host, 300)
+
+
+@pytest.fixture
+def stub() -> Iterator[S3Stub]:
+    with S3Stub() as made:
+        yield made
+
+
+async def test_a_store_that_ignores_conditions_and_one_that_does_not(
+    stub: S3Stub, make_host: MakeHost
+) -> None:
+    """Also one that begins to ignore them while it is used."""
+    host = make_host(tidemark_remote_store_probe_interval_ms=100)
+    host.store = {"s3": stub.config}
+    await copied_before(host)
+    stub.behaviour = Behaviour(ignored=frozenset({"If-Match"}))
+    await host.until(lambda: "WithoutConditionalWrites" in host.remote.status().error)
+    before = {key for key in stub.objects if "/probes/" not in key}
+    await host.produce(300)
+    await told(host, "StoreWithoutConditionalWrites", "ignores If-Match", "Use a store")
+    assert {key for key in stub.objects if "/probes/" not in key} == before
+    stub.behaviour = Behaviour()
+    await all_is_well(host, RECORDS)
+
+
+async def test_an_object_that_is_locked_and_is_released(stub: S3Stub, make_host: MakeHost) -> None:
+    host = make_host()
+    host.store = {"s3": stub.config}
+    await copied_before(host)
+    first = min(key for key in host.objects() if key.endswith(".log"))
+    stub.behaviour = Behaviour(errors={first: ("AccessDenied", -1)}, singly=True)
+    log_start.delete_records(host.partition, host.partition.high_watermark)
+    await told(host, "StoreRefusesDeletes", first, "a lock")
+    assert set(host.objects()) == {first}
+    # The topic's deletion takes all else, says what is held, and ends once that is released.
+    await host.delete()
+    with pytest.raises(RemoteUnavailable, match=first):
+        await host.delete_remote()
+    stub.behaviour = Behaviour()
+    await host.delete_remote()
+    assert host.objects() == []

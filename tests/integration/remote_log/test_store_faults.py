@@ -187,6 +187,7 @@ async def test_a_configuration_that_cannot_be_used_is_an_error_in_words(store: s
         RemoteSettings(interval_s=0.05, backoff_s=0.05),
         asyncio.get_running_loop().time,
         lambda: None,
+        lambda: 0,
     )
     try:
         guard.configure(store, "", "c")
@@ -200,7 +201,7 @@ async def test_a_configuration_that_cannot_be_used_is_an_error_in_words(store: s
 
 
 async def test_an_error_that_is_raised_often_does_not_grow(tmp_path: Path) -> None:
-    guard = StoreGuard(RemoteSettings(), asyncio.get_running_loop().time, lambda: None)
+    guard = StoreGuard(RemoteSettings(), asyncio.get_running_loop().time, lambda: None, lambda: 0)
     depths = []
     for _ in range(3):
         with pytest.raises(Exception, match="remoteStorage") as caught:

@@ -16,6 +16,7 @@ from minio import Minio
 
 from tidemark.tier import queries, transitions
 from tidemark.tier.auxiliary import Aux
+from tidemark.tier.conditional_writes import check_conditional_writes
 from tidemark.tier.head import Claim, new_head
 from tidemark.tier.identity import WrongStore, ensure_identity
 from tidemark.tier.integrity import digest_of
@@ -72,6 +73,11 @@ def calls_of(store: S3Store) -> list[Callable[[], object]]:
         lambda: store.delete_many(["k", "l"]),
         lambda: list(store.list("")),
     ]
+
+
+def test_a_store_with_conditional_writes_passes_the_probe(store: S3Store) -> None:
+    check_conditional_writes(store, now_ms=2**50)
+    assert list(store.list("")) == []
 
 
 def test_objects_come_back(store: S3Store) -> None:

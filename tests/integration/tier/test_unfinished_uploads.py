@@ -17,6 +17,7 @@ from tidemark.tier.objects import StoreUnavailable, UnfinishedUpload
 from tidemark.tier.open import open_tier
 from tidemark.tier.s3 import S3Store
 from tidemark.tier.s3_config import S3Config
+from tidemark.tier.s3_requests import Answer
 from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tier.sweep_lease import SweepLease
 from tidemark.tier.sweeper import Sweeper
@@ -98,13 +99,13 @@ def test_trouble_is_told(config: S3Config, wrong: dict[str, str], reason: str) -
 
 def test_pages_of_uploads_are_followed(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = {begin_upload(config, f"data/{number}.log") for number in range(5)}
-    real = s3_uploads._request
+    real = s3_uploads.send
 
-    def request(*args: Any) -> bytes:
+    def send(*args: Any) -> Answer:
         *others, query = args
         return real(*others, {**query, "max-uploads": "2"})
 
-    monkeypatch.setattr(s3_uploads, "_request", request)
+    monkeypatch.setattr(s3_uploads, "send", send)
     assert {upload.upload_id for upload in S3Store(config).unfinished()} == ids
 
 

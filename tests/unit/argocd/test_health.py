@@ -55,6 +55,7 @@ VERDICTS = {
         "BucketNotConfigured ForeignCustomMetadata StoreAccessDenied StoreFull "
         "StorePermissionDenied StoreNotAFile StoreInputOutputError RemoteStorageUnavailable "
         "StoreNotS3 StoreUnreachable StoreWithoutETags StoreError StoreDirectoryMissing "
+        "StoreWithoutConditionalWrites StoreNotImplemented StoreRefusesDeletes "
         "StoreDirectoryUnstable",
         "Progressing": "TakingOverFromTier TierUnavailable StorageError",
     },

@@ -23,7 +23,8 @@ class Watched:
     def __init__(self) -> None:
         self.usable = 0
         settings = RemoteSettings(interval_s=0.02, backoff_s=0.01)
-        self.guard = StoreGuard(settings, asyncio.get_running_loop().time, self._changed)
+        clock = asyncio.get_running_loop().time
+        self.guard = StoreGuard(settings, clock, self._changed, lambda: 0)
 
     def _changed(self) -> None:
         self.usable += 1

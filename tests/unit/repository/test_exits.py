@@ -122,6 +122,10 @@ TAKEN = {
         "StoreNotS3": _OTHER_SERVER,
         "StoreWithoutETags": _OTHER_SERVER,
         "StoreError": _OTHER_SERVER,
+        "StoreNotImplemented": _OTHER_SERVER,
+        "StoreWithoutConditionalWrites": _TIER_EXITS
+        + "test_a_store_that_ignores_conditions_and_one_that_does_not",
+        "StoreRefusesDeletes": _TIER_EXITS + "test_an_object_that_is_locked_and_is_released",
         "StoreDirectoryUnstable": _TIER_EXITS
         + "test_a_program_that_cleans_the_folder_and_is_stopped",
     },

@@ -438,6 +438,25 @@ TIER = (
         "Use a store that does.",
     ),
     Reason(
+        "StoreWithoutConditionalWrites",
+        "TieringSettled=False",
+        "The store ignores If-Match or If-None-Match, so that brokers would overwrite each other's "
+        "commits. Nothing is copied, expired or deleted.",
+        "Use a store with conditional writes, or a version or setting of it that has them.",
+    ),
+    Reason(
+        "StoreNotImplemented",
+        "TieringSettled=False",
+        "The store does not implement a request that Tidemark needs.",
+        "Use another store, or another version of it.",
+    ),
+    Reason(
+        "StoreRefusesDeletes",
+        "TieringSettled=False",
+        "The store refuses to delete some objects. All others are deleted.",
+        "Remove the policy, lock or legal hold that holds the objects; the message has the first.",
+    ),
+    Reason(
         "StoreError",
         "TieringSettled=False",
         "The store failed in another way; it is tried again.",

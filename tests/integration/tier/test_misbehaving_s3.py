@@ -1,0 +1,108 @@
+"""Stores that say S3 and do something else: ignored conditions, refused deletes."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.s3_stub import Behaviour, S3Stub
+from tidemark.tier.conditional_writes import NoConditionalWrites, check_conditional_writes
+from tidemark.tier.config import parse
+from tidemark.tier.objects import DeletesRefused
+from tidemark.tier.open import open_store
+from tidemark.tier.s3 import S3Store
+
+NOW_MS = 2**50
+
+
+@pytest.fixture
+def stub() -> Iterator[S3Stub]:
+    with S3Stub() as made:
+        yield made
+
+
+@pytest.fixture
+def store(stub: S3Stub) -> S3Store:
+    made = open_store(parse({"s3": stub.config}))
+    assert isinstance(made, S3Store)
+    return made
+
+
+@pytest.mark.parametrize(
+    "ignored", [["If-Match"], ["If-None-Match"], ["If-Match", "If-None-Match"]], ids=" ".join
+)
+def test_a_store_that_ignores_a_condition_is_refused(
+    stub: S3Stub, store: S3Store, ignored: list[str]
+) -> None:
+    stub.behaviour = Behaviour(ignored=frozenset(ignored))
+    with pytest.raises(NoConditionalWrites, match=f"ignores {ignored[0]}") as caught:
+        check_conditional_writes(store, now_ms=NOW_MS)
+    assert caught.value.reason == "StoreWithoutConditionalWrites"
+    assert "conditional writes" in str(caught.value)
+    assert stub.objects == {}
+
+
+def test_a_store_that_keeps_to_conditions_passes_and_nothing_is_left(
+    stub: S3Stub, store: S3Store
+) -> None:
+    stub.objects["p/probes/of-one-that-died"] = b"1"
+    check_conditional_writes(store, now_ms=NOW_MS)
+    assert stub.objects == {}
+
+
+def filled(stub: S3Stub, store: S3Store, count: int) -> list[str]:
+    keys = [f"data/t-{number:04}" for number in range(count)]
+    for key in keys:
+        store.put(key, b"x")
+    stub.requests.clear()
+    return keys
+
+
+@pytest.mark.parametrize(
+    "bulk",
+    [(501, "NotImplemented"), (400, "MissingContentMD5"), (405, "MethodNotAllowed")],
+    ids=str,
+)
+def test_without_bulk_deletes_objects_go_one_by_one(
+    stub: S3Stub, store: S3Store, bulk: tuple[int, str]
+) -> None:
+    stub.behaviour = Behaviour(bulk=bulk)
+    for _ in range(5):
+        store.delete_many(filled(stub, store, 3))
+        assert stub.objects == {}
+    # In the end it is not tried any more.
+    assert [method for method, _ in stub.requests] == ["DELETE"] * 3
+
+
+def test_bulk_deletes_take_one_request(stub: S3Stub, store: S3Store) -> None:
+    store.delete_many(filled(stub, store, 50))
+    assert stub.objects == {}
+    assert [method for method, _ in stub.requests] == ["POST"]
+
+
+def test_a_key_that_is_refused_in_bulk_is_tried_alone(stub: S3Stub, store: S3Store) -> None:
+    keys = filled(stub, store, 10)
+    stub.behaviour = Behaviour(errors={keys[4]: ("InternalError", 1)})
+    store.delete_many(keys)
+    assert stub.objects == {}
+    assert [method for method, _ in stub.requests] == ["POST", "DELETE"]
+
+
+@pytest.mark.parametrize("bulk", [None, (501, "NotImplemented"), (400, "InvalidRequest")], ids=str)
+def test_what_is_refused_for_good_is_named_and_holds_up_no_other(
+    stub: S3Stub, store: S3Store, bulk: tuple[int, str] | None
+) -> None:
+    keys = filled(stub, store, 10)
+    errors = {keys[0]: ("AccessDenied", -1), keys[4]: ("InvalidRequest", -1)}
+    stub.behaviour = Behaviour(bulk=bulk, errors=errors, singly=True)
+    with pytest.raises(DeletesRefused) as caught:
+        store.delete_many(keys)
+    assert set(caught.value.refused) == {keys[0], keys[4]}
+    assert set(stub.objects) == {f"p/{keys[0]}", f"p/{keys[4]}"}
+    for words in ("2 objects cannot be deleted", keys[0], "a lock"):
+        assert words in str(caught.value)
+
+
+def test_a_key_that_is_gone_counts_as_deleted(stub: S3Stub, store: S3Store) -> None:
+    keys = filled(stub, store, 2)
+    stub.behaviour = Behaviour(errors={keys[0]: ("NoSuchKey", -1)})
+    store.delete_many(keys)

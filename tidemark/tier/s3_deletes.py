@@ -1,0 +1,67 @@
+"""Deletes of an S3: DeleteObjects with each key's own result, and DeleteObject.
+
+``obstore`` sends DeleteObjects also for a single key, and says of several keys only that one was
+refused. S3 answers 200 also where it refused some of the keys, and says so in the body: a key that
+is not named there counts as deleted. Not every store has this request (501), and some want headers
+that others do not (400 for a missing Content-MD5): the caller then deletes one by one.
+"""
+
+from collections.abc import Mapping, Sequence
+from xml.sax.saxutils import escape
+
+from tidemark.tier.s3_config import S3Config
+from tidemark.tier.s3_requests import Answer, elements, parsed, send, text_of
+
+#: S3's limit.
+KEYS_AT_ONCE = 1000
+_DENIED = (401, 403)
+_GONE = frozenset({"NoSuchKey", "NoSuchVersion"})
+
+
+class BulkDeleteRefused(Exception):
+    """The store does not take the request as a whole; single deletes may work."""
+
+
+def delete_object(config: S3Config, bucket: str, key: str) -> None:
+    """Delete one key, relative to the configured prefix; a missing one is fine. Blocks. Raises
+    StoreUnavailable, and OSError with the answer where it was refused."""
+    path = f"{config.prefix}/{key}" if config.prefix else key
+    answer = send(config, bucket, "DELETE", path, {})
+    if answer.status < 300:
+        return
+    error = _error("DeleteObject", answer)
+    if answer.status == 404 and any(f"<Code>{code}</Code>" in str(error) for code in _GONE):
+        return
+    raise error
+
+
+def delete_objects(config: S3Config, bucket: str, keys: Sequence[str]) -> Mapping[str, str]:
+    """Delete up to ``KEYS_AT_ONCE`` keys, relative to the configured prefix. Returns what the store
+    says of each key that it did not delete. Blocks. Raises BulkDeleteRefused, StoreUnavailable,
+    and OSError with the answer where nothing would be deleted one by one either."""
+    folder = f"{config.prefix}/" if config.prefix else ""
+    rows = "".join(f"<Object><Key>{escape(folder + key)}</Key></Object>" for key in keys)
+    namespace = "http://s3.amazonaws.com/doc/2006-03-01/"
+    body = f'<Delete xmlns="{namespace}"><Quiet>true</Quiet>{rows}</Delete>'.encode()
+    answer = send(config, bucket, "POST", "", {"delete": ""}, body=body)
+    if answer.status in _DENIED or (answer.status >= 500 and answer.status != 501):
+        raise _error("DeleteObjects", answer)
+    if answer.status != 200:
+        raise BulkDeleteRefused(f"bucket {bucket}: status {answer.status} for DeleteObjects")
+    found = parsed(answer.body, bucket)
+    if not found.tag.endswith("DeleteResult"):  # S3 may put an error into an answer 200
+        code = text_of(found, "Code") or found.tag
+        raise BulkDeleteRefused(f"bucket {bucket}: {code} for DeleteObjects")
+    refused: dict[str, str] = {}
+    for error in elements(found, "Error"):
+        code, message = text_of(error, "Code"), text_of(error, "Message")
+        if code not in _GONE:
+            refused[text_of(error, "Key").removeprefix(folder)] = f"{code} {message}".strip()
+    return refused
+
+
+def _error(request: str, answer: Answer) -> OSError:
+    """As ``obstore`` words it, for whoever makes the port's errors of it."""
+    body = answer.body.decode("utf-8", "replace")
+    text = f"{request}: status code: {answer.status}: {body}"
+    return FileNotFoundError(text) if answer.status == 404 else OSError(text)

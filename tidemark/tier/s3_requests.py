@@ -1,0 +1,161 @@
+"""Requests to an S3 that ``obstore`` has no call for, or whose answer it does not give back whole.
+
+Signed as AWS's "Signature Version 4" says (``minio``, which brokers do without, has them as private
+calls). One request is one connection; all of these may be repeated, and are after a failure that
+may pass, for as long as ``obstore`` repeats its own.
+"""
+
+import base64
+import hashlib
+import hmac
+import http.client
+import itertools
+import time
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+from tidemark.backoff import Backoff
+from tidemark.tier.objects import StoreUnavailable
+from tidemark.tier.s3_config import S3Config
+
+TIMEOUT_S = 10.0
+#: A page has up to 1,000 rows; an answer that is larger is no answer of an S3.
+_ANSWER_BYTES_MAX = 8 << 20
+#: Statuses of what may pass, and how often a request is sent.
+_PASSING = frozenset({429, 500, 502, 503, 504})
+_ATTEMPTS = 4
+_RETRY = Backoff(first_s=0.1, most_s=2.0)
+_XML = "{http://s3.amazonaws.com/doc/2006-03-01/}"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Status and body of an answer."""
+
+    status: int
+    body: bytes
+
+
+class _Place(NamedTuple):
+    """Where a request goes, and how the bucket stands in it."""
+
+    secure: bool
+    host: str
+    path: str
+
+
+def send(
+    config: S3Config,
+    bucket: str,
+    method: str,
+    key: str,
+    query: Mapping[str, str],
+    *,
+    body: bytes = b"",
+) -> Answer:
+    """The answer, whatever its status. Blocks; raises StoreUnavailable where there is none."""
+    began_s = time.monotonic()
+    for attempt in itertools.count(1):
+        late = attempt >= _ATTEMPTS or time.monotonic() - began_s > TIMEOUT_S
+        try:
+            answer = _sent(config, bucket, method, key, query, body)
+        except StoreUnavailable:
+            if late:
+                raise
+        else:
+            if late or answer.status not in _PASSING:
+                return answer
+        time.sleep(_RETRY.pause_s(attempt))
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _sent(
+    config: S3Config, bucket: str, method: str, key: str, query: Mapping[str, str], body: bytes
+) -> Answer:
+    place = _place(config, bucket)
+    path = urllib.parse.quote(f"{place.path}/{key}", safe="/-_.~")
+    ordered = urllib.parse.urlencode(sorted(query.items()), quote_via=urllib.parse.quote)
+    headers = _signed(config, method, place.host, path, ordered, body, time.gmtime())
+    kind = http.client.HTTPSConnection if place.secure else http.client.HTTPConnection
+    connection = kind(place.host, timeout=TIMEOUT_S)
+    target = f"{path}?{ordered}" if ordered else path
+    try:
+        connection.request(method, target, body=body or None, headers=headers)
+        response = connection.getresponse()
+        return Answer(response.status, response.read(_ANSWER_BYTES_MAX))
+    except (OSError, http.client.HTTPException) as error:
+        raise StoreUnavailable(
+            f"bucket {bucket}: the endpoint does not answer: check that it runs, its address and "
+            f"the network ({method} {target}: {error})",
+            reason="StoreUnreachable",
+            retriable=True,
+        ) from error
+    finally:
+        connection.close()
+
+
+def parsed(body: bytes, bucket: str) -> ElementTree.Element:
+    """An answer in XML. Raises StoreUnavailable."""
+    try:
+        return ElementTree.fromstring(body)
+    except ElementTree.ParseError as error:
+        raise StoreUnavailable(
+            f"bucket {bucket}: what answers is not an S3: correct the endpoint",
+            reason="StoreNotS3",
+            retriable=False,
+        ) from error
+
+
+def elements(answer: ElementTree.Element, name: str) -> list[ElementTree.Element]:
+    """All elements of that name; some stores leave the namespace out."""
+    return [each for each in answer.iter() if each.tag in (f"{_XML}{name}", name)]
+
+
+def text_of(element: ElementTree.Element, name: str) -> str:
+    """The text of a child, empty for none."""
+    return element.findtext(f"{_XML}{name}") or element.findtext(name) or ""
+
+
+def _place(config: S3Config, bucket: str) -> _Place:
+    """By path where an endpoint is named, else AWS's own address of the bucket."""
+    if not config.endpoint:
+        return _Place(True, f"{bucket}.s3.{config.region}.amazonaws.com", "")
+    parts = urllib.parse.urlsplit(config.endpoint)
+    return _Place(parts.scheme == "https", parts.netloc, f"{parts.path.rstrip('/')}/{bucket}")
+
+
+def _signed(
+    config: S3Config,
+    method: str,
+    host: str,
+    path: str,
+    query: str,
+    body: bytes,
+    now: time.struct_time,
+) -> dict[str, str]:
+    """The headers of a request."""
+    date, stamp = time.strftime("%Y%m%d", now), time.strftime("%Y%m%dT%H%M%SZ", now)
+    digest = hashlib.sha256(body).hexdigest()
+    headers = {"host": host, "x-amz-content-sha256": digest, "x-amz-date": stamp}
+    if body:
+        # DeleteObjects must have it.
+        md5 = hashlib.md5(body, usedforsecurity=False).digest()
+        headers = {"content-md5": base64.b64encode(md5).decode("ascii"), **headers}
+    names = ";".join(headers)
+    lines = [f"{name}:{value}" for name, value in headers.items()]
+    canonical = "\n".join((method, path, query, *lines, "", names, digest))
+    scope = f"{date}/{config.region}/s3/aws4_request"
+    hashed = hashlib.sha256(canonical.encode()).hexdigest()
+    to_sign = "\n".join(("AWS4-HMAC-SHA256", stamp, scope, hashed))
+    key = f"AWS4{config.secret_access_key}".encode()
+    for part in (date, config.region, "s3", "aws4_request"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    signature = hmac.digest(key, to_sign.encode(), "sha256").hex()
+    credential = f"{config.access_key_id}/{scope}"
+    headers["authorization"] = (
+        f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={names}, Signature={signature}"
+    )
+    return headers
