@@ -49,7 +49,7 @@ class Commands(LazyGroup):
         ),
         "kubectl": LazyCommand(
             f"{_COMMANDS}.kubectl:kubectl",
-            "Run kubectl against the local cluster, e.g. ``tidemark kubectl get topics``.",
+            "Run kubectl against the local cluster, e.g. ``tidemark kubectl get tmt``.",
             passes_through=True,
         ),
         "spark": LazyCommand(

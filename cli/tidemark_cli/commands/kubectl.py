@@ -12,5 +12,5 @@ def kubectl(
     arguments: Annotated[list[str] | None, typer.Argument(help="Passed to kubectl.")] = None,
     directory: DirOption = DEFAULT_DIR,
 ) -> None:
-    """Run kubectl against the local cluster, e.g. ``tidemark kubectl get topics``."""
+    """Run kubectl against the local cluster, e.g. ``tidemark kubectl get tmt``."""
     raise typer.Exit(embedded(arguments or [], kubeconfig=open_cluster(directory).kubeconfig))

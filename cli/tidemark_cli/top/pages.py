@@ -115,7 +115,7 @@ def broker_table(holdings: Holdings) -> Table:
             )
         )
     left = len(bodies) - len(rows)
-    notes = (f"{left} more brokers: kubectl get brokers",) if left else ()
+    notes = (f"{left} more brokers: kubectl get tmb",) if left else ()
     return Table("brokers", BROKER_COLUMNS, tuple(rows), notes=notes)
 
 
