@@ -61,7 +61,9 @@ def its_own(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | No
     if topic.topic_id is not None or all(part in rows for part in state.held.numbers(topic.id)):
         return None
     partitions = max(_partitions(state, topic.id), topic.partitions)
-    return _as_known(state, topic, topic.id, partitions, annotation="")
+    # Its manifest may be older than its last partitions, too: those are served all the same.
+    known = dataclasses.replace(topic, partitions=partitions)
+    return _as_known(state, known, topic.id, partitions, annotation="")
 
 
 def _partitions(state: ControllerState, topic_id: uuid.UUID) -> int:

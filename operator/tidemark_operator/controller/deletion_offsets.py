@@ -31,12 +31,15 @@ from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInf
 Answers: TypeAlias = Mapping[int, PointAnswer]
 
 
-def _points(topic: TopicInfo, view: DeletionInfo) -> dict[int, DeletionTarget]:
+def _points(
+    state: ControllerState, topic: TopicInfo, view: DeletionInfo
+) -> dict[int, DeletionTarget]:
     """The point of each partition that the spec names. A time that had not come when the object was
     made is that of its making: what is written later was never meant."""
     points: dict[int, DeletionTarget] = {}
     for target in view.targets:
-        named = range(topic.partitions_placed) if target.partition is None else (target.partition,)
+        every = range(state.partitions_of(topic))
+        named = every if target.partition is None else (target.partition,)
         time_ms = target.before_time_ms
         if time_ms is not None:
             target = dataclasses.replace(target, before_time_ms=min(time_ms, view.created_ms))
@@ -46,11 +49,11 @@ def _points(topic: TopicInfo, view: DeletionInfo) -> dict[int, DeletionTarget]:
 
 def queries(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> Step:
     """What the leaders are asked first; Waiting or Finished where that cannot be."""
-    points = _points(topic, view)
-    unknown = [partition for partition in points if partition >= topic.partitions]
+    points, present = _points(state, topic, view), max(topic.partitions, state.partitions_of(topic))
+    unknown = [partition for partition in points if partition >= present]
     if unknown:
         text = (
-            f"topic {topic.name} has {count(topic.partitions, 'partition')}: {numbers(unknown)} "
+            f"topic {topic.name} has {count(present, 'partition')}: {numbers(unknown)} "
             "unknown; nothing was deleted"
         )
         return Finished(succeeded=False, reason="PartitionUnknown", message=text)
@@ -90,7 +93,7 @@ def freeze(
         return view
     if topic.id != step.topic_id:
         return Waiting(reason="Resolving", message=f"{view.topic_key} was made again meanwhile")
-    rows, points = state.rows_of(topic.id), _points(topic, view)
+    rows, points = state.rows_of(topic.id), _points(state, topic, view)
     asked = {(query.partition, query.leader_epoch) for query in step.queries}
     late = [
         part

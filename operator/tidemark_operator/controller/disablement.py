@@ -227,7 +227,7 @@ def step(
         new = step_by_spec(old, topic.tiering_spec, state.cluster, now_ms=now_ms)
         return new, _event_of(topic, new.tiering)
     waiting = tuple(pending(state, topic, disablements))
-    complete = len(state.rows_of(topic.id)) >= topic.partitions_placed
+    complete = len(state.rows_of(topic.id)) >= state.partitions_of(topic)
     if waiting or not complete:
         return dataclasses.replace(old, pending_brokers=waiting), None
     new = TieringStatus(tiering=old.tiering.acknowledged, since_ms=now_ms)

@@ -47,6 +47,8 @@ class HeldStates:
         #: stays, however they come back.
         self._torn: dict[RowKey, set[int]] = {}
         self._ids_by_name: dict[str, set[uuid.UUID]] = {}
+        #: Brokers that any report of this term names as a replica.
+        self._named: set[int] = set()
 
     # ------------------------------------------------------------ what was said
 
@@ -62,7 +64,9 @@ class HeldStates:
             for told in topic.partitions:
                 if _is_number(told.partition):
                     by_node = partitions.setdefault(told.partition, {})
-                    by_node[node_id] = _shared(_row(topic.topic_id, told), by_node.values())
+                    row = _shared(_row(topic.topic_id, told), by_node.values())
+                    by_node[node_id] = row
+                    self._named.update(row.hosts)
                     if not told.is_whole:
                         key = topic.topic_id, told.partition
                         self._torn.setdefault(key, set()).add(node_id)
@@ -119,6 +123,10 @@ class HeldStates:
     def has_heard(self, node_id: int) -> bool:
         """Whether a broker has reported in this term."""
         return node_id in self._heard
+
+    def names(self, node_id: int) -> bool:
+        """Whether any broker was told of a replica on this one."""
+        return node_id in self._named
 
     def of(self, key: RowKey) -> Mapping[int, PartitionRow]:
         """The brokers that have a replica of a partition, with what each was told of it."""

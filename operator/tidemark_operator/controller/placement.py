@@ -93,9 +93,10 @@ class Spreads:
 
 def place_topic(draft: Draft, topic: TopicInfo) -> Placed | BrokersMissing:
     """Create the rows that a topic lacks: all of a new one, the added ones of one that grows.
-    Rows from 0 to ``partitions_placed`` are never created again: their absence is not evidence."""
+    Rows that were placed, or that brokers were told of, are never created again: their absence is
+    not evidence."""
     present = draft.rows_of(topic.id)
-    first = topic.partitions_placed
+    first = draft.state.partitions_of(topic)
     missing = [
         partition for partition in range(first, topic.partitions) if partition not in present
     ]

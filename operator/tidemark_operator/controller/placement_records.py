@@ -17,8 +17,8 @@ from tidemark_operator.controller.model import TopicInfo
 
 def partitions_in_rows(state: ControllerState, topic: TopicInfo) -> int:
     """Partitions placed from 0 without a hole: only those are shown to brokers."""
-    rows = state.rows_of(topic.id)
-    return next((part for part in range(topic.partitions) if part not in rows), topic.partitions)
+    rows, count = state.rows_of(topic.id), max(topic.partitions, state.partitions_of(topic))
+    return next((part for part in range(count) if part not in rows), count)
 
 
 def kept(

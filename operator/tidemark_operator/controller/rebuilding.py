@@ -34,9 +34,11 @@ by :data:`~tidemark.leader_epochs.GENERATION`, and what it does not name is kept
 
 import dataclasses
 import re
+import uuid
 from collections.abc import Collection, Iterable, Mapping
 
 from tidemark.annotations import REBUILD_WITHOUT
+from tidemark.ids import id_text
 from tidemark.leader_epochs import GENERATION
 from tidemark_operator.controller import accepted_losses
 from tidemark_operator.controller.commit import Draft
@@ -156,8 +158,37 @@ def is_under_way(draft: Draft, topic: TopicInfo) -> bool:
 
 def is_done(state: ControllerState) -> bool:
     """Whether nothing of a rebuilding is left to do, or to be waited for."""
-    heard = all(state.held.has_heard(node_id) for node_id in state.brokers)
-    return heard and not state.doubted and not any(lost(state, each) for each in _served(state))
+    if silent(state) or state.doubted:
+        return False
+    return not any(lost(state, topic) for topic in _served(state))
+
+
+def silent(state: ControllerState) -> tuple[int, ...]:
+    """Brokers that may have replicas and have not reported. A ``Broker`` that never registered, and
+    that neither a row nor a report names, is not one of them."""
+    return tuple(sorted(_silent(state, _expected(state))))
+
+
+def _expected(state: ControllerState) -> list[int]:
+    return [
+        node_id
+        for node_id, broker in state.brokers.items()
+        if broker.registered or state.replica_count(node_id) or state.held.names(node_id)
+    ]
+
+
+def waiting_topics(state: ControllerState) -> list[str]:
+    """The names of all topics of which partitions are to be rebuilt, those that no Topic has
+    included."""
+    doubted = {topic_id for topic_id, _ in state.doubted}
+    names = {topic.name for topic in _served(state) if topic.id in doubted or lost(state, topic)}
+    for topic_id in doubted:
+        topic = state.topic_by_id(topic_id)
+        if topic is None:
+            names.add(_unserved(state, topic_id).name)
+        elif topic.deletion_ms is not None:
+            names.add(topic.name)
+    return sorted(names)
 
 
 def _served(state: ControllerState) -> Iterable[TopicInfo]:
@@ -172,7 +203,7 @@ def unheard(state: ControllerState, topic: TopicInfo) -> tuple[int, ...]:
     in none of them may be on any broker."""
     if state.cluster.rebuilding is None:
         return ()
-    return tuple(sorted(_silent(state, state.brokers) - without(state, topic)))
+    return tuple(sorted(set(silent(state)) - without(state, topic)))
 
 
 def _silent(state: ControllerState, node_ids: Iterable[int]) -> set[int]:
@@ -273,6 +304,37 @@ def settle(draft: Draft, topic: TopicInfo) -> Waiting | None:
         partitions=tuple(sorted(partitions)),
         brokers=tuple(sorted(brokers)),
         unclear=tuple(sorted(unclear)),
+    )
+
+
+def settle_unserved(draft: Draft) -> None:
+    """The same of topics that no Topic has, which were left behind or lost theirs: a Topic may
+    adopt them later, and nobody else would settle them."""
+    state = draft.state
+    for topic_id, partition in sorted(state.doubted):
+        if state.topic_by_id(topic_id) is None:
+            found = _Rebuilding(draft, _unserved(state, topic_id), partition)
+            if not found.waits:
+                draft.settle_row(found.row())
+
+
+def has_unserved(state: ControllerState) -> bool:
+    """Whether rows of topics that no Topic has are in doubt."""
+    return any(state.topic_by_id(topic_id) is None for topic_id, _ in state.doubted)
+
+
+def _unserved(state: ControllerState, topic_id: uuid.UUID) -> TopicInfo:
+    left = {orphan.topic_id: orphan.name for orphan in state.cluster.orphans}
+    name = left.get(topic_id) or state.row_name(topic_id) or state.held.name(topic_id)
+    return TopicInfo(
+        key=state.cluster.key,
+        uid=topic_id,
+        name=name or id_text(topic_id),
+        generation=0,
+        partitions=1,
+        replication_factor=1,
+        created_ms=0,
+        topic_id=topic_id,
     )
 
 
@@ -393,8 +455,8 @@ class _Proof:
             for node_id in best.hosts
             if node_id in hosting and node_id not in torn and held.is_whole(best.key, node_id)
         )
-        silent = _silent(draft.state, {*draft.state.brokers, *best.hosts})
-        self._unproven = (silent | set(best.hosts)).difference(self._whole, given_up)
+        unheard = _silent(draft.state, {*_expected(draft.state), *best.hosts})
+        self._unproven = (unheard | set(best.hosts)).difference(self._whole, given_up)
 
     def candidates(self, *, is_complete: bool) -> frozenset[int]:
         """The replicas of which the one whose log reaches furthest has all that was committed; none

@@ -4,7 +4,7 @@ Every broker needs every topic (clients ask any of them for metadata). Topics th
 Topic object are left out: brokers keep what they have, absence never deletes. A replica goes only
 for a tombstone, or for a row of a newer partition epoch that does not name the broker. A partition
 is shown only once the Topic's status counts it as placed (``partitionsPlaced``: persist before
-acting).
+acting), or once a broker has reported it, which was shown it before.
 
 A partition whose row is lost or in doubt is not named, but it is counted, so that clients never see
 a topic shrink. ``knows_all`` says whether the absence of a topic is a deletion on record: not while
@@ -65,7 +65,7 @@ def delta(
         topic, row = state.topic_by_id(row_key[0]), state.row(row_key)
         if row_key in state.doubted:
             continue
-        if topic is not None and row is not None and row.partition < topic.partitions_placed:
+        if topic is not None and row is not None and row.partition < state.partitions_of(topic):
             parts.setdefault(topic.key, []).append(row)
     changed = [(state.topics[key], parts[key]) for key in sorted(parts)]
     return _request(
@@ -126,11 +126,11 @@ def _served(state: ControllerState, topic: TopicInfo) -> bool:
 
 def _ordered(state: ControllerState, topic: TopicInfo) -> list[PartitionRow]:
     """What may be older than what brokers were told is told to nobody."""
-    rows = state.rows_of(topic.id)
+    rows, count = state.rows_of(topic.id), state.partitions_of(topic)
     return [
         rows[partition]
         for partition in sorted(rows)
-        if partition < topic.partitions_placed and (topic.id, partition) not in state.doubted
+        if partition < count and (topic.id, partition) not in state.doubted
     ]
 
 

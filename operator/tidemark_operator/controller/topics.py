@@ -276,7 +276,7 @@ def _adopt(topic: TopicInfo, adopted: adoption.Adoption) -> TopicDecision:
 
 def _refusals(draft: Draft, topic: TopicInfo) -> list[Blocker]:
     """What of the spec is not acted on; a topic that is not there yet is not created with it."""
-    checks = (_deletion_held, _storage, _config_refused, _adoption_refused)
+    checks = (_deletion_held, _storage, _config_refused, _adoption_refused, _beyond_spec)
     found = (check(draft.state, topic) for check in checks)
     return [each for each in found if each is not None]
 
@@ -382,6 +382,19 @@ def _deletion_held(_: ControllerState, topic: TopicInfo) -> Blocker | None:
     if not topic.deletion_held:
         return None
     return Blocker(reason="DeletionProtected", message=protection.held_text("Topic"))
+
+
+def _beyond_spec(state: ControllerState, topic: TopicInfo) -> Blocker | None:
+    """A manifest that is older than partitions which brokers have, by a restored backup say. They
+    are served: partitions are never removed."""
+    present = state.partitions_of(topic)
+    if present <= topic.partitions:
+        return None
+    text = (
+        f"topic {topic.name} has {count(present, 'partition')} and spec.partitions is "
+        f"{topic.partitions}: all of them are served; set spec.partitions to {present} or more"
+    )
+    return Blocker(reason="PartitionsBeyondSpec", message=text)
 
 
 def _adoption_refused(_: ControllerState, topic: TopicInfo) -> Blocker | None:

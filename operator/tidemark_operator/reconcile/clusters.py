@@ -8,7 +8,7 @@ import time
 
 from tidemark.tier.config import location_of, moved
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller import left_behind
+from tidemark_operator.controller import left_behind, rebuilding
 from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.status import cluster_status
 from tidemark_operator.controller.status.conditions import summary
@@ -91,6 +91,7 @@ class ClusterReconciler:
         if not self._known.problem:
             await self._look_at_sweep()
             await self._audits.look()
+        await self._settle_unserved()
         brokers_s = await self._made_brokers.keep(key, body)
         later_s = await self._write(key, generation)
         configured = bool(body["spec"].get("remoteStorage"))
@@ -98,6 +99,12 @@ class ClusterReconciler:
         retry_s = STORAGE_RETRY_S if self._known.problem else None
         delays_s = (brokers_s, later_s, check_s, retry_s)
         return min((each for each in delays_s if each is not None), default=None)
+
+    async def _settle_unserved(self) -> None:
+        """Topics that no Topic has are rebuilt with the Cluster: nothing else reconciles them."""
+        services = self._services
+        if services.first_reports.are_in and rebuilding.has_unserved(services.state):
+            await services.committer.decide(rebuilding.settle_unserved, urgent=False)
 
     async def _leave(self, key: Key, generation: int) -> float | None:
         """Say for what the Cluster waits; the term ends when it is for nothing, and what is left

@@ -1,10 +1,13 @@
-"""The replication factor of a manifest that a move of Kafka's clients has left behind.
+"""The parts of a manifest that what Kafka's clients have done has left behind.
 
 A move to another number of replicas (AlterPartitionReassignments) is committed before the manifest
 follows it, and whoever carries it out may die in between, or not be answered; the client need not
 ask again. A factor that Kafka's clients alone hold was never written by anybody else, so where it
 differs from what is placed, a move has made it differ, and it follows. What a person has written is
 theirs, and the partitions follow it (:mod:`resizing`).
+
+The same holds for a number of partitions that only Kafka's clients hold and that a restored backup
+has put back to a smaller one.
 """
 
 import logging
@@ -18,6 +21,7 @@ from tidemark_operator.reconcile.services import Services
 logger = logging.getLogger(__name__)
 
 _FACTOR = "replicationFactor"
+_PARTITIONS = "partitions"
 
 
 def with_factor(body: Json, replication_factor: int) -> Json:
@@ -31,14 +35,28 @@ async def follow(services: Services, topic: TopicInfo) -> bool:
     """Write the number of replicas that all partitions have, if the manifest's is Kafka's clients'
     own; whether it was written. Raises ``KubeError``."""
     placed = moving.common_factor(services.state.rows_of(topic.id).values())
-    if placed in (None, topic.replication_factor):
+    if placed is None or placed == topic.replication_factor:
         return False
+    return await _write(services, topic, _FACTOR, placed)
+
+
+async def follow_partitions(services: Services, topic: TopicInfo) -> bool:
+    """The same of the number of partitions, where brokers have more than the manifest says."""
+    present = services.state.partitions_of(topic)
+    if present <= topic.partitions:
+        return False
+    return await _write(services, topic, _PARTITIONS, present)
+
+
+async def _write(services: Services, topic: TopicInfo, field: str, value: int) -> bool:
+    """Write a number that nobody but Kafka's clients holds; whether it was written."""
     key = TOPIC.key(topic.key)
     body = await services.client.api.get(TOPIC, key.namespace, key.name)
-    is_clients = _FACTOR in held(body).get("spec", {}) and holder(body, ("spec", _FACTOR)) is None
+    is_clients = field in held(body).get("spec", {}) and holder(body, ("spec", field)) is None
     if not is_clients or body["metadata"]["uid"] != str(topic.uid):
         return False
-    assert placed is not None
-    await services.client.apply(TOPIC, with_factor(body, placed), manager=MANAGER)
-    logger.info("%s: replicationFactor follows a move to %d replicas", key, placed)
+    patch = patch_of(body)
+    patch["spec"][field] = value
+    await services.client.apply(TOPIC, patch, manager=MANAGER)
+    logger.info("%s: %s follows what brokers have: %d", key, field, value)
     return True

@@ -58,6 +58,8 @@ class TopicReconciler:
         self._services = services
         self._outages = Outages()
         self._first_statuses = FirstStatuses()
+        #: Topics that have more partitions than their manifest says, once that is known.
+        self._beyond_spec: set[str] = set()
         self._published: dict[str, Published] = {
             key: _published(services.state, topic) for key, topic in services.state.topics.items()
         }
@@ -71,6 +73,7 @@ class TopicReconciler:
             self._published.pop(text, None)
             self._outages.forget(text)
             self._first_statuses.forget(text)
+            self._beyond_spec.discard(text)
             return None
         if text not in services.state.topics:
             if cluster_of(body) == services.cluster_key.name:
@@ -136,8 +139,16 @@ class TopicReconciler:
 
     async def _follow(self, key: Key, topic: TopicInfo, decision: TopicDecision) -> bool:
         """Where partitions have another number of replicas than the manifest says: has the manifest
-        followed a move of Kafka's clients? Else they follow the manifest."""
+        followed a move of Kafka's clients? Else they follow the manifest. Of a number of partitions
+        that is too small it is asked once."""
         resizing = self._services.state.resizing
+        if topic.partitions >= self._services.state.partitions_of(topic):
+            self._beyond_spec.discard(topic.key)
+        elif topic.key not in self._beyond_spec:
+            self._beyond_spec.add(topic.key)
+            if await replication_factor.follow_partitions(self._services, topic):
+                self._services.queue.add(key)
+                return True
         if decision.resizing is None or topic.id in resizing:
             if decision.resizing is None:
                 resizing.discard(topic.id)

@@ -52,7 +52,7 @@ def grown(state: ControllerState, topic: TopicInfo, body: Json, change: TopicCha
             "by it"
         )
         raise refused(ErrorCode.invalid_partitions, text)
-    present, wanted = topic.partitions, change.partitions
+    present, wanted = _present(state, topic), change.partitions
     if wanted == present:
         raise refused(ErrorCode.invalid_partitions, f"Topic already has {present} partition(s).")
     if wanted < present:
@@ -71,10 +71,15 @@ def grown(state: ControllerState, topic: TopicInfo, body: Json, change: TopicCha
     return patch
 
 
+def _present(state: ControllerState, topic: TopicInfo) -> int:
+    """How many partitions a topic has; a manifest that was restored from a backup says fewer."""
+    return max(topic.partitions, state.partitions_of(topic))
+
+
 def _assign(
     state: ControllerState, topic: TopicInfo, body: Json, change: TopicChange, patch: Json
 ) -> None:
-    added = change.partitions - topic.partitions
+    added = change.partitions - _present(state, topic)
     if len(change.assignments) != added:
         text = (
             f"Attempted to add {added} additional partition(s), but only "
@@ -82,7 +87,7 @@ def _assign(
         )
         raise refused(ErrorCode.invalid_replica_assignment, text)
     moved = tuple(
-        Assignment(partition=topic.partitions + each.partition, replicas=each.replicas)
+        Assignment(partition=_present(state, topic) + each.partition, replicas=each.replicas)
         for each in change.assignments
     )
     check_assignments(state, moved, topic.replication_factor)

@@ -365,11 +365,17 @@ def fence(world: World, *node_ids: int) -> None:
 
 
 def report_log(
-    world: World, node_id: int, last_epoch: int, next_offset: int, **fields: object
+    world: World,
+    node_id: int,
+    last_epoch: int,
+    next_offset: int,
+    *,
+    partition: int = 0,
+    **fields: object,
 ) -> list[Event]:
-    """A broker answers how far its replica of partition 0 reaches, and what follows is committed;
+    """A broker answers how far its replica of a partition reaches, and what follows is committed;
     what was told."""
-    made = world.row()
+    made = world.row(partition)
     log = ReplicaLogAnswer(
         key=made.key,
         error_code=0,

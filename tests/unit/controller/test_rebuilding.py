@@ -41,12 +41,13 @@ from tidemark_operator.controller.model import (
     BrokerInfo,
     ClusterInfo,
     ClusterRebuilding,
+    OrphanedTopic,
     PartitionRow,
     Tombstone,
     TopicInfo,
 )
 from tidemark_operator.controller.status import StatusResult, broker_status
-from tidemark_operator.controller.status.rebuilding import rendered
+from tidemark_operator.controller.status.rebuilding import rendered, sentence
 from tidemark_operator.controller.topics import TopicDecision
 
 SINCE = "2026-11-23T14:00:00Z"
@@ -213,6 +214,143 @@ def test_a_replica_that_is_gone_proves_nothing() -> None:
     world = _one_down(_told(1, 2, 3))
     reports(world, 1)
     assert "brokers 3 have" in _blocked(world)
+
+
+# ---------------------------------------------------------------- partitions beyond the spec
+
+
+def _grown(**fields: object) -> World:
+    """A topic of two partitions had grown to four when etcd was put back to before it did."""
+    world = World(
+        brokers=[broker(1), broker(2), broker(3)],
+        topics=[_topic(partitions=2, **({"partitions_placed": 2} | fields))],
+        rows=[row((1, 2, 3), partition=part) for part in (0, 1)],
+        view=_view(behind=True),
+    )
+    world.state.doubted.update(each.key for each in list(world.state.all_rows()))
+    return world
+
+
+def _grown_reports(world: World, *partitions: int) -> None:
+    for node_id in (1, 2, 3):
+        held = [_told(1, 2, 3, partition=part) for part in partitions]
+        reports(world, node_id, *held, is_whole=True)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"topic_id": None, "partitions_placed": 0}, {"config": {"min.insync.replicas": "2"}}],
+)
+def test_partitions_that_were_added_after_the_backup_are_served(fields: dict[str, object]) -> None:
+    """Whatever is left of the Topic's status. The manifest is told what it lacks."""
+    world = _grown(**fields)
+    _grown_reports(world, 0, 1, 2, 3)
+    told = snapshot.full(world.state)
+    assert [each.partition_count for each in told.topics] == [4]
+    for _ in range(2):
+        world.reconcile(brokers_hear=False)
+    for part in range(4):
+        (view,) = snapshot.delta(world.state, rows=[(numbered_uuid(1), part)]).topics
+        assert [each.partition for each in view.partitions] == [part]
+        for node_id in (1, 2, 3):
+            report_log(world, node_id, 5, 100, partition=part)
+    result = world.reconcile()
+    assert ready(result)["Ready"] == ("True", "Serving")
+    assert ready(result)["Stalled"] == ("True", "PartitionsBeyondSpec")
+    assert "set spec.partitions to 4 or more" in messages(result)["Stalled"]
+    assert result.status["partitionsPlaced"] == 4
+    world.state.put_topic(dataclasses.replace(world.view(), partitions=4))
+    assert ready(world.reconcile())["Stalled"][0] == "False"
+
+
+def test_a_partition_that_only_a_broker_that_is_down_has_keeps_its_place() -> None:
+    """Of partition 2 nobody that is up has a replica; that the topic has it they were told."""
+    world = _grown()
+    for node_id in (1, 2):
+        held = [_told(1, 2, 3, partition=part) for part in (0, 1)]
+        reports(world, node_id, *held, is_whole=True, partition_count=3)
+    fence(world, 3)
+    told = snapshot.full(world.state)
+    assert told.topics[0].partition_count == 3
+    assert "brokers 3 have" in _blocked(world)
+    assert (numbered_uuid(1), 2) not in [each.key for each in world.state.all_rows()]
+
+
+def test_no_partition_between_those_that_brokers_have_is_made_anew() -> None:
+    world = _grown()
+    _grown_reports(world, 0, 1, 3)
+    world.state.put_topic(dataclasses.replace(world.view(), partitions=4))
+    result = world.reconcile()
+    assert [*world.state.rows_of(numbered_uuid(1))] == [0, 1, 2, 3]
+    assert world.row(2).hosts == ()
+    assert ready(result)["Ready"][0] == "False"
+
+
+# ---------------------------------------------------------------- the end of a rebuilding
+
+
+def _settle_unserved(world: World) -> None:
+    draft = world.draft()
+    rebuilding.settle_unserved(draft)
+    world.commit(draft)
+
+
+def test_topics_that_were_left_behind_are_rebuilt_with_the_others() -> None:
+    """Nobody has to adopt them for the rebuilding to end, and an adoption finds them up to date."""
+    world = _behind(_told(1, 2, 3))
+    left = row((1, 2), number=5, name="topic-5")
+    world.state.put_row(left)
+    world.state.doubted.add(left.key)
+    orphan = OrphanedTopic(topic_id=numbered_uuid(5), name="topic-5", since_ms=0)
+    world.state.cluster = dataclasses.replace(world.state.cluster, orphans=(orphan,))
+    for node_id in (1, 2):
+        told = row((1, 2), number=5, leader_epoch=3, partition_epoch=4)
+        reports(world, node_id, _told(1, 2, 3), told)
+    assert rebuilding.waiting_topics(world.state) == ["topic-1", "topic-5"]
+    reports(world, 3, _told(1, 2, 3))
+    world.decide()
+    assert "1 topic not rebuilt yet: topic-5" in sentence(world.state)
+    _settle_unserved(world)
+    assert world.row(number=5).leader_epoch == 3 + GENERATION
+    assert rebuilding.is_done(world.state)
+
+
+def test_the_cluster_names_the_topics_that_wait() -> None:
+    """Also one that no Topic has, while a broker with a replica of it is down."""
+    world = _behind(_told(1, 2, 3))
+    left = row((1, 3), number=5, name="topic-5")
+    world.state.put_row(left)
+    world.state.doubted.add(left.key)
+    fence(world, 3)
+    for node_id in (1, 2):
+        reports(world, node_id, _told(1, 2, 3))
+    _settle_unserved(world)
+    assert not rebuilding.is_done(world.state)
+    told = sentence(world.state)
+    assert "brokers 3 have not reported: start them, or delete their Brokers" in told
+    assert told.endswith("2 topics not rebuilt yet: topic-1, topic-5")
+
+
+def test_a_broker_that_never_registered_is_not_waited_for() -> None:
+    never = BrokerInfo(node_id=4, key="ns/broker-4")
+    world = _behind(_told(1, 2, 3), brokers=(broker(1), broker(2), broker(3), never))
+    for node_id in (1, 2, 3):
+        reports(world, node_id, _told(1, 2, 3))
+    world.decide()
+    assert rebuilding.is_done(world.state)
+    assert rebuilding.unheard(world.state, world.view()) == ()
+
+
+def test_a_broker_that_registered_after_the_backup_is_waited_for() -> None:
+    """Its Broker says nothing of it, but another broker was told of a replica that it has."""
+    never = BrokerInfo(node_id=4, key="ns/broker-4")
+    world = _behind(_told(1, 2, 3), brokers=(broker(1), broker(2), broker(3), never))
+    for node_id in (1, 2, 3):
+        reports(world, node_id, _told(1, 2, 3), row((node_id, 4), number=7))
+    world.decide()
+    assert rebuilding.silent(world.state) == (4,)
+    assert not rebuilding.is_done(world.state)
+    assert rebuilding.unheard(world.state, world.view()) == (4,)
 
 
 def test_the_highest_state_wins_and_a_replica_that_was_taken_away_before_is_not_waited_for() -> (

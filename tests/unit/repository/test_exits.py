@@ -63,6 +63,8 @@ TAKEN = {
         "Deleting": "unit/controller/test_topic_deletion.py::"
         "test_orphan_also_releases_a_deletion_that_hangs",
         "NameTaken": _EXITS + "test_of_two_topics_of_one_name_one_is_deleted",
+        "PartitionsBeyondSpec": "unit/controller/test_rebuilding.py::"
+        "test_partitions_that_were_added_after_the_backup_are_served",
         "AdoptionRequired": _ADOPTION + "test_the_named_id_becomes_the_topics",
         "AdoptionRefused": _ADOPTION + "test_an_id_of_which_nothing_is_known_is_not_made_anew",
         "Rebuilding": _EXITS

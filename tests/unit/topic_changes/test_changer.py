@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.control_messages import topic_state
 from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
 from tests.unit.topic_changes.requests import change, create, request, settings
 from tidemark.wire.topics import (
@@ -664,6 +665,35 @@ async def test_a_factor_that_a_move_could_not_write_is_written_later(changes: Ch
     assert changes.spec()["replicationFactor"] == 1
     assert changes.world.condition(TOPIC, "t", "Stalled")[0] == "False"
     assert not changes.world.services.state.resizing, "the manifest followed, not the partitions"
+
+
+@pytest.mark.parametrize("is_git", [False, True])
+async def test_a_number_of_partitions_that_a_backup_put_back_follows_what_brokers_have(
+    changes: Changes, is_git: bool
+) -> None:
+    """Where nobody but Kafka's clients has written it; what a person has written they correct."""
+    await _placed(changes, replicas=2)
+    if is_git:
+        changes.world.server.hold(TOPIC, "t", GIT, ("spec", "partitions"))
+    services = changes.world.services
+    (row,) = services.state.all_rows()
+    second = dataclasses.replace(row, partition=1, name="")
+    told = topic_state(
+        row.topic_id, "t", partitions=tuple(map(snapshot.partition_state, (row, second)))
+    )
+    for node_id in (1, 2):
+        services.state.take_held(node_id, [told])
+    reconciler = TopicReconciler(services)
+    for _ in range(3):
+        await reconciler.reconcile(changes.world.key(TOPIC, "t"))
+    assert [*services.state.rows_of(row.topic_id)] == [0, 1]
+    assert changes.spec()["partitions"] == (1 if is_git else 2)
+    reason = changes.world.condition(TOPIC, "t", "Stalled")[1]
+    assert (reason == "PartitionsBeyondSpec") == is_git
+    assert await changes.one(change(ChangeKind.GROW, partitions=2)) == (
+        "invalid_partitions",
+        "Topic already has 2 partition(s).",
+    )
 
 
 async def test_partitions_follow_a_factor_that_a_person_has_written(changes: Changes) -> None:

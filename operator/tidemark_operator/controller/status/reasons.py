@@ -119,6 +119,13 @@ TOPIC = (
         "Correct the annotation (the message lists the ids that can be adopted), or remove it.",
     ),
     Reason(
+        "PartitionsBeyondSpec",
+        "Stalled=True",
+        "Brokers have more partitions of this topic than spec.partitions says, as after a restored "
+        "backup of etcd. All of them are served.",
+        "Set spec.partitions to the number that the message names, or more.",
+    ),
+    Reason(
         "Adopting",
         "Ready=False, Reconciling=True",
         "The Topic has taken over the id of a topic that was there; its partitions follow.",

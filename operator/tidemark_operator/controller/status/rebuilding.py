@@ -1,8 +1,7 @@
 """A rebuilding as the Cluster's status has it, and topics that nobody but brokers knows."""
 
-from collections.abc import Iterable
-
 from tidemark.ids import id_text
+from tidemark_operator.controller import rebuilding as rebuilding_core
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import ClusterRebuilding
@@ -11,6 +10,8 @@ from tidemark_operator.controller.status.conditions import time_text
 
 #: As many as the schema takes; the others are listed once these are adopted.
 STRAYS_MAX = 64
+#: Topics that the message names; the others are counted.
+NAMED_MAX = 5
 #: Absent where there is nothing of the kind.
 FIELDS = ("rebuilding", "strayTopics")
 
@@ -54,19 +55,14 @@ def sentence(state: ControllerState) -> str:
     rebuilding = state.cluster.rebuilding
     why = "older than what brokers were told" if rebuilding and rebuilding.behind else "lost"
     text = f"PartitionSlices are {why}: partitions are rebuilt from what brokers report"
-    silent = [node_id for node_id in state.brokers if not state.held.has_heard(node_id)]
+    silent = rebuilding_core.silent(state)
     if silent:
         text += (
             f"; brokers {numbers(silent)} have not reported: start them, or delete their Brokers"
         )
-    topics = sum(1 for _ in _waiting(state))
-    return f"{text}; {count(topics, 'topic')} wait for them" if topics else text
-
-
-def _waiting(state: ControllerState) -> Iterable[object]:
-    doubted = {topic_id for topic_id, _ in state.doubted}
-    return (
-        topic
-        for topic in state.topics.values()
-        if topic.deletion_ms is None and (topic.id in doubted or lost(state, topic))
-    )
+    names = rebuilding_core.waiting_topics(state)
+    if not names:
+        return text
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    named = ", ".join(names[:NAMED_MAX])
+    return f"{text}; {count(len(names), 'topic')} not rebuilt yet: {named}{more}"
