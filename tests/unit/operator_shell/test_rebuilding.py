@@ -282,6 +282,7 @@ async def test_it_ends_once_every_broker_has_reported() -> None:
         await world.start_broker(1)
         await TopicReconciler(world.services).reconcile(ShellWorld.key(TOPIC, "t"))
         (made,) = world.services.state.all_rows()
+        await world.start_broker(2)
     async with _without_a_slice(world):
         services = world.services
         clusters = ClusterReconciler(services)
