@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from tests.apache_kafka import QUICK, Wanted, running
 from tests.kafka_programs import kafka_jars
 from tests.left_sockets import collect_left_sockets
+from tests.lock_order import check_lock_order, end_check, reported
 from tidemark_cli.controlplane import ControlPlane
 from tidemark_cli.controlplane.minio import MinioServer
 from tidemark_cli.local.kafka_nodes import KafkaNodes
@@ -64,10 +65,25 @@ class _FailuresAtOnce:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """In the process that others report to."""
+    """In each process the order of locks is checked; in the one that others report to, failures are
+    named at once."""
+    check_lock_order()
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if getattr(config.option, "numprocesses", None) and terminal is not None:
         config.pluginmanager.register(_FailuresAtOnce(terminal), "failures-at-once")
+
+
+def pytest_unconfigure() -> None:
+    """The report of the order of locks goes."""
+    end_check()
+
+
+@pytest.fixture(autouse=True)
+def _locks_in_order() -> Iterator[None]:
+    """No broker takes a lock out of order (``tidemark_broker/lock_order.py``), in this process or
+    in one that the test has started, however lucky the timing was."""
+    yield
+    assert not reported()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

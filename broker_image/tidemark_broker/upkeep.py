@@ -5,6 +5,7 @@ here ends the broker once it runs.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from tidemark_broker.flush_ages import FlushAges
@@ -14,6 +15,8 @@ from tidemark_broker.replication.hosting.log_directory import LogDirectory
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.partition import Partition, log_start
 from tidemark_broker.replication.threads import in_thread
+
+logger = logging.getLogger(__name__)
 
 
 class Upkeep:
@@ -56,7 +59,10 @@ class Upkeep:
 
     async def _retain(self, partition: Partition) -> None:
         if partition.tiering.ever_tiered:
-            await partition.write_changes()
+            try:
+                await partition.write_changes()
+            except StorageError as error:  # then retention trusts what the file has
+                logger.info("%s: its state file is not up to date: %s", partition.tp, error)
         async with partition.retention_lock:
             await self._retain_locked(partition)
 

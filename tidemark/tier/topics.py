@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from tidemark.ids import id_text, parse_id
-from tidemark.log_lineage import Restore, merged
 from tidemark.tier.codec import ManifestCorrupt
 from tidemark.tier.layout import TOPICS_PREFIX, topic_key
 from tidemark.tier.objects import (
@@ -25,8 +24,7 @@ from tidemark.tier.objects import (
     Version,
 )
 
-#: Written where a restore is recorded, lest an older program lose the record; else 1 is written.
-_FORMAT_VERSION = 2
+_FORMAT_VERSION = 1
 _ATTEMPTS = 4
 
 
@@ -41,8 +39,7 @@ class TopicAmbiguous(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicObject:
     """``config``: Kafka keys that were set, as text; ``deleted``: it is a tombstone;
-    ``replication_factor``: 0 where an older broker wrote the object. ``restores``: oldest first,
-    see :mod:`tidemark.log_lineage`."""
+    ``replication_factor``: 0 where an older broker wrote the object."""
 
     topic_id: uuid.UUID
     name: str
@@ -51,7 +48,6 @@ class TopicObject:
     config: dict[str, str] = field(default_factory=dict)
     deleted: bool = False
     replication_factor: int = 0
-    restores: tuple[Restore, ...] = ()
 
 
 class TopicCatalog:
@@ -62,11 +58,9 @@ class TopicCatalog:
 
     def put(self, topic: TopicObject) -> bool:
         """Write the object if it is new or differs, never over a tombstone; says whether it
-        wrote. No restore that was recorded is lost: brokers do not know of them."""
+        wrote."""
         for _ in range(_ATTEMPTS):
             found = self._load(topic.topic_id)
-            if found is not None:
-                topic = replace(topic, restores=merged(found[0].restores, topic.restores))
             if found is not None and (found[0] == topic or found[0].deleted):
                 return False
             if self._write(topic, None if found is None else found[1]):
@@ -145,7 +139,7 @@ class TopicCatalog:
 
 def _encode(topic: TopicObject) -> bytes:
     fields: dict[str, object] = {
-        "formatVersion": _FORMAT_VERSION if topic.restores else 1,
+        "formatVersion": _FORMAT_VERSION,
         "topicId": id_text(topic.topic_id),
         "name": topic.name,
         "clusterId": topic.cluster_id,
@@ -156,14 +150,6 @@ def _encode(topic: TopicObject) -> bytes:
         fields["replicationFactor"] = topic.replication_factor
     if topic.deleted:
         fields["deleted"] = True
-    if topic.restores:
-        fields["restores"] = [
-            {
-                "leaderEpoch": restore.leader_epoch,
-                "ends": {str(part): end for part, end in sorted(restore.ends.items())},
-            }
-            for restore in topic.restores
-        ]
     return json.dumps(fields, separators=(",", ":")).encode("utf-8")
 
 
@@ -177,10 +163,9 @@ def _decode(data: bytes, where: str) -> TopicObject:
 
 
 def _topic_of(fields: dict[str, object]) -> TopicObject:
-    if fields["formatVersion"] not in range(1, _FORMAT_VERSION + 1):
+    if fields["formatVersion"] != _FORMAT_VERSION:
         raise ValueError(f"format version {fields['formatVersion']}")
     config = cast("dict[object, object]", fields["config"])
-    restores = cast("list[dict[str, object]]", fields.get("restores", []))
     return TopicObject(
         topic_id=parse_id(str(fields["topicId"])),
         name=str(fields["name"]),
@@ -189,13 +174,4 @@ def _topic_of(fields: dict[str, object]) -> TopicObject:
         config={str(key): str(value) for key, value in config.items()},
         deleted=fields.get("deleted", False) is True,
         replication_factor=int(str(fields.get("replicationFactor", 0))),
-        restores=tuple(map(_restore_of, restores)),
-    )
-
-
-def _restore_of(fields: dict[str, object]) -> Restore:
-    ends = cast("dict[object, object]", fields["ends"])
-    return Restore(
-        int(str(fields["leaderEpoch"])),
-        {int(str(part)): int(str(end)) for part, end in ends.items()},
     )

@@ -1,10 +1,10 @@
 """``log.cleaner.io.max.bytes.per.second``: what all cleanings together read and write."""
 
-import threading
 import time
 from collections.abc import Callable
 
 from tidemark.configuration.values import INT64_MAX
+from tidemark_broker.lock_order import LockRank, ordered_lock
 from tidemark_broker.quotas.rate import WindowedRate, Windows
 
 
@@ -14,7 +14,7 @@ class IoThrottle:
     def __init__(self, bytes_per_s: int, now: Callable[[], float] = time.monotonic) -> None:
         self._limit = bytes_per_s
         self._rate = WindowedRate(Windows())
-        self._lock = threading.Lock()
+        self._lock = ordered_lock(LockRank.LEAF)
         self._now = now
 
     def moved(self, size_bytes: int) -> float:

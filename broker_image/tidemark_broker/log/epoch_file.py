@@ -8,6 +8,8 @@ written before it is in use.
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tidemark.logfiles import names
@@ -15,7 +17,7 @@ from tidemark.logfiles.checkpoints import CheckpointFormatError, read_epochs, wr
 from tidemark.logfiles.leader_epochs import LeaderEpochs
 from tidemark_broker.log.batch_epochs import correct
 from tidemark_broker.log.errors import StorageError
-from tidemark_broker.log.files import write_whole
+from tidemark_broker.log.files import prepared, write_whole
 from tidemark_broker.log.recovery import LoadedSegments
 
 logger = logging.getLogger(__name__)
@@ -53,6 +55,16 @@ class EpochFile:
             return
         write_whole(self._path, write_epochs(epochs).encode())
         self._saved = epochs
+
+    @contextmanager
+    def replaced_by(self, epochs: LeaderEpochs) -> Iterator[None]:
+        """T: :meth:`save` after the block, which changes what the epochs are of. All that needs
+        room is done before it: where the disk is full, nothing has changed."""
+        data = write_epochs(epochs).encode()
+        with prepared(self._path, data) as put_in_place:
+            yield
+            put_in_place()
+            self._saved = epochs
 
     def tells(self, epochs: LeaderEpochs, start_offset: int, end_offset: int) -> bool:
         """Does the file say the same of [start, end) already?"""

@@ -3,6 +3,8 @@
 import logging
 import os
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tidemark_broker.log.errors import StorageError, storage_errors
@@ -15,11 +17,33 @@ TEMPORARY_SUFFIX = ".tmp"
 
 def write_whole(path: Path, data: bytes) -> None:
     """Replace ``path`` by ``data``, durably; a crash leaves the old file or the new one."""
+    with prepared(path, data) as put_in_place:
+        put_in_place()
+
+
+@contextmanager
+def prepared(path: Path, data: bytes) -> Iterator[Callable[[], None]]:
+    """Have ``data`` on the disk under a temporary name, and give what makes it ``path``, durably. A
+    block that ends otherwise leaves ``path`` as it was, and nothing else: on a full disk a leftover
+    would take room that others wait for."""
     temporary = path.with_name(f"{path.name}.{threading.get_ident()}{TEMPORARY_SUFFIX}")
-    with storage_errors(f"{path} cannot be written"):
-        put(temporary, data)
-        temporary.replace(path)
-        sync_directory(path.parent)
+    done = False
+
+    def put_in_place() -> None:
+        nonlocal done
+        with storage_errors(f"{path} cannot be written"):
+            temporary.replace(path)
+            done = True
+            sync_directory(path.parent)
+
+    try:
+        with storage_errors(f"{path} cannot be written"):
+            put(temporary, data)
+        yield put_in_place
+    finally:
+        if not done:
+            with suppress(OSError):
+                temporary.unlink()
 
 
 def put(path: Path, data: bytes) -> None:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from tidemark.logfiles import names
 from tidemark.logfiles.checkpoints import TopicPartition
+from tidemark_broker.lock_order import LockRank
 from tidemark_broker.log.bounds import Bounds
 from tidemark_broker.log.checkpoint_file import OffsetCheckpoint
 from tidemark_broker.log.errors import StorageError
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 _Moment: TypeAlias = tuple[
     int,
     tuple[TopicPartition, ...],
-    list[tuple[LogState, Bounds, StartRecord, Starts | None, int | None]],
+    list[tuple[LogState, Bounds, StartRecord, Starts | None, int | None, int | None]],
 ]
 
 
@@ -48,8 +49,8 @@ class LogCheckpoints:
         self._starts_due: dict[TopicPartition, Starts] = {}
         #: Of what the files were last made, whole; None while they are, and where that failed.
         self._saved: _Moment | None = None
-        self._shared_record = SharedWork(self._write_starts).run
-        self._shared_save = SharedWork(self._write_all).run
+        self._shared_record = SharedWork(self._write_starts, LockRank.LOG_STARTS_DUE).run
+        self._shared_save = SharedWork(self._write_all, LockRank.CHECKPOINTS).run
 
     def load(self) -> None:
         """T: read what the last run left."""
@@ -84,7 +85,10 @@ class LogCheckpoints:
         with self._logs.changed:
             failures, logs = tuple(self._logs.failures), self._logs.all()
         states = [log.state for log in logs]
-        of_logs = [(s, s.bounds, s.start_record, s.starts_ahead, s.first_dirty) for s in states]
+        of_logs = [
+            (s, s.bounds, s.start_record, s.starts_ahead, s.cut_ahead, s.first_dirty)
+            for s in states
+        ]
         return self.starts.changes, failures, of_logs
 
     def _exist(self) -> bool:
@@ -104,9 +108,10 @@ class LogCheckpoints:
             kept, logs = set(self._logs.failures), dict(self._logs.by_key)
         self._record(logs.values())
         self.starts.compact(without=recorded - kept - set(logs))
-        self.recovery_points.save({key: log.recovery_point for key, log in logs.items()}, kept)
-        self.high_watermarks.save({key: log.high_watermark for key, log in logs.items()}, kept)
-        dirty = {key: log.state.first_dirty for key, log in logs.items()}
+        bounds = {key: log.state.bounds_on_record for key, log in logs.items()}
+        self.recovery_points.save({key: of.recovery_point for key, of in bounds.items()}, kept)
+        self.high_watermarks.save({key: of.high_watermark for key, of in bounds.items()}, kept)
+        dirty = {key: log.state.first_dirty_on_record for key, log in logs.items()}
         self.first_dirty.save({key: at for key, at in dirty.items() if at is not None}, kept)
         self._saved = moment
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from tidemark.logfiles import names
 from tidemark.logfiles.checkpoints import TopicPartition
+from tidemark_broker.lock_order import LockRank
 from tidemark_broker.log.closing import InThread, close_logs
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.deletion import remove_renamed, rename_out_of_the_way
@@ -67,7 +68,7 @@ class LogManager:
         self._checkpoints = LogCheckpoints(directory, self._open)
         self._open_segments = OpenSegments()
         self._producer_limit = ProducerLimit(producers_max)
-        self._sync_names = SharedWork(self._sync_directory).run
+        self._sync_names = SharedWork(self._sync_directory, LockRank.DIRECTORY_NAMES).run
         self._config_of: Callable[[Path], LogConfig] | None = None
 
     @classmethod

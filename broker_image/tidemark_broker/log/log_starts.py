@@ -14,7 +14,6 @@ retention must be able to go on where the disk is full.
 import contextlib
 import logging
 import os
-import threading
 import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -22,8 +21,9 @@ from typing import NamedTuple
 
 from tidemark.logfiles import names
 from tidemark.logfiles.checkpoints import TopicPartition
+from tidemark_broker.lock_order import LockRank, ordered_lock
 from tidemark_broker.log.checkpoint_file import OffsetCheckpoint
-from tidemark_broker.log.errors import storage_errors
+from tidemark_broker.log.errors import StorageError, storage_errors
 from tidemark_broker.log.files import sync_directory
 
 logger = logging.getLogger(__name__)
@@ -52,15 +52,22 @@ class LogStarts:
         self._used_bytes = 0
         #: Whether a power cut leaves the journal's name, as far as this process knows.
         self._is_named = False
-        self._lock = threading.Lock()
+        self._lock = ordered_lock(LockRank.LOG_STARTS)
         self.recorded: dict[TopicPartition, Starts] = {}
+        #: Logs whose last line failed to be written: the disk may have it, though nothing counts on
+        #: it. What is recorded of them next is written even if it says what ``recorded`` says.
+        self._in_doubt: set[TopicPartition] = set()
         #: How often something else went on record.
         self.changes = 0
         #: Whether a log of which nothing is on record begins at 0, as it was made.
         self._complete = False
 
     def load(self) -> None:
-        """T: read what is on record."""
+        """T: read what is on record, and have the journal's room from now on, if there is any."""
+        try:
+            self._put(b"", 0)
+        except StorageError as error:
+            logger.warning("%s (it grows as it is written)", error)
         self._complete = self._local_starts.exists
         self._log_starts.load()
         self._local_starts.load()
@@ -87,16 +94,22 @@ class LogStarts:
     def record(self, changes: Mapping[TopicPartition, Starts]) -> None:
         """T: on return all of it is on disk for good."""
         with self._lock:
-            changes = {k: new for k, new in changes.items() if self.recorded.get(k) != new}
+            changes = {
+                key: new
+                for key, new in changes.items()
+                if self.recorded.get(key) != new or key in self._in_doubt
+            }
             if not changes:
                 return
             self.changes += 1
             lines = b"".join(_line(key, starts) for key, starts in changes.items())
+            self._in_doubt.update(changes)
             if self._used_bytes + len(lines) + len(_END) > JOURNAL_BYTES:
                 self._write({**self.recorded, **changes})
             else:
                 self._append(lines)
             self.recorded.update(changes)
+            self._in_doubt.difference_update(changes)
 
     def known(self) -> frozenset[TopicPartition]:
         """The logs of which something is on record."""

@@ -2,15 +2,17 @@
 
 Two locks: ``lock`` guards what is in memory and is held for no longer than that takes, as appends
 on the loop wait for it; ``shaping`` is held by what changes files from a thread, one at a time, and
-is taken first. A value that moves is replaced whole, so what only looks at one takes no lock.
+is taken first. Checkpoints are written between the two: a thread that wants one written may hold
+``shaping`` and never ``lock``, which the checkpoint takes of every log. A value that moves is
+replaced whole, so what only looks at one takes no lock.
 """
 
-import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 from tidemark.logfiles.leader_epochs import LeaderEpochs
+from tidemark_broker.lock_order import LockRank, ordered_rlock
 from tidemark_broker.log.bounds import Bounds
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.epoch_file import EpochFile
@@ -42,16 +44,19 @@ class LogState:
         self.topic_id = topic_id
         self.partition = partition
         self.config = config
-        self.lock = threading.RLock()
-        self.shaping = threading.RLock()
+        self.lock = ordered_rlock(LockRank.LOG)
+        self.shaping = ordered_rlock(LockRank.SHAPING)
         #: How often records were taken back: who works without the lock looks whether it did.
         self.truncations = 0
         #: Called (in a thread) to put on record where the log begins, durably.
         self.record_starts: Callable[[Starts], None] | None = None
         #: Called (in a thread) before a step that relies on checkpoints being as the log is now.
         self.persist_checkpoints: Callable[[], None] | None = None
-        #: Where it will begin once a removal that is under way is done.
+        #: Where it will begin once a removal that is under way is done; and where it will end once
+        #: a truncation is. What is on record allows for both from before the first file changes
+        #: until the last one has, or, where that failed half-way, until the log is open again.
         self.starts_ahead: Starts | None = None
+        self.cut_ahead: int | None = None
         #: All below was compacted at least once; None: nothing was.
         self.first_dirty: int | None = None
         #: Whether opening had to cut bytes that a clean shutdown would have kept.
@@ -140,16 +145,25 @@ class LogState:
         self.bounds = bounds
         self.epochs = self.epochs.truncate_from_start(bounds.log_start)
 
+    @property
+    def bounds_on_record(self) -> Bounds:
+        """What checkpoints hold of the bounds: a truncation that is under way counts as done."""
+        bounds, cut_ahead = self.bounds, self.cut_ahead
+        return bounds if cut_ahead is None else bounds.lowered(cut_ahead)
+
+    @property
+    def first_dirty_on_record(self) -> int | None:
+        """What the checkpoint holds of ``first_dirty``, in the same way."""
+        dirty, cut_ahead = self.first_dirty, self.cut_ahead
+        return dirty if dirty is None or cut_ahead is None else min(dirty, cut_ahead)
+
     def lower_bounds(self, offset: int) -> None:
-        """T, holding both locks: nothing but the end stays above ``offset``. A recovery point that
-        goes back is on disk before any file changes, lest a crash trust bytes that were written
-        after it."""
+        """Holding both locks: nothing but the end stays above ``offset``, as is on record already
+        (``cut_ahead``)."""
         self.truncations += 1
-        former, self.bounds = self.bounds, self.bounds.lowered(offset)
+        self.bounds = self.bounds.lowered(offset)
         self.start_record = self.start_record.lowered(offset)
         self._lower_first_dirty(offset)
-        if offset < former.recovery_point:
-            self.checkpoint()
 
     def _lower_first_dirty(self, offset: int) -> None:
         """What comes from ``offset`` on was not compacted."""

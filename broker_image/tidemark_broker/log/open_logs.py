@@ -1,6 +1,5 @@
 """Which logs of a directory are open, which would not open, and which are being made."""
 
-import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.logfiles.checkpoints import TopicPartition
+from tidemark_broker.lock_order import LockRank, ordered_condition, turn_of
 from tidemark_broker.log.partition_log import PartitionLog
 
 
@@ -28,11 +28,12 @@ class OpenLogs:
     for."""
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
+        self.changed = ordered_condition(LockRank.OPEN_LOGS)
         self.by_key: dict[TopicPartition, PartitionLog] = {}
         self.failures: dict[TopicPartition, OpenFailure] = {}
         #: Being made by some thread; the condition tells of the end.
         self._making: set[TopicPartition] = set()
+        self._making_turn = turn_of(LockRank.MAKING_LOG)
 
     def all(self) -> tuple[PartitionLog, ...]:
         """Every open log."""
@@ -57,12 +58,13 @@ class OpenLogs:
     @contextmanager
     def making(self, key: TopicPartition) -> Iterator[None]:
         """One thread at a time makes the log of that name."""
-        with self.changed:
-            self.changed.wait_for(lambda: key not in self._making)
-            self._making.add(key)
-        try:
-            yield
-        finally:
+        with self._making_turn:
             with self.changed:
-                self._making.discard(key)
-                self.changed.notify_all()
+                self.changed.wait_for(lambda: key not in self._making)
+                self._making.add(key)
+            try:
+                yield
+            finally:
+                with self.changed:
+                    self._making.discard(key)
+                    self.changed.notify_all()

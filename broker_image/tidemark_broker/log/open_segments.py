@@ -4,10 +4,10 @@ Each costs a descriptor and its offset index in memory (2 MiB for a full segment
 is kept has one limit however many logs there are; what was not read for longest goes first.
 """
 
-import threading
 from contextlib import AbstractContextManager
 
 from tidemark.lru import Lru
+from tidemark_broker.lock_order import LockRank, ordered_lock
 from tidemark_broker.log.segment import Segment
 
 #: What a descriptor counts for, beside the bytes of its index.
@@ -21,7 +21,7 @@ class OpenSegments:
     """Any thread; a segment is only closed under the lock of its log."""
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
-        self._lock = threading.Lock()
+        self._lock = ordered_lock(LockRank.OPEN_SEGMENTS)
         #: Each with its log's lock.
         self._kept: Lru[Segment, LogLock] = Lru(limit_bytes)
 

@@ -24,6 +24,7 @@ from tidemark_broker.log.producer_states import ProducerLimit
 from tidemark_broker.log.recovery import LoadedSegments, load_segments
 from tidemark_broker.log.segment import wall_clock_ms
 from tidemark_broker.log.segment_list import SegmentList
+from tidemark_broker.log.start_offsets import starts_of
 from tidemark_broker.log.topic_id_file import check_topic_id
 from tidemark_broker.log.truncation import truncate_fully_and_start_at
 
@@ -137,8 +138,10 @@ def _reopen(log: LogState) -> bool:
         former, record, truncations = log.bounds, log.start_record, log.truncations
         held = former.end if log.kept_to is None else min(former.end, log.kept_to)
     forget_cached_pages(log.directory)
-    start = former.log_start
-    loaded = _load(log, former.recovery_point, start, former.local_start, clean_shutdown=False)
+    # A truncation that failed half-way leaves the first segment of before or of after. What is on
+    # record allows for both, the bounds may not.
+    start, local_start = former.log_start, starts_of(log).local_log_start_offset
+    loaded = _load(log, former.recovery_point, start, local_start, clean_shutdown=False)
     epoch_file, epochs = _load_epochs(log, loaded, start)
     bounds = Bounds.opened(
         *loaded.extent,
@@ -151,6 +154,7 @@ def _reopen(log: LogState) -> bool:
         if end < former.high_watermark:
             log.lost_at_open = (end, former.high_watermark)
         log.adopt(SegmentList(log.directory, loaded.segments), epochs, epoch_file, bounds)
+        log.starts_ahead = log.cut_ahead = None
         _load_producers(log, loaded)
         log.start_record = log.start_record.not_durable_above(record.durable)
         log.truncations = truncations + 1

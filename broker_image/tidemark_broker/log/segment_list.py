@@ -204,6 +204,15 @@ class SegmentList:
         self._read_hints.clear()
         return renamed
 
+    def end_when_cut_to(self, offset: int) -> int:
+        """Blocks: where :meth:`cut_to` will leave the log's end."""
+        segment = self.items[self.number_of(offset)]
+        if offset >= segment.next_offset:
+            return segment.next_offset
+        segment.load()
+        self.opened(segment)
+        return segment.with_good_index(lambda: segment.find(offset)).base_offset
+
     def cut_to(self, offset: int, index_interval_bytes: int) -> list[Path]:
         """Blocks: cut the log at ``offset`` or at the start of the batch that holds it; the renamed
         files of the segments behind it, which are the caller's to remove."""

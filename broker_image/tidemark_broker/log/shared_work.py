@@ -7,12 +7,16 @@ shares the next one with all others who do.
 import threading
 from collections.abc import Callable
 
+from tidemark_broker.lock_order import LockRank, turn_of
+
 
 class SharedWork:
-    """``work`` blocks; it is never run twice at a time."""
+    """``work`` blocks; it is never run twice at a time. Whoever waits for it may have to wait until
+    a run that is under way ends, as for a lock of that ``rank``."""
 
-    def __init__(self, work: Callable[[], None]) -> None:
+    def __init__(self, work: Callable[[], None], rank: LockRank) -> None:
         self._work = work
+        self._turn = turn_of(rank)
         self._changed = threading.Condition()
         self._requests = 0
         self._done = 0
@@ -21,6 +25,10 @@ class SharedWork:
     def run(self) -> None:
         """T: on return ``work`` was begun after this call and has ended well. What it raises is
         raised in the thread that ran it; the others try again for themselves."""
+        with self._turn:
+            self._run()
+
+    def _run(self) -> None:
         with self._changed:
             self._requests += 1
             mine = self._requests

@@ -89,8 +89,9 @@ def sync_below_announced(log: LogState) -> None:
 def starts_of(log: LogState) -> Starts:
     """Where it begins, as it goes on record: not below what is being recorded ahead of a removal.
     Takes no lock; a bound that moves meanwhile goes on record the next time."""
-    bounds, ahead = log.bounds, log.starts_ahead
-    log_start = log.start_record.recordable(bounds)
+    bounds, ahead, cut = log.bounds_on_record, log.starts_ahead, log.cut_ahead
+    record = log.start_record if cut is None else log.start_record.lowered(cut)
+    log_start = record.recordable(bounds)
     local_start = max(bounds.local_start, log_start)
     if ahead is None:
         return Starts(log_start, local_start)
@@ -107,13 +108,24 @@ def starts_recorded(log: LogState, starts: Starts) -> None:
 
 
 @contextmanager
-def recorded_ahead(log: LogState, starts: Starts) -> Iterator[None]:
-    """T: ``starts`` are on record, and nothing lower is recorded while files below them go. The
-    caller holds ``shaping``."""
-    log.starts_ahead = starts
+def recorded_ahead(
+    log: LogState, starts: Starts | None = None, *, cut_to: int | None = None
+) -> Iterator[None]:
+    """T: have ``starts`` on record before files below them go, and no bound above ``cut_to`` before
+    records from there on do; other checkpoints say the same until the block ends. Otherwise a crash
+    would miss what was to go, or trust bytes that were written after it. Where the record cannot be
+    written (:class:`StorageError`: the disk is full), nothing has changed.
+
+    The caller holds ``shaping`` and not ``lock``. If the block leaves the log in doubt, its files
+    may be those of before or those of after. Then the record keeps allowing for both until the log
+    is open again."""
+    log.starts_ahead, log.cut_ahead = starts, cut_to
     try:
-        if log.record_starts is not None:
+        if starts is not None and log.record_starts is not None:
             log.record_starts(starts)
+        if cut_to is not None and cut_to < log.bounds.recovery_point:
+            log.checkpoint()
         yield
     finally:
-        log.starts_ahead = None
+        if log.failure is None:
+            log.starts_ahead = log.cut_ahead = None

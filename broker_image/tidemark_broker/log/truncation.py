@@ -21,34 +21,44 @@ from tidemark_broker.log.start_offsets import recorded_ahead
 
 def truncate_to(log: LogState, offset: int) -> bool:
     """T: see :meth:`PartitionLog.truncate_to`."""
-    with log.shaping:
-        with log.lock:
-            log.check_usable()
-            if offset >= log.bounds.end:
+    renamed: list[Path] = []
+    try:
+        with log.shaping:
+            with log.lock:
+                log.check_usable()
+                is_at_end = offset >= log.bounds.end
+                is_below_all = offset < log.segments.items[0].base_offset
+                if not is_at_end and not is_below_all:
+                    with _unusable_on_failure(log, offset):
+                        end = log.segments.end_when_cut_to(offset)
+            if is_at_end:
                 return _drop_epochs_at_end(log)
-            if offset < log.segments.items[0].base_offset:
+            if is_below_all:
                 log_start = min(offset, log.bounds.log_start)
                 truncate_fully_and_start_at(log, offset, log_start, log.epochs.entries)
                 return True
-            log.lower_bounds(offset)
-            with _unusable_on_failure(log, offset):
-                renamed = log.segments.cut_to(offset, log.config.index_interval_bytes)
-            end = log.segments.active.next_offset
-            assert end <= offset, (end, offset)
-            log.lower_bounds(end)
-            log.bounds = log.bounds.truncated(end)
-            with _unusable_on_failure(log, end):
-                log.reload_producers()
+            # On record first, without the lock: appends and checkpoints go on meanwhile.
+            with recorded_ahead(log, cut_to=end), log.lock:
+                log.check_usable()
+                log.lower_bounds(end)
+                with _unusable_on_failure(log, end):
+                    renamed = log.segments.cut_to(end, log.config.index_interval_bytes)
+                    assert log.segments.active.next_offset == end, (log.segments.active, end)
+                    log.bounds = log.bounds.truncated(end)
+                    log.reload_producers()
             _drop_epochs_at_end(log)
+            return True
+    finally:
         remove_files(renamed)
-        return True
 
 
 def _drop_epochs_at_end(log: LogState) -> bool:
-    kept = log.epochs.truncate_from_end(log.bounds.end)
-    if kept is log.epochs:
-        return False
-    log.epochs = kept
+    """T, holding ``shaping``."""
+    with log.lock:
+        kept = log.epochs.truncate_from_end(log.bounds.end)
+        if kept is log.epochs:
+            return False
+        log.epochs = kept
     log.save_epochs()
     return True
 
@@ -64,22 +74,32 @@ def truncate_fully_and_start_at(
     """T: see :meth:`PartitionLog.truncate_fully_and_start_at`."""
     if log_start > offset:
         raise ValueError(f"log start {log_start} is above the log's end {offset}")
-    former = log.bounds
-    # A crash in between must not find a log whose first segment is missing.
-    ahead = Starts(min(former.log_start, log_start), max(former.local_start, offset))
-    with log.shaping, log.lock, recorded_ahead(log, ahead):
-        log.check_usable()
-        log.lower_bounds(min(offset, log.bounds.log_start))
-        renamed = replace_segments(log, offset, producer_snapshot)
-        log.bounds = Bounds.empty(offset, log_start=log_start)
-        if producer_snapshot is not None:
-            log.reload_producers()
-            log.producers.recall(recent_batches)
-        log.start_record = log.start_record.not_durable_above(log_start)
-        log.epochs = LeaderEpochs(tuple(epochs)).truncate_from_end(offset)
-        log.save_epochs()
+    renamed: list[Path] = []
+    try:
+        with log.shaping:
+            former = log.bounds
+            # A crash in between must not find a log whose first segment is missing. All that needs
+            # room is written before the first file goes: a full disk leaves the log as it was.
+            ahead = Starts(min(former.log_start, log_start), max(former.local_start, offset))
+            new_epochs = LeaderEpochs(tuple(epochs)).truncate_from_end(offset)
+            cut_to = min(offset, former.log_start)
+            with (
+                recorded_ahead(log, ahead, cut_to=cut_to),
+                log.epoch_file.replaced_by(new_epochs),
+                log.lock,
+            ):
+                log.check_usable()
+                log.lower_bounds(cut_to)
+                renamed = replace_segments(log, offset, producer_snapshot)
+                log.bounds = Bounds.empty(offset, log_start=log_start)
+                if producer_snapshot is not None:
+                    log.reload_producers()
+                    log.producers.recall(recent_batches)
+                log.start_record = log.start_record.not_durable_above(log_start)
+                log.epochs = new_epochs
+    finally:
+        remove_files(renamed)  # before the checkpoint, which may need their room
     log.checkpoint()
-    remove_files(renamed)
 
 
 def replace_segments(

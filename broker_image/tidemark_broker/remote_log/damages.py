@@ -9,11 +9,11 @@ only a person can mend it.
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Lock
 
 from tidemark.lru import Lru
 from tidemark.tier.segment import SegmentEntry
 from tidemark.wire.control import TIER_INTEGRITY
+from tidemark_broker.lock_order import LockRank, ordered_lock
 from tidemark_broker.remote_log.failure import Failure
 from tidemark_broker.replication.types import TopicIdPartition
 
@@ -35,7 +35,7 @@ class Damages:
 
     def __init__(self) -> None:
         self._found: Lru[TopicIdPartition, dict[uuid.UUID, _Damage]] = Lru(_PARTITIONS_MAX)
-        self._lock = Lock()
+        self._lock = ordered_lock(LockRank.LEAF)
 
     def add(self, key: TopicIdPartition, entry: SegmentEntry, offset: int, message: str) -> bool:
         """Reading ``offset`` has met a damaged object of this segment; whether that is news."""

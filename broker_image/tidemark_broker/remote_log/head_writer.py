@@ -6,7 +6,6 @@ once it is durable, then the tier's end, so that a follower never hears of a cla
 start that came with it.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from tidemark.tier.open import Tier
 from tidemark.tier.queries import Totals
 from tidemark.tier.reader import Snapshot
 from tidemark.tiering import Tiering
+from tidemark_broker.lock_order import LockRank, ordered_async_lock
 from tidemark_broker.remote_log import known_head
 from tidemark_broker.remote_log.bootstrap import tier_end
 from tidemark_broker.remote_log.shared import Shared
@@ -78,7 +78,7 @@ class HeadWriter:
         self._outdated = False
         self._read_at_s = 0.0
         self._pages: tuple[Tier, PageCache] | None = None
-        self._lock = asyncio.Lock()
+        self._lock = ordered_async_lock(LockRank.TIER_HEAD)
 
     @property
     def loaded(self) -> LoadedHead | None:

@@ -1,7 +1,6 @@
 """Figures of the tier, counted by whoever copies, reads and deletes."""
 
 from collections.abc import Callable, Iterator, Mapping
-from threading import Lock
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -10,6 +9,7 @@ from tidemark.metrics import tier_table
 from tidemark.metrics.families import single
 from tidemark.metrics.metric import Kind
 from tidemark.metrics.metric import Metric as Row
+from tidemark_broker.lock_order import LockRank, ordered_lock
 
 
 class RemoteMetrics:
@@ -18,7 +18,7 @@ class RemoteMetrics:
     def __init__(self) -> None:
         counters = [row for row in tier_table.ALL if row.kind is Kind.COUNTER]
         self._values = dict.fromkeys(counters, 0.0)
-        self._lock = Lock()
+        self._lock = ordered_lock(LockRank.LEAF)
 
     def add(self, row: Row, amount: float = 1) -> None:
         """Count one of the table's counters."""

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from tidemark_broker.lock_order import LockRank, ordered_async_lock
 from tidemark_broker.quotas.rate import WindowedRate, Windows
 
 #: The quota is looked at again after so long at most, as in Kafka.
@@ -31,7 +32,7 @@ class RemoteQuota:
         self._limit = bytes_per_s
         self._rate = WindowedRate(windows)
         self._now = now
-        self._turn = asyncio.Lock()
+        self._turn = ordered_async_lock(LockRank.COPY_QUOTA)
         self._throttled = throttled
 
     def record(self, size_bytes: int) -> None:

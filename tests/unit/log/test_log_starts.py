@@ -303,6 +303,12 @@ def test_a_checkpoint_forgets_nothing_that_was_recorded_beside_it(
     real = LogStarts.compact
 
     def beside(starts: LogStarts, *args: Any, **kwargs: Any) -> None:
+        thread = threading.Thread(target=make_another)
+        thread.start()
+        thread.join()
+        real(starts, *args, **kwargs)
+
+    def make_another() -> None:
         log = manager.create(topic="u", topic_id=uuid.UUID(int=8), partition=0, config=CONFIG)
         log.append_as_leader(
             build_batch([Record(b"k", b"v", (), T0)] * 9), leader_epoch=0, now_ms=T0
@@ -312,7 +318,6 @@ def test_a_checkpoint_forgets_nothing_that_was_recorded_beside_it(
         log.announce_log_start(7)
         manager.record_log_starts([log])
         assert log.adopt_checkpointed_log_start()
-        real(starts, *args, **kwargs)
 
     with monkeypatch.context() as patch:
         patch.setattr(LogStarts, "compact", beside)
@@ -499,7 +504,6 @@ def test_the_name_of_the_journal_is_durable_before_it_counts(
     """Also one that a former process had made: nobody knows whether that one came to sync it."""
     if is_there:
         (tmp_path / JOURNAL).write_bytes(bytes(64 * 1024))
-    starts = _loaded(tmp_path)
     synced: list[set[str]] = []
     real = os.fsync
 
@@ -509,7 +513,29 @@ def test_the_name_of_the_journal_is_durable_before_it_counts(
             synced.append({path.name for path in tmp_path.iterdir()})
 
     monkeypatch.setattr(os, "fsync", noting)
+    starts = _loaded(tmp_path)
     starts.record({A: Starts(3, 5)})
     assert synced == [{JOURNAL}]
     starts.record({A: Starts(4, 5)})
     assert len(synced) == 1
+
+
+def test_the_journal_has_its_room_from_the_start(tmp_path: Path) -> None:
+    """A disk that gets full before the first start is raised must not stop retention."""
+    _loaded(tmp_path)
+    status = (tmp_path / JOURNAL).stat()
+    assert status.st_size == log_starts.JOURNAL_BYTES <= 512 * status.st_blocks
+
+
+def test_a_line_that_failed_to_be_written_is_not_believed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fsync failed, the line is there all the same; what is recorded next says as before."""
+    starts = _loaded(tmp_path)
+    starts.record({A: Starts(3, 5)})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", _refuse)
+        with pytest.raises(StorageError):
+            starts.record({A: Starts(9, 9)})
+    starts.record({A: Starts(3, 5)})
+    assert _loaded(tmp_path).recorded == {A: Starts(3, 5)}

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from tidemark_broker.lock_order import LockRank
 from tidemark_broker.log.shared_work import SharedWork
 
 
@@ -53,7 +54,7 @@ def _all_wait(shared: SharedWork, asked: int) -> None:
 def test_who_comes_while_one_is_under_way_shares_the_next(fails_at: int, runs: int) -> None:
     work, failed = Counted(), list[BaseException]()
     work.fails_at = fails_at
-    shared = SharedWork(work)
+    shared = SharedWork(work, LockRank.CHECKPOINTS)
     first = _threads(shared, 1, failed)
     assert work.begun.wait(5)
     rest = _threads(shared, 7, failed)
@@ -69,7 +70,7 @@ def test_a_failure_is_the_next_ones_to_make_good() -> None:
     work = Counted()
     work.gate.set()
     work.fails_at = 1
-    shared = SharedWork(work)
+    shared = SharedWork(work, LockRank.CHECKPOINTS)
     with pytest.raises(OSError, match="no"):
         shared.run()
     shared.run()

@@ -2,13 +2,16 @@
 
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
 from tidemark.records.batch import iter_headers
-from tidemark_broker.log import LogConfig, OffsetOutOfRange, TieredRetention
+from tidemark.records.builder import Record, build_batch
+from tidemark_broker.log import LogConfig, LogManager, OffsetOutOfRange, TieredRetention
 
 T0 = 1_700_000_000_000
+CONFIG = LogConfig(segment_bytes=500)
 Bench = Any  # the LogBench of conftest.py
 
 
@@ -66,3 +69,57 @@ def test_appends_and_reads_go_on_beside_flush_retention_and_lookups(bench: Bench
     bench.crash(log)
     again = bench.open(recovery_point=1500, log_start_offset=0, high_watermark=1500)
     assert (again.next_offset, again.epochs) == (1500, epochs)
+
+
+def test_truncations_of_several_logs_and_checkpoints_never_wait_for_each_other(
+    start: Callable[[], LogManager],
+) -> None:
+    """A truncation waits for the checkpoint, which looks at every log: it must not hold what the
+    checkpoint asks for."""
+    manager = start()
+    errors: list[BaseException] = []
+    done = threading.Event()
+
+    def repeat(work: Callable[[], object], rounds: int) -> threading.Thread:
+        def run() -> None:
+            try:
+                for _ in range(rounds):
+                    if done.is_set():
+                        return
+                    work()
+            except BaseException as error:  # noqa: BLE001 - carried to the test's own thread
+                errors.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        return thread
+
+    def cut(number: int) -> Callable[[], object]:
+        log = manager.create(
+            topic="t", topic_id=uuid.UUID(int=number + 1), partition=number, config=CONFIG
+        )
+
+        def work() -> None:
+            for _ in range(3):
+                log.append_as_leader(
+                    build_batch([Record(b"k", b"v", (), T0)]), leader_epoch=0, now_ms=T0
+                )
+            log.flush()
+            if number % 2:
+                log.truncate_to(log.next_offset - 2)
+            else:
+                log.truncate_fully_and_start_at(log.next_offset - 1, log_start_offset=0, epochs=())
+
+        return work
+
+    threads = [repeat(cut(number), 60) for number in range(3)]
+    checkpoints = repeat(manager.checkpoint, 1_000_000)
+    try:
+        for thread in threads:
+            thread.join(timeout=30)
+            assert not thread.is_alive(), "deadlock"
+    finally:
+        done.set()
+    checkpoints.join(timeout=30)
+    assert not checkpoints.is_alive(), "deadlock"
+    assert errors == []

@@ -4,6 +4,7 @@ import asyncio
 import uuid
 import weakref
 
+from tidemark_broker.lock_order import LockRank, ordered_async_lock
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
 
@@ -25,7 +26,7 @@ class Hosted:
 
     def lock(self, tp: TopicPartition) -> asyncio.Lock:
         """Held while the replica of that name is made, opened again or removed."""
-        return self._locks.setdefault(tp, asyncio.Lock())
+        return self._locks.setdefault(tp, ordered_async_lock(LockRank.REPLICA_NAME))
 
     def add(self, partition: Partition) -> None:
         """It is here."""

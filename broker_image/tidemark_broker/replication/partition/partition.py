@@ -20,6 +20,7 @@ from tidemark.logfiles.names import COORDINATORS_TOPICS
 from tidemark.tier.head import HeadPosition
 from tidemark.tiering import NEVER_TIERED, Tiering
 from tidemark.wire import control
+from tidemark_broker.lock_order import LockRank, ordered_async_lock
 from tidemark_broker.log import PartitionLog, TieredRetention
 from tidemark_broker.purgatory import Change, Purgatory
 from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata, is_newer
@@ -91,8 +92,8 @@ class Partition:
         self.context = context
         self.log = log
         self.tp = TopicPartition(log.topic, log.partition)
-        self.lock = asyncio.Lock()
-        self._file_lock = asyncio.Lock()
+        self.lock = ordered_async_lock(LockRank.REPLICA)
+        self._file_lock = ordered_async_lock(LockRank.STATE_FILE)
         self.role = Role.IDLE
         self.stored = stored
         self._on_disk = stored if on_disk is None else on_disk
@@ -116,7 +117,7 @@ class Partition:
         #: On a follower: its leader's log start when that last told the head's tiered epoch.
         self.head_log_start_offset = -1
         #: Held while local retention runs: a change of tiering waits for what began before it.
-        self.retention_lock = asyncio.Lock()
+        self.retention_lock = ordered_async_lock(LockRank.RETENTION)
         self.removed = False
         #: Batches that must be looked into before they are appended, and those behind them.
         self.turns = Turns()

@@ -1,0 +1,227 @@
+"""The order in which a broker takes its locks, and the check that enforces it in tests.
+
+Two threads that take two locks in opposite orders can wait for each other forever. So every lock of
+the log, cleaner, replication and remote log rooms has a rank, and a thread (or a task, for locks of
+the event loop) takes locks in ascending rank only. Two locks of one rank, such as the locks of two
+logs, are never held together. A lock that is held already may be taken once more where its kind
+allows that.
+
+The ranks cost nothing in production: the functions here return the standard library's locks. Where
+the environment variable ``TIDEMARK_LOCK_ORDER_REPORT`` names a file, they return locks that raise
+:class:`LockOrderError` at the first step out of order, whether or not it happens to deadlock, and
+append it to that file. ``tests/conftest.py`` sets the variable, also for brokers that tests start
+as processes of their own, and fails the test in which the file grows.
+"""
+
+import asyncio
+import os
+import threading
+import traceback
+from contextlib import AbstractContextManager, nullcontext
+from enum import IntEnum
+from typing import Any, Protocol, cast
+from weakref import WeakKeyDictionary
+
+REPORT_VARIABLE = "TIDEMARK_LOCK_ORDER_REPORT"
+
+
+class LockRank(IntEnum):
+    """Every lock that may be held together with another one, outermost first."""
+
+    #: Locks of the event loop. The name of a replica: it is created, reopened or removed.
+    REPLICA_NAME = 10
+    #: One replica's role, epochs and log end.
+    REPLICA = 20
+    #: Local retention of one replica runs, or its tiering changes.
+    RETENTION = 30
+    #: One replica's ``partition.state``.
+    STATE_FILE = 40
+    #: One partition's head in the tier.
+    TIER_HEAD = 50
+
+    #: Waits until bytes may be copied to the tier.
+    COPY_QUOTA = 60
+
+    #: Locks of threads. One thread creates the log of a name.
+    MAKING_LOG = 110
+    #: Changes the files of one log (``LogState.shaping``).
+    SHAPING = 120
+    #: Writes the checkpoint files of all logs. Several requests share one write.
+    CHECKPOINTS = 130
+    #: Writes the log starts that are due. Several requests share one write.
+    LOG_STARTS_DUE = 140
+    #: The journal and the checkpoints of log starts.
+    LOG_STARTS = 150
+    #: Syncs the names in the log directory. Several requests share one sync.
+    DIRECTORY_NAMES = 160
+    #: Which logs are open.
+    OPEN_LOGS = 170
+    #: One log's state in memory (``LogState.lock``). The event loop waits for it, so whoever holds
+    #: it waits for no other log, and for no checkpoint.
+    LOG = 180
+    #: Which closed segments are kept open.
+    OPEN_SEGMENTS = 190
+    #: Guards a few fields; no other lock is taken under it.
+    LEAF = 200
+
+
+class LockOrderError(AssertionError):
+    """A lock was taken out of order."""
+
+
+class ThreadLock(AbstractContextManager[bool], Protocol):
+    """What :class:`threading.Lock` and :class:`threading.RLock` have in common."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take it."""
+
+    def release(self) -> None:
+        """Give it back."""
+
+
+def ordered_lock(rank: LockRank) -> ThreadLock:
+    """Return a :class:`threading.Lock` of that rank."""
+    return _ranked(rank, threading.Lock(), reentrant=False)
+
+
+def ordered_rlock(rank: LockRank) -> ThreadLock:
+    """Return a :class:`threading.RLock` of that rank."""
+    return _ranked(rank, threading.RLock(), reentrant=True)
+
+
+def ordered_condition(rank: LockRank) -> threading.Condition:
+    """Return a :class:`threading.Condition` whose lock has that rank."""
+    return threading.Condition(cast("threading.Lock", ordered_lock(rank)))
+
+
+def ordered_async_lock(rank: LockRank) -> asyncio.Lock:
+    """Return an :class:`asyncio.Lock` of that rank."""
+    return _CheckedAsyncLock(rank) if _report() else asyncio.Lock()
+
+
+def turn_of(rank: LockRank) -> AbstractContextManager[None]:
+    """Return what a thread enters, again and again, before it waits for a turn that another thread
+    may have: such a turn is a lock in all but name."""
+    return _CheckedTurn(rank) if _report() else nullcontext()
+
+
+def _report() -> str:
+    return os.environ.get(REPORT_VARIABLE, "")
+
+
+def _ranked(rank: LockRank, lock: Any, *, reentrant: bool) -> ThreadLock:
+    return _CheckedLock(rank, lock, reentrant=reentrant) if _report() else lock
+
+
+# -- the check, in tests only -------------------------------------------------------------------
+
+
+class _Ranked:
+    """Something with a rank that is held."""
+
+    def __init__(self, rank: LockRank, *, reentrant: bool) -> None:
+        self.rank = rank
+        self.reentrant = reentrant
+
+
+class _HeldByThread(threading.local):
+    def __init__(self) -> None:
+        self.locks: list[_Ranked] = []
+
+
+_by_thread = _HeldByThread()
+_by_task: "WeakKeyDictionary[asyncio.Task[Any], list[_Ranked]]" = WeakKeyDictionary()
+
+
+def _check(wanted: _Ranked, held: list[_Ranked]) -> None:
+    """Raise where ``wanted`` must not be taken by whoever holds ``held``."""
+    if wanted in held:
+        if wanted.reentrant:
+            return
+    elif not any(lock.rank >= wanted.rank for lock in held):
+        return
+    names = ", ".join(lock.rank.name for lock in held)
+    message = (
+        f"{threading.current_thread().name} takes a lock of rank {wanted.rank.name} while it holds "
+        f"{names}. Take locks in ascending rank (tidemark_broker/lock_order.py), or release the "
+        "other one first."
+    )
+    path = _report()
+    if path:
+        with open(path, "a") as report:  # noqa: PTH123 - one append, of whole entries
+            report.write(message + "\n" + "".join(traceback.format_stack(limit=12)) + "\n")
+    raise LockOrderError(message)
+
+
+def _drop(lock: _Ranked, held: list[_Ranked]) -> None:
+    """Forget the last of its entries: the same lock may be held several times."""
+    for index in range(len(held) - 1, -1, -1):
+        if held[index] is lock:
+            del held[index]
+            return
+
+
+class _CheckedLock(_Ranked, AbstractContextManager[bool]):
+    """A lock of threads. Has what :class:`threading.Condition` asks of its lock, too."""
+
+    def __init__(self, rank: LockRank, lock: Any, *, reentrant: bool) -> None:
+        super().__init__(rank, reentrant=reentrant)
+        self._lock = lock
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        _check(self, _by_thread.locks)
+        taken = bool(self._lock.acquire(blocking, timeout))
+        if taken:
+            _by_thread.locks.append(self)
+        return taken
+
+    def release(self) -> None:
+        _drop(self, _by_thread.locks)
+        self._lock.release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def _is_owned(self) -> bool:
+        return self in _by_thread.locks
+
+
+class _CheckedTurn(_Ranked, AbstractContextManager[None]):
+    """A turn that is waited for elsewhere; any number of threads may have entered it."""
+
+    def __init__(self, rank: LockRank) -> None:
+        super().__init__(rank, reentrant=False)
+
+    def __enter__(self) -> None:
+        _check(self, _by_thread.locks)
+        _by_thread.locks.append(self)
+
+    def __exit__(self, *_: object) -> None:
+        _drop(self, _by_thread.locks)
+
+
+class _CheckedAsyncLock(asyncio.Lock, _Ranked):
+    """A lock of the event loop, held by a task."""
+
+    def __init__(self, rank: LockRank) -> None:
+        asyncio.Lock.__init__(self)
+        _Ranked.__init__(self, rank, reentrant=False)
+
+    async def acquire(self) -> "bool":  # type: ignore[override]
+        held = _held_by_task()
+        _check(self, held)
+        await super().acquire()
+        held.append(self)
+        return True
+
+    def release(self) -> None:
+        _drop(self, _held_by_task())
+        super().release()
+
+
+def _held_by_task() -> list[_Ranked]:
+    task = asyncio.current_task()
+    return [] if task is None else _by_task.setdefault(task, [])

@@ -1,0 +1,32 @@
+"""The check of the order of locks, turned on for a process and for those that it starts."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from tidemark_broker.lock_order import REPORT_VARIABLE
+
+
+def check_lock_order() -> None:
+    """Have each lock that a broker makes from now on checked, here and in processes that are
+    started from here. Each process that calls it has a report of its own."""
+    descriptor, path = tempfile.mkstemp(prefix="tidemark-lock-order-")
+    os.close(descriptor)
+    os.environ[REPORT_VARIABLE] = path
+
+
+def reported() -> str:
+    """What was taken out of order since the last call; empty if nothing was."""
+    path = Path(os.environ[REPORT_VARIABLE])
+    if not path.exists() or not path.stat().st_size:
+        return ""
+    text = path.read_text()
+    os.truncate(path, 0)
+    return text
+
+
+def end_check() -> None:
+    """Remove the report."""
+    path = os.environ.pop(REPORT_VARIABLE, "")
+    if path:
+        Path(path).unlink(missing_ok=True)

@@ -1,0 +1,287 @@
+"""What a log is to lose is on record before its files go, whichever write fails on the way.
+
+Each operation that removes records is run on a disk that refuses its first, second, ... write, once
+or from then on. Whatever was refused: the log serves what it holds, the directory opens after a
+crash without a record missing that was not to go, and the operation can be repeated.
+"""
+
+import errno
+import logging
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tidemark.logfiles.leader_epochs import EpochEntry
+from tidemark.records.batch import iter_headers
+from tidemark.records.builder import Record, build_batch
+from tidemark_broker.log import (
+    LogConfig,
+    LogError,
+    LogManager,
+    PartitionLog,
+    TieredRetention,
+)
+
+T0 = 1_700_000_000_000
+ID = uuid.UUID(int=7)
+CONFIG = LogConfig(segment_bytes=500, retention_ms=-1, local_retention_bytes=1100)
+#: Records of the log that each operation finds; those below LOCAL_START are in the tier only.
+END = 40
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill loses nothing that was written, so nothing here depends on what was synced."""
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda _: None)
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """In memory where the machine has such a folder: each test writes hundreds of directories."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as directory:
+        yield Path(directory)
+
+
+class FailingDisk:
+    """Refuses the write number ``at`` (0: the first), and with ``for_good`` all that follow."""
+
+    def __init__(self, code: int, *, at: int, for_good: bool) -> None:
+        self.code = code
+        self.at = at
+        self.for_good = for_good
+        self.writes = 0
+
+    def refuses(self) -> bool:
+        number, self.writes = self.writes, self.writes + 1
+        return number == self.at or (self.for_good and number > self.at)
+
+    def error(self) -> OSError:
+        return OSError(self.code, os.strerror(self.code))
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("fsync", "fdatasync", "ftruncate", "rename", "replace"):
+                patch.setattr(os, name, self._refusing(getattr(os, name)))
+            if self.code == errno.EIO:
+                patch.setattr(os, "unlink", self._refusing(os.unlink))
+            for name in ("write", "pwrite"):
+                patch.setattr(os, name, self._short(getattr(os, name)))
+            patch.setattr(os, "open", self._creating(os.open))
+            patch.setattr(Path, "write_bytes", self._refusing(Path.write_bytes))
+            yield
+
+    def _refusing(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self.refuses():
+                raise self.error()
+            return real(*args, **kwargs)
+
+        return call
+
+    def _short(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        """A disk that gets full takes what still fits: half of it here."""
+
+        def call(descriptor: int, data: Any, *position: int) -> Any:
+            if self.refuses():
+                half = memoryview(data)[: len(data) // 2]
+                if half:
+                    real(descriptor, half, *position)
+                raise self.error()
+            return real(descriptor, data, *position)
+
+        return call
+
+    def _creating(self, real: Callable[..., int]) -> Callable[..., int]:
+        def call(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+            if flags & os.O_CREAT and not Path(path).exists() and self.refuses():
+                raise self.error()
+            return real(path, flags, *args, **kwargs)
+
+        return call
+
+
+def _append(log: PartitionLog, count: int, epoch: int = 0) -> None:
+    for _ in range(count):
+        batch = build_batch([Record(b"k", b"%030d" % log.next_offset, (), T0)] * 2)
+        log.append_as_leader(batch, leader_epoch=epoch, now_ms=T0)
+    log.advance_high_watermark(log.next_offset)
+
+
+def _retain_tiered(log: PartitionLog, _: LogManager) -> None:
+    log.apply_retention(T0, tiered=TieredRetention(highest_remote_offset=END - 1))
+
+
+def _retain_all(log: PartitionLog, _: LogManager) -> None:
+    log.config = LogConfig(segment_bytes=500, retention_ms=-1, retention_bytes=0)
+    log.apply_retention(T0, tiered=None)
+
+
+def _cut(log: PartitionLog, _: LogManager) -> None:
+    log.truncate_to(log.local_log_start_offset + 9)
+
+
+def _cut_below_all(log: PartitionLog, _: LogManager) -> None:
+    log.truncate_to(3)
+
+
+def _start_from_the_tier(log: PartitionLog, _: LogManager) -> None:
+    log.truncate_fully_and_start_at(
+        100, log_start_offset=2, epochs=(EpochEntry(0, 0), EpochEntry(4, 70))
+    )
+
+
+def _start_anew_below(log: PartitionLog, _: LogManager) -> None:
+    """As where a Delete has taken what was in the tier only."""
+    log.truncate_fully_and_start_at(1, log_start_offset=1, epochs=())
+
+
+def _delete_records(log: PartitionLog, manager: LogManager) -> None:
+    log.announce_log_start(END - 4)
+    manager.record_log_starts([log])
+    log.adopt_checkpointed_log_start()
+    manager.checkpoint()
+
+
+Operation = Callable[[PartitionLog, LogManager], None]
+OPERATIONS = (
+    _retain_tiered,
+    _retain_all,
+    _cut,
+    _cut_below_all,
+    _start_from_the_tier,
+    _start_anew_below,
+    _delete_records,
+)
+
+
+def _filled(manager: LogManager) -> PartitionLog:
+    """Records 0 to END - 1, two to a batch, the first ones in the tier only; a part is not flushed
+    since."""
+    log = manager.create(topic="t", topic_id=ID, partition=0, config=CONFIG)
+    _append(log, END // 2 - 4)
+    log.flush()
+    log.apply_retention(T0, tiered=TieredRetention(highest_remote_offset=9))
+    assert log.log_start_offset == 0 < log.local_log_start_offset
+    manager.checkpoint()
+    _append(log, 4, epoch=1)
+    return log
+
+
+def _offsets_of(log: PartitionLog) -> list[int]:
+    """Base offsets of the batches that it serves, from its local log start to its end."""
+    offset, found = log.local_log_start_offset, []
+    while offset < log.next_offset:
+        read = log.read(offset, max_bytes=700, up_to_offset=log.next_offset, min_one=True)
+        assert read.next_offset > offset
+        found += [header.base_offset for _, header in iter_headers(read.data)]
+        offset = read.next_offset
+    return found
+
+
+class Extent(NamedTuple):
+    """What a log has at one moment; ``local_start`` to ``end`` of it is here."""
+
+    log_start: int
+    local_start: int
+    end: int
+
+    @classmethod
+    def of(cls, log: PartitionLog) -> "Extent":
+        return cls(log.log_start_offset, log.local_log_start_offset, log.next_offset)
+
+
+def _check(log: PartitionLog, before: Extent, after: Extent) -> None:
+    """It serves all that it says it has, all that was to stay, and nothing that never was."""
+    assert log.failure is None
+    now, held = Extent.of(log), _offsets_of(log)
+    assert log.segments()[0].base_offset <= now.local_start
+    if held:
+        assert held[0] in (now.local_start, now.local_start - 1)
+        assert held == list(range(held[0], now.end, 2))
+    stays = range(max(before.local_start, after.local_start), min(before.end, after.end))
+    if stays:
+        assert now.local_start <= stays.start
+        assert stays.stop <= now.end
+    assert now.log_start <= max(before.log_start, after.log_start)
+    assert now.end <= max(before.end, after.end)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize(
+    ("code", "for_good"),
+    [(errno.ENOSPC, True), (errno.EIO, False)],
+    ids=["full", "failing-once"],
+)
+def test_no_failing_write_lets_records_go_before_it_is_on_record(
+    start: Callable[[], LogManager],
+    tmp_path: Path,
+    operation: Operation,
+    code: int,
+    for_good: bool,
+) -> None:
+    logs, clean, crashed = tmp_path / "logs", tmp_path / "clean", tmp_path / "crashed"
+    before = Extent.of(_filled(start()))
+    shutil.copytree(logs, clean)
+
+    def started() -> tuple[LogManager, PartitionLog]:
+        """A broker that finds what is there, as if the former one had been killed."""
+        manager = start()
+        assert manager.failures == []
+        [log] = manager.logs()
+        return manager, log
+
+    def run(disk: FailingDisk) -> tuple[LogManager, PartitionLog]:
+        shutil.rmtree(logs)
+        shutil.copytree(clean, logs)
+        manager, log = started()
+        log.advance_high_watermark(log.next_offset)
+        with disk.in_force():
+            with suppress(LogError):
+                operation(log, manager)
+            with suppress(LogError):  # as upkeep does it meanwhile
+                manager.checkpoint()
+            with suppress(LogError):
+                manager.record_log_starts([log])
+        return manager, log
+
+    disk = FailingDisk(code, at=-1, for_good=False)
+    after = Extent.of(run(disk)[1])
+    assert after != before
+    for at in range(disk.writes):
+        manager, log = run(FailingDisk(code, at=at, for_good=for_good))
+        shutil.copytree(logs, crashed)
+        # The broker goes on once the disk takes writes again.
+        manager.checkpoint()
+        if log.failure is not None:
+            log.reopen()
+        _check(log, before, after)
+        manager.checkpoint()
+        log.advance_high_watermark(log.next_offset)
+        if log.next_offset >= min(before.end, after.end):
+            operation(log, manager)
+            assert Extent.of(log) == after
+            _check(log, before, after)
+        manager.checkpoint()
+        _check(started()[1], before, after)
+        # Or it was killed while the disk refused.
+        shutil.rmtree(logs)
+        crashed.rename(logs)
+        _check(started()[1], before, after)
