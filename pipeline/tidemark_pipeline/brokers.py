@@ -11,7 +11,7 @@ import datetime
 import ssl
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
@@ -24,6 +24,8 @@ from kio.schema.list_offsets.v9 import request as offsets_request
 from kio.schema.list_offsets.v9.response import ListOffsetsResponse
 from kio.schema.metadata.v12 import request as metadata_request
 from kio.schema.metadata.v12.response import MetadataResponse, MetadataResponseTopic
+from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
+from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochResponse
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
@@ -32,6 +34,7 @@ from tidemark.kafka_client.access import Access, Address, parse_address
 from tidemark.kafka_client.sasl import LoginFailed, log_in
 from tidemark.wire.blocking import BlockingConnection
 from tidemark.wire.framing import FrameError
+from tidemark_pipeline.positions import LATEST
 
 R = TypeVar("R")
 P_co = TypeVar("P_co", covariant=True)
@@ -81,6 +84,21 @@ class BrokersTopic:
     topic_id: uuid.UUID | None
     partitions: int
     internal: bool
+
+
+class LogEnd(NamedTuple):
+    """The last stable offset of a partition, and the epoch of the leader that reported it."""
+
+    offset: int
+    leader_epoch: int
+
+
+class EpochEnd(NamedTuple):
+    """Where the records of an epoch, and of those below it, end. ``offset`` None: the log has none
+    of a later epoch. ``leader_epoch``: of the leader that reported it."""
+
+    offset: int | None
+    leader_epoch: int
 
 
 class Fetched(NamedTuple):
@@ -134,13 +152,43 @@ class Brokers:
         The latest offset is the last stable one.
 
         Raises :class:`BrokersUnavailable`, :class:`Refused`."""
-        found: dict[int, int] = {}
+        found = self._listed(topic, timestamps, committed=committed)
+        return {partition: end.offset for partition, end in found.items()}
+
+    def log_ends(self, topic: str, partitions: Iterable[int]) -> dict[int, LogEnd]:
+        """The last stable offset of each partition, with the epoch of the leader that reported it.
+
+        Raises :class:`BrokersUnavailable`, :class:`Refused`."""
+        return self._listed(topic, dict.fromkeys(partitions, LATEST), committed=True)
+
+    def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> dict[int, EpochEnd]:
+        """OffsetForLeaderEpoch (KIP-320): by partition where the records of an epoch end.
+
+        Raises :class:`BrokersUnavailable`, :class:`Refused`."""
+        found: dict[int, EpochEnd] = {}
+
+        def ask_rest() -> None:
+            rest = [partition for partition in epochs if partition not in found]
+            for address, partitions in self._by_leader(topic, rest).items():
+                wanted = {partition: epochs[partition] for partition in partitions}
+                found.update(self._epoch_ends(address, topic, wanted))
+
+        self._retry(ask_rest)
+        return found
+
+    def _listed(
+        self, topic: str, timestamps: Mapping[int, int], *, committed: bool
+    ) -> dict[int, LogEnd]:
+        found: dict[int, LogEnd] = {}
 
         def ask_rest() -> None:
             rest = [partition for partition in timestamps if partition not in found]
             for address, partitions in self._by_leader(topic, rest).items():
                 wanted = {partition: timestamps[partition] for partition in partitions}
-                found.update(self._list_offsets(address, topic, wanted, committed=committed))
+                # Each request names these epochs: a leader of another one refuses it.
+                epochs = {each: self._leader(topic, each).leader_epoch for each in partitions}
+                offsets = self._list_offsets(address, topic, wanted, committed=committed)
+                found.update({each: LogEnd(at, epochs[each]) for each, at in offsets.items()})
 
         self._retry(ask_rest)
         return found
@@ -295,6 +343,37 @@ class Brokers:
                 _check(result.error_code, f"{topic}-{result.partition_index}")
                 found[int(result.partition_index)] = int(result.offset)
         if found.keys() != timestamps.keys():
+            raise BrokersUnavailable(f"{topic}: the leader's answer is not of what was asked")
+        return found
+
+    def _epoch_ends(
+        self, address: Address, topic: str, epochs: Mapping[int, int]
+    ) -> dict[int, EpochEnd]:
+        leaders = {each: self._leader(topic, each).leader_epoch for each in epochs}
+        request = epoch_request.OffsetForLeaderEpochRequest(
+            replica_id=BrokerId(-1),
+            topics=(
+                epoch_request.OffsetForLeaderTopic(
+                    topic=TopicName(topic),
+                    partitions=tuple(
+                        epoch_request.OffsetForLeaderPartition(
+                            partition=i32(partition),
+                            current_leader_epoch=i32(leaders[partition]),
+                            leader_epoch=i32(epoch),
+                        )
+                        for partition, epoch in epochs.items()
+                    ),
+                ),
+            ),
+        )
+        answer = self._ask(address, request, OffsetForLeaderEpochResponse)
+        found: dict[int, EpochEnd] = {}
+        for each in answer.topics:
+            for result in each.partitions:
+                _check(result.error_code, f"{topic}-{result.partition}")
+                partition, end = int(result.partition), int(result.end_offset)
+                found[partition] = EpochEnd(None if end < 0 else end, leaders[partition])
+        if found.keys() != epochs.keys():
             raise BrokersUnavailable(f"{topic}: the leader's answer is not of what was asked")
         return found
 

@@ -4,6 +4,10 @@ Offsets are JSON as Spark's Kafka source writes them into a checkpoint: ``{"t": 
 first offset that is not read yet. A batch is planned from two of them alone, so one that Spark
 repeats after a crash has the same rows.
 
+A checkpoint may outlive the topic. So beside the offsets, under names that no topic can have, it
+has the ids of topics and the leader epochs of offsets, and each batch compares them with the topic
+as it is (:mod:`tidemark.log_lineage`). Checkpoints of older versions have neither.
+
 Spark asks a Python source for the latest offset without saying where the query is (as of 4.1; and
 it knows nothing of ``ReadLimit``). But it has said so before: it plans a batch up to there, and
 after a restart an empty one. So the reader remembers the end of what was planned last, and begins a
@@ -15,13 +19,17 @@ and reads everything.
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from tidemark.ids import id_text
+from tidemark.log_lineage import Position, text
 from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.limits import Waiting, Weight, limited
 from tidemark_pipeline.options import Options
@@ -31,9 +39,49 @@ from tidemark_pipeline.survey import Part, Survey
 from tidemark_pipeline.tasks import bytes_of
 
 _STOP_LOOK_S = 0.2
-Offsets = dict[str, dict[str, int]]
-#: By topic and partition.
-Places = dict[tuple[str, int], int]
+#: As a checkpoint has it.
+Offsets = dict[str, dict[str, Any]]
+_EPOCHS, _TOPIC_IDS = "#leaderEpochs", "#topicIds"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a query is. ``positions``: by topic and partition; ``topic_ids``: as text, of topics
+    whose id is known."""
+
+    positions: Mapping[tuple[str, int], Position] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+    def offset(self, part: Part) -> int | None:
+        """Of a partition; None where the query has not come across it."""
+        position = self.positions.get(_key(part))
+        return None if position is None else position.offset
+
+    def to_json(self) -> Offsets:
+        """As a checkpoint has it, in the order of partitions."""
+        found: Offsets = {}
+        epochs: Offsets = {}
+        for (topic, partition), at in sorted(self.positions.items()):
+            found.setdefault(topic, {})[str(partition)] = at.offset
+            if at.leader_epoch is not None:
+                epochs.setdefault(topic, {})[str(partition)] = at.leader_epoch
+        if epochs:
+            found[_EPOCHS] = epochs
+        if self.topic_ids:
+            found[_TOPIC_IDS] = dict(sorted(self.topic_ids.items()))
+        return found
+
+    @classmethod
+    def from_json(cls, offsets: Offsets) -> Self:
+        """And back."""
+        epochs = offsets.get(_EPOCHS, {})
+        positions = {
+            (topic, int(partition)): Position(int(offset), epochs.get(topic, {}).get(partition))
+            for topic, rows in offsets.items()
+            if topic not in (_EPOCHS, _TOPIC_IDS)
+            for partition, offset in rows.items()
+        }
+        return cls(positions, offsets.get(_TOPIC_IDS, {}))
 
 
 class TidemarkPartition(InputPartition):
@@ -54,13 +102,15 @@ class TidemarkStreamReader(DataSourceStreamReader):
         #: The end of what was planned last.
         self._planned: Places | None = None
         #: Where the query ends, once it is known.
-        self._last: Places | None = None
+        self._last: Mapping[tuple[str, int], int] | None = None
+        #: The end that was told last: the log has reached it.
+        self._reached: Places | None = None
         #: Of the driver, whose connections last as long as the query.
         self._survey: Survey | None = None
 
     def initialOffset(self) -> Offsets:
         """Where a new query begins."""
-        return to_json(self._begin(self._look()))
+        return self._begin(self._look()).to_json()
 
     def latestOffset(self) -> Offsets:
         """Where the next micro-batch ends: at most where its limits and the query's end allow."""
@@ -68,30 +118,49 @@ class TidemarkStreamReader(DataSourceStreamReader):
         parts = survey.parts()
         known = self._planned if self._planned is not None else self._begin(survey)
         ends = self._ends(survey, parts)
-        new = [part for part in parts if _key(part) not in known]
-        starts = dict(known)
-        starts.update({_key(p): extent.log_start for p, extent in survey.extents(new).items()})
-        waiting = {
-            part: self._waiting(survey, part, starts[_key(part)], ends[part]) for part in parts
-        }
+        new = [part for part in parts if known.offset(part) is None]
+        starts = {part: known.offset(part) or 0 for part in parts}
+        starts.update({part: extent.log_start for part, extent in survey.extents(new).items()})
+        # A log that ends below where the query is may have been restored from its tier: the query
+        # is not to wait until new records have reached that offset.
+        if survey.reads_brokers:
+            behind = [part for part in parts if ends[part] < starts[part]]
+            self._diverged(survey, behind, known)
+        waiting = {part: self._waiting(survey, part, starts[part], ends[part]) for part in parts}
         found = limited(waiting, self._options.limits)
+        # An offset that stays keeps its epoch: nothing proves that it belongs to a later one.
+        moved = {part: end for part, end in found.items() if known.offset(part) != end}
+        positions = {_key(part): at for part, at in survey.positions(moved).items()}
         # What is no longer there stays: planning says what that means.
-        return to_json(known | {_key(part): end for part, end in found.items()})
+        ids = _ids_of(parts)
+        is_strict = self._options.fail_on_data_loss
+        self._reached = Places(
+            {**known.positions, **positions},
+            {**ids, **known.topic_ids} if is_strict else {**known.topic_ids, **ids},
+        )
+        return self._reached.to_json()
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """The tasks of one micro-batch. Raises :class:`DataLoss`."""
-        begin, until = from_json(start), from_json(end)
+        begin, until = Places.from_json(start), Places.from_json(end)
         self._planned = until
-        if begin == until:
+        if begin.positions == until.positions:
             return []
         survey = self._look()
         parts = {_key(part): part for part in survey.parts()}
         self._check_there(until, parts, begin)
-        wanted = [parts[key] for key in until if key in parts]
-        reaches = {
-            part: self._reach(part, extent, begin.get(_key(part)), until[_key(part)])
-            for part, extent in survey.extents(wanted).items()
-        }
+        wanted = [parts[key] for key in until.positions if key in parts]
+        lost = self._diverged(survey, wanted, begin)
+        # A batch that is repeated has the rows that were read first, or none.
+        if until != self._reached:
+            lost |= self._diverged(survey, wanted, until)
+        reaches = {}
+        for part, extent in survey.extents(wanted).items():
+            begins_at = begin.offset(part)
+            if part in lost and begins_at is not None:
+                begins_at = min(begins_at, max(lost[part], extent.log_start))
+            ends_at = until.positions[_key(part)].offset
+            reaches[part] = self._reach(part, extent, begins_at, ends_at)
         plan = plan_reaches(survey, self._options, reaches)
         return [TidemarkPartition(each) for each in plan.tasks]
 
@@ -118,10 +187,14 @@ class TidemarkStreamReader(DataSourceStreamReader):
     def _begin(self, survey: Survey) -> Places:
         if self._initial is None:
             extents = survey.extents(survey.parts())
-            self._initial = {
-                _key(part): starting(survey, self._options, part, extent)
+            offsets = {
+                part: starting(survey, self._options, part, extent)
                 for part, extent in extents.items()
             }
+            positions = survey.positions(offsets)
+            self._initial = Places(
+                {_key(part): at for part, at in positions.items()}, _ids_of(positions)
+            )
         return self._initial
 
     def _ends(self, survey: Survey, parts: Sequence[Part]) -> dict[Part, int]:
@@ -151,10 +224,35 @@ class TidemarkStreamReader(DataSourceStreamReader):
     def _check_there(
         self, until: Places, parts: Mapping[tuple[str, int], Part], begin: Places
     ) -> None:
-        gone = [key for key in until if key not in parts and until[key] > begin.get(key, 0)]
-        if gone and self._options.fail_on_data_loss:
-            topic, partition = gone[0]
-            raise DataLoss(f"{topic}-{partition} is gone, with offsets that were not read yet")
+        if not self._options.fail_on_data_loss:
+            return
+        nothing = Position(0)
+        for key, at in until.positions.items():
+            if key not in parts and at.offset > begin.positions.get(key, nothing).offset:
+                raise DataLoss(f"{key[0]}-{key[1]} is gone, with offsets that were not read yet")
+        for topic, topic_id in _ids_of(parts.values()).items():
+            if until.topic_ids.get(topic, topic_id) != topic_id:
+                raise DataLoss(
+                    f"{topic} was deleted and made anew since the query read it (its id was "
+                    f"{until.topic_ids[topic]} and is {topic_id}): begin a new query, with a "
+                    "checkpoint of its own, or set failOnDataLoss=false"
+                )
+
+    def _diverged(self, survey: Survey, parts: Sequence[Part], places: Places) -> dict[Part, int]:
+        """By partition the first offset that is lost of what was read. Raises
+        :class:`DataLoss` unless that is accepted: then it is read from there on once more."""
+        positions = {
+            part: places.positions[_key(part)] for part in parts if _key(part) in places.positions
+        }
+        found = survey.divergences(positions) if positions else {}
+        for part, lost_from in found.items():
+            if self._options.fail_on_data_loss:
+                what = text(f"{part.topic}-{part.partition}", positions[part], lost_from)
+                raise DataLoss(
+                    f"{what}. Begin a new query, with a checkpoint of its own, or set "
+                    f"failOnDataLoss=false to continue from offset {lost_from}"
+                )
+        return found
 
     def _reach(self, part: Part, extent: Extent, begin: int | None, until: int) -> Reach:
         start = extent.log_start if begin is None else begin
@@ -197,21 +295,8 @@ def run_available(writer: DataStreamWriter, stop: threading.Event | None = None)
     return query
 
 
-def to_json(places: Places) -> Offsets:
-    """As a checkpoint has it, in the order of partitions."""
-    found: Offsets = {}
-    for (topic, partition), offset in sorted(places.items()):
-        found.setdefault(topic, {})[str(partition)] = offset
-    return found
-
-
-def from_json(offsets: Offsets) -> Places:
-    """And back."""
-    return {
-        (topic, int(partition)): int(offset)
-        for topic, rows in offsets.items()
-        for partition, offset in rows.items()
-    }
+def _ids_of(parts: Iterable[Part]) -> dict[str, str]:
+    return {part.topic: id_text(part.topic_id) for part in parts if part.topic_id is not None}
 
 
 def _key(part: Part) -> tuple[str, int]:

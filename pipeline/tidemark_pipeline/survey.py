@@ -6,11 +6,12 @@ read once; heads are kept, so that a plan is made from what was looked at.
 
 import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tidemark.kafka_client.access import Access
+from tidemark.log_lineage import LogLineage, Position, Restore, divergence
 from tidemark.tier.head import TopicDeleted
 from tidemark.tier.manifest import HeadNotFound, PageNotFound
 from tidemark.tier.open import Tier, open_tier
@@ -19,12 +20,14 @@ from tidemark.tier.reader import Snapshot
 from tidemark.tier.topics import TopicNotFound
 from tidemark_pipeline import options as names
 from tidemark_pipeline import times
+from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.options import Options
 from tidemark_pipeline.positions import EARLIEST, EARLIEST_LOCAL, LATEST, Extent
 
 if TYPE_CHECKING:
-    from tidemark_pipeline.brokers import Brokers, BrokersTopic
+    from tidemark_pipeline.brokers import Brokers, BrokersTopic, EpochEnd, LogEnd
 
+R = TypeVar("R")
 _HEADS_AT_ONCE = 8
 _ATTEMPTS = 5
 
@@ -124,6 +127,100 @@ class Survey:
                 found[part] = max(found.get(part, 0), snapshot.head.log_start_offset)
         return found
 
+    def positions(self, offsets: Mapping[Part, int]) -> dict[Part, Position]:
+        """Each offset with a leader epoch under which the log reaches it, to be recorded with it.
+        To be called before :meth:`divergences` of where the read begins: a log that loses records
+        between the two calls is then noticed there, or by the next look at these positions.
+
+        Raises :class:`DataLoss` where a log ends below its offset."""
+        if self._brokers is None:
+            self._load(list(offsets))
+            return {
+                part: Position(offset, self._epoch_in_tier(part, offset))
+                for part, offset in offsets.items()
+            }
+        found: dict[Part, Position] = {}
+        for part, end in self._log_ends(offsets).items():
+            if end.offset < offsets[part]:
+                raise DataLoss(
+                    f"{part.topic}-{part.partition}: the log ends at {end.offset}, below offset "
+                    f"{offsets[part]} that was planned to be read: a leader was elected uncleanly. "
+                    "Start again"
+                )
+            found[part] = Position(offsets[part], end.leader_epoch)
+        return found
+
+    def divergences(self, positions: Mapping[Part, Position]) -> dict[Part, int]:
+        """The positions whose records a log has lost, with the offset from which on
+        (:mod:`tidemark.log_lineage`)."""
+        lineages = self._lineages(positions)
+        found = {part: divergence(at, lineages[part]) for part, at in positions.items()}
+        return {part: offset for part, offset in found.items() if offset is not None}
+
+    def _lineages(self, positions: Mapping[Part, Position]) -> dict[Part, LogLineage]:
+        by_topic = {part.topic_id: self._restores(part) for part in positions}
+        if self._brokers is None:
+            self._load(list(positions))
+            return {
+                part: LogLineage(
+                    partition=part.partition,
+                    restores=by_topic[part.topic_id],
+                    later_epoch_start=self._later_epoch_in_tier(part, at),
+                )
+                for part, at in positions.items()
+            }
+        log_ends = self._log_ends(positions)
+        known = {part: at for part, at in positions.items() if at.leader_epoch is not None}
+        epoch_ends: dict[Part, EpochEnd] = {}
+        for topic, members in _by_topic(known).items():
+            epochs = {part.partition: known[part].leader_epoch or 0 for part in members}
+            ends = self._brokers.epoch_ends(topic, epochs)
+            epoch_ends.update({part: ends[part.partition] for part in members})
+        return {
+            part: LogLineage(
+                partition=part.partition,
+                restores=by_topic[part.topic_id],
+                leader_epoch=log_ends[part].leader_epoch,
+                end=log_ends[part].offset,
+                later_epoch_start=epoch_ends[part].offset if part in epoch_ends else None,
+            )
+            for part in positions
+        }
+
+    def _log_ends(self, parts: Iterable[Part]) -> "dict[Part, LogEnd]":
+        assert self._brokers is not None
+        found: dict[Part, LogEnd] = {}
+        for topic, members in _by_topic(parts).items():
+            ends = self._brokers.log_ends(topic, [part.partition for part in members])
+            found.update({part: ends[part.partition] for part in members})
+        return found
+
+    def _restores(self, part: Part) -> tuple[Restore, ...]:
+        """Of the topic; none where nothing of it is in the tier, or no tier is read."""
+        if self._tier is None or part.topic_id is None:
+            return ()
+        try:
+            return self._tier.reader.topic(part.topic_id).restores
+        except TopicNotFound:
+            return ()
+
+    def _epoch_in_tier(self, part: Part, offset: int) -> int | None:
+        """Of the last record below an offset; where that has expired, of the last leader."""
+        snapshot = self._snapshot(part)
+        if snapshot is None:
+            return None
+        entry = self._with_pages(part, lambda found: found.find(offset - 1))
+        return snapshot.head.leader_epoch if entry is None else entry.epoch_at(offset - 1)
+
+    def _later_epoch_in_tier(self, part: Part, position: Position) -> int | None:
+        """The first offset of a later epoch than the position's, if the tier has it below the
+        position: nothing more is needed."""
+        epoch = position.leader_epoch
+        entry = self._with_pages(part, lambda found: found.find(position.offset - 1))
+        if epoch is None or entry is None or entry.epoch_at(position.offset - 1) <= epoch:
+            return None
+        return self._with_pages(part, lambda found: _first_later(found, epoch))
+
     def find(self, part: Part, timestamp_ms: int) -> int | None:
         """The first offset of this time or later; None where no record is as late."""
         if self.reads_brokers:
@@ -141,12 +238,19 @@ class Survey:
     ) -> tuple[int, int, tuple[SegmentRange, ...]]:
         """The head's version, the start (later than asked where that has expired meanwhile), and
         what the tier answers for between it and ``until``."""
+        found = self._with_pages(
+            part, lambda snapshot: (snapshot.head.version, *answered(snapshot, start, until))
+        )
+        return (0, start, ()) if found is None else found
+
+    def _with_pages(self, part: Part, look: Callable[[Snapshot], R | None]) -> R | None:
+        """What ``look`` finds in the partition's manifest; None where there is none."""
         for attempt in range(1, _ATTEMPTS + 1):
             snapshot = self._snapshot(part)
             if snapshot is None:
-                return 0, start, ()
+                return None
             try:
-                return snapshot.head.version, *answered(snapshot, start, until)
+                return look(snapshot)
             except PageNotFound:
                 if attempt == _ATTEMPTS:
                     raise
@@ -226,6 +330,15 @@ def answered(snapshot: Snapshot, start: int, until: int) -> tuple[int, tuple[Seg
     if first is None or max(start, first) >= until:
         return start, ()
     return start, snapshot.plan(max(start, first), until)
+
+
+def _first_later(snapshot: Snapshot, epoch: int) -> int | None:
+    """The first offset in the tier that was written in a later epoch. Raises PageNotFound."""
+    for entry in snapshot.live_segments():
+        for found, start in entry.leader_epochs:
+            if found > epoch:
+                return max(start, entry.from_offset)
+    return None
 
 
 def _brokers(access: Access) -> "Brokers":

@@ -7,6 +7,7 @@ is read again, and the new snapshot tells.
 """
 
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tidemark.tier import queries
@@ -35,6 +36,10 @@ class Snapshot:
     def find(self, offset: int) -> SegmentEntry | None:
         """``queries.find``: the segment that answers for one offset."""
         return queries.find(self.head, self.pages, offset)
+
+    def live_segments(self) -> Iterator[SegmentEntry]:
+        """``queries.live_segments``: all that the tier answers with, oldest first."""
+        return queries.live_segments(self.head, self.pages)
 
     def find_by_timestamp(self, timestamp_ms: int) -> SegmentEntry | None:
         """``queries.find_by_timestamp``."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from tidemark.ids import id_text, parse_id
+from tidemark.log_lineage import Restore, restored_epoch
 from tidemark.logfiles.producer_snapshot import SnapshotFormatError, decode_snapshot
 from tidemark.tier import head_repair, transitions
 from tidemark.tier.auxiliary import AuxCorrupt
@@ -156,14 +157,23 @@ def claim(
             ),
         )
         heads.append(committed.head)
-    moved = replace(found.topic, cluster_id=to_cluster, partitions=found.partitions)
+    # As the heads are now: until it was fenced the old cluster may have gone on.
+    leader_epoch = restored_epoch(max(head.leader_epoch for head in heads), now_ms)
+    ends = {head.partition: head.next_copy_offset for head in heads}
+    moved = replace(
+        found.topic,
+        cluster_id=to_cluster,
+        partitions=found.partitions,
+        restores=(Restore(leader_epoch, ends),),
+    )
+    # On record before the Topic is made: whoever has read further than the tier goes must see it
+    # once there are new records.
     tier.topics.put(moved)
-    # As they are now: until it was fenced the old cluster may have gone on.
     claimed = Restorable(topic=moved, heads=dict(enumerate(heads)))
     return TierOrigin(
         topic_id=topic_id,
         partitions=claimed.partitions,
-        leader_epoch=max(head.leader_epoch for head in heads) + 1,
+        leader_epoch=leader_epoch,
         tiering=claimed.tiering,
         first_producer_id=max(_first_free_producer_id(tier, head) for head in heads),
     )

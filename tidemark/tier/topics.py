@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from tidemark.ids import id_text, parse_id
+from tidemark.log_lineage import Restore, merged
 from tidemark.tier.codec import ManifestCorrupt
 from tidemark.tier.layout import TOPICS_PREFIX, topic_key
 from tidemark.tier.objects import (
@@ -24,7 +25,8 @@ from tidemark.tier.objects import (
     Version,
 )
 
-_FORMAT_VERSION = 1
+#: Written where a restore is recorded, lest an older program lose the record; else 1 is written.
+_FORMAT_VERSION = 2
 _ATTEMPTS = 4
 
 
@@ -39,7 +41,8 @@ class TopicAmbiguous(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicObject:
     """``config``: Kafka keys that were set, as text; ``deleted``: it is a tombstone;
-    ``replication_factor``: 0 where an older broker wrote the object."""
+    ``replication_factor``: 0 where an older broker wrote the object. ``restores``: oldest first,
+    see :mod:`tidemark.log_lineage`."""
 
     topic_id: uuid.UUID
     name: str
@@ -48,6 +51,7 @@ class TopicObject:
     config: dict[str, str] = field(default_factory=dict)
     deleted: bool = False
     replication_factor: int = 0
+    restores: tuple[Restore, ...] = ()
 
 
 class TopicCatalog:
@@ -58,9 +62,11 @@ class TopicCatalog:
 
     def put(self, topic: TopicObject) -> bool:
         """Write the object if it is new or differs, never over a tombstone; says whether it
-        wrote."""
+        wrote. No restore that was recorded is lost: brokers do not know of them."""
         for _ in range(_ATTEMPTS):
             found = self._load(topic.topic_id)
+            if found is not None:
+                topic = replace(topic, restores=merged(found[0].restores, topic.restores))
             if found is not None and (found[0] == topic or found[0].deleted):
                 return False
             if self._write(topic, None if found is None else found[1]):
@@ -139,7 +145,7 @@ class TopicCatalog:
 
 def _encode(topic: TopicObject) -> bytes:
     fields: dict[str, object] = {
-        "formatVersion": _FORMAT_VERSION,
+        "formatVersion": _FORMAT_VERSION if topic.restores else 1,
         "topicId": id_text(topic.topic_id),
         "name": topic.name,
         "clusterId": topic.cluster_id,
@@ -150,6 +156,14 @@ def _encode(topic: TopicObject) -> bytes:
         fields["replicationFactor"] = topic.replication_factor
     if topic.deleted:
         fields["deleted"] = True
+    if topic.restores:
+        fields["restores"] = [
+            {
+                "leaderEpoch": restore.leader_epoch,
+                "ends": {str(part): end for part, end in sorted(restore.ends.items())},
+            }
+            for restore in topic.restores
+        ]
     return json.dumps(fields, separators=(",", ":")).encode("utf-8")
 
 
@@ -163,9 +177,10 @@ def _decode(data: bytes, where: str) -> TopicObject:
 
 
 def _topic_of(fields: dict[str, object]) -> TopicObject:
-    if fields["formatVersion"] != _FORMAT_VERSION:
+    if fields["formatVersion"] not in range(1, _FORMAT_VERSION + 1):
         raise ValueError(f"format version {fields['formatVersion']}")
     config = cast("dict[object, object]", fields["config"])
+    restores = cast("list[dict[str, object]]", fields.get("restores", []))
     return TopicObject(
         topic_id=parse_id(str(fields["topicId"])),
         name=str(fields["name"]),
@@ -174,4 +189,13 @@ def _topic_of(fields: dict[str, object]) -> TopicObject:
         config={str(key): str(value) for key, value in config.items()},
         deleted=fields.get("deleted", False) is True,
         replication_factor=int(str(fields.get("replicationFactor", 0))),
+        restores=tuple(map(_restore_of, restores)),
+    )
+
+
+def _restore_of(fields: dict[str, object]) -> Restore:
+    ends = cast("dict[object, object]", fields["ends"])
+    return Restore(
+        int(str(fields["leaderEpoch"])),
+        {int(str(part)): int(str(end)) for part, end in ends.items()},
     )

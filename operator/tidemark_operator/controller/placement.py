@@ -19,6 +19,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from tidemark.leader_epochs import GENERATION
 from tidemark_operator.controller import restoring
 from tidemark_operator.controller.catching_up import Room
 from tidemark_operator.controller.commit import Draft
@@ -106,10 +107,17 @@ def place_topic(draft: Draft, topic: TopicInfo) -> Placed | BrokersMissing:
     assigned = {partition: _assigned(draft, topic, partition) for partition in missing}
     if len(live) < required and not all(assigned.values()):
         return BrokersMissing(required=required, live=len(live))
+    # An added partition may have been there before a restore or a rebuilding that did not know of
+    # it: no epoch of then is used again (tidemark.log_lineage). Others begin at 0, as Kafka's do.
+    highest = max((row.leader_epoch for row in present.values()), default=0)
+    first_epoch = highest if highest >= GENERATION else 0
     placeholders, spread = 0, Spread(present.values())
     for partition in missing:
         replicas = assigned[partition] or _choose(draft, topic, partition, live, spread)
-        row = restoring.first_row(topic, _new_row(draft, topic, partition, replicas))
+        row = dataclasses.replace(
+            _new_row(draft, topic, partition, replicas), leader_epoch=first_epoch
+        )
+        row = restoring.first_row(topic, row)
         draft.put_row(row)
         spread.add(row)
         placeholders += row.placeholders

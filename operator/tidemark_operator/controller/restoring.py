@@ -78,8 +78,10 @@ def first_row(topic: TopicInfo, row: PartitionRow) -> PartitionRow:
         origin = asked(topic)
     except NotRestorable:
         return row
-    if origin is None or origin.topic_id != topic.id or row.partition >= origin.partitions:
+    if origin is None or origin.topic_id != topic.id:
         return row
+    if row.partition >= origin.partitions:  # new, or lost without a trace in the tier
+        return dataclasses.replace(row, leader_epoch=max(row.leader_epoch, origin.leader_epoch))
     return dataclasses.replace(
         row,
         isr=() if row.leader == NO_LEADER else (row.leader,),

@@ -132,7 +132,14 @@ def in_both(rows: Exported, letters: Exported) -> Exported:
     """What surely is in the one or in the other."""
     offsets = behind(rows.offsets, letters.offsets)
     starts = {each: max(rows.since(each), letters.since(each)) for each in offsets}
-    return replace(rows, offsets=offsets, starts=starts)
+    epochs = {}
+    for each in offsets:
+        # Of the table that is behind; where neither is, the lower one, which trusts the log less.
+        at = [own.position(each) for own in (rows, letters) if own.offsets[each] == offsets[each]]
+        known = [one.leader_epoch for one in at if one.leader_epoch is not None]
+        if len(known) == len(at):
+            epochs[each] = min(known)
+    return replace(rows, offsets=offsets, starts=starts, leader_epochs=epochs)
 
 
 def ahead(offsets: Mapping[int, int], of: Mapping[int, int]) -> dict[int, int]:
@@ -144,10 +151,15 @@ def at_least(own: Exported, exported: Exported) -> Exported:
     """A table's own claim, as far as a batch reaches, and no less far than it was."""
     both = {**exported.offsets}
     starts = {**exported.starts}
+    epochs = {**exported.leader_epochs}
     for partition, offset in own.offsets.items():
-        both[partition] = max(offset, both.get(partition, offset))
+        if offset >= both.get(partition, offset):
+            both[partition] = offset
+            epochs.pop(partition, None)
+            if partition in own.leader_epochs:
+                epochs[partition] = own.leader_epochs[partition]
         starts[partition] = own.since(partition)
-    return replace(own, offsets=both, starts=starts)
+    return replace(own, offsets=both, starts=starts, leader_epochs=epochs)
 
 
 def _behind_column(passed: Mapping[int, int]) -> Column:

@@ -14,14 +14,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from tidemark.log_lineage import Position, text
 from tidemark_pipeline.errors import ExportError
 
 __all__ = ["ExportError", "Exported", "Mode", "Superseded", "begin", "check_ours"]
 
 PREFIX = "tidemark."
-_TOPIC, _TOPIC_ID, _OFFSETS, _STARTS, _EPOCH, _JOB, _MODE, _DELETES = (
+_TOPIC, _TOPIC_ID, _OFFSETS, _STARTS, _EPOCH, _JOB, _MODE, _DELETES, _LEADER_EPOCHS = (
     PREFIX + name
-    for name in ("topic", "topic-id", "offsets", "starts", "epoch", "job", "mode", "deletes")
+    for name in (
+        *("topic", "topic-id", "offsets", "starts", "epoch", "job", "mode", "deletes"),
+        "leader-epochs",
+    )
 )
 
 
@@ -42,7 +46,8 @@ class Exported:
     ``offsets`` it has all that the topic had, without a gap; of a partition that is not named that
     is not known. ``topic_id``: of the tier's topic, empty where only brokers are read. ``epoch``:
     counts the jobs; 0 is none yet. ``deletes``: a job has deleted from the topic what it had
-    committed (:mod:`tidemark_pipeline.export.deleting`), or was about to."""
+    committed (:mod:`tidemark_pipeline.export.deleting`), or was about to. ``leader_epochs``: of
+    each offset, see :class:`~tidemark.log_lineage.Position`; an older version recorded none."""
 
     topic: str
     topic_id: str = ""
@@ -52,16 +57,22 @@ class Exported:
     mode: Mode = Mode.APPEND
     starts: Mapping[int, int] = field(default_factory=dict)
     deletes: bool = False
+    leader_epochs: Mapping[int, int] = field(default_factory=dict)
 
     def taken_by(self, job: str) -> "Exported":
         """The same, claimed by a job that starts."""
         return replace(self, epoch=self.epoch + 1, job=job)
 
     def reaching(
-        self, offsets: Mapping[int, int], starts: Mapping[int, int] | None = None
+        self,
+        offsets: Mapping[int, int],
+        starts: Mapping[int, int] | None = None,
+        leader_epochs: Mapping[int, int] | None = None,
     ) -> "Exported":
         """The same after a commit. No partition goes back, and none is forgotten. ``starts``: of
-        partitions that are new, where they were begun; else it is known from now on only."""
+        partitions that are new, where they were begun; else it is known from now on only.
+        ``leader_epochs``: of ``offsets``; an offset that stays keeps the epoch that it has, since
+        nothing proves that it belongs to a later one."""
         for partition, offset in self.offsets.items():
             if offsets.get(partition, offset) < offset:
                 raise ExportError(
@@ -74,7 +85,14 @@ class Exported:
             each: self.since(each) if each in self.offsets else given.get(each, offset)
             for each, offset in both.items()
         }
-        return replace(self, offsets=both, starts=since)
+        stays = {each for each, offset in both.items() if self.offsets.get(each) == offset}
+        kept = {each: epoch for each, epoch in self.leader_epochs.items() if each in stays}
+        new = {each: epoch for each, epoch in (leader_epochs or {}).items() if each not in stays}
+        return replace(self, offsets=both, starts=since, leader_epochs={**kept, **new})
+
+    def position(self, partition: int) -> Position:
+        """From where on the table continues with a partition."""
+        return Position(self.offsets.get(partition, 0), self.leader_epochs.get(partition))
 
     def since(self, partition: int) -> int:
         """From there on the table surely has all up to its offset of the partition."""
@@ -99,6 +117,7 @@ class Exported:
             _JOB: self.job,
             _MODE: str(self.mode),
             **({_DELETES: "true"} if self.deletes else {}),
+            **({_LEADER_EPOCHS: _text(self.leader_epochs)} if self.leader_epochs else {}),
         }
 
     @classmethod
@@ -116,6 +135,7 @@ class Exported:
                 mode=Mode(properties.get(_MODE) or Mode.APPEND),
                 starts=_numbers(properties.get(_STARTS) or "{}"),
                 deletes=properties.get(_DELETES) == "true",
+                leader_epochs=_numbers(properties.get(_LEADER_EPOCHS) or "{}"),
             )
         except (KeyError, ValueError, AttributeError, TypeError) as error:
             raise ExportError(
@@ -167,6 +187,18 @@ def check_topic(exported: Exported, topic_id: str) -> None:
         raise ExportError(
             f"the topic {exported.topic} was deleted and made anew since it was exported: "
             "export it into a new table"
+        )
+
+
+def check_lineage(exported: Exported, diverged: Mapping[int, int]) -> None:
+    """The topic still has the records that the table continues behind, or :class:`ExportError` is
+    raised. ``diverged``: by partition the offset from which on it has not."""
+    for partition, lost_from in sorted(diverged.items()):
+        what = text(f"{exported.topic}-{partition}", exported.position(partition), lost_from)
+        raise ExportError(
+            f"{what}. The table has the records of before; to continue would leave out the others. "
+            "Nothing is exported or deleted. Export into a new table, or roll this table back to a "
+            f"version that ends at or below offset {lost_from} of the partition"
         )
 
 

@@ -4,7 +4,8 @@ Iceberg puts an append behind whatever was committed since it began, by whomever
 same offsets would both succeed. So a job commits to a branch of its own, which no reader looks at,
 and ``main`` is fast-forwarded to it. That is refused, in the catalog's own compare-and-set, unless
 ``main`` still is what the branch began at. With it, in the same commit, goes a tag: it keeps the
-snapshot that has the offsets from being expired behind others' commits.
+snapshot that has the offsets from being expired behind others' commits. The tag survives a
+rollback, so it never says how far the table is (:mod:`tidemark_pipeline.export.iceberg_lineage`).
 
 What a killed job leaves is a branch and files that no reader sees. The next claim removes the
 branch; its files go as Iceberg's orphans do.
@@ -12,13 +13,14 @@ branch; its files go as Iceberg's orphans do.
 Branches and tags are Iceberg's Java API through py4j, which needs no SQL extensions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from tidemark_pipeline.export.exported import PREFIX, Exported, ExportError
+from tidemark_pipeline.export.iceberg_lineage import Ancestor, exported_by
 from tidemark_pipeline.export.table import ATTEMPTS, contended
 
 TAG = "tidemark_export"
@@ -37,38 +39,83 @@ ColumnChange = tuple[tuple[str, ...], bool, Any]
 
 class Branch:
     """Of the job ``job``, in ``table``: Iceberg's own, as its catalog has loaded it. What is said
-    here of the table holds as of the last :meth:`refresh`."""
+    here of the table holds as of the last :meth:`refresh`. ``session``: Spark's."""
 
-    def __init__(self, table: Any, job: str) -> None:
+    def __init__(self, session: Any, table: Any, job: str) -> None:
         self.name = BRANCH + job
-        self._table = table
+        self._session, self._table = session, table
+        #: Snapshots that have expired, by id, and the files of metadata that they are known from.
+        self._expired: dict[int, Ancestor] = {}
+        self._metadata_read: set[str] = set()
 
     def refresh(self) -> None:
         """See the table as it is."""
         self._table.refresh()
 
     def found(self) -> Exported | None:
-        """How far the table is, by the newest snapshot of ``main`` that an export has committed.
+        """How far the table is, by the newest ancestor of ``main`` that an export has committed.
         Raises :class:`ExportError` where it has rows and nothing says which."""
-        snapshot = self._table.currentSnapshot()
-        while snapshot is not None:
-            found = Exported.of_properties(snapshot.summary())
-            if found is not None:
-                return found
-            parent = snapshot.parentId()
-            if parent is None:
-                break
-            snapshot = self._table.snapshot(parent)
-        else:  # others' commits behind the last export's, and what was between has expired
-            tagged = self._table.snapshot(TAG)
-            if tagged is not None:
-                return Exported.of_properties(tagged.summary())
-        if self.rows() != 0:
+        name = str(self._table.name())
+        current, tagged = self._table.currentSnapshot(), self._table.snapshot(TAG)
+        found = exported_by(
+            name,
+            None if current is None else _ancestor(current),
+            self._ancestor_of_id,
+            None if tagged is None else _ancestor(tagged),
+        )
+        if found is None and self.rows() != 0:
             raise ExportError(
-                f"{self._table.name()} has rows, and no commit says which of the topic they are: "
+                f"{name} has rows, and no commit says which of the topic they are: "
                 "export into a table of its own"
             )
+        return found
+
+    def _ancestor_of_id(self, snapshot_id: int) -> Ancestor | None:
+        """Of the table, or of what it was before snapshots expired."""
+        there = self._table.snapshot(snapshot_id)
+        if there is not None:
+            return _ancestor(there)
+        if snapshot_id in self._expired:
+            return self._expired[snapshot_id]
+        parser = self._session._jvm.org.apache.iceberg.TableMetadataParser
+        files = [str(each.file()) for each in self._table.operations().current().previousFiles()]
+        for file in reversed(files):  # the newest first: it is there the longest
+            if file in self._metadata_read:
+                continue
+            try:
+                metadata = parser.read(self._table.io(), file)
+            except JAVA_ERRORS:  # removed, as the oldest are
+                return None
+            self._metadata_read.add(file)
+            for snapshot in metadata.snapshots():
+                found = _ancestor(snapshot)
+                self._expired[found.id] = found
+            if snapshot_id in self._expired:
+                return self._expired[snapshot_id]
         return None
+
+    def say_again(self, write: Callable[[], None] | None = None) -> None:
+        """Commit once more how far the table is, behind what ``write`` commits to the branch, if
+        anything. Raises :class:`ExportError`."""
+        try:
+            for _ in range(ATTEMPTS):
+                self.refresh()
+                exported = self.found()
+                base = self.begin()
+                if exported is None or base is None:
+                    continue
+                if write is not None:
+                    write()
+                    self.refresh()
+                # A deletion of whole files has no properties of ours: they come behind it.
+                self.commit_nothing(exported)
+                commits = 1 if write is None else 2
+                if self.publish(base, exported, commits=commits) and self.is_published():
+                    return
+        finally:
+            self.refresh()
+            self.remove()
+        raise contended(str(self._table.name()))
 
     def rows(self) -> int | None:
         """Of ``main``; None where its newest commit does not say."""
@@ -215,3 +262,7 @@ class Branch:
         for name in left:
             changes = changes.removeBranch(name)
         changes.commit()
+
+
+def _ancestor(snapshot: Any) -> Ancestor:
+    return Ancestor(snapshot.snapshotId(), snapshot.parentId(), dict(snapshot.summary()))

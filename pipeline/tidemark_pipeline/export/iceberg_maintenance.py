@@ -1,14 +1,19 @@
 """The upkeep of an Apache Iceberg table, by Iceberg's own procedures.
 
-The snapshot with the last offsets has a tag, and that of a running job its branch: neither expires,
-nor do the files that they name. A job that has written files and not committed them yet is younger
+How far the table is stands in an ancestor of its newest snapshot, and is committed again before
+ancestors expire. The snapshot of a running job has a branch: it does not expire, nor do the files
+that it names. A job that has written files and not committed them yet is younger
 than what counts as an orphan.
 """
 
+import uuid
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from pyspark.sql import Row, SparkSession
 
+from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.export.iceberg_branch import Branch
 from tidemark_pipeline.export.maintenance import Maintained, Say, Upkeep, text_of
 
 #: Groups of files are committed by themselves: of one that others change meanwhile the rest is not
@@ -31,6 +36,7 @@ def maintain(session: SparkSession, name: str, upkeep: Upkeep, say: Say) -> Main
     expired = removed = orphans = 0
     if upkeep.keep is not None:
         say(f"snapshots older than {text_of(upkeep.keep)} expire")
+        _keep_offsets(session, name)
         before = snapshots(session, name)
         done = procedures.call(
             "expire_snapshots", older_than=upkeep.keep, retain_last=upkeep.keep_last
@@ -48,6 +54,23 @@ def maintain(session: SparkSession, name: str, upkeep: Upkeep, say: Say) -> Main
         removed=removed,
         orphans=orphans,
     )
+
+
+def _keep_offsets(session: Any, name: str) -> None:
+    """What says how far the table is may be an ancestor of compactions, and expire: so the newest
+    commit says it again. A table that no export has written stays as it is, and of one that cannot
+    tell the next export says what to do."""
+    spark3 = session._jvm.org.apache.iceberg.spark.Spark3Util
+    table = spark3.loadIcebergTable(session._jsparkSession, name)
+    if table.currentSnapshot() is None:
+        return
+    branch = Branch(session, table, uuid.uuid4().hex)
+    try:
+        if branch.found() is None:
+            return
+    except ExportError:
+        return
+    branch.say_again()
 
 
 def _compact(procedures: "Procedures", say: Say) -> tuple[int, int, int]:

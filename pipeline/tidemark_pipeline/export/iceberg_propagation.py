@@ -20,7 +20,6 @@ from tidemark_pipeline.export.iceberg_branch import TAG, Branch
 from tidemark_pipeline.export.iceberg_maintenance import COMPACTION, Procedures, snapshots
 from tidemark_pipeline.export.maintenance import Say
 from tidemark_pipeline.export.propagating import Propagated
-from tidemark_pipeline.export.table import ATTEMPTS, contended
 
 _MODE = "write.delete.mode"
 _COPY = "copy-on-write"
@@ -34,7 +33,7 @@ class IcebergPropagation:
         java: Any = session
         spark3 = java._jvm.org.apache.iceberg.spark.Spark3Util
         self._table = spark3.loadIcebergTable(java._jsparkSession, name)
-        self._branch = Branch(self._table, uuid.uuid4().hex)
+        self._branch = Branch(java, self._table, uuid.uuid4().hex)
 
     def found(self) -> Exported | None:
         """See :class:`~tidemark_pipeline.export.propagating.DroppedFrom`."""
@@ -46,7 +45,11 @@ class IcebergPropagation:
         self._branch.refresh()
         if self._table.properties().get(_MODE) != _COPY:
             self._session.sql(f"ALTER TABLE {self._name} SET TBLPROPERTIES ('{_MODE}'='{_COPY}')")
-        self._say_again(where)
+        target = f"{self._name}.branch_{self._branch.name}"
+        self._branch.say_again(lambda: self._delete(target, where))
+
+    def _delete(self, target: str, where: str) -> None:
+        self._session.sql(f"DELETE FROM {target} WHERE {where}")
 
     def drop_history(self, say: Say) -> Propagated:
         """See :class:`~tidemark_pipeline.export.propagating.DroppedFrom`."""
@@ -59,7 +62,7 @@ class IcebergPropagation:
             (done,) = procedures.call("rewrite_data_files", options=options)
             failed = done["failed_data_files_count"]
             procedures.call("rewrite_position_delete_files", options={"rewrite-all": "true"})
-        self._say_again()
+        self._branch.say_again()
         say("all older snapshots expire")
         expired = procedures.call("expire_snapshots", older_than=timedelta(), retain_last=1)
         return Propagated(
@@ -67,27 +70,6 @@ class IcebergPropagation:
             removed=sum(count or 0 for row in expired for count in row),
             held=(*self._others(), *((f"{failed} files that others changed",) if failed else ())),
         )
-
-    def _say_again(self, where: str = "") -> None:
-        try:
-            for _ in range(ATTEMPTS):
-                exported = self.found()
-                base = self._branch.begin()
-                if exported is None or base is None:
-                    continue
-                if where:
-                    target = f"{self._name}.branch_{self._branch.name}"
-                    self._session.sql(f"DELETE FROM {target} WHERE {where}")
-                    self._branch.refresh()
-                # A deletion of whole files has no properties of ours: they come behind it.
-                self._branch.commit_nothing(exported)
-                is_ours = self._branch.publish(base, exported, commits=1 + bool(where))
-                if is_ours and self._branch.is_published():
-                    return
-        finally:
-            self._branch.refresh()
-            self._branch.remove()
-        raise contended(self._name)
 
     def _others(self) -> list[str]:
         """Branches and tags that are not at the newest snapshot."""

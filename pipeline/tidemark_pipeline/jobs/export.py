@@ -26,7 +26,7 @@ from tidemark_pipeline.brokers import BrokersUnavailable, Refused
 from tidemark_pipeline.engines import is_kafkas
 from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.export.deleting import Deleter, points
-from tidemark_pipeline.export.exported import Exported, ExportError, check_topic
+from tidemark_pipeline.export.exported import Exported, ExportError, check_lineage, check_topic
 from tidemark_pipeline.export.freshness import Freshness
 from tidemark_pipeline.export.shapes import RAW, raw
 from tidemark_pipeline.export.table import Counts, Table, Written
@@ -97,6 +97,7 @@ def export(
         topic_id = str(parts[0].topic_id or "") if parts else ""
         claimed = table.claim(options["topic"], topic_id)
         try:
+            check_log_lineage(survey, parts, claimed)
             given = stream_options(options, claimed, once=every_s is None)
             beginning = Beginning(topic_options(given, streaming=True), claimed.topic)
             if is_kafkas(options):
@@ -151,12 +152,16 @@ class Beginning:
             )
 
     def reached(
-        self, before: Exported, ends: Mapping[int, int], log_starts: Mapping[int, int]
+        self,
+        before: Exported,
+        ends: Mapping[int, int],
+        log_starts: Mapping[int, int],
+        leader_epochs: Mapping[int, int] | None = None,
     ) -> Exported:
         """The table after a batch that reads up to ``ends``. ``log_starts``: of partitions that
-        are new to it."""
+        are new to it. ``leader_epochs``: of ``ends``."""
         starts = {each: at for each, at in log_starts.items() if self.is_log_start(each)}
-        reached = before.reaching(ends, starts)
+        reached = before.reaching(ends, starts, leader_epochs)
         return reached if self.options.fail_on_data_loss else reached.with_gap()
 
 
@@ -185,11 +190,21 @@ class _Batches:
     def __call__(self, frame: DataFrame, number: int) -> None:
         try:
             before = self.progress
-            with self._lock:
-                self._parts(before.exported)
             topic = before.exported.topic
             ends = planned_end(self.checkpoint, number, topic)
-            reached = self._beginning.reached(before.exported, ends, self._log_starts(before, ends))
+            with self._lock:
+                parts = self._parts(before.exported)
+                read = {part: ends[part.partition] for part in parts if part.partition in ends}
+                positions = self._survey.positions(read)
+                check_log_lineage(self._survey, parts, before.exported)
+            epochs = {
+                part.partition: at.leader_epoch
+                for part, at in positions.items()
+                if at.leader_epoch is not None
+            }
+            reached = self._beginning.reached(
+                before.exported, ends, self._log_starts(before, ends), epochs
+            )
             # The first of a query is made of nothing, too.
             if reached.offsets == before.exported.offsets:
                 return
@@ -210,6 +225,7 @@ class _Batches:
         standing = self._table.standing()
         with self._lock:
             parts = self._parts(standing)
+            check_log_lineage(self._survey, parts, standing)
             starts = {part.partition: at for part, at in self._survey.log_starts(parts).items()}
         below = points(standing, starts)
         if below:
@@ -265,6 +281,17 @@ class _Batches:
             current_ms=self._freshness.current_ms,
             deleted=self._deleted,
         )
+
+
+def check_log_lineage(survey: Survey, parts: Iterable[Part], exported: Exported) -> None:
+    """Raises :class:`ExportError` where the topic has lost records that the table has passed."""
+    at = {
+        part: exported.position(part.partition)
+        for part in parts
+        if part.partition in exported.offsets
+    }
+    diverged = survey.divergences(at)
+    check_lineage(exported, {part.partition: lost_from for part, lost_from in diverged.items()})
 
 
 def planned_end(checkpoint: Path, batch: int, topic: str) -> dict[int, int]:

@@ -19,6 +19,7 @@ from tidemark_pipeline.export.propagating import (
     condition,
 )
 from tidemark_pipeline.export.shapes import prefix_of_record
+from tidemark_pipeline.jobs.export import check_log_lineage
 from tidemark_pipeline.jobs.maintain import few_listing_tasks
 from tidemark_pipeline.survey import Survey
 from tidemark_pipeline.topic_source import topic_options
@@ -50,6 +51,8 @@ def propagate(
         raise ExportError(f"no export has written {name}: nothing says which records its rows are")
     with Survey(topic_options({**source, "topic": exported.topic})) as survey:
         parts = survey.parts()
+        # Below the log start there may be other records by now than those that the table has.
+        check_log_lineage(survey, parts, exported)
         starts = {part.partition: at for part, at in survey.log_starts(parts).items()}
     gone = below(exported, {str(part.topic_id or "") for part in parts}, starts)
     if not gone:

@@ -1,5 +1,6 @@
 """An export that deletes what it has committed: from the table's word alone, and whatever ends."""
 
+import shutil
 import sys
 import uuid
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from tidemark_pipeline.export.exported import Exported, ExportError, Mode, Superseded
 from tidemark_pipeline.export.formats import Format
-from tidemark_pipeline.export.shapes import RAW_DDL
+from tidemark_pipeline.export.shapes import RAW, RAW_DDL
 from tidemark_pipeline.export.table import Layout
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
@@ -132,3 +133,65 @@ def test_a_table_that_was_begun_later_than_the_topic_deletes_nothing_of_it(
     lake.run(lake.table(layout=layout), deleter=deleter)
     assert deleter.asked == [45]
     assert offsets(lake) == list(range(30, 45))
+
+
+@pytest.mark.parametrize("kind", Format)
+def test_records_of_a_restored_topic_are_neither_left_out_nor_deleted(
+    session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format
+) -> None:
+    """The table was exported to with the local tail, the brokers were lost with it, and the topic
+    was restored from its tier: new records have offsets that the table has passed."""
+    lake = lake_of(session, topic, tmp_path, kind)
+    backup = shutil.copytree(topic.path, tmp_path / "all that was copied")
+    topic.copy([b"tail"] * 20)
+    lake.run(lake.table(layout=DELETING))
+    # What the last segment has was on the brokers alone.
+    shutil.rmtree(topic.path)
+    backup.rename(topic.path)
+    topic.loaded = topic.tier.manifests.load(topic.topic_id, 0)
+    assert topic.restore() == 40
+    deleter = OfTier(topic)
+    for _ in range(3):  # before the log has reached the table's offset, and behind it
+        topic.copy([b"new"] * 15)
+        with pytest.raises(ExportError, match=r"t-0: .* from offset 40 up to 60.*into a new table"):
+            lake.run(lake.table(layout=DELETING), deleter=deleter)
+    assert deleter.asked == []
+    assert offsets(lake) == list(range(60))
+    # What the message names helps: a new table gets all that the topic has.
+    (tmp_path / "new").mkdir()
+    new = lake_of(session, topic, tmp_path / "new", kind)
+    new.run(new.table(layout=DELETING), deleter=deleter)
+    assert offsets(new) == list(range(85))
+    # And is continued, since its offsets are of after the restore.
+    topic.copy([b"newer"] * 5)
+    new.run(new.table(layout=DELETING), deleter=deleter)
+    assert deleter.asked[-1] == 90
+
+
+@pytest.mark.parametrize("kind", Format)
+def test_a_table_of_an_older_version_is_continued_where_the_restored_topic_has_its_records(
+    session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format
+) -> None:
+    """Its commits name no leader epochs: every restore that lost records of it counts."""
+    lake = lake_of(session, topic, tmp_path, kind)
+    older = lake.table()
+    older.commit(of_topic(lake, 0, 40), older.claim("t", str(topic.topic_id)).reaching({0: 40}))
+    assert topic.restore() == 40
+    topic.copy([b"new"] * 15)
+    done = lake.run(lake.table())
+    assert done.exported.offsets == {0: 55}
+    assert offsets(lake) == list(range(55))
+    assert topic.restore("e") == 55
+    (tmp_path / "other").mkdir()
+    other = lake_of(session, topic, tmp_path / "other", kind)
+    beyond = other.table()
+    claimed = beyond.claim("t", str(topic.topic_id))
+    beyond.commit(of_topic(other, 0, 55), claimed.reaching({0: 60}))
+    topic.copy([b"newer"] * 15)
+    with pytest.raises(ExportError, match="from offset 40 up to 60"):
+        other.run(other.table())
+
+
+def of_topic(lake: Lake, start: int, end: int) -> Any:
+    read = lake.session.read.format("tidemark").options(**lake.source).load().select(*RAW)
+    return read.where(f"offset >= {start} AND offset < {end}")

@@ -17,6 +17,7 @@ from tests.unit.controller.controller_world import (
 )
 from tidemark.annotations import RESTORE_FROM_TIER
 from tidemark.ids import id_text
+from tidemark.leader_epochs import GENERATION
 from tidemark.tier.restoring import TierOrigin
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_operator.controller import restoring
@@ -91,7 +92,19 @@ def test_partitions_that_are_added_later_are_new_ones() -> None:
     added = world.state.rows_of(LOST)[2]
     assert not added.recovering
     assert not added.manifest
-    assert added.leader_epoch == 0
+    # It may have been there before the restore: no epoch of then is used again.
+    assert added.leader_epoch == ORIGIN.leader_epoch
+
+
+def test_partitions_added_without_the_annotation_begin_above_epochs_of_before_a_restore() -> None:
+    high = dataclasses.replace(ORIGIN, leader_epoch=3 * GENERATION)
+    world = world_of(restored(high.text()))
+    world.reconcile()
+    world.reconcile()
+    grown = dataclasses.replace(world.view(), partitions=3, asked={})
+    world.state.put_topic(grown)
+    world.reconcile()
+    assert world.state.rows_of(LOST)[2].leader_epoch >= high.leader_epoch
 
 
 def test_a_topic_without_a_live_replica_waits_recovering() -> None:

@@ -18,11 +18,13 @@ from tidemark.tier.head import Claim, new_head
 from tidemark.tier.manifest import LoadedHead
 from tidemark.tier.open import Tier, open_tier
 from tidemark.tier.remote_storage_manager import SegmentData
+from tidemark.tier.restoring import claim, restorable
 from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tier.topics import TopicObject
 from tidemark.tiering import Tiering, TieringState
 
 BY = Claim(1, 0)
+RESTORED_MS = 1_800_000_000_000
 
 
 def _batch(
@@ -56,6 +58,9 @@ class SmallTier:
     name: str = "t"
     tier: Tier = field(init=False)
     loaded: LoadedHead = field(init=False)
+    #: Of the leader, and where each leader epoch of the log began.
+    by: Claim = BY
+    epochs: list[tuple[int, int]] = field(default_factory=lambda: [(BY.leader_epoch, 0)])
 
     def __post_init__(self) -> None:
         self.tier = open_tier(FilesystemConfig(self.path))
@@ -103,7 +108,7 @@ class SmallTier:
                 start + i,
                 values[i : i + batch_records],
                 gap_at,
-                int(start + i >= older_below),
+                self.by.leader_epoch if start + i >= older_below else 0,
                 own_keys,
             )
             for i in range(0, len(values), batch_records)
@@ -123,12 +128,15 @@ class SmallTier:
             size_bytes=len(data),
             broker_id=1,
             event_time_ms=0,
-            leader_epochs=[(1, 0)],
-            leader_epoch=BY.leader_epoch,
-            tiered_epoch=BY.tiered_epoch,
+            leader_epochs=[
+                *[pair for pair in self.epochs if pair[1] <= start][-1:],
+                *[pair for pair in self.epochs if start < pair[1] < start + len(values)],
+            ],
+            leader_epoch=self.by.leader_epoch,
+            tiered_epoch=self.by.tiered_epoch,
         )
         commit = self.tier.manifests.commit
-        self.loaded = commit(self.loaded, lambda h: transitions.start_copy(h, BY, entry))
+        self.loaded = commit(self.loaded, lambda h: transitions.start_copy(h, self.by, entry))
         offsets, times = OffsetIndex(start), TimeIndex(start)
         for position, header in iter_headers(data) if self.with_indexes else ():
             offsets.append(header.last_offset, position)
@@ -144,7 +152,7 @@ class SmallTier:
         custom = copied.custom_metadata
         digests = copied.digests if self.with_digests else None
         self.loaded = commit(
-            self.loaded, lambda h: transitions.finish_copy(h, BY, entry, custom, digests)
+            self.loaded, lambda h: transitions.finish_copy(h, self.by, entry, custom, digests)
         )
         self.entries.append(entry)
         return entry
@@ -153,8 +161,32 @@ class SmallTier:
         """Raise the head's log start."""
         self.loaded = self.tier.manifests.commit(
             self.loaded,
-            lambda h: transitions.expire_to(h, BY, offset, now_ms=0, delete_delay_ms=0),
+            lambda h: transitions.expire_to(h, self.by, offset, now_ms=0, delete_delay_ms=0),
         )
+
+    def restore(self, to_cluster: str = "d") -> int:
+        """Restore the topic from its tier into another cluster, as ``tidemark restore`` does; where
+        it ended."""
+        (found,) = restorable(self.tier)
+        from_cluster = self.loaded.head.cluster_id
+        origin = claim(
+            self.tier, found, from_cluster=from_cluster, to_cluster=to_cluster, now_ms=RESTORED_MS
+        )
+        self.by = Claim(origin.leader_epoch, origin.tiering.epoch)
+        self.loaded = self.tier.manifests.commit(
+            self.tier.manifests.load(self.topic_id, 0),
+            lambda head: transitions.claim(
+                head,
+                origin.leader_epoch,
+                origin.tiering,
+                cluster_id=to_cluster,
+                broker_id=1,
+                now_ms=RESTORED_MS,
+            ),
+        )
+        end = self.loaded.head.next_copy_offset
+        self.epochs.append((origin.leader_epoch, end))
+        return end
 
     def delete(self) -> None:
         """The tombstone of a deleted topic."""

@@ -1,0 +1,168 @@
+"""Tables that others have moved to another state: an export continues where the table really is,
+or says how to get there, and deletes nothing that the table has not."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.integration.pipeline.lakes import Lake, new_lake
+from tests.integration.pipeline.marks import MARKS
+from tests.integration.pipeline.rows import records
+from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.export.formats import Format
+from tidemark_pipeline.export.maintenance import Upkeep
+from tidemark_pipeline.jobs.maintain import maintain
+
+pytestmark = [*MARKS, pytest.mark.long, pytest.mark.timeout(600)]
+KEEP_NOTHING = Upkeep(keep=timedelta(), orphans=None)
+
+
+@pytest.fixture
+def lake(session: SparkSession, tmp_path: Path) -> Lake:
+    return new_lake(session, {}, tmp_path / "warehouse")
+
+
+def rows_of(lake: Lake, *offsets: int) -> Any:
+    return records(lake.session, *((b"k%d" % n, 0, n, n, "v") for n in offsets))
+
+
+def written(lake: Lake, commits: int) -> list[int]:
+    """One record in each; the snapshots (versions of Delta) behind each commit."""
+    table = lake.table()
+    at = table.claim("t", "")
+    found = [newest(lake)]
+    for n in range(at.offsets.get(0, 0), commits):
+        table.commit(rows_of(lake, n), at := at.reaching({0: n + 1}))
+        found.append(newest(lake))
+    table.close()
+    return found
+
+
+def newest(lake: Lake) -> int:
+    if lake.kind is Format.ICEBERG:
+        return int(lake.loaded().currentSnapshot().snapshotId())
+    (row,) = lake.session.sql(f"DESCRIBE HISTORY {lake.name} LIMIT 1").collect()
+    return int(row["version"])
+
+
+def offsets(lake: Lake) -> list[int]:
+    return sorted(row["offset"] for row in lake.session.table(lake.name).collect())
+
+
+def begins_at(lake: Lake) -> dict[int, int]:
+    return dict(lake.table().claim("t", "").offsets)
+
+
+def call(lake: Lake, procedure: str, arguments: str) -> None:
+    catalog, _, table = lake.name.partition(".")
+    lake.session.sql(f"CALL {catalog}.system.{procedure}('{table}', {arguments})").collect()
+
+
+def expired_by_others(lake: Lake) -> None:
+    """Who knows nothing of exports: compacts, and lets all snapshots go but the newest."""
+    catalog, _, table = lake.name.partition(".")
+    lake.session.sql(
+        f"CALL {catalog}.system.rewrite_data_files(table => '{table}', "
+        "options => map('rewrite-all', 'true'))"
+    ).collect()
+    loaded = lake.loaded()
+    now = loaded.currentSnapshot().timestampMillis() + 1
+    loaded.expireSnapshots().expireOlderThan(now).retainLast(1).commit()
+
+
+def kept_up(lake: Lake) -> None:
+    maintain(lake.session, lake.kind, lake.name, KEEP_NOTHING)
+
+
+def nothing(lake: Lake) -> None:
+    """No upkeep."""
+
+
+@pytest.mark.parametrize("upkeep", [nothing, kept_up, expired_by_others])
+@pytest.mark.parametrize("rolled_back", ["rollback_to_snapshot", "set_current_snapshot"])
+def test_an_export_continues_behind_a_rollback_whatever_has_expired_since(
+    lake: Lake, rolled_back: str, upkeep: Callable[[Lake], None]
+) -> None:
+    ids = written(lake, 5)
+    call(lake, rolled_back, str(ids[2]))
+    assert offsets(lake) == [0, 1]
+    for _ in range(2):
+        upkeep(lake)
+    assert begins_at(lake) == {0: 2}
+    written(lake, 5)
+    assert offsets(lake) == list(range(5))
+
+
+def test_delta_continues_behind_a_restore_whatever_has_gone_since(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    lake = new_lake(session, {}, tmp_path / "warehouse", Format.DELTA)
+    versions = written(lake, 5)
+    session.sql(f"RESTORE TABLE {lake.name} TO VERSION AS OF {versions[2]}")
+    maintain(session, lake.kind, lake.name, Upkeep())
+    assert begins_at(lake) == {0: 2}
+    written(lake, 4)
+    assert offsets(lake) == list(range(4))
+
+
+def test_a_lineage_that_nobody_knows_any_more_is_refused_and_its_remedy_helps(lake: Lake) -> None:
+    """Snapshots and older metadata are gone: it may have been rolled back, or not."""
+    ids = written(lake, 5)
+    lake.commit_of_others()
+    expired_by_others(lake)
+    metadata = Path(lake.loaded().location()) / "metadata"
+    current = lake.loaded().operations().current().metadataFileLocation()
+    for each in metadata.glob("*.metadata.json"):
+        if each.name != Path(current).name:
+            each.unlink()
+    with pytest.raises(ExportError, match=r"set_current_snapshot\('db.events', " + str(ids[5])):
+        begins_at(lake)
+    call(lake, "set_current_snapshot", str(ids[5]))
+    assert begins_at(lake) == {0: 5}
+    assert offsets(lake) == list(range(5))
+
+
+def test_rows_that_were_picked_are_refused_and_the_remedy_helps(lake: Lake) -> None:
+    ids = written(lake, 5)
+    call(lake, "rollback_to_snapshot", str(ids[2]))
+    call(lake, "cherrypick_snapshot", str(ids[5]))
+    assert offsets(lake) == [0, 1, 4]
+    with pytest.raises(ExportError, match=rf"set_current_snapshot\('db.events', {ids[2]}\)"):
+        begins_at(lake)
+    kept_up(lake)
+    with pytest.raises(ExportError, match="cherrypick_snapshot"):
+        begins_at(lake)
+
+
+def test_a_branch_that_main_is_moved_to_has_the_offsets_of_its_own_ancestors(lake: Lake) -> None:
+    ids = written(lake, 5)
+    lake.loaded().manageSnapshots().createBranch("audit", ids[3]).commit()
+    lake.loaded().newFastAppend().toBranch("audit").commit()
+    (audited,) = (
+        lake.loaded().refs().get(name).snapshotId()
+        for name in lake.loaded().refs()
+        if name == "audit"
+    )
+    call(lake, "set_current_snapshot", str(audited))
+    kept_up(lake)
+    assert begins_at(lake) == {0: 3}
+    # Forward again.
+    branch = "ahead"
+    lake.loaded().manageSnapshots().createBranch(branch, newest(lake)).commit()
+    call(lake, "fast_forward", f"'main', '{branch}'")
+    assert begins_at(lake) == {0: 3}
+
+
+def test_a_table_that_was_made_anew_begins_anew(lake: Lake) -> None:
+    """And one that was replaced with rows of others is refused."""
+    written(lake, 3)
+    lake.session.sql(f"DROP TABLE {lake.name}")
+    assert begins_at(lake) == {}
+    written(lake, 3)
+    lake.session.table(lake.name).limit(1).writeTo(lake.name).createOrReplace()
+    with pytest.raises(ExportError, match="has rows, and no commit says"):
+        begins_at(lake)

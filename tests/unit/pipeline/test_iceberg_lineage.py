@@ -1,0 +1,62 @@
+"""How far an Iceberg table is: what ancestors of its current snapshot say, and nothing else."""
+
+import pytest
+
+from tidemark_pipeline.export.exported import Exported, ExportError
+from tidemark_pipeline.export.iceberg_lineage import Ancestor, LineageLost, exported_by
+
+AT = {n: Exported("t", "id", {0: n * 10}, 1, "a") for n in range(1, 9)}
+
+
+def wrote(number: int, parent: int | None) -> Ancestor:
+    return Ancestor(number, parent, AT[number].to_properties())
+
+
+def other(number: int, parent: int | None, **summary: str) -> Ancestor:
+    return Ancestor(number, parent, {name.replace("_", "-"): v for name, v in summary.items()})
+
+
+def found(current: int, *snapshots: Ancestor, tag: int | None = None) -> Exported | None:
+    known = {each.id: each for each in snapshots}
+    return exported_by(
+        "lake.db.t", known[current], known.get, None if tag is None else known.get(tag)
+    )
+
+
+def test_the_newest_ancestor_counts_and_no_other_snapshot() -> None:
+    all_there = [wrote(1, None), wrote(2, 1), wrote(3, 2), other(4, 3), other(5, 1)]
+    assert found(4, *all_there, tag=3) == AT[3]
+    assert found(5, *all_there, tag=3) == AT[1]  # compacted behind a rollback
+    assert found(1, *all_there, tag=3) == AT[1]
+
+
+def test_a_table_of_no_export_and_one_that_was_replaced_have_no_offsets() -> None:
+    assert found(2, other(1, None), other(2, 1)) is None
+    assert found(9, wrote(1, None), wrote(2, 1), other(9, None), tag=2) is None
+
+
+def test_an_ancestor_that_expired_is_never_replaced_by_the_tag() -> None:
+    """Whether the table was rolled back to it nobody knows."""
+    with pytest.raises(LineageLost, match=r"snapshot 1, .*set_current_snapshot\('db.t', 3\)"):
+        found(5, wrote(3, 2), other(5, 1), tag=3)
+    with pytest.raises(LineageLost, match=r"Export into a new table$"):
+        found(5, wrote(3, 2), other(5, 1))
+
+
+def test_rows_of_a_picked_snapshot_are_refused_with_the_way_back() -> None:
+    """It has not what was between."""
+    rolled_back = [wrote(1, None), wrote(2, 1), wrote(3, 2)]
+    picked = other(6, 1, source_snapshot_id="3")
+    for behind in ([], [other(7, 6)]):
+        with pytest.raises(ExportError, match=r"snapshot 6 .*set_current_snapshot\('db.t', 1\)"):
+            found(7 if behind else 6, *rolled_back, picked, *behind)
+    with pytest.raises(ExportError, match="cherrypick_snapshot"):  # what was picked has expired
+        found(6, wrote(1, None), picked)
+    # What it says of itself is what the picked one said.
+    said = Ancestor(6, 1, {**AT[3].to_properties(), "source-snapshot-id": "3"})
+    with pytest.raises(ExportError, match="cherrypick_snapshot"):
+        found(6, *rolled_back, said)
+    # Others' rows are theirs.
+    assert found(6, wrote(1, None), other(3, 1), picked) == AT[1]
+    # An export that has looked at it since has been refused, so one behind it was rolled back.
+    assert found(7, *rolled_back, picked, wrote(7, 6)) == AT[7]

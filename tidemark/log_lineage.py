@@ -1,0 +1,113 @@
+"""Whether a log still contains the records that a reader has passed.
+
+An offset alone does not identify a record. A topic that is restored from its tier, or whose leader
+is elected uncleanly, loses its tail and gives the same offsets to other records. So every offset
+that outlives a cluster (a table, a checkpoint of a stream) is recorded together with a leader
+epoch, and is compared with the log before it is used again, as consumers do it by KIP-320.
+
+A log keeps its epochs only as long as its records. A restore is therefore recorded for good, in the
+topic object of the tier: the first leader epoch after it, and where each partition ended. That also
+judges offsets that were recorded without an epoch.
+
+Pure: :func:`divergence` is the one decision, for every reader.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tidemark.leader_epochs import GENERATION
+
+#: Restores of one topic that are recorded one by one; older ones are folded together.
+RESTORES_MAX = 16
+#: 2026-01-01 in seconds since 1970, from which epochs of restores count.
+_EPOCHS_SINCE_S = 1_767_225_600
+#: Epochs from a clock stay far below the largest that a manifest may name.
+_CLOCK_EPOCH_MAX = 2**29
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """``offset``: the first that is not read yet. ``leader_epoch``: a leader of this epoch had all
+    records below the offset; None where an older version recorded the offset alone."""
+
+    offset: int
+    leader_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """A restore of the topic from its tier. ``leader_epoch``: of its first leaders, above every
+    epoch of before. ``ends``: by partition the first offset that was lost; a partition that is not
+    named began empty."""
+
+    leader_epoch: int
+    ends: Mapping[int, int] = field(default_factory=dict)
+
+    def end(self, partition: int) -> int:
+        """The first offset of the partition that the restore lost."""
+        return self.ends.get(partition, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLineage:
+    """What is known of a partition's log now. ``leader_epoch``: of its leader. ``end``: the first
+    offset that it does not have. ``later_epoch_start``: the first offset known to be of a later
+    epoch than the position's, or the end of the log. None where it is not known."""
+
+    partition: int
+    restores: tuple[Restore, ...] = ()
+    leader_epoch: int | None = None
+    end: int | None = None
+    later_epoch_start: int | None = None
+
+
+def divergence(position: Position, log: LogLineage) -> int | None:
+    """The offset from which on the log has not the records that the position has passed; None where
+    it has them all, as far as is known."""
+    epoch = position.leader_epoch
+    ends = [
+        restore.end(log.partition)
+        for restore in log.restores
+        if epoch is None or epoch < restore.leader_epoch
+    ]
+    if log.end is not None:
+        ends.append(log.end)
+    if epoch is not None and log.later_epoch_start is not None:
+        ends.append(log.later_epoch_start)
+    # Epochs never go back: this is a log that was begun anew, of which nothing more is known.
+    if epoch is not None and log.leader_epoch is not None and log.leader_epoch < epoch:
+        ends.append(0)
+    found = min(ends, default=position.offset)
+    return found if found < position.offset else None
+
+
+def restored_epoch(highest_epoch: int, now_ms: int) -> int:
+    """The leader epoch of a restored topic's first leaders. ``highest_epoch``: of its heads.
+
+    The lost cluster may have elected leaders, and rebuilt partitions, that never claimed a head:
+    two generations above the highest are above these. The clock separates restores from the same
+    heads, such as those of a bucket that was put back to an older state."""
+    by_clock = min(now_ms // 1000 - _EPOCHS_SINCE_S, _CLOCK_EPOCH_MAX)
+    return max(highest_epoch + 2 * GENERATION, by_clock)
+
+
+def merged(known: Iterable[Restore], more: Iterable[Restore]) -> tuple[Restore, ...]:
+    """Both, by leader epoch. Beyond :data:`RESTORES_MAX` the oldest are folded into one that loses
+    from the lowest end on: positions are then refused that need not be, and none is trusted."""
+    by_epoch = {each.leader_epoch: each for each in (*known, *more)}
+    found = [by_epoch[epoch] for epoch in sorted(by_epoch)]
+    while len(found) > RESTORES_MAX:
+        first, second = found[:2]
+        ends = {part: min(first.end(part), second.end(part)) for part in first.ends}
+        found[:2] = [Restore(second.leader_epoch, ends)]
+    return tuple(found)
+
+
+def text(name: str, position: Position, lost_from: int) -> str:
+    """What has happened to the partition ``name``, for messages."""
+    epoch = "" if position.leader_epoch is None else f" (leader epoch {position.leader_epoch})"
+    return (
+        f"{name}: the log has lost the records from offset {lost_from} up to {position.offset}"
+        f"{epoch}, and gives these offsets to other records: the topic was restored from its tier, "
+        "or a leader was elected uncleanly"
+    )
