@@ -234,3 +234,22 @@ async def test_what_cannot_be_deleted_is_a_reason(host: TieredHost) -> None:
     victim.rmdir()
     await host.until(lambda: not host.summary.error_reason)
     await host.until(lambda: len(host.objects()) == 2 * len(before[1:]))
+
+
+async def test_a_record_dated_in_the_future_keeps_nothing_on_the_disk(host: TieredHost) -> None:
+    """All of it was appended long enough ago, and is in the tier."""
+    host.config |= {
+        "local.retention.ms": "1",
+        "local.retention.bytes": "-1",
+        "message.timestamp.after.max.ms": str(2**62),
+    }
+    await host.apply()
+    await host.produce(100)
+    await host.produce(5, timestamp_ms=4_102_444_800_000)
+    await host.produce(200)
+    await host.copied()
+    await host.partition.context.states.written()
+    await host.until(lambda: host.context.wall_ms() > host.partition.log.segments()[-1].modified_ms)
+    await host.upkeep.apply_retention()
+    copied = host.head().highest_remote_offset + 1
+    assert host.partition.log.local_log_start_offset == copied > 200

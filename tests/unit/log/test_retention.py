@@ -1,6 +1,7 @@
 """Local retention: the rules as a pure decision, then their effect on a log's files."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ def _segments(ends: Sequence[int], *, size: int = 100, start: int = 0) -> tuple[
             next_base_offset=end,
             size_bytes=size if end > base else 0,
             largest_timestamp_ms=T0 + end if end > base else -1,
-            modified_ms=T0,
+            modified_ms=T0 + end,
             is_active=number == len(ends) - 1,
         )
         for number, (base, end) in enumerate(zip(bases, ends, strict=True))
@@ -61,6 +62,7 @@ def _remote(highest: int, **flags: bool) -> TieredRetention:
 NOTHING = RetentionPlan()
 BY_TIME = LogConfig(retention_ms=5)
 BY_SIZE = LogConfig(retention_ms=-1, retention_bytes=250)
+YEAR_2100_MS = 4_102_444_800_000
 LOCAL_TIME = LogConfig(retention_ms=10**9, local_retention_ms=5)
 LOCAL_SIZE = LogConfig(retention_ms=-1, local_retention_bytes=250)
 
@@ -130,6 +132,32 @@ def test_a_tiered_active_segment_is_rolled_and_goes_later() -> None:
     assert plan == RetentionPlan(delete=3, roll_active=True, local_log_start_offset=30)
     one = _plan(LOCAL_TIME, ends=(40,), now_ms=T0 + 10**6, tiered=_remote(39))
     assert one == RetentionPlan(roll_active=True)
+
+
+@pytest.mark.parametrize("dated_ms", [T0 + 3_000_000, YEAR_2100_MS], ids=["50min", "2100"])
+@pytest.mark.parametrize("number", range(4))
+def test_a_record_dated_in_the_future_keeps_nothing_local_that_is_in_the_tier(
+    number: int, dated_ms: int
+) -> None:
+    """The last append bounds the age; without a tier timestamps decide, as in Kafka."""
+    segments = list(_segments((10, 20, 30, 40)))
+    segments[number] = replace(segments[number], largest_timestamp_ms=dated_ms)
+
+    def plan(tiered: TieredRetention | None) -> RetentionPlan:
+        return plan_retention(
+            RetentionInput(
+                segments=segments,
+                config=replace(LOCAL_TIME, retention_ms=5) if tiered is None else LOCAL_TIME,
+                log_start_offset=0,
+                local_log_start_offset=0,
+                high_watermark=40,
+                now_ms=T0 + 46,
+                tiered=tiered,
+            )
+        )
+
+    assert plan(_remote(29)) == RetentionPlan(delete=3, roll_active=True, local_log_start_offset=30)
+    assert plan(None).delete == number
 
 
 @pytest.mark.parametrize(("config", "now_ms"), [(LOCAL_TIME, T0 + 46), (BY_TIME, T0 + 46)])
