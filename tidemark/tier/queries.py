@@ -4,6 +4,8 @@
 shells); a page is asked for only where its reference in the head does not answer the question.
 """
 
+import heapq
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -96,6 +98,29 @@ def find_by_timestamp(head: Head, pages: Pages, timestamp_ms: int) -> SegmentEnt
                     return entry
     entries = _live(head, head.entries, 0)
     return next((entry for entry in entries if entry.max_timestamp_ms >= timestamp_ms), None)
+
+
+def by_newest(head: Head, pages: Pages) -> Iterator[SegmentEntry]:
+    """Live entries by their largest timestamps, largest first, and by offset where these are equal.
+    A page is read only once its largest timestamp comes up."""
+    heap: list[tuple[int, int, int, SegmentEntry | PageRef]] = []
+    numbers = itertools.count()  # so that items themselves are never compared
+
+    def push(timestamp_ms: int, offset: int, item: SegmentEntry | PageRef) -> None:
+        heapq.heappush(heap, (-timestamp_ms, offset, next(numbers), item))
+
+    for ref in head.pages:
+        if not _wholly_marked(head, ref):
+            push(ref.max_timestamp_ms, ref.start_offset, ref)
+    for entry in _live(head, head.entries, 0):
+        push(entry.max_timestamp_ms, entry.from_offset, entry)
+    while heap:
+        item = heapq.heappop(heap)[-1]
+        if isinstance(item, SegmentEntry):
+            yield item
+            continue
+        for entry in _live(head, _entries(pages, item), 0):
+            push(entry.max_timestamp_ms, entry.from_offset, entry)
 
 
 def plan(

@@ -45,6 +45,10 @@ class Snapshot:
         """``queries.find_by_timestamp``."""
         return queries.find_by_timestamp(self.head, self.pages, timestamp_ms)
 
+    def by_newest(self) -> Iterator[SegmentEntry]:
+        """``queries.by_newest``."""
+        return queries.by_newest(self.head, self.pages)
+
     def bytes_below(self, offset: int) -> int:
         """``queries.bytes_below``."""
         return queries.bytes_below(self.head, self.pages, offset)

@@ -22,6 +22,7 @@ from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.segment import SegmentEntry
 from tidemark_broker.log import unpack_limits
+from tidemark_broker.log.newest import newest
 from tidemark_broker.remote_log.damages import Damages
 from tidemark_broker.remote_log.disabling import fetch_key
 from tidemark_broker.remote_log.pools import PoolFull
@@ -99,6 +100,20 @@ class Fetcher:
         def work(tier: Tier) -> RemoteOffset | None:
             return self._by_timestamp(tier, partition, snapshot, timestamp_ms, log_start)
 
+        return await self._look_up(partition, work, log_start)
+
+    async def newest_offset(self, partition: Partition) -> RemoteOffset | None:
+        """See :class:`RemoteLog`."""
+        snapshot, log_start = self._snapshot(partition), partition.log_start_offset
+
+        def work(tier: Tier) -> RemoteOffset | None:
+            return self._newest(tier, partition, snapshot, log_start)
+
+        return await self._look_up(partition, work, log_start)
+
+    async def _look_up(
+        self, partition: Partition, work: Callable[[Tier], RemoteOffset | None], log_start: int
+    ) -> RemoteOffset | None:
         deadline_s = self._shared.context.monotonic() + _LOOKUP_S
         try:
             return await self._run(partition, None, work, deadline_s, log_start)
@@ -298,6 +313,27 @@ class Fetcher:
             entry = _next_not_older(snapshot, entry, timestamp_ms)
         return None
 
+    def _newest(
+        self, tier: Tier, partition: Partition, snapshot: Snapshot | None, log_start: int
+    ) -> RemoteOffset | None:
+        """By the largest timestamps of the segments, largest first: most often one is read."""
+        snapshot = snapshot or self._fresh(tier, partition)
+        best: RemoteOffset | None = None
+        for entry in snapshot.by_newest():
+            if best is not None and entry.max_timestamp_ms < best.timestamp_ms:
+                break
+            start = max(entry.from_offset, snapshot.head.log_start_offset, log_start)
+            if start > entry.end_offset_inclusive:
+                continue
+            find = partial(_newest_of, largest_ms=entry.max_timestamp_ms, start_offset=start)
+            found = self._checked(tier, partition, entry, start, find)
+            if found is not None and (
+                best is None
+                or (-found.timestamp_ms, found.offset) < (-best.timestamp_ms, best.offset)
+            ):
+                best = found
+        return best
+
     # ------------------------------------------------------------ read-ahead
 
     def _ahead(
@@ -342,6 +378,13 @@ class _Ahead:
             SegmentReader(self.tier, caches, self.entry).load_chunk(self.chunk)
         except (StoreError, ObjectDamaged, OSError) as error:
             logger.debug("reading ahead failed: %s", error)
+
+
+def _newest_of(reader: SegmentReader, *, largest_ms: int, start_offset: int) -> RemoteOffset | None:
+    return newest(
+        lambda timestamp_ms: reader.first_at_or_after(timestamp_ms, start_offset, unpack_limits()),
+        largest_ms,
+    )
 
 
 def _size_of(result: "tuple[RemoteRead, _Ahead | None]") -> int:

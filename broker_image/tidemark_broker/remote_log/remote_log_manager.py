@@ -140,6 +140,10 @@ class RemoteLogManager:
         """See the protocol."""
         return await self._fetcher.offset_by_timestamp(partition, timestamp_ms)
 
+    async def newest_offset(self, partition: Partition) -> RemoteOffset | None:
+        """See the protocol."""
+        return await self._fetcher.newest_offset(partition)
+
     async def bytes_below(self, partition: Partition, offset: int) -> int:
         """See the protocol."""
         return await self._fetcher.bytes_below(partition, offset)

@@ -140,6 +140,9 @@ class RemoteLog(Protocol[ReplicaT_contra]):
     ) -> RemoteOffset | None:
         """First record of the tier at or after a time; None: the tier has none."""
 
+    async def newest_offset(self, partition: ReplicaT_contra) -> RemoteOffset | None:
+        """First record of the tier with the largest timestamp; None: the tier has none."""
+
     async def bytes_below(self, partition: ReplicaT_contra, offset: int) -> int:
         """Log bytes of the tier's segments that lie wholly below an offset. Raises
         :class:`RemoteUnavailable`."""

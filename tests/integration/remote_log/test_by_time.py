@@ -3,9 +3,11 @@
 import asyncio
 import threading
 
+import pytest
+
 from tests.integration.remote_log.tiered_host import NOW_MS, TieredHost
 from tests.integration.remote_log.watched_store import watched_leader
-from tidemark_broker.replication.partition import reads
+from tidemark_broker.replication.partition import log_start, reads
 
 
 async def test_what_moves_to_the_tier_meanwhile_is_found(host: TieredHost) -> None:
@@ -47,3 +49,77 @@ async def test_what_moves_to_the_tier_meanwhile_is_found(host: TieredHost) -> No
     found = await asked
     await asyncio.gather(*consumers)
     assert (int(found.error), found.offset) == (0, 230)
+
+
+FUTURE_MS = NOW_MS + 10_000_000
+
+
+async def newest(host: TieredHost) -> tuple[int, int, int]:
+    """Offset, timestamp and leader epoch of the answer to the largest timestamp."""
+    found = await reads.list_offset(host.partition, reads.MAX_TIMESTAMP)
+    assert int(found.error) == 0
+    return found.offset, found.timestamp_ms, found.leader_epoch
+
+
+async def all_in_the_tier(host: TieredHost) -> None:
+    """Nothing is left locally."""
+    await host.copied()
+    host.config |= {"local.retention.ms": "0", "local.retention.bytes": "0"}
+    await host.apply()
+    for _ in range(3):
+        await host.partition.context.states.written()
+        await host.upkeep.apply_retention()
+        await host.copied()
+    assert host.partition.log.size_bytes == 0
+
+
+@pytest.mark.parametrize("at", [0, 50, 199])
+async def test_the_largest_timestamp_where_all_is_in_the_tier(host: TieredHost, at: int) -> None:
+    await host.apply()
+    await host.produce(at)
+    await host.produce(1, timestamp_ms=FUTURE_MS)
+    await host.produce(199 - at)
+    await all_in_the_tier(host)
+    assert await newest(host) == (at, FUTURE_MS + at, 1)
+
+
+async def test_the_largest_timestamp_is_in_the_tier_or_in_the_local_log(host: TieredHost) -> None:
+    await host.apply()
+    await host.produce(50)
+    await host.produce(1, timestamp_ms=FUTURE_MS)
+    await host.produce(149)
+    await host.copied()
+    await host.upkeep.apply_retention()
+    assert host.partition.log.local_log_start_offset > 100
+    assert await newest(host) == (50, FUTURE_MS + 50, 1)
+    await host.produce(20)
+    assert await newest(host) == (50, FUTURE_MS + 50, 1)
+    # Equal: the first one. Larger: that of the local log.
+    await host.produce(1, timestamp_ms=FUTURE_MS + 50 - 220)
+    assert await newest(host) == (50, FUTURE_MS + 50, 1)
+    await host.produce(1, timestamp_ms=FUTURE_MS)
+    assert await newest(host) == (221, FUTURE_MS + 221, 1)
+
+
+@pytest.mark.parametrize("tiered", [False, True])
+async def test_the_largest_timestamp_does_not_count_what_was_deleted(
+    host: TieredHost, tiered: bool
+) -> None:
+    """The log start lies within the segment, behind its largest timestamp."""
+    await host.apply()
+    await host.produce(10)
+    await host.produce(1, timestamp_ms=FUTURE_MS)
+    await host.produce(1, timestamp_ms=FUTURE_MS - 1000)
+    await host.produce(5)
+    await host.produce(1, timestamp_ms=FUTURE_MS - 5_000)
+    if tiered:
+        await host.produce(100)
+        await all_in_the_tier(host)
+    log_start.delete_records(host.partition, 13)
+    await host.until(lambda: host.partition.log_start_offset == 13)
+    assert await newest(host) == (17, FUTURE_MS - 5_000 + 17, 1)
+
+
+async def test_a_log_without_records_has_no_largest_timestamp(host: TieredHost) -> None:
+    await host.apply()
+    assert (await newest(host))[:2] == (-1, -1)

@@ -21,6 +21,7 @@ from tidemark_broker.log import (
     StorageError,
     TimestampOffset,
 )
+from tidemark_broker.log.newest import newest
 from tidemark_broker.replication.partition import divergence
 from tidemark_broker.replication.partition.partition import Partition
 from tidemark_broker.replication.remote import RemoteUnavailable
@@ -333,19 +334,21 @@ def _at(log: PartitionLog, offset: int) -> OffsetResult:
 async def _by_time(partition: Partition, timestamp: int, *, read_committed: bool) -> OffsetResult:
     log = partition.log
     try:
-        if timestamp == MAX_TIMESTAMP:
-            found = await in_lookup_thread(_newest, log)
-        else:
-            for _ in range(_LOOK_UPS_MAX):
-                local_start = log.local_log_start_offset
-                remote = await _remote_by_time(partition, timestamp)
-                if remote is not None:
-                    return remote
-                found = await in_lookup_thread(log.offset_by_timestamp, timestamp)
-                if log.local_log_start_offset == local_start:
-                    break  # else what lay between the two went to the tier, unseen by either
+        for _ in range(_LOOK_UPS_MAX):
+            local_start = log.local_log_start_offset
+            remote = await _remote_by_time(partition, timestamp)
+            if timestamp == MAX_TIMESTAMP:
+                found = await in_lookup_thread(_newest, log)
+            elif remote is not None:
+                return remote  # what the tier alone has comes first
             else:
-                return OffsetResult(error=ErrorCode.request_timed_out)
+                found = await in_lookup_thread(log.offset_by_timestamp, timestamp)
+            if log.local_log_start_offset == local_start:
+                break  # else what lay between the two went to the tier, unseen by either
+        else:
+            return OffsetResult(error=ErrorCode.request_timed_out)
+        if remote is not None and (found is None or found.timestamp_ms <= remote.timestamp_ms):
+            return remote  # of two that are equal the first one, as within a log
     except StorageError as error:
         partition.storage_failed(error)
         return OffsetResult(error=ErrorCode.kafka_storage_error)
@@ -364,13 +367,14 @@ async def _by_time(partition: Partition, timestamp: int, *, read_committed: bool
 
 
 def _newest(log: PartitionLog) -> TimestampOffset | None:
-    """The first record with the largest timestamp (blocking)."""
+    """The first local record with the largest timestamp (blocking)."""
     largest_ms = max(segment.largest_timestamp_ms for segment in log.segments())
-    return log.offset_by_timestamp(largest_ms) if largest_ms >= 0 else None
+    return newest(log.offset_by_timestamp, largest_ms)
 
 
 async def _remote_by_time(partition: Partition, timestamp: int) -> OffsetResult | None:
-    """The tier is asked first, and only where it alone holds a part of the log."""
+    """The tier is asked first, and only where it alone holds a part of the log. Of the largest
+    timestamp Kafka asks the local log alone, and so answers with another record, or none."""
     log = partition.log
     remote = partition.context.remote
     if (
@@ -379,7 +383,10 @@ async def _remote_by_time(partition: Partition, timestamp: int) -> OffsetResult 
         or log.log_start_offset >= log.local_log_start_offset
     ):
         return None
-    found = await remote.offset_by_timestamp(partition, timestamp)
+    if timestamp == MAX_TIMESTAMP:
+        found = await remote.newest_offset(partition)
+    else:
+        found = await remote.offset_by_timestamp(partition, timestamp)
     if found is None or found.offset >= log.local_log_start_offset:
         return None
     return OffsetResult(
