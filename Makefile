@@ -126,10 +126,11 @@ bench: $(ALL)
 bench-encryption: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.encryption
 
-# SEEDS=5000: so many runs of the simulated cluster. SEED=17: one of them again, with its whole story.
+# SEEDS=5000: so many runs of the simulated cluster, of all kinds in turn. SEED=17: one of them again, with its whole story.
+# KIND: moves, backups, restores or down (etcd is put back while a broker is down).
 SEEDS ?= 1000
 simulate: $(ALL)
-	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(KIND),--$(KIND))
 
 # SECONDS: how long bytes are made up that nobody should send (60).
 fuzz: $(ALL)

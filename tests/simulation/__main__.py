@@ -5,8 +5,8 @@ import os
 import sys
 import time
 
-from tests.simulation.cluster import BACKUPS, MOVES, RESTORES, Profile, simulate
-from tests.simulation.runs import outcomes, story
+from tests.simulation.cluster import BACKUPS, DOWN, MOVES, RESTORES, Profile, simulate
+from tests.simulation.runs import outcomes, profile_of, story
 
 
 def main() -> int:
@@ -25,11 +25,19 @@ def main() -> int:
     kinds.add_argument(
         "--restores", action="store_true", help="the API is put back under operators that run"
     )
+    kinds.add_argument(
+        "--down", action="store_true", help="the API is put back to old data, a broker is down"
+    )
     asked = parser.parse_args()
-    named = ((asked.moves, MOVES), (asked.backups, BACKUPS), (asked.restores, RESTORES))
-    profile = next((each for is_asked, each in named if is_asked), Profile())
+    named = (
+        (asked.moves, MOVES),
+        (asked.backups, BACKUPS),
+        (asked.restores, RESTORES),
+        (asked.down, DOWN),
+    )
+    profile = next((each for is_asked, each in named if is_asked), None)
     if asked.seed is not None:
-        outcome = simulate(asked.seed, profile)
+        outcome = simulate(asked.seed, profile or profile_of(asked.seed))
         print(story(outcome, None))
         print(
             _line(1, outcome.steps, outcome.seconds, outcome.seconds, outcome.violation is not None)
@@ -38,7 +46,7 @@ def main() -> int:
     return _many(range(asked.first, asked.first + asked.seeds), asked.processes, profile)
 
 
-def _many(seeds: range, processes: int, profile: Profile) -> int:
+def _many(seeds: range, processes: int, profile: Profile | None) -> int:
     began_s = told_s = time.perf_counter()
     steps, seconds, violations = 0, 0.0, 0
     for number, outcome in enumerate(outcomes(seeds, processes, profile), start=1):

@@ -6,6 +6,10 @@ are down, or under those that run: then versions are those of the backup, the ne
 next has to know that this is old (invariant 24 says so as soon as a row is written that goes back),
 and no acknowledged record may be lost by it (invariant 1). It strikes while brokers run, and
 nothing else happens until the operators are back.
+
+Or one broker goes down shortly before, and stays down for a while afterwards. Its partitions keep
+their places and are led again without it, where the others prove what was committed. The topic may
+have grown since the backup.
 """
 
 import copy
@@ -14,10 +18,17 @@ from typing import Any
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC, Json, Kind
 
 _UNDER = "old data under operators"
-BACKUP_KINDS = ("slices lost", "old data", _UNDER)
+_DOWN = "old data, a broker down"
+_UNDER_DOWN = "old data under operators, a broker down"
+BACKUP_KINDS = ("slices lost", "old data", _UNDER, _DOWN, _UNDER_DOWN)
 _EVERY_S = 3.0
 _BEFORE_S = 8.0
 _AFTER_S = 12.0
+#: A broker goes down so long before the data is put back, at most: sessions last for 9 s.
+_DOWN_BEFORE_S = 12.0
+#: Sessions, first reports, and elections by log end: within this time the others lead.
+_LED_AFTER_S = 30.0
+_PARTITIONS_MAX = 6
 _KINDS: tuple[Kind, ...] = (CLUSTER, TOPIC, BROKER, PARTITION_SLICE)
 
 
@@ -50,7 +61,13 @@ class Backups:
         for machine in cluster.machines.values():
             machine.start()
         cluster.network.quiet()
-        cluster.world.after(_BEFORE_S, self._strike, kind)
+        if kind not in (_DOWN, _UNDER_DOWN):
+            cluster.world.after(_BEFORE_S, self._strike, kind)
+            return
+        down_s = cluster.world.chance.choice((0.0, 0.5, _DOWN_BEFORE_S))
+        self.calm_until_s += down_s + _LED_AFTER_S
+        cluster.world.after(0.5, self._grow, list(self._copies))
+        cluster.world.after(_BEFORE_S, self._go_down, kind, down_s)
 
     def _strike(self, kind: str) -> None:
         """The operators are down meanwhile, and come back one after the other; or they are not."""
@@ -58,7 +75,7 @@ class Backups:
         chance = cluster.world.chance
         if not cluster.faulting:
             return
-        if kind == _UNDER:
+        if kind in (_UNDER, _UNDER_DOWN):
             self._restore_under()
             return
         for name in cluster.operators:
@@ -68,6 +85,43 @@ class Backups:
             self._lose()
         else:
             self._restore()
+
+    # ------------------------------------------------------------ a broker that is down
+
+    def _grow(self, copies: list[list[Json]]) -> None:
+        """A user adds partitions, of which the backups that there are know nothing."""
+        cluster, chance = self._cluster, self._cluster.world.chance
+        topic = cluster.kube.find(TOPIC, "t")
+        present = len(cluster.clients.keys)
+        if not cluster.faulting or topic is None or chance.random() < 0.5:
+            return
+        if topic["spec"]["partitions"] != present or present >= _PARTITIONS_MAX:
+            return
+        self._copies = copies
+        count = present + chance.choice((1, 2))
+        cluster.checks.note(f"a user wants {count} partitions")
+        cluster.checks.grow("t", count)
+        cluster.kube.edit(TOPIC, "t", {"partitions": count})
+        cluster.clients.keys = [("t", number) for number in range(count)]
+
+    def _go_down(self, kind: str, down_s: float) -> None:
+        cluster = self._cluster
+        chance = cluster.world.chance
+        if not cluster.faulting:
+            return
+        machine = chance.choice(list(cluster.machines.values()))
+        cluster.checks.note(f"broker {machine.node_id} goes down")
+        proven = cluster.checks.proven_without(machine)
+        chance.choice((machine.kill, machine.power_cut, machine.shut_down))()
+        cluster.world.after(down_s, self._strike, kind)
+        cluster.world.after(down_s + _LED_AFTER_S, self._check_led, machine, proven)
+
+    def _check_led(self, machine: Any, proven: Any) -> None:
+        """The others lead what they can prove, and it comes back."""
+        cluster = self._cluster
+        if cluster.faulting:
+            cluster.checks.led_without(machine, proven)
+            cluster.world.after(2 * cluster.world.chance.random(), machine.start)
 
     def _lose(self) -> None:
         """Some, or all."""

@@ -26,8 +26,10 @@ from tidemark_broker.listeners import CLIENTS
 from tidemark_broker.log import StorageError
 from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.remote_log.remote_log_manager import RemoteLogManager
+from tidemark_broker.replication.following.wire import ReplicaFetchRequest
 from tidemark_broker.replication.hosting.log_directory import LogDirectory
 from tidemark_broker.replication.partition import Partition, Role, in_sync
+from tidemark_broker.transactions.wire import WriteMarkersRequest
 
 CLUSTER_UID = "00000000-0000-4000-8000-000000000001"
 CLUSTER_ID = id_text(uuid.UUID(CLUSTER_UID))
@@ -265,7 +267,10 @@ class BrokerProcess:
         self.broker = broker = Broker(config, log_directory, self._remote)
         broker.listeners = _Listener(config.advertised_endpoint(CLIENTS, PORT))  # type: ignore[assignment]
         broker.replication_server = _Listener()  # type: ignore[assignment]
-        self._serve = broker.fetch_service.handle
+        self._serve = {
+            ReplicaFetchRequest: broker.fetch_service.handle,
+            WriteMarkersRequest: broker.marker_writer.serve,
+        }
         self.loop.watch = self.machine.cluster.checks.watcher(self)
         broker.manager.load(log_directory.found())
         works = broker._background(0, lambda _: None)
@@ -283,8 +288,9 @@ class BrokerProcess:
     # ------------------------------------------------------------ what others see
 
     def answer(self, entity: Any, _: Connection) -> Any:
-        """A replica fetch of another broker."""
-        return self._serve(entity, Identity(CLUSTER_ID, entity.replica_id), room())
+        """What another broker asks."""
+        node_id = getattr(entity, "replica_id", self.node_id)
+        return self._serve[type(entity)](entity, Identity(CLUSTER_ID, node_id), room())
 
     def answered_again(self, request: Any, answer: Any) -> None:
         """An answer to AlterPartition reaches the partitions once more, as one that was still on

@@ -6,10 +6,10 @@ excused is counted in one place (:class:`Account`): what a power cut or a lost d
 replica, until that replica has it again.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tests.simulation.brokers import Batch, BrokerProcess, batches_in, batches_of
+from tests.simulation.brokers import Batch, BrokerProcess, Machine, batches_in, batches_of
 from tests.simulation.deletions import Deletions
 from tidemark.tier import queries
 from tidemark.tier.codec import decode_head, decode_page
@@ -19,6 +19,7 @@ from tidemark.tier.segment import SegmentEntry, SegmentState
 from tidemark.tier.sweeper import Sweeper
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire import control
+from tidemark_broker.replication.metadata import TopicMetadata
 from tidemark_broker.replication.partition import Partition
 from tidemark_operator.controller.model import NO_LEADER, PartitionRow
 from tidemark_operator.controller.rows import decode_row
@@ -111,6 +112,11 @@ class TopicFacts:
         self.tiered = tiered
 
 
+def _is_whole(process: BrokerProcess, key: Key) -> bool:
+    partition = process.partition(*key)
+    return partition is not None and partition.doubt is None and partition.log.failure is None
+
+
 class Checks:
     """All checkers of a run; the first violation ends it."""
 
@@ -146,6 +152,11 @@ class Checks:
         for number in range(partitions):
             self.ledgers[facts.name, number] = Ledger(facts)
 
+    def grow(self, topic: str, partitions: int) -> None:
+        """More partitions are made."""
+        for number in range(partitions):
+            self.ledgers.setdefault((topic, number), Ledger(self.topics[topic]))
+
     def fail(self, invariant: str, text: str) -> None:
         """A violation; ``invariant`` is its number in docs/architecture.md."""
         if self.violation is None:
@@ -175,8 +186,10 @@ class Checks:
         assert process.broker is not None
         hosted = process.broker.manager._hosted.by_key
         seen: dict[Partition, tuple[Any, ...]] = {}
+        topics, shown = process.broker.manager.metadata.topics, dict[str, int]()
 
         def watch() -> None:
+            self._shown(process, topics, shown)
             for partition in hosted.values():
                 bounds = partition.log.bounds
                 state = (
@@ -191,6 +204,49 @@ class Checks:
                     self._moved(process, partition, before)
 
         return watch
+
+    def _shown(
+        self, process: BrokerProcess, topics: Mapping[str, TopicMetadata], shown: dict[str, int]
+    ) -> None:
+        """A topic never has fewer partitions in Metadata than a broker has shown before: keys,
+        groups and transactional ids are hashed over them."""
+        for name in self.topics:
+            view = topics.get(name)
+            count = 0 if view is None else len(view.partitions)
+            if count < shown.get(name, 0):
+                self.fail(
+                    "places",
+                    f"broker {process.node_id} shows {count} partitions of {name}, it has shown "
+                    f"{shown[name]}",
+                )
+            shown[name] = count
+
+    def proven_without(self, down: Machine) -> dict[Key, list[BrokerProcess]]:
+        """Partitions of which the other replicas prove what is committed, as they are whole and
+        fewer than min.insync.replicas are missing, which is most of the replicas."""
+        found: dict[Key, list[BrokerProcess]] = {}
+        for key, ledger in self.ledgers.items():
+            row = self.rows.get(key)
+            if row is None or 2 * ledger.topic.min_isr <= len(row.replicas):
+                continue
+            machines = [self.cluster.machines[node] for node in row.hosts if node != down.node_id]
+            whole = [each.alive for each in machines if each.alive and _is_whole(each.alive, key)]
+            if len(row.replicas) - len(whole) < ledger.topic.min_isr:
+                found[key] = whole
+        return found
+
+    def led_without(self, down: Machine, proven: dict[Key, list[BrokerProcess]]) -> None:
+        """A live broker leads each of these, though the API's data was put back while one was
+        down."""
+        for key, processes in proven.items():
+            row = self.rows[key]
+            if down.alive is not None or any(each.machine.alive is not each for each in processes):
+                continue
+            if row.leader not in [each.node_id for each in processes]:
+                self.fail(
+                    "places",
+                    f"{key[0]}-{key[1]} is not led without broker {down.node_id}: {row}",
+                )
 
     def _moved(
         self, process: BrokerProcess, partition: Partition, before: tuple[Any, ...] | None

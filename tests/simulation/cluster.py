@@ -32,6 +32,7 @@ from tests.simulation.moves import MOVE_KINDS, Moves
 from tests.simulation.network import Connection, Network
 from tests.simulation.objectstore import ObjectStorage
 from tests.simulation.operators import NAMESPACE, OperatorProcess
+from tests.simulation.transactions import Transactions
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC, Json
 from tidemark_operator.resources.names import CLUSTER_LABEL, slice_name
 from tidemark_operator.slices.slice_store import CLUSTER_UID_LABEL
@@ -84,6 +85,7 @@ class Profile:
     late_broker: bool | None = None
     faults: Mapping[str, float] = field(default_factory=lambda: FAULTS)
     users: Mapping[str, float] = field(default_factory=lambda: USERS)
+    transactions: bool = False
     user_s: float = 6.0
     produce_s: float = 0.08
     consume_s: float = 0.25
@@ -140,6 +142,22 @@ RESTORES = replace(
     },
 )
 
+#: The API's data is put back while a broker is down, which stays down for a while.
+DOWN = replace(
+    BACKUPS,
+    trouble_s=130.0,
+    partitions=2,
+    transactions=True,
+    faults={
+        "kill": 2,
+        "power cut": 1,
+        "shut down": 2,
+        "old data, a broker down": 2,
+        "old data under operators, a broker down": 1,
+    },
+    users={},
+)
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -167,6 +185,7 @@ class Cluster:
         self.checks = Checks(self)
         self.moves = Moves(self)
         self.backups = Backups(self)
+        self.transactions = Transactions(self)
         self.kube = ApiServer(self.world, self._written)
         self.storage = ObjectStorage(self.world, self.checks.stored)
         self.machines: dict[int, Machine] = {}
@@ -199,6 +218,8 @@ class Cluster:
             self.world.after(8.0 + 6 * chance.random(), last.start)
         self._make_topic()
         self.clients.start(produce_s=profile.produce_s, consume_s=profile.consume_s)
+        if profile.transactions:
+            self.world.after(profile.first_fault_s / 2, self.transactions.begin)
         if any(kind in profile.faults for kind in BACKUP_KINDS):
             self.backups.begin()
         self.world.after(profile.first_fault_s, self._fault)
@@ -425,6 +446,8 @@ class Cluster:
         "slices lost": _data_lost,
         "old data": _data_lost,
         "old data under operators": _data_lost,
+        "old data, a broker down": _data_lost,
+        "old data under operators, a broker down": _data_lost,
     }
 
     def _user(self) -> None:
@@ -486,6 +509,7 @@ class Cluster:
             self.checks.equal_logs(key)
             self.clients.read_whole(key)
         self.checks.deletions.repeated()
+        self.transactions.check()
         self._steady(until_s, steps_max)
         for key in tuple(self.clients.unread):  # as a consumer does whose leader moved meanwhile
             self.clients.read_whole(key)
@@ -515,7 +539,12 @@ class Cluster:
         if tiering.get("state") == "Disabling":
             return "tiering is still Disabling"
         checks = self.checks
-        return checks.left_behind() or checks.deletions.unfinished() or checks.orphans()
+        return (
+            checks.left_behind()
+            or checks.deletions.unfinished()
+            or checks.orphans()
+            or self.transactions.unfinished()
+        )
 
     def _run(self, until_s: float, steps_max: int) -> None:
         self.world.run(until_s, steps_max)
@@ -545,6 +574,7 @@ def _replaced(cluster: Cluster) -> Iterator[None]:
             ("uuid.uuid4", lambda: uuid.UUID(int=chance.getrandbits(128), version=4)),
             ("tidemark_broker.control.client.KafkaConnection", Connection),
             ("tidemark_broker.replication.following.fetcher.KafkaConnection", Connection),
+            ("tidemark_broker.transactions.links.KafkaConnection", Connection),
             ("tidemark_broker.control.client.HeartbeatThread", brokers._Heartbeats),
             ("tidemark_broker.control.heartbeat._TICK_S", 0.25),
             ("tidemark_broker.remote_log.store.open_tier", lambda *_, **__: _tier_of(cluster)),

@@ -13,23 +13,27 @@ from unittest import mock
 
 from kio.schema.errors import ErrorCode
 
-from tests.simulation.cluster import BACKUPS, MOVES, RESTORES, Profile
+from tests.simulation.cluster import BACKUPS, DOWN, MOVES, RESTORES, Profile
 from tidemark.tier import transitions
 from tidemark.tier.head import Head
+from tidemark.wire import control
 from tidemark_broker.log.retention import RetentionInput
 from tidemark_broker.remote_log.head_writer import HeadWriter
 from tidemark_broker.remote_log.leader_tasks import LeaderTasks
+from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition, isr, log_start
 from tidemark_broker.replication.partition.leader import LeaderRole
 from tidemark_broker.replication.types import DeleteResult
 from tidemark_operator.controller import catching_up, elections, moving, registration
 from tidemark_operator.controller.commit import Draft, apply
-from tidemark_operator.controller.model import NO_LEADER, PartitionRow
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInfo
 from tidemark_operator.slices.slice_store import SliceStore
 
 _delete_records = log_start.delete_records
 _after_restart = registration.after_restart
 _put = SliceStore._put
+_merge = MetadataCache._merge
 _settled = moving.settled
 _raise_floor = transitions._raise_floor
 
@@ -267,6 +271,32 @@ def _nobody_asks_the_tier() -> Iterator[None]:
         yield
 
 
+def _named_rows_only(cache: MetadataCache, topic: control.TopicState, _: Any) -> None:
+    """A partition that the controller does not name has no place."""
+    _merge(cache, dataclasses.replace(topic, partition_count=-1), {})
+
+
+@contextlib.contextmanager
+def _unknown_is_deleted() -> Iterator[None]:
+    """A marker is given up for a partition that is not named at present."""
+
+    def is_deleted(cache: MetadataCache, topic: str, partition: int) -> bool:
+        view = cache.topics.get(topic)
+        return view is None or partition not in view.partitions
+
+    with (
+        mock.patch.object(MetadataCache, "_merge", _named_rows_only),
+        mock.patch.object(MetadataCache, "is_deleted", is_deleted),
+        mock.patch("tests.simulation.checks.Checks._shown", return_value=None),
+    ):
+        yield
+
+
+def _as_placed(state: ControllerState, topic: TopicInfo) -> int:
+    """Partitions that brokers have beyond what the Topic's status counts are not counted."""
+    return topic.partitions_placed
+
+
 def _property(function: Any) -> Any:
     return replaced(
         "tidemark_broker.replication.partition.leader.LeaderRole.maximal_isr", property(function)
@@ -442,5 +472,36 @@ BUGS: tuple[Bug, ...] = (
             "tidemark_operator.controller.rebuilding._Rebuilding._needed", lambda *_: set[int]()
         ),
         first=45,
+    ),
+    Bug(
+        "a partition in doubt loses its place",
+        DOWN,
+        frozenset({"places"}),
+        replaced("tidemark_broker.replication.metadata.MetadataCache._merge", _named_rows_only),
+    ),
+    Bug(
+        "a partition in doubt needs no marker",
+        DOWN,
+        frozenset({"transactions"}),
+        _unknown_is_deleted,
+        first=3,
+    ),
+    Bug(
+        "a broker that is down is always waited for",
+        DOWN,
+        frozenset({"places"}),
+        replaced(
+            "tidemark_operator.controller.rebuilding._Proof.candidates",
+            lambda *_, **__: frozenset(),
+        ),
+    ),
+    Bug(
+        "partitions beyond the Topic's status are not counted",
+        DOWN,
+        frozenset({"places", "convergence", "24"}),
+        replaced(
+            "tidemark_operator.controller.controller_state.ControllerState.partitions_of",
+            _as_placed,
+        ),
     ),
 )
