@@ -18,6 +18,9 @@ from tidemark_broker.net.connection import CloseConnection
 from tidemark_broker.security.errors import AuthenticationFailed, IllegalState
 
 KEY = 36
+#: What a client is told: what to correct, and not whether there is such a user.
+_WRONG_PASSWORD = "authentication failed: wrong user name or password"
+_FAILED = {"OAUTHBEARER": "authentication failed: the token has expired, or is not trusted here"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,7 +47,7 @@ async def handle(request: SaslAuthenticateRequest, call: Call) -> SaslAuthentica
     except AuthenticationFailed:
         return SaslAuthenticateResponse(
             error_code=ErrorCode.sasl_authentication_failed,
-            error_message=f"{sasl.chosen}: who you are is not proven by what you sent",
+            error_message=f"{sasl.chosen}: {_FAILED.get(sasl.chosen or '', _WRONG_PASSWORD)}",
         )
     lifetime_ms = 0 if step.proven is None else sasl.lifetime_ms
     return SaslAuthenticateResponse(

@@ -228,6 +228,9 @@ class ControlClient:
         if answer.error_code and answer.error_message and answer.error_code != 41:
             former = answer.error_code == int(ErrorCode.duplicate_broker_registration.value)
             kind = AliveElsewhere if former else Refused
+            if kind is Refused and self.want_shut_down:
+                # Its Broker is deleted, say: this controller moves no leaders for it.
+                self.may_shut_down.set()
             raise kind(f"registration refused: {answer.error_message}")
         check(answer.error_code, "registration")
         if not await self._epoch.accept(answer.controller_epoch):

@@ -19,6 +19,8 @@ from tidemark_operator.controller.events import count, quoted
 from tidemark_operator.controller.model import TieringStatus, TopicInfo
 
 _LISTED_MAX = 5
+#: topicName is immutable.
+_ANOTHER_NAME = "delete this Topic and create it with another topicName"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +186,7 @@ def _required(state: ControllerState, topic: TopicInfo, strays: list[uuid.UUID])
     forget = _forget(state, [id_ for id_ in strays if id_ not in adoptable])
     text = (
         f"topic {topic.name} exists under id {_listed(strays)}, which no Topic has: "
-        f"{', or '.join([*ways, 'choose another topicName'])}{forget}"
+        f"{', or '.join([*ways, _ANOTHER_NAME])}{forget}"
     )
     return Refusal(reason="AdoptionRequired", message=text)
 

@@ -300,8 +300,8 @@ def _name_taken(state: ControllerState, topic: TopicInfo) -> Blocker | None:
     if owner is None or owner is topic:
         return None
     text = (
-        f"topic {topic.name} belongs to Topic {owner.key}: delete one of them, or use another "
-        "topicName"
+        f"topic {topic.name} belongs to Topic {owner.key}. topicName is immutable: delete this "
+        "Topic, and create it with another topicName if you need both"
     )
     return Blocker(reason="NameTaken", message=text)
 

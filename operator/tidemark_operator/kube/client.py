@@ -29,6 +29,10 @@ _JSON = "application/json"
 _APPLY = "application/apply-patch+yaml"
 _JSON_PATCH = "application/json-patch+json"
 _MERGE_PATCH = "application/merge-patch+json"
+#: The field manager of everything that is written without server-side apply. Without a name the
+#: API server takes that of the HTTP library.
+FIELD_MANAGER = "tidemark-operator"
+_AS_OPERATOR = {"fieldManager": FIELD_MANAGER}
 
 
 class KubeApi:
@@ -139,19 +143,19 @@ class KubeApi:
 
     async def create(self, kind: Kind, namespace: str, body: Json) -> Json:
         """POST; ``Conflict`` when the name is taken."""
-        return await self._call("POST", kind.path(namespace), body=body)
+        return await self._call("POST", kind.path(namespace), query=_AS_OPERATOR, body=body)
 
     async def replace(self, kind: Kind, body: Json, *, timeout_s: float | None = None) -> Json:
         """PUT of the whole object, under the resourceVersion that it carries."""
         meta = body["metadata"]
         path = kind.path(meta["namespace"], meta["name"])
-        return await self._call("PUT", path, body=body, timeout_s=timeout_s)
+        return await self._call("PUT", path, query=_AS_OPERATOR, body=body, timeout_s=timeout_s)
 
     async def replace_status(self, kind: Kind, body: Json) -> Json:
         """PUT of the status subresource, under the resourceVersion that ``body`` carries."""
         meta = body["metadata"]
         path = kind.path(meta["namespace"], meta["name"], "status")
-        return await self._call("PUT", path, body=body)
+        return await self._call("PUT", path, query=_AS_OPERATOR, body=body)
 
     async def apply(
         self,
@@ -175,14 +179,18 @@ class KubeApi:
     async def json_patch(self, kind: Kind, namespace: str, name: str, patch: list[Json]) -> Json:
         """An RFC 6902 patch; its ``test`` operations come back as ``Invalid`` when they fail."""
         path = kind.path(namespace, name)
-        return await self._call("PATCH", path, body=patch, content_type=_JSON_PATCH)
+        return await self._call(
+            "PATCH", path, query=_AS_OPERATOR, body=patch, content_type=_JSON_PATCH
+        )
 
     async def merge_patch(
         self, kind: Kind, namespace: str, name: str, body: Json, subresource: str = ""
     ) -> Json:
         """An RFC 7386 patch."""
         path = kind.path(namespace, name, subresource)
-        return await self._call("PATCH", path, body=body, content_type=_MERGE_PATCH)
+        return await self._call(
+            "PATCH", path, query=_AS_OPERATOR, body=body, content_type=_MERGE_PATCH
+        )
 
     async def delete(
         self, kind: Kind, namespace: str, name: str, *, uid: str = "", propagation: str = ""

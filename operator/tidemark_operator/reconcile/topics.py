@@ -22,7 +22,12 @@ from tidemark_operator.controller.model import OrphanedTopic, TopicInfo
 from tidemark_operator.controller.snapshot import topic_state
 from tidemark_operator.controller.status import topic_status
 from tidemark_operator.controller.status.left_behind import rendered
-from tidemark_operator.controller.status.news import Outages, damage_news
+from tidemark_operator.controller.status.news import (
+    Outages,
+    config_changes,
+    damage_news,
+    waiting_news,
+)
 from tidemark_operator.controller.status.pacing import figures_interval_ms, quiet_deletion_ms
 from tidemark_operator.controller.topic_deletion import DeletionStep
 from tidemark_operator.controller.topics import TopicDecision, decide
@@ -192,7 +197,11 @@ class TopicReconciler:
             TOPIC, key, topic.status, result.status, now_ms=now_ms
         ):
             logger.info("%s", result.sentence)
-            news = (*self._outages.news(topic, result.status), *damage_news(topic, result.status))
+            news = (
+                *self._outages.news(topic, result.status),
+                *damage_news(topic, result.status),
+                *waiting_news(topic, result.status),
+            )
             for event in (*decision.events, *news):
                 services.events.emit(event)
             if decision.adopted is not None:
@@ -208,8 +217,15 @@ class TopicReconciler:
         if topic is None:
             return
         published = _published(self._services.state, topic)
-        if self._published.get(text) != published:
+        before = self._published.get(text)
+        if before != published:
             self._published[text] = published
+            changed = (
+                "" if before is None else config_changes(before[1].config, published[1].config)
+            )
+            if changed:
+                event = normal("Topic", text, "Configured", f"topic {topic.name}: {changed}")
+                self._services.events.emit(event)
             if published[1].partition_count:
                 self._services.engine.publish(topics=[text])
 

@@ -322,6 +322,7 @@ TOPIC = ResourceKind(
             description="Segments in the remote tier",
             priority=1,
         ),
+        condition_column("FullyReplicated", name="In-Sync"),
         condition_column("Ready"),
         Column(
             name="Reason",

@@ -50,6 +50,8 @@ class ScriptedController:
         self.remote_storage = ""
         #: How many of the next registrations are refused: the former process counts as alive.
         self.refuses_registrations = 0
+        #: Node ids whose Broker was deleted.
+        self.deleted: set[int] = set()
         self.registrations: list[control.BrokerRegistrationRequest] = []
         self.isr_changes: list[control.IsrChange] = []
         self.refuse_isr_changes = False
@@ -262,6 +264,14 @@ class ScriptedController:
             return control.BrokerRegistrationResponse(
                 error_code=101,
                 error_message="alive as another process",
+                broker_epoch=-1,
+                controller_epoch=self.epoch,
+                session_timeout_ms=self.session_timeout_ms,
+            )
+        if request.broker_id in self.deleted:
+            return control.BrokerRegistrationResponse(
+                error_code=102,
+                error_message=f"no Broker object has nodeId {request.broker_id}: create one",
                 broker_epoch=-1,
                 controller_epoch=self.epoch,
                 session_timeout_ms=self.session_timeout_ms,

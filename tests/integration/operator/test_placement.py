@@ -7,6 +7,7 @@ import pytest
 
 from tests.integration.operator.broker_peer import BrokerPeer, Refused
 from tests.integration.operator.cluster_world import ClusterWorld, condition_of
+from tidemark_operator.kube.client import FIELD_MANAGER
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC
 
 UNDER_REPLICATED = {"enable.under.replicated.topic.creation": "true"}
@@ -25,6 +26,12 @@ async def test_a_topic_waits_for_brokers_and_says_how_many_are_missing(
     assert condition_of(status, "Reconciling")["status"] == "True"
     assert condition_of(status, "Stalled")["status"] == "False"
     assert await world.rows() == [], "nothing is created without enough brokers"
+    writers = {
+        entry["manager"]
+        for entry in (await world.get(TOPIC, "t"))["metadata"]["managedFields"]
+        if entry.get("subresource") == "status"
+    }
+    assert writers == {FIELD_MANAGER}
     await world.start_broker(2, operator)
     await world.start_broker(3, operator)
     await world.condition(TOPIC, "t", "FullyReplicated", "True")

@@ -37,11 +37,12 @@ VERDICTS = {
     "Topic": {
         "Healthy": "Serving Settled Progressing Stalled AllInSync Enabled Disabled "
         "ReplicationFactorChanging Placeholders ReplicasBehind AuditPassed DamageFound "
-        "ManifestContradicts NotAudited AuditOutdated",
+        "ManifestContradicts NotAudited AuditOutdated MinInsyncReplicasTooHigh",
         "Progressing": "Pending BrokersMissing Placing LeadersStarting PartitionsOffline "
         "ElectionWaits StorageFailed Deleting Adopting Rebuilding Disabling",
         "Suspended": "Paused",
         "Degraded": "LastCopyMissing NameTaken AdoptionRequired AdoptionRefused SliceFull "
+        "PartitionsBeyondSpec "
         "ReplicationFactorWaits StorageUnavailable LocalRetentionTooLong Compacted NoProgress "
         "ObjectDamaged",
     },

@@ -35,7 +35,7 @@ from tidemark_operator.controller.model import (
 from tidemark_operator.controller.placement import fill_placeholders
 from tidemark_operator.controller.status import Pacer, StatusResult, broker_status, cluster_status
 from tidemark_operator.controller.status.cluster import needs_tier
-from tidemark_operator.controller.status.conditions import approximate_bytes
+from tidemark_operator.controller.status.conditions import approximate_bytes, time_text
 from tidemark_operator.controller.status.pacing import quiet_deletion_ms
 
 ON = TieringSpec(enabled=True)
@@ -86,6 +86,45 @@ def test_a_third_broker_makes_it_whole() -> None:
     result = world.reconcile()
     assert ready(result)["FullyReplicated"][0] == "True"
     assert _main(result) == ("True", "False", "False")
+
+
+def test_replicas_out_of_sync_are_named_with_what_to_do() -> None:
+    world = World(brokers=_brokers(1, 2, 3), topics=[topic(partitions=2)])
+    world.reconcile()
+    first = world.row()
+    follower, other = (node for node in first.replicas if node != first.leader)
+    world.state.put_row(dataclasses.replace(first, isr=(first.leader, other)))
+    text = messages(world.reconcile())["FullyReplicated"]
+    assert "1 replica of 6 not in sync, in partitions 0" in text
+    assert f"brokers {follower} are catching up: wait" in text
+    world.state.put_broker(broker(follower, fenced=True))
+    text = messages(world.reconcile())["FullyReplicated"]
+    assert f"brokers {follower} are down: start them, or delete the Broker" in text
+    assert "catching up" not in text
+
+
+def test_min_insync_replicas_above_the_replication_factor_is_told() -> None:
+    config = {"min.insync.replicas": "3"}
+    world = World(brokers=_brokers(1, 2), topics=[topic(replication_factor=2, config=config)])
+    result = world.reconcile()
+    assert ready(result)["ConfigEffective"] == ("False", "MinInsyncReplicasTooHigh")
+    assert "above the replication factor 2: 2 is in force" in messages(result)["ConfigEffective"]
+    assert _main(result) == ("True", "False", "False")
+    world = World(brokers=_brokers(1, 2, 3), topics=[topic(config=config)])
+    assert "ConfigEffective" not in ready(world.reconcile())
+
+
+def test_fenced_broker_says_since_when_and_what_to_do() -> None:
+    world = World(brokers=[broker(1, fenced=True)], topics=[])
+    first = broker_status(world.state, world.state.brokers[1], now_ms=T0)
+    text = messages(first)["Ready"]
+    assert f"fenced since {time_text(T0)}" in text
+    assert "Start the broker with node.id 1" in text
+    assert "delete this Broker" in text
+    assert ready(first)["Registered"] == ("False", "Fenced")
+    later = dataclasses.replace(world.state.brokers[1], status=first.status)
+    again = broker_status(world.state, later, now_ms=T0 + 60_000)
+    assert messages(again)["Ready"] == text, "the time is that of the beginning"
 
 
 def test_a_settled_topic_is_written_once() -> None:

@@ -301,6 +301,29 @@ async def test_events_tell_that_a_topic_is_offline_and_that_it_is_back(world: Sh
     assert world.events.reasons == ["BrokerReady", "TopicOnline"]
 
 
+async def test_event_tells_once_that_brokers_are_missing(world: ShellWorld) -> None:
+    world.make_topic(replicas=3, config={"min.insync.replicas": "2"})
+    reconciler = TopicReconciler(world.services)
+    for _ in range(3):
+        await reconciler.reconcile(T)
+    assert world.condition(TOPIC, "t", "Ready")[1] == "BrokersMissing"
+    [event] = [event for event in world.events.emitted if event.reason == "BrokersMissing"]
+    assert event.message.startswith("1 broker missing (1 of 2 are live)")
+
+
+async def test_event_tells_of_a_configuration_that_the_manifest_changed(world: ShellWorld) -> None:
+    world.make_topic(config={"retention.ms": "1000", "flush.ms": "5"})
+    reconciler = TopicReconciler(world.services)
+    await reconciler.reconcile(T)
+    assert "Configured" not in world.events.reasons, "it was made so"
+    world.edit(TOPIC, "t", config={"retention.ms": "2000"})
+    for _ in range(2):
+        await reconciler.reconcile(T)
+    [event] = [event for event in world.events.emitted if event.reason == "Configured"]
+    assert event.message == "topic t: flush.ms is no longer set; retention.ms is '2000'"
+    assert (event.kind, event.key) == ("Topic", "ns/t")
+
+
 @pytest.mark.parametrize(
     ("policy", "reason"), [("Delete", "TopicDeleted"), ("Orphan", "TopicLeftBehind")]
 )

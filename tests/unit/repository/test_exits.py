@@ -79,6 +79,8 @@ TAKEN = {
         "test_a_number_that_brokers_are_missing_for_is_told_and_the_topic_goes_on",
         "Placeholders": "unit/controller/test_placement.py::"
         "test_a_joining_broker_fills_one_placeholder_of_each_partition_fewest_live_first",
+        "MinInsyncReplicasTooHigh": _STATUS
+        + "test_min_insync_replicas_above_the_replication_factor_is_told",
         "ReplicasBehind": _STATUS + "test_a_third_broker_makes_it_whole",
         "Disabling": _STATUS + "test_disabling_from_begin_to_end",
         "ObjectDamaged": "integration/remote_log/test_damaged_objects.py::"

@@ -6,12 +6,15 @@ from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import BrokerHealth, BrokerInfo
 from tidemark_operator.controller.status import external_listeners
 from tidemark_operator.controller.status.conditions import (
+    READY,
     TRUE,
     Condition,
     StatusResult,
     condition,
+    find,
     render,
     summary,
+    time_text,
 )
 from tidemark_operator.controller.status.draining import drain_status
 from tidemark_operator.controller.status.pod import with_pod
@@ -22,7 +25,9 @@ def broker_status(state: ControllerState, broker: BrokerInfo, *, now_ms: int) ->
     (the state still has the former one)."""
     health = state.health.get(broker.node_id, BrokerHealth())
     conditions = with_pod(
-        state, broker.node_id, _conditions(broker, health, unreached=state.unreached)
+        state,
+        broker.node_id,
+        _conditions(broker, health, unreached=state.unreached, now_ms=now_ms),
     )
     conditions, told = external_listeners.of_broker(state, broker, conditions)
     status: dict[str, object] = dict(broker.status)
@@ -86,8 +91,10 @@ def _figures(state: ControllerState, broker: BrokerInfo) -> dict[str, object]:
     return figures
 
 
-def _conditions(broker: BrokerInfo, health: BrokerHealth, *, unreached: bool) -> list[Condition]:
-    main = _main(broker, health, unreached=unreached)
+def _conditions(
+    broker: BrokerInfo, health: BrokerHealth, *, unreached: bool, now_ms: int
+) -> list[Condition]:
+    main = _main(broker, health, unreached=unreached, now_ms=now_ms)
     if broker.deletion_held:
         main[2] = condition("Stalled", True, "DeletionProtected", protection.held_text("Broker"))
     if not broker.registered:
@@ -96,10 +103,16 @@ def _conditions(broker: BrokerInfo, health: BrokerHealth, *, unreached: bool) ->
     text = f"broker epoch {broker.broker_epoch}"
     if broker.incarnation_id is None:
         text = "its cluster's controller knows it"
+    if not broker.live:
+        reason = "ShutDown" if broker.shutting_down else "Fenced"
+        text = f"its registration is not in force ({text}), see Ready"
+        return [*main, condition("Registered", False, reason, text)]
     return [*main, condition("Registered", True, "Registered", text)]
 
 
-def _main(broker: BrokerInfo, health: BrokerHealth, *, unreached: bool) -> list[Condition]:
+def _main(
+    broker: BrokerInfo, health: BrokerHealth, *, unreached: bool, now_ms: int
+) -> list[Condition]:
     if not broker.registered:
         text = f"waiting for a broker with node.id {broker.node_id} to register"
         return summary(ready=False, reason="NeverRegistered", message=text, reconciling=True)
@@ -107,7 +120,7 @@ def _main(broker: BrokerInfo, health: BrokerHealth, *, unreached: bool) -> list[
         text = "the broker has shut down, or is about to: start it again"
         return summary(ready=False, reason="ShutDown", message=text, reconciling=True)
     if broker.fenced:
-        text = "fenced: it does not answer, or has not caught up with the controller yet"
+        text = _fenced_text(broker, now_ms)
         return summary(ready=False, reason="Fenced", message=text, reconciling=True)
     if unreached:
         text = "it was live when this operator took over, and has not reached it since, as no other"
@@ -122,3 +135,15 @@ def _main(broker: BrokerInfo, health: BrokerHealth, *, unreached: bool) -> list[
         text = f"serving; the remote tier does not answer: {health.remote_error}"
         return summary(ready=True, reason="RemoteStorageUnavailable", message=text)
     return summary(ready=True, reason="Serving", message="registered and serving")
+
+
+def _fenced_text(broker: BrokerInfo, now_ms: int) -> str:
+    """Since when, which stays as it was first written, and what to do."""
+    before = find(broker.status, READY) or {}
+    if before.get("reason") == "Fenced" and "fenced since" in str(before.get("message")):
+        return str(before["message"])
+    return (
+        f"fenced since {time_text(now_ms)}: no heartbeat of it reaches the operator, or it has not "
+        f"caught up after its start. Start the broker with node.id {broker.node_id}, or look at "
+        "its log; if it never comes back, delete this Broker"
+    )

@@ -6,6 +6,9 @@ status that was written to the next, so that nothing is told twice, and nothing 
 status shows. A topic that is being made, or grows, was never away.
 """
 
+from collections.abc import Sequence
+
+from tidemark.wire.control import ConfigEntry
 from tidemark_operator.controller.events import Event, normal, warning
 from tidemark_operator.controller.model import Json, TopicInfo
 from tidemark_operator.controller.status.audited import REMOTE_INTEGRITY
@@ -13,6 +16,9 @@ from tidemark_operator.controller.status.conditions import FALSE, READY, TRUE, f
 from tidemark_operator.controller.status.reasons import TIER
 
 _STARTING = "LeadersStarting"
+_MISSING = "BrokersMissing"
+#: Keys that one Event names.
+_SHOWN_MAX = 5
 #: Why Ready is False of a topic that was served.
 _OUTAGES = frozenset(
     {"PartitionsOffline", "ElectionWaits", "LastCopyMissing", "StorageFailed"}
@@ -26,6 +32,27 @@ def damage_news(topic: TopicInfo, status: Json) -> tuple[Event, ...]:
     if new.get("status") != FALSE or old.get("status") == FALSE:
         return ()
     return (warning("Topic", topic.key, str(new["reason"]), str(new["message"])),)
+
+
+def waiting_news(topic: TopicInfo, status: Json) -> tuple[Event, ...]:
+    """A topic waits for brokers, told when ``status`` says so first."""
+    old, new = find(topic.status, READY) or {}, find(status, READY) or {}
+    if new.get("reason") != _MISSING or old.get("reason") == _MISSING:
+        return ()
+    return (warning("Topic", topic.key, _MISSING, str(new["message"])),)
+
+
+def config_changes(before: Sequence[ConfigEntry], after: Sequence[ConfigEntry]) -> str:
+    """Name the keys that differ between two configurations, and their values; "" for none."""
+    old = {entry.name: entry.value for entry in before}
+    new = {entry.name: entry.value for entry in after}
+    changed = [
+        f"{name} is {new[name]!r}" if name in new else f"{name} is no longer set"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    ]
+    more = len(changed) - _SHOWN_MAX
+    return "; ".join([*changed[:_SHOWN_MAX], *([f"{more} more"] if more > 0 else [])])
 
 
 class Outages:

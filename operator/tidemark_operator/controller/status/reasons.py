@@ -102,14 +102,14 @@ TOPIC = (
         "NameTaken",
         "Ready=False, Stalled=True",
         "Another Topic has this topic name.",
-        "Delete one of the two, or use another topicName.",
+        "Delete this Topic, and create it with another topicName if you need both.",
     ),
     Reason(
         "AdoptionRequired",
         "Ready=False, Stalled=True",
         "The topic name exists under an id that no Topic has.",
         "Annotate the Topic with tidemark.dev/adopt-topic-id and the id that the message names, or "
-        "choose another topicName.",
+        "delete the Topic and create it with another topicName.",
     ),
     Reason(
         "AdoptionRefused",
@@ -188,8 +188,15 @@ TOPIC = (
     Reason(
         "ReplicasBehind",
         "FullyReplicated=False",
-        "Replicas are catching up, or their brokers are down.",
-        "Start the brokers that are down, else wait.",
+        "Replicas are catching up, or their brokers are down; the message names both.",
+        "Start the brokers that are down, or delete the Broker of one that never comes back. Wait "
+        "for those that are catching up.",
+    ),
+    Reason(
+        "MinInsyncReplicasTooHigh",
+        "ConfigEffective=False",
+        "spec.config has a min.insync.replicas above spec.replicationFactor, which is in force.",
+        "Lower min.insync.replicas, or raise spec.replicationFactor.",
     ),
     Reason("Enabled", "TieringSettled=True", "Closed segments are copied.", _NOTHING),
     Reason(
@@ -485,7 +492,9 @@ TIER = (
 
 BROKER = (
     Reason("Serving", "Ready=True", "Registered and serving.", _NOTHING),
-    Reason("Registered", "Registered=True", "The broker has registered.", _NOTHING),
+    Reason(
+        "Registered", "Registered=True", "The broker has registered, and is not fenced.", _NOTHING
+    ),
     Reason(
         "NeverRegistered",
         "Ready=False, Reconciling=True; Registered=False",
@@ -494,13 +503,13 @@ BROKER = (
     ),
     Reason(
         "Fenced",
-        "Ready=False, Reconciling=True",
-        "The broker does not answer, or has not caught up with the controller yet.",
-        "Look at its log.",
+        "Ready=False, Reconciling=True; Registered=False",
+        "No heartbeat of the broker reaches the operator, or it has not caught up after its start.",
+        "Start the broker, or look at its log; delete the Broker of one that never comes back.",
     ),
     Reason(
         "ShutDown",
-        "Ready=False, Reconciling=True",
+        "Ready=False, Reconciling=True; Registered=False",
         "The broker has shut down, or is about to.",
         "Start it again.",
     ),
@@ -1123,7 +1132,7 @@ KAFKA = (
         "NameRefused",
         "Ready=False, Stalled=True",
         "Kafka takes no topic of that name.",
-        "Use another topicName.",
+        "Delete the Topic, and create it with another topicName.",
     ),
     Reason(
         "Creating",

@@ -68,11 +68,18 @@ class Counts:
     starting: tuple[PartitionRow, ...]
     #: Brokers that live, and whose storage refuses a replica.
     failing_brokers: tuple[int, ...]
+    #: Partitions with replicas that are not in sync; the brokers of these that are not live, and
+    #: those that are.
+    behind: tuple[int, ...]
+    down: tuple[int, ...]
+    catching_up: tuple[int, ...]
 
 
 def counts(state: ControllerState, topic: TopicInfo) -> Counts:
     rows = [state.rows_of(topic.id)[partition] for partition in sorted(state.rows_of(topic.id))]
     led = [row for row in rows if row.leader != NO_LEADER]
+    behind = {row.partition: _behind(state, row) for row in rows}
+    lagging = {node_id for node_ids in behind.values() for node_id in node_ids}
     return Counts(
         desired=sum(len(moving.target(row)) for row in rows),
         placed=sum(len(row.hosts) for row in rows),
@@ -87,7 +94,16 @@ def counts(state: ControllerState, topic: TopicInfo) -> Counts:
         failing_brokers=tuple(
             sorted({host for row in rows for host in row.hosts if _fails(state, row, host)})
         ),
+        behind=tuple(partition for partition, node_ids in behind.items() if node_ids),
+        down=tuple(sorted(node_id for node_id in lagging if not state.is_live(node_id))),
+        catching_up=tuple(sorted(node_id for node_id in lagging if state.is_live(node_id))),
     )
+
+
+def _behind(state: ControllerState, row: PartitionRow) -> list[int]:
+    """Brokers whose replicas are to stay, and are not in sync."""
+    in_sync = state.in_sync(row)
+    return [node for node in moving.target(row) if node in row.hosts and node not in in_sync]
 
 
 def _staying(state: ControllerState, row: PartitionRow) -> list[int]:
@@ -240,7 +256,14 @@ def _conditions(
     settled = _settled(state, topic, decision, disablements)
     audited = remote_integrity(state, topic, decision.tiering_status, now_ms=now_ms)
     damaged = _integrity(state, topic)
-    return [*main, _replicated(counted, decision.resizing), *settled, *damaged, *audited]
+    return [
+        *main,
+        _replicated(counted, decision.resizing),
+        *settled,
+        *damaged,
+        *audited,
+        *_config_effective(topic),
+    ]
 
 
 def _main(
@@ -364,8 +387,26 @@ def _replicated(counted: Counts, resized: Resizing | None) -> Condition:
             "join (placeholders)"
         )
         return condition("FullyReplicated", False, "Placeholders", text)
-    text = "replicas are catching up or their brokers are down"
+    text = _behind_text(counted)
     return condition("FullyReplicated", False, "ReplicasBehind", text)
+
+
+def _behind_text(counted: Counts) -> str:
+    """Which replicas are out of sync, why, and what to do."""
+    missing = counted.desired - counted.in_sync
+    reasons = []
+    if counted.down:
+        reasons.append(
+            f"brokers {numbers(counted.down)} are down: start them, or delete the Broker of one "
+            "that never comes back"
+        )
+    if counted.catching_up:
+        reasons.append(f"brokers {numbers(counted.catching_up)} are catching up: wait")
+    text = (
+        f"{count(missing, 'replica')} of {counted.desired} not in sync, in partitions "
+        f"{numbers(counted.behind)}"
+    )
+    return "; ".join([text, *reasons])
 
 
 def _settled(
@@ -387,6 +428,19 @@ def _settled(
     if tiering.copies:
         return [condition("TieringSettled", True, "Enabled", "closed segments are copied")]
     return [condition("TieringSettled", True, "Disabled", _disabled_text(state, topic, tiering))]
+
+
+def _config_effective(topic: TopicInfo) -> list[Condition]:
+    """ConfigEffective, while the manifest asks for more in-sync replicas than there can be."""
+    asked, factor = topic.config.get("min.insync.replicas", ""), topic.replication_factor
+    if not asked.isdecimal() or int(asked) <= factor:
+        return []
+    text = (
+        f"min.insync.replicas {asked} is above the replication factor {factor}: {factor} is in "
+        "force, so writes with acks=all are refused while any replica is out of sync. Lower "
+        "min.insync.replicas in spec.config, or raise spec.replicationFactor"
+    )
+    return [condition("ConfigEffective", False, "MinInsyncReplicasTooHigh", text)]
 
 
 def _integrity(state: ControllerState, topic: TopicInfo) -> list[Condition]:

@@ -127,8 +127,8 @@ def claim(
         return Blocker(reason="AdoptionRefused", message=text)
     text = (
         f"topic {topic.name} is in the Kafka cluster already, under id {id_}, and belongs to no "
-        f"Topic: annotate this Topic with {ADOPT_TOPIC_ID}: {id_} to take it over, or choose "
-        "another topicName"
+        f"Topic: annotate this Topic with {ADOPT_TOPIC_ID}: {id_} to take it over, or delete "
+        "this Topic and create it with another topicName"
     )
     return Blocker(reason="AdoptionRequired", message=text)
 
