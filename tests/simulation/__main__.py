@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-from tests.simulation.cluster import BACKUPS, DOWN, MOVES, RESTORES, Profile, simulate
+from tests.simulation.cluster import BACKUPS, DOWN, HEADS, MOVES, RESTORES, Profile, simulate
 from tests.simulation.runs import outcomes, profile_of, story
 
 
@@ -28,12 +28,16 @@ def main() -> int:
     kinds.add_argument(
         "--down", action="store_true", help="the API is put back to old data, a broker is down"
     )
+    kinds.add_argument(
+        "--heads", action="store_true", help="heads of the tier go back to older versions"
+    )
     asked = parser.parse_args()
     named = (
         (asked.moves, MOVES),
         (asked.backups, BACKUPS),
         (asked.restores, RESTORES),
         (asked.down, DOWN),
+        (asked.heads, HEADS),
     )
     profile = next((each for is_asked, each in named if is_asked), None)
     if asked.seed is not None:

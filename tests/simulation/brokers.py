@@ -46,6 +46,7 @@ TIMES = {
     "remote.log.manager.task.retry.backoff.ms": "200",
     "remote.log.manager.task.retry.backoff.max.ms": "2000",
     "remote.delete.delay.ms": "1500",
+    "tidemark.remote.head.check.interval.ms": "5000",
     "tidemark.remote.sweep.interval.ms": "6000",
     "tidemark.remote.sweep.delay.ms": "1500",
     "controlled.shutdown.max.ms": "3000",

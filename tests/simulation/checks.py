@@ -135,6 +135,7 @@ class Checks:
         self.rows: dict[Key, PartitionRow] = {}
         self.heads: dict[Key, Head] = {}
         self.custom: dict[object, bytes | None] = {}
+        self._entries: dict[object, SegmentEntry] = {}
         self.events: list[str] = []
         self._names: dict[object, str] = {}
         self._led: dict[tuple[Key, int], BrokerProcess] = {}
@@ -691,10 +692,12 @@ class Checks:
         self.heads[key] = head
         if old is not None:
             self._claims(who, old, head)
-        known = {entry.segment_id: entry for entry in (() if old is None else old.entries)}
+        # Of all heads so far: one that went back is given entries again that stood in pages.
+        known = self._entries
         for entry in head.entries:
             if known.get(entry.segment_id) != entry:
                 self._entry(who, key, head, known.get(entry.segment_id), entry)
+                known[entry.segment_id] = entry
         self._line(key, head)
 
     def _claims(self, who: str, old: Head, head: Head) -> None:
@@ -722,7 +725,9 @@ class Checks:
             self.fail("6", f"{who}: {entry.key} has other epochs than the claim {head.claim}")
         if old is None and head.tiering.state is not TieringState.ENABLED:
             self.fail("9", f"{who} began to copy {entry.key} while {head.tiering.state.name}")
-        if entry.state is SegmentState.COPY_FINISHED:
+        # One below the floor stands only in a head that went back, and was deleted since.
+        over = head.is_below_floor(entry.end_offset_inclusive, entry.tiered_epoch)
+        if entry.state is SegmentState.COPY_FINISHED and not over:
             self.note(
                 f"{who} copied {key[0]}-{key[1]} {entry.start_offset}..{entry.end_offset_inclusive}"
             )

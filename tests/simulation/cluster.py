@@ -33,6 +33,7 @@ from tests.simulation.network import Connection, Network
 from tests.simulation.objectstore import ObjectStorage
 from tests.simulation.operators import NAMESPACE, OperatorProcess
 from tests.simulation.transactions import Transactions
+from tidemark.tier.layout import head_key
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC, Json
 from tidemark_operator.resources.names import CLUSTER_LABEL, slice_name
 from tidemark_operator.slices.slice_store import CLUSTER_UID_LABEL
@@ -156,6 +157,24 @@ DOWN = replace(
         "old data under operators, a broker down": 1,
     },
     users={},
+)
+
+
+#: Heads of the tier go back to older versions of themselves while brokers die.
+HEADS = Profile(
+    tiered=True,
+    unclean=False,
+    fault_s=1.2,
+    trouble_s=35.0,
+    faults={
+        "head goes back": 5,
+        "kill": 3,
+        "shut down": 2,
+        "power cut": 2,
+        "stall": 2,
+        "bad store": 2,
+    },
+    users={"delete records": 2, "tiering": 1},
 )
 
 
@@ -390,6 +409,19 @@ class Cluster:
         self.storage.failing = self.world.chance.choice((0.1, 0.3))
         self.world.after(1 + 8 * self.world.chance.random(), self.storage.quiet)
 
+    def _head_back(self, kind: str) -> None:
+        """Only once all replicas that are up have its newest version on their disks: of a commit
+        that nobody knows any more, nobody can say that it was lost."""
+        key = self.world.chance.choice(self.clients.keys)
+        head = self.checks.heads.get(key)
+        up = [machine.alive.partition(*key) for machine in self.machines.values() if machine.alive]
+        known = [each.durable_tier_position for each in up if each is not None]
+        if head is None or not known or any(each != head.position for each in known):
+            return
+        which = self.storage.put_back(head_key(head.topic_id, head.partition))
+        if which:
+            self.checks.note(f"{kind}: {which}")
+
     def _bad_api(self, kind: str) -> None:
         self.checks.note(kind)
         chance = self.world.chance
@@ -440,6 +472,7 @@ class Cluster:
         "bad store": _bad_store,
         "store away": _bad_store,
         "bad API server": _bad_api,
+        "head goes back": _head_back,
         "operator killed": _operator_killed,
         "operator stalls": _operator_stalls,
         "full disk": _full_disk,

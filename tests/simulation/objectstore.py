@@ -25,6 +25,9 @@ from tidemark.tier.reader import TierReader
 from tidemark.tier.remote_storage_manager import NO_BUCKET, RemoteStorageManager
 from tidemark.tier.topics import TopicCatalog
 
+#: How many versions a head may go back.
+FORMER_MAX = 40
+
 
 def _version(data: bytes) -> Version:
     return Version(hashlib.blake2b(data, digest_size=8).hexdigest())
@@ -39,6 +42,8 @@ class ObjectStorage:
         self.world = world
         self.objects: dict[str, bytes] = {}
         self.changed_ms: dict[str, int] = {}
+        #: Former bodies of each head, oldest first.
+        self.former: dict[str, list[bytes]] = {}
         self._changed = changed
         self.failing = 0.0
         self.away = False
@@ -51,6 +56,9 @@ class ObjectStorage:
 
     def set(self, who: str, key: str, data: bytes | None) -> None:
         before = self.objects.get(key)
+        if before is not None and key.startswith("heads/"):
+            self.former.setdefault(key, []).append(before)
+            del self.former[key][:-FORMER_MAX]
         if data is None:
             self.objects.pop(key, None)
         else:
@@ -58,6 +66,16 @@ class ObjectStorage:
             self.changed_ms[key] = self.world.wall_ms()
         if before != data:
             self._changed(who, key, before, data)
+
+    def put_back(self, key: str) -> str:
+        """A head becomes an older version of itself, as in a bucket that is restored: nobody wrote
+        it. Which one; empty where it has no former version."""
+        chance = self.world.chance
+        if not self.former.get(key):
+            return ""
+        back = chance.randint(1, len(self.former[key]))
+        self.objects[key] = self.former[key][-back]
+        return f"{key} by {back} versions"
 
     def tier(self, who: str) -> Tier:
         """The real tier over this storage, as one process sees it."""

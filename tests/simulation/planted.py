@@ -13,7 +13,7 @@ from unittest import mock
 
 from kio.schema.errors import ErrorCode
 
-from tests.simulation.cluster import BACKUPS, DOWN, MOVES, RESTORES, Profile
+from tests.simulation.cluster import BACKUPS, DOWN, HEADS, MOVES, RESTORES, Profile
 from tidemark.tier import transitions
 from tidemark.tier.head import Head
 from tidemark.wire import control
@@ -448,6 +448,12 @@ BUGS: tuple[Bug, ...] = (
         frozenset({"10"}),
         replaced("tidemark_broker.remote_log.sweeps.Sweeps._sweep_if_due", lambda *_: None),
         first=4,
+    ),
+    Bug(
+        "an older head is believed",
+        HEADS,
+        frozenset({"1", "2", "3", "4", "5", "6", "9", "11", "convergence"}),
+        replaced("tidemark.tier.head.HeadPosition.is_behind", lambda *_: False),
     ),
     Bug("a former copier still writes", TIERED_STALLS, frozenset({"6"}), _everybody_writes),
     Bug(

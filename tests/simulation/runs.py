@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from tests.simulation.cluster import (
     BACKUPS,
     DOWN,
+    HEADS,
     MOVES,
     RESTORES,
     Outcome,
@@ -18,7 +19,10 @@ from tests.simulation.cluster import (
 
 EVENTS_SHOWN = 30
 #: Which faults a seed has where no kind is named: every second one the usual ones.
-_ROTATION = (Profile(), DOWN, Profile(), MOVES, Profile(), BACKUPS, Profile(), RESTORES)
+_ROTATION = (
+    *(Profile(), DOWN, Profile(), MOVES, Profile(), BACKUPS),
+    *(Profile(), RESTORES, Profile(), HEADS),
+)
 
 
 def profile_of(seed: int) -> Profile:

@@ -67,13 +67,15 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class HeadPosition:
-    """Version of a head and the id of the commit that made it.
+    """Version of a head, the id of the commit that made it, and its floor's tiered epoch, which an
+    older head may not know.
 
     Whoever has seen one position of a partition's head never sees a lower one, nor another commit
     under the same version, unless the head was replaced by an older copy of itself."""
 
     version: int
     commit_id: str
+    floor_epoch: int = 0
 
     def is_behind(self, known: "HeadPosition") -> bool:
         """Whether this position cannot follow ``known``."""
@@ -163,7 +165,7 @@ class Head:
     @property
     def position(self) -> HeadPosition:
         """Where this head stands in the line of its commits."""
-        return HeadPosition(self.version, self.commit_id)
+        return HeadPosition(self.version, self.commit_id, self.floor_epoch)
 
     @property
     def claim(self) -> Claim:

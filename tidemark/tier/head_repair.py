@@ -34,6 +34,7 @@ from tidemark.tier.manifest import HeadWentBack, LoadedHead, PageCache, PageNotF
 from tidemark.tier.open import Tier
 from tidemark.tier.segment import SegmentEntry, SegmentState
 from tidemark.tier.segment_origin import origin_version, read_origin
+from tidemark.tiering import Tiering
 
 
 class Irreparable(Exception):
@@ -45,9 +46,12 @@ class Evidence:
     """What is known of a partition's tier beside the store. ``head``: the newest one in memory;
     ``end_offset``, ``end_epoch``: last record that is known to be in the tier, -1 for none; None:
     nothing is known of that (a restore);
-    ``tiered_epoch``: of the head that said so; ``leader_epoch``: of the repairing leader."""
+    ``tiered_epoch``: of the head that said so; ``leader_epoch``, ``broker_id`` and ``tiering``: of
+    the repairing leader, None where nobody leads."""
 
     leader_epoch: int = -1
+    broker_id: int | None = None
+    tiering: Tiering | None = None
     end_offset: int | None = None
     end_epoch: int = -1
     tiered_epoch: int = -1
@@ -113,11 +117,12 @@ def repaired(tier: Tier, error: HeadWentBack, evidence: Evidence, *, now_ms: int
     if newest.position == error.known:
         head = store.with_pages(newest)
         store.check_live(head)
-        return head
-    epochs = [newest.floor_epoch]
+        return _held(head, evidence)
+    tiering = _tiering(newest.tiering, evidence)
+    epochs = [max(newest.floor_epoch, error.known.floor_epoch, tiering.first_live_epoch)]
     if evidence.tiered_epoch > newest.tiering.epoch:
         # A Delete may have removed what the older head still calls live.
-        epochs.append(max(newest.floor_epoch, evidence.tiered_epoch))
+        epochs.append(max(epochs[0], evidence.tiered_epoch))
     for last, floor_epoch in ((epoch is epochs[-1], epoch) for epoch in epochs):
         try:
             return _relined(store, newest, evidence, floor_epoch, now_ms)
@@ -153,11 +158,27 @@ def _relined(
         _check_whole_line(head, later)
     else:
         _check_end(head, store.pages, end, evidence.end_epoch)
+    head = transitions.give_up_copying(head, now_ms=now_ms)
+    return _held(replace(head, next_page=max(head.next_page, store.next_page)), evidence)
+
+
+def _held(head: Head, evidence: Evidence) -> Head:
+    """Claimed by the repairing leader: the head that was lost may have been, by a commit whose
+    answer was lost, too."""
     return replace(
-        transitions.give_up_copying(head, now_ms=now_ms),
+        head,
         leader_epoch=max(head.leader_epoch, evidence.leader_epoch),
-        next_page=max(head.next_page, store.next_page),
+        broker_id=head.broker_id if evidence.broker_id is None else evidence.broker_id,
+        tiering=_tiering(head.tiering, evidence),
     )
+
+
+def _tiering(found: Tiering, evidence: Evidence) -> Tiering:
+    """No older than that of the head that was lost, and no further than the leader's own."""
+    epoch, own = evidence.tiered_epoch, evidence.tiering
+    if own is None or epoch <= found.epoch or own.epoch < epoch:
+        return found
+    return own if own.epoch == epoch else replace(found, epoch=epoch)
 
 
 def _check_end(head: Head, pages: PageCache, end: int, end_epoch: int) -> None:

@@ -73,6 +73,8 @@ def _repair(
     end = partition.remote_end
     evidence = Evidence(
         leader_epoch=by.leader_epoch,
+        broker_id=partition.context.node_id,
+        tiering=partition.tiering.in_force,
         end_offset=-1 if end is None else end.offset,
         end_epoch=-1 if end is None else end.epoch,
         tiered_epoch=partition.head_tiered_epoch,

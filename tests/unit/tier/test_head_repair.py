@@ -20,6 +20,7 @@ from tidemark.tier.restoring import restorable
 from tidemark.tier.segment import SegmentEntry
 from tidemark.tier.segment_origin import encode_origin
 from tidemark.tier.topics import TopicObject
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
 
 ONE = Claim(1, 0)
 SIZE = 100
@@ -48,6 +49,14 @@ class World:
     def commit(self, transition: Any) -> None:
         self.loaded = self.tier.manifests.commit(self.loaded, transition)
         self._note()
+
+    def claim(self, tiering: Tiering) -> None:
+        cluster = self.place.cluster_id
+        self.commit(
+            lambda head: transitions.claim(
+                head, 1, tiering, cluster_id=cluster, broker_id=1, now_ms=1
+            )
+        )
 
     def copy(self, start: int, end: int, *, finished: bool = True) -> SegmentEntry:
         entry: SegmentEntry = self.place.segment(start, end, size_bytes=SIZE)
@@ -164,6 +173,50 @@ def test_memory_repairs_without_objects_origin(world: World) -> None:
     repaired = head_repair.repair(tier, old.value, Evidence(head=newest), now_ms=9)
     assert repaired.head.entries == newest.entries
     assert repaired.head.pages == newest.pages
+
+
+@pytest.mark.parametrize("policy", DisablePolicy)
+@pytest.mark.parametrize("removed", [False, True], ids=["objects-there", "objects-gone"])
+@pytest.mark.parametrize("enabled", [False, True], ids=["off", "on-again"])
+def test_a_disablement_that_the_older_head_does_not_know(
+    world: World, policy: DisablePolicy, *, enabled: bool, removed: bool
+) -> None:
+    """The repaired head is of no older tiered epoch, and calls nothing live that a Delete took."""
+    by, cluster = Claim(1, 1), world.place.cluster_id
+    tiering = Tiering(TieringState.DISABLING, 1, policy)
+    if tiering.deletes:
+        world.commit(
+            lambda head: transitions.disable_delete(
+                head,
+                by,
+                cluster_id=cluster,
+                broker_id=1,
+                log_start_offset=225,
+                now_ms=1,
+                delete_delay_ms=0,
+            )
+        )
+        for key in [key for key in world.memory.objects if removed and key.startswith("data/")]:
+            del world.memory.objects[key]
+    else:
+        world.claim(tiering)
+    newest, wanted = world.versions[-1][0], world.live()
+    if enabled:
+        # It keeps the epoch, and the policy holds no more.
+        tiering = Tiering(TieringState.ENABLED, 1)
+        for state in (TieringState.DISABLED, TieringState.ENABLED):
+            world.claim(Tiering(state, 1, policy).in_force)
+    for version in (2, 9, 30):
+        world.memory.objects[world.key] = world.versions[version][1]
+        tier = tier_on(world.memory)
+        with pytest.raises(HeadWentBack) as old:
+            world.load_knowing(tier)
+        evidence = world.evidence(tiering=tiering, broker_id=2)
+        head = head_repair.repair(tier, old.value, evidence, now_ms=9).head
+        assert (head.tiering, head.broker_id, head.claim) == (tiering, 2, Claim(2, 1))
+        assert head.floor_epoch == newest.floor_epoch
+        assert [row[:2] for row in world.live()] == [row[:2] for row in wanted]
+        world.versions.append((head, world.memory.objects[world.key]))
 
 
 @pytest.mark.parametrize("suffix", [".log", ".aux"])

@@ -149,4 +149,5 @@ def answer(
         head_version=-1 if position is None else position.version,
         head_commit_id="" if position is None else position.commit_id,
         tier_damaged=partition.tier_damaged,
+        head_floor_epoch=0 if position is None else position.floor_epoch,
     )

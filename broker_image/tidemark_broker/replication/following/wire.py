@@ -87,6 +87,7 @@ class ReplicaFetchResult:
     head_version: int = wire("int64", default=i64(-1), tag=0)
     head_commit_id: str = wire("string", default="", tag=1)
     tier_damaged: bool = wire("bool", default=False, tag=2)
+    head_floor_epoch: int = wire("int32", default=i32(0), tag=3)
 
 
 @entity(EntityType.response, REPLICA_FETCH)

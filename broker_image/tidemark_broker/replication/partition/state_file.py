@@ -72,6 +72,7 @@ def to_json(state: StoredState) -> dict[str, object]:
         else {
             "version": state.tier_position.version,
             "commitId": state.tier_position.commit_id,
+            "floorEpoch": state.tier_position.floor_epoch,
         },
     }
 
@@ -157,7 +158,8 @@ def _end_from_json(data: Mapping[str, object]) -> RemoteEnd:
 
 
 def _position_from_json(data: Mapping[str, object]) -> HeadPosition:
-    return HeadPosition(_integer(data["version"]), str(data["commitId"]))
+    version, floor_epoch = _integer(data["version"]), _integer(data.get("floorEpoch", 0))
+    return HeadPosition(version, str(data["commitId"]), floor_epoch)
 
 
 def _integer(value: object) -> int:
