@@ -1,7 +1,8 @@
 """How Kafka names a partition's files and directories.
 
 A segment's files share the 20-digit offset of its first record; a partition's directory is
-``<topic>-<partition>``, and ``<topic>-<partition>.<32 hex digits>-delete`` while it is removed.
+``<topic>-<partition>``, ``<topic>-<partition>.<32 hex digits>-delete`` while it is removed, and
+``<topic>-<partition>.<32 hex digits>-stray`` where another directory has taken its place.
 """
 
 import re
@@ -39,6 +40,7 @@ COORDINATORS_TOPICS = frozenset({GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
 _FILE_NAME_BYTES_MAX = 255
 _SEGMENT_FILE = re.compile(r"([0-9]{20})(\.log|\.index|\.timeindex|\.snapshot|\.txnindex)")
 _PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
+_STRAY_DIRECTORY = re.compile(r".+-(0|[1-9][0-9]{0,9})\.[0-9a-f]{32}-stray")
 _DELETED_DIRECTORY = re.compile(r".+\.[0-9a-f]{32}-delete")
 
 
@@ -66,8 +68,22 @@ def parse_partition_directory(name: str) -> tuple[str, int] | None:
 
 def deleted_directory_name(topic: str, partition: int, unique: uuid.UUID) -> str:
     """The name a directory gets before it is removed; long topics are cut to fit a file name."""
-    tail = f"-{partition}.{unique.hex}-delete"
+    return _former_name(topic, f"-{partition}.{unique.hex}-delete")
+
+
+def stray_directory_name(topic: str, partition: int, unique: uuid.UUID) -> str:
+    """The name a directory gets when it is set aside; long topics are cut to fit a file name."""
+    return _former_name(topic, f"-{partition}.{unique.hex}-stray")
+
+
+def _former_name(topic: str, tail: str) -> str:
     return topic[: _FILE_NAME_BYTES_MAX - len(tail)] + tail
+
+
+def partition_of_stray(name: str) -> int | None:
+    """The partition of a directory that was set aside, None for any other name."""
+    match = _STRAY_DIRECTORY.fullmatch(name)
+    return None if match is None else int(match[1])
 
 
 def is_deleted_directory(name: str) -> bool:

@@ -241,6 +241,16 @@ class PartitionStatus:
     offline: bool = wire("bool", default=False, tag=0)
 
 
+@entity(_nested, BROKER_STATUS)
+class SetAsideReplica:
+    """A replica whose log lacked records: its folder was set aside, and it copies all of them from
+    its leader. ``message`` names the folder and says what was missing."""
+
+    topic_id: uuid.UUID = wire("uuid")
+    partition: int = wire("int32")
+    message: str = wire("string")
+
+
 @entity(_request, BROKER_STATUS)
 class BrokerStatusRequest:
     """Level-based, at most one a second: every partition this broker leads, or was elected for and
@@ -249,7 +259,8 @@ class BrokerStatusRequest:
     all is well (disk full; store unavailable, wrong key, wrong identity). ``failed_replicas`` are
     all those, led or followed, whose storage refuses at present, in every report: what is not
     named works (again). ``directory_error``: why the log directory as a whole takes nothing, empty
-    where only the files of ``failed_replicas`` refuse."""
+    where only the files of ``failed_replicas`` refuse. ``set_aside``: those that are copied anew
+    until they are in sync."""
 
     broker_id: int = wire("int32")
     broker_epoch: int = wire("int64")
@@ -262,6 +273,7 @@ class BrokerStatusRequest:
     failed_replicas: tuple[TopicPartitions, ...] = wire(None, default=(), tag=0)
     session_token: bytes = wire("bytes", default=b"", tag=1, secret=True)
     directory_error: str = wire("string", default="", tag=2)
+    set_aside: tuple[SetAsideReplica, ...] = wire(None, default=(), tag=3)
 
 
 @entity(_response, BROKER_STATUS)

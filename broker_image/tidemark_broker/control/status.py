@@ -43,6 +43,7 @@ class _Health:
     store_id: str
     failed_replicas: tuple[control.TopicPartitions, ...]
     directory_error: str
+    set_aside: tuple[control.SetAsideReplica, ...]
 
 
 def partition_status(partition: Partition) -> control.PartitionStatus:
@@ -173,6 +174,7 @@ class StatusReporter:
             store_id="" if status is None else status.store_id,
             failed_replicas=self._manager.failed_replicas(),
             directory_error=self._directory_error()[:_MESSAGE_MAX],
+            set_aside=self._manager.set_aside(),
         )
 
     def _bytes_of(self, partitions: Collection[Partition]) -> int:
@@ -201,6 +203,7 @@ class StatusReporter:
             partitions=tuple(changed),
             failed_replicas=health.failed_replicas,
             directory_error=health.directory_error,
+            set_aside=health.set_aside,
         )
         answer = await connection.request(request, control.BrokerStatusResponse, _TIMEOUT_S)
         check(answer.error_code, "BrokerStatus")

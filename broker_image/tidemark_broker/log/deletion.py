@@ -23,6 +23,14 @@ def rename_out_of_the_way(directory: Path, topic: str, partition: int) -> Path:
     return target
 
 
+def rename_aside(directory: Path, topic: str, partition: int) -> Path:
+    """T: the new name of a directory that another one is to replace, not synced yet."""
+    target = directory.with_name(names.stray_directory_name(topic, partition, uuid.uuid4()))
+    with storage_errors(f"{directory} cannot be set aside"):
+        directory.rename(target)
+    return target
+
+
 def rename_log(log: LogState, sync_parent: Callable[[], None] | None) -> Path:
     """T: see :meth:`PartitionLog.rename_for_deletion`."""
     log.let_go()

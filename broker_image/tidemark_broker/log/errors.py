@@ -110,11 +110,16 @@ class StorageError(LogError):
     error_code = ErrorCode.kafka_storage_error
 
 
+class RecordsMissing(StorageError):
+    """A log lacks records that nobody deleted: only another replica, or a backup, has them."""
+
+
 #: What can be done about segments that are missing. Read only when a broker starts: a directory
 #: that goes under a running broker is not made anew, since nothing tells its loss from a mishap.
 RESTORE_OR_COPY = (
-    "nothing was deleted. Restore them; or, where another replica has these records, stop this "
-    "broker, remove this replica's directory and start the broker: it copies them from its leader"
+    "nothing was deleted. Once another replica leads, this broker sets the directory aside and "
+    "copies the records from it. If no other replica has them, restore them; to give them up, stop "
+    "this broker, remove this replica's directory and start the broker"
 )
 
 

@@ -18,8 +18,14 @@ from tidemark.logfiles.checkpoints import TopicPartition
 from tidemark_broker.lock_order import LockRank
 from tidemark_broker.log.closing import InThread, close_logs
 from tidemark_broker.log.config import LogConfig
-from tidemark_broker.log.deletion import remove_renamed, rename_out_of_the_way
-from tidemark_broker.log.errors import LogError, StorageError, storage_errors
+from tidemark_broker.log.deletion import remove_renamed, rename_aside, rename_out_of_the_way
+from tidemark_broker.log.errors import (
+    CorruptRecords,
+    LogError,
+    RecordsMissing,
+    StorageError,
+    storage_errors,
+)
 from tidemark_broker.log.files import TEMPORARY_SUFFIX, sync_directory
 from tidemark_broker.log.identity import (
     UNKNOWN_BROKER_EPOCH,
@@ -70,6 +76,8 @@ class LogManager:
         self._producer_limit = ProducerLimit(producers_max)
         self._sync_names = SharedWork(self._sync_directory, LockRank.DIRECTORY_NAMES).run
         self._config_of: Callable[[Path], LogConfig] | None = None
+        #: Directories that were set aside, by topic id and partition.
+        self._strays: dict[tuple[uuid.UUID, int], list[Path]] = {}
 
     @classmethod
     def open(
@@ -114,6 +122,8 @@ class LogManager:
                 shutil.rmtree(path, ignore_errors=True)
             elif (key := names.parse_partition_directory(path.name)) is not None:
                 self._open_one(key, path, clean_shutdown=self.clean_shutdown)
+            elif (number := names.partition_of_stray(path.name)) is not None:
+                self._found_stray(path, number)
         missing = self._missing()
         if missing:
             logger.warning("%s: these logs are gone: %s", self.directory, missing)
@@ -177,6 +187,7 @@ class LogManager:
                 topic_id=topic_id,
                 directory=path,
                 reason=str(error),
+                lacks_records=isinstance(error, (RecordsMissing, CorruptRecords)),
             )
             if failure != self._open.failures.get(key):
                 logger.warning("%s cannot be opened and is kept as it is: %s", path, error)
@@ -264,6 +275,54 @@ class LogManager:
         self._sync_names()
         self._open.remove(key)
         self._remove_renamed(renamed)
+
+    # -- logs that are set aside -------------------------------------------------------------
+
+    def give_up(self, log: PartitionLog, reason: str) -> None:
+        """Close a log that failed while it was open and that lacks records: from now on it is
+        one that could not be opened."""
+        log.state.let_go()
+        failure = OpenFailure(
+            topic=log.topic,
+            partition=log.partition,
+            topic_id=log.topic_id,
+            directory=log.directory,
+            reason=reason,
+            lacks_records=True,
+        )
+        with self._open.changed:
+            self._open.by_key.pop(log.key, None)
+            self._open.failures[log.key] = failure
+
+    def set_aside(self, failure: OpenFailure) -> None:
+        """T: give the directory of a log that cannot be opened another name, which is durable on
+        return: a new log may be made in its place. It is kept until :meth:`remove_strays`."""
+        topic, partition, directory = failure.topic, failure.partition, failure.directory
+        topic_id = read_topic_id(directory)
+        stray = rename_aside(directory, topic, partition)
+        self._sync_names()
+        self._open.remove((topic, partition))
+        former = self._strays.get((topic_id, partition), [])
+        self._strays[topic_id, partition] = [stray]
+        logger.warning("%s is set aside as %s, to be copied from its leader", directory, stray)
+        for path in former:  # of one replica the last one is enough
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _found_stray(self, path: Path, partition: int) -> None:
+        try:
+            self._strays.setdefault((read_topic_id(path), partition), []).append(path)
+        except StorageError as error:
+            logger.warning("%s is kept, as it is not known whose it was: %s", path, error)
+
+    def strays(self) -> dict[tuple[uuid.UUID, int], tuple[Path, ...]]:
+        """The directories that were set aside, by topic id and partition."""
+        return {key: tuple(paths) for key, paths in tuple(self._strays.items())}
+
+    def remove_strays(self, topic_id: uuid.UUID, partition: int) -> None:
+        """T: what was set aside of that replica goes."""
+        for path in self._strays.pop((topic_id, partition), []):
+            logger.info("%s is removed", path)
+            shutil.rmtree(path, ignore_errors=True)
 
     def _remove_renamed(self, renamed: Path) -> None:
         """The files go also where the checkpoints cannot be written: on a full disk that is what

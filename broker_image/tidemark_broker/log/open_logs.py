@@ -21,6 +21,8 @@ class OpenFailure:
     topic_id: uuid.UUID | None
     directory: Path
     reason: str
+    #: Records are missing or damaged in it, so that trying again does not help.
+    lacks_records: bool = False
 
 
 class OpenLogs:

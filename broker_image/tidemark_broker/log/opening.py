@@ -16,7 +16,7 @@ from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.creation import make_directory
 from tidemark_broker.log.deletion import sync_parent_of
 from tidemark_broker.log.epoch_file import EpochFile
-from tidemark_broker.log.errors import RESTORE_OR_COPY, StorageError
+from tidemark_broker.log.errors import RESTORE_OR_COPY, RecordsMissing
 from tidemark_broker.log.log_state import LogState
 from tidemark_broker.log.open_segments import OpenSegments
 from tidemark_broker.log.page_cache import forget_cached_pages
@@ -219,7 +219,7 @@ def _check_first_segment(loaded: LoadedSegments, local_start: int) -> None:
         return
     for segment in loaded.segments:
         segment.unload()
-    raise StorageError(
+    raise RecordsMissing(
         f"{first.directory}: offsets {local_start} to {first.base_offset - 1} are missing at the "
         f"start of the log, and no deletion of them is on record; {RESTORE_OR_COPY}"
     )

@@ -27,6 +27,7 @@ from tidemark_broker.log.batch_epochs import SegmentEpochs
 from tidemark_broker.log.errors import (
     RESTORE_OR_COPY,
     CorruptRecords,
+    RecordsMissing,
     StorageError,
     storage_errors,
 )
@@ -171,7 +172,7 @@ def _settle_closed(
     loaded.epochs.append(epochs)
     segment.unload()
     if segment.next_offset != next_base:
-        raise StorageError(
+        raise RecordsMissing(
             f"{segment.directory}: offsets {segment.next_offset} to {next_base - 1} are missing "
             f"below the recovery point; {RESTORE_OR_COPY}"
         )

@@ -124,6 +124,8 @@ class BrokerHealth:
     directory_error: str = ""
     remote_error: str = ""
     store_id: str = ""
+    #: Replicas that it copies anew, since their log lacked records; and what they lacked.
+    set_aside: tuple[tuple[RowKey, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

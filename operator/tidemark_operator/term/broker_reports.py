@@ -1,9 +1,12 @@
 """What brokers report of themselves: figures and errors, kept in memory, and who is to look at
 them."""
 
+import uuid
+
 from tidemark.wire import control
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import elections
+from tidemark_operator.controller.events import numbers, quoted, warning
 from tidemark_operator.controller.model import BrokerHealth, RowKey, TopicInfo
 from tidemark_operator.kube.kinds import BROKER, TOPIC
 from tidemark_operator.reconcile.services import Services
@@ -29,15 +32,43 @@ def _take_health(services: Services, request: control.BrokerStatusRequest) -> No
         directory_error=request.directory_error,
         remote_error=request.remote_error,
         store_id=request.store_id,
+        set_aside=tuple(
+            ((replica.topic_id, replica.partition), replica.message)
+            for replica in request.set_aside
+        ),
     )
     former = state.health.get(request.broker_id)
     state.health[request.broker_id] = health
+    if former is None or former.set_aside != health.set_aside:
+        _set_aside_changed(services, request.broker_id, former, health)
     key = BROKER.key(state.brokers[request.broker_id].key)
     if former is None or _errors(former) != _errors(health):
         queue.add(key)
         queue.add(services.cluster_key)
     elif former != health:
         queue.add_later(key, FIGURES_S)
+
+
+def _set_aside_changed(
+    services: Services, node_id: int, former: BrokerHealth | None, health: BrokerHealth
+) -> None:
+    """One Event for each Topic of which a replica is copied anew."""
+    known = frozenset(() if former is None else former.set_aside)
+    by_topic: dict[uuid.UUID, list[tuple[int, str]]] = {}
+    for (topic_id, partition), message in health.set_aside:
+        if ((topic_id, partition), message) not in known:
+            by_topic.setdefault(topic_id, []).append((partition, message))
+    for topic_id, replicas in by_topic.items():
+        topic = services.state.topic_by_id(topic_id)
+        if topic is not None:
+            text = (
+                f"broker {node_id} lacked records of partition "
+                f"{numbers(partition for partition, _ in replicas)} and copies all of it from the "
+                f"leader; its former directory is kept until the replica is in sync: "
+                f"{quoted(replicas[0][1], shown=300)}"
+            )
+            services.events.emit(warning(TOPIC.kind, topic.key, "ReplicaSetAside", text))
+            services.wake_topic(topic_id)
 
 
 def _take_failed(services: Services, request: control.BrokerStatusRequest) -> None:

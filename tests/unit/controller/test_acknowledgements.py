@@ -164,7 +164,7 @@ def test_a_follower_that_answers_with_a_storage_error_is_not_in_sync() -> None:
     result = world.reconcile(brokers_hear=False)
     assert result.status["replicas"]["inSync"] == 1  # type: ignore[index]
     assert ready(result)["FullyReplicated"] == ("False", "StorageFailed")
-    assert f"brokers {follower} are out" in messages(result)["FullyReplicated"]
+    assert f"broker {follower}, partition 0" in messages(result)["FullyReplicated"]
     assert ready(result)["Ready"] == ("True", "Serving")
     world.tell(follower)
     assert ready(world.reconcile())["FullyReplicated"] == ("True", "AllInSync")

@@ -16,6 +16,7 @@ from tests.unit.controller.controller_world import (
 )
 from tidemark_operator.controller import elections
 from tidemark_operator.controller.events import Event
+from tidemark_operator.controller.model import BrokerHealth
 
 KEY = (numbered_uuid(1), 0)
 MIN_2 = {"min.insync.replicas": "2"}
@@ -145,3 +146,25 @@ def test_only_news_is_decided_upon_and_a_broker_that_goes_takes_its_reports_alon
     assert world.state.put_failed(1, frozenset({KEY})) == frozenset()
     world.state.drop_broker(1)
     assert not any(world.state.failed())
+
+
+def test_the_topic_says_which_brokers_replica_is_missing_and_why() -> None:
+    """Also in Ready, which stays True: whoever looks at that alone has to see it."""
+    world = _world()
+    world.state.health[3] = BrokerHealth(storage_error="t-0 cannot be opened: No space left")
+    _reports(world, 3, refuses=True)
+    world.tell(world.row().leader)
+    result = world.reconcile()
+    assert ready(result)["Ready"] == ("True", "Serving")
+    for kind in ("Ready", "FullyReplicated"):
+        assert (
+            "broker 3, partition 0 (t-0 cannot be opened: No space left)" in messages(result)[kind]
+        )
+
+
+def test_the_topic_says_which_replica_is_copied_anew() -> None:
+    world = _world(isr=(1, 2))
+    world.state.health[3] = BrokerHealth(set_aside=((KEY, "offsets 0 to 9 are missing"),))
+    world.tell(world.row().leader)
+    message = messages(world.reconcile())["FullyReplicated"]
+    assert "broker 3 copies partition 0 from the leader" in message

@@ -188,7 +188,7 @@ def test_a_first_segment_that_is_missing_is_a_failure_of_the_replica(
     manager = start()
     [failure] = manager.failures
     assert f"offsets 0 to {second - 1} are missing at the start of the log" in failure.reason
-    assert "copies them from its leader" in failure.reason
+    assert "sets the directory aside and copies the records" in failure.reason
     assert manager.previous_broker_epoch is None
     assert list(log.directory.glob("*.log"))
     assert manager.open_again("t", 0) is None

@@ -127,6 +127,23 @@ async def test_an_error_is_shown_at_once_and_figures_later(asked: Asked) -> None
     assert {key, asked.world.services.cluster_key} <= set(queue._ready)
 
 
+async def test_a_replica_that_is_copied_anew_is_told_once_by_an_event(asked: Asked) -> None:
+    world = asked.world
+    await world.start_broker(1)
+    world.make_topic(replicas=1)
+    await TopicReconciler(world.services).reconcile(world.key(TOPIC, "t"))
+    (row,) = world.services.state.all_rows()
+    replica = control.SetAsideReplica(
+        topic_id=row.topic_id, partition=0, message="t-0.1f-stray: offsets 0 to 9 are missing"
+    )
+    for _ in range(2):
+        await asked.requests.broker_status(asked.report(set_aside=(replica,)))
+    (event,) = [each for each in world.events.emitted if each.reason == "ReplicaSetAside"]
+    assert event.kind == "Topic"
+    assert "broker 1 lacked records of partition 0" in event.message
+    assert "offsets 0 to 9 are missing" in event.message
+
+
 async def test_a_replica_whose_storage_refuses_is_decided_on_at_once(asked: Asked) -> None:
     world = asked.world
     world.make_broker(2)

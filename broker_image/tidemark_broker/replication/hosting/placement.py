@@ -100,6 +100,8 @@ class Placement:
                         return partition_error(
                             key, ErrorCode.inconsistent_topic_id, _name_taken(other)
                         )
+                    if self._logs.lacks_records(tp, key[0]) and self.may_copy(assignment.row):
+                        await in_thread(self._logs.set_aside, tp)
                     partition = await self._create(assignment)
                 else:
                     self.reconfigure((partition,))
@@ -113,6 +115,19 @@ class Placement:
         self._offline.pop(key, None)
         self._follow(partition)
         return None
+
+    def may_copy(self, row: control.PartitionState) -> bool:
+        """May a replica whose log lacks records begin anew, because its leader has them all? A
+        leader that was elected cleanly has all that is committed; and nobody counts on this replica
+        while it is neither in the ISR nor an eligible leader."""
+        node_id = self._context.node_id
+        return (
+            row.leader >= 0
+            and row.leader != node_id
+            and row.leader_recovery_state == control.LeaderRecoveryState.RECOVERED
+            and node_id not in row.isr
+            and node_id not in row.elr
+        )
 
     async def _create(self, assignment: Assignment) -> Partition:
         view, row = assignment.view, assignment.row

@@ -65,8 +65,20 @@ class Remover:
             except StorageError as error:
                 return self._failed(partition.tp, key, error)
             self._hosted.drop(partition)
+            await in_thread(self._logs.remove_strays, key)
         self._succeeded(partition.tp, key)
         return None
+
+    async def give_up(self, partition: Partition, reason: str) -> None:
+        """End a hosted replica whose log lacks records. Its folder stays as it is."""
+        self._fetchers.unfollow(partition.tp)
+        if self._context.remote is not None:
+            self._context.remote.on_stop(partition)
+        async with self._hosted.lock(partition.tp), partition.lock:
+            roles.retire(partition)
+            await partition.file_at_rest()
+            self._logs.give_up(partition.log, reason)
+            self._hosted.drop(partition)
 
     async def _discard(
         self, unopened: UnopenedLog, key: TopicIdPartition, removals: Removals
@@ -78,6 +90,7 @@ class Remover:
                 if not removals.take(key, None if state is None else state.row):
                     return None
                 await in_thread(self._logs.discard, unopened.tp)
+                await in_thread(self._logs.remove_strays, key)
             except StorageError as error:
                 return self._failed(unopened.tp, key, error)
         self._succeeded(unopened.tp, key)

@@ -8,10 +8,10 @@ do, so that nobody may ask anything of it until it is known to work.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tidemark.backoff import Backoff
-from tidemark_broker.log import StorageError
+from tidemark_broker.log import CorruptRecords, LogError, RecordsMissing, StorageError
 from tidemark_broker.replication.hosting.log_directory import FoundLog, LogDirectory
 from tidemark_broker.replication.partition import Partition, ReplicaContext, roles
 from tidemark_broker.replication.threads import in_thread
@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
+#: A full disk is looked at so often at least: what waits for room is to be in sync soon after.
+_LONGEST_PROBE_PAUSE_S = 4.0
 
 
 class Repairs:
@@ -30,6 +32,8 @@ class Repairs:
         self._context = context
         self._logs = logs
         self._pauses: dict[TopicPartition, Backoff] = {}
+        self._probe = Backoff(first_s=_FIRST_PAUSE_S, most_s=_LONGEST_PROBE_PAUSE_S)
+        self._is_full = False
 
     def _is_due(self, tp: TopicPartition) -> bool:
         pause = self._pauses.get(tp)
@@ -41,7 +45,7 @@ class Repairs:
         pause = self._pauses.get(tp) or Backoff(first_s=_FIRST_PAUSE_S, most_s=_LONGEST_PAUSE_S)
         self._pauses[tp] = pause.failed(self._context.monotonic())
 
-    def _failed(self, tp: TopicPartition, error: StorageError) -> None:
+    def _failed(self, tp: TopicPartition, error: LogError) -> None:
         self._pause(tp)
         self._context.failures.failed(tp, error, self._context.monotonic())
 
@@ -66,40 +70,56 @@ class Repairs:
         self._context.failures.succeeded(tp)
         return found
 
-    async def probe_room(self, partitions: Iterable[Partition]) -> None:
-        """See whether those can be written again that could not be; one look is for all of them."""
+    async def probe_room(self, partitions: Sequence[Partition]) -> None:
+        """See whether the disk takes writes again; one look is for all replicas. Once it does, what
+        could not be written counts as working, and what did not open is tried at once."""
         if not self._context.failures.count:
+            self._probe = self._probe.succeeded()
             return
-        due = [
-            each
-            for each in partitions
-            if self._context.failures.has_failed(each.tp)
-            and each.log.failure is None
-            and not each.removed
-            and self._is_due(each.tp)
-        ]
-        if not due:
+        due = [partition for partition in partitions if self._waits_for_room(partition)]
+        now_s = self._context.monotonic()
+        if not due and not self._probe.ready(now_s):
             return
-        for partition in due:
-            self._pause(partition.tp)
+        self._probe = self._probe.failed(now_s)
+        was_full, self._is_full = self._is_full, True
         try:
             await in_thread(self._logs.probe)
         except StorageError as error:
-            logger.info("%d replicas still wait for their disk: %s", len(due), error)
+            logger.info("%d replicas wait for their disk: %s", self._context.failures.count, error)
             return
+        self._is_full = False
+        if was_full:
+            self._pauses.clear()
+            self._context.failures.try_all_now()
+            due = [partition for partition in partitions if self._waits_for_room(partition)]
         for partition in due:
+            self._pause(partition.tp)
             self._context.failures.succeeded(partition.tp)
 
-    async def reopen(self, partitions: Iterable[Partition]) -> None:
-        """Open every log again that refuses everything since its disk failed."""
+    def _waits_for_room(self, partition: Partition) -> bool:
+        """Could it not be written when last tried, though it is whole, and may it be tried now?"""
+        return (
+            self._context.failures.has_failed(partition.tp)
+            and partition.log.failure is None
+            and not partition.removed
+            and self._is_due(partition.tp)
+        )
+
+    async def reopen(self, partitions: Iterable[Partition]) -> dict[Partition, str]:
+        """Open every log again that refuses everything since its disk failed. Returns those that
+        lack records, and why: opening them again does not help."""
+        lacking: dict[Partition, str] = {}
         self._forget_pauses()
         for partition in partitions:
             if partition.log.failure is None or partition.removed or not self._is_due(partition.tp):
                 continue
             try:
                 await roles.reopen(partition)
-            except StorageError as error:
+            except (StorageError, CorruptRecords) as error:
                 self._failed(partition.tp, error)
+                if isinstance(error, (RecordsMissing, CorruptRecords)):
+                    lacking[partition] = str(error)
             else:
                 self._pause(partition.tp)
                 self._context.failures.succeeded(partition.tp)
+        return lacking

@@ -29,6 +29,7 @@ from tidemark_broker.replication.metadata import CHANGED, MetadataCache, TopicMe
 from tidemark_broker.replication.partition import Partition, ReplicaContext, Role, in_sync, roles
 from tidemark_broker.replication.partition.state_file import StoredState
 from tidemark_broker.replication.remote import RemoteLog
+from tidemark_broker.replication.threads import in_thread
 from tidemark_broker.replication.types import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -314,10 +315,36 @@ class ReplicaManager:
         now_s = self.context.monotonic()
         for key in list(self._placement.offline):
             await self._placement.place_again(key, now_s)
-        await self._repairs.reopen(self.partitions)
+        for partition, reason in (await self._repairs.reopen(self.partitions)).items():
+            await self._copy_anew(partition, reason)
         await self._repairs.probe_room(self.partitions)
+        await self._remove_strays()
         for partition in self.partitions:
             self._take_overs.begin(partition)
+
+    async def _copy_anew(self, partition: Partition, reason: str) -> None:
+        """A log that lacks records does not come back: where its leader has them, a new one takes
+        its place and copies them."""
+        row, stored = partition.row, partition.stored
+        view = self.metadata.by_id(partition.topic_id)
+        if row is None or stored is None or view is None or not self._placement.may_copy(row):
+            return
+        await self._remover.give_up(partition, reason)
+        await self._placement.place(Assignment(view, row, stored.controller_epoch))
+
+    async def _remove_strays(self) -> None:
+        """What was set aside goes once its replica is in sync: all of it is here again."""
+        for key in self._logs.strays():
+            partition = self._hosted.by_key.get(key)
+            if partition is not None and self.context.node_id in partition.isr:
+                await in_thread(self._logs.remove_strays, key)
+
+    def set_aside(self) -> tuple[control.SetAsideReplica, ...]:
+        """Replicas that are copied anew while their former folder is kept."""
+        return tuple(
+            control.SetAsideReplica(topic_id=key[0], partition=key[1], message=reason[:1000])
+            for key, reason in sorted(self._logs.strays().items())
+        )
 
     async def _open_again(self, tp: TopicPartition) -> None:
         """Its role comes with the next try to place it, if the controller wants it here."""

@@ -57,6 +57,10 @@ class StorageFailures:
         backoff = self._backoffs.get(tp)
         return backoff is None or backoff.ready(now_s)
 
+    def try_all_now(self) -> None:
+        """What made them fail is over: no pause lasts any longer."""
+        self._backoffs = {tp: backoff.succeeded() for tp, backoff in self._backoffs.items()}
+
     @property
     def count(self) -> int:
         """How many partitions' last attempt failed."""

@@ -5,7 +5,7 @@ keeps its conditions and its generation.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tidemark.ids import id_text
 from tidemark.tiering import Tiering
@@ -19,7 +19,7 @@ from tidemark_operator.controller.disablement import (
     policy_name,
     state_name,
 )
-from tidemark_operator.controller.events import count, numbers
+from tidemark_operator.controller.events import count, numbers, quoted
 from tidemark_operator.controller.model import (
     NO_LEADER,
     PartitionRow,
@@ -66,13 +66,15 @@ class Counts:
     refusing: tuple[PartitionRow, ...]
     #: Those whose leader has not acknowledged that it leads.
     starting: tuple[PartitionRow, ...]
-    #: Brokers that live, and whose storage refuses a replica.
-    failing_brokers: tuple[int, ...]
+    #: Brokers that live, and whose storage refuses replicas: of which partitions, and why.
+    failing: tuple[tuple[int, list[int], str], ...]
     #: Partitions with replicas that are not in sync; the brokers of these that are not live, and
     #: those that are.
     behind: tuple[int, ...]
     down: tuple[int, ...]
     catching_up: tuple[int, ...]
+    #: Partitions of which a broker copies its replica anew, since its log lacked records.
+    copied_anew: tuple[tuple[int, list[int]], ...]
 
 
 def counts(state: ControllerState, topic: TopicInfo) -> Counts:
@@ -91,13 +93,31 @@ def counts(state: ControllerState, topic: TopicInfo) -> Counts:
         waiting=_waiting(state, led),
         refusing=tuple(row for row in led if state.refuses(row, row.leader)),
         starting=tuple(_starting(state, topic, led)),
-        failing_brokers=tuple(
-            sorted({host for row in rows for host in row.hosts if _fails(state, row, host)})
-        ),
+        failing=tuple(_failing(state, rows)),
         behind=tuple(partition for partition, node_ids in behind.items() if node_ids),
         down=tuple(sorted(node_id for node_id in lagging if not state.is_live(node_id))),
         catching_up=tuple(sorted(node_id for node_id in lagging if state.is_live(node_id))),
+        copied_anew=tuple(_copied_anew(state, topic)),
     )
+
+
+def _failing(
+    state: ControllerState, rows: Sequence[PartitionRow]
+) -> Iterator[tuple[int, list[int], str]]:
+    for node_id in sorted({host for row in rows for host in row.hosts}):
+        partitions = [
+            row.partition for row in rows if node_id in row.hosts and _fails(state, row, node_id)
+        ]
+        if partitions:
+            health = state.health.get(node_id)
+            yield node_id, partitions, "" if health is None else health.storage_error
+
+
+def _copied_anew(state: ControllerState, topic: TopicInfo) -> Iterator[tuple[int, list[int]]]:
+    for node_id, health in sorted(state.health.items()):
+        partitions = [key[1] for key, _ in health.set_aside if key[0] == topic.id]
+        if partitions and state.is_live(node_id):
+            yield node_id, partitions
 
 
 def _behind(state: ControllerState, row: PartitionRow) -> list[int]:
@@ -313,11 +333,16 @@ def _main(
         return leaders_starting(state, topic, counted.starting)
     if decision.tiering_status.tiering.is_disabling:
         return _disabling(topic, decision.tiering_status, disablements, now_ms)
+    return summary(ready=True, reason="Serving", message=_served_text(counted))
+
+
+def _served_text(counted: Counts) -> str:
     partitions = count(counted.rows, "partition")
-    text = f"{partitions}, {counted.in_sync} of {counted.desired} replicas in sync"
-    if counted.in_sync < counted.desired:
-        text = f"{partitions} served; replicas are missing, see FullyReplicated"
-    return summary(ready=True, reason="Serving", message=text)
+    if counted.in_sync == counted.desired:
+        return f"{partitions}, {counted.in_sync} of {counted.desired} replicas in sync"
+    if counted.failing:
+        return f"{partitions} served; replicas are missing: {_why_failing(counted)}"
+    return f"{partitions} served; replicas are missing, see FullyReplicated"
 
 
 def _acceptable(state: ControllerState, topic: TopicInfo, counted: Counts) -> str:
@@ -365,6 +390,17 @@ def _pending(status: TieringStatus) -> str:
     return f"waiting for brokers {numbers(status.pending_brokers)}"
 
 
+def _why_failing(counted: Counts) -> str:
+    """Which brokers' replicas are missing since their storage refuses, and why."""
+    shown = [
+        f"broker {node_id}, partition {numbers(partitions)}"
+        + (f" ({quoted(reason, shown=300)})" if reason else "")
+        for node_id, partitions, reason in counted.failing[:3]
+    ]
+    more = numbers(node_id for node_id, _, _ in counted.failing[3:])
+    return "; ".join(shown) + (f"; brokers {more}" if more else "")
+
+
 def _replicated(counted: Counts, resized: Resizing | None) -> Condition:
     if resized is not None and not (resized.without_broker or resized.without_leader):
         text = f"{count(resized.partitions, 'partition')} to be given another number of replicas"
@@ -372,11 +408,8 @@ def _replicated(counted: Counts, resized: Resizing | None) -> Condition:
     if counted.refusing:
         text = f"the storage of {count(len(counted.refusing), 'leader')} refuses, see Ready"
         return condition("FullyReplicated", False, "StorageFailed", text)
-    if counted.failing_brokers:
-        text = (
-            f"replicas on brokers {numbers(counted.failing_brokers)} are out, since their storage "
-            "refuses: see the Ready of those Brokers"
-        )
+    if counted.failing:
+        text = f"replicas are out whose storage refuses: {_why_failing(counted)}"
         return condition("FullyReplicated", False, "StorageFailed", text)
     if counted.in_sync == counted.desired:
         text = f"all {counted.desired} replicas are in sync"
@@ -387,6 +420,13 @@ def _replicated(counted: Counts, resized: Resizing | None) -> Condition:
             "join (placeholders)"
         )
         return condition("FullyReplicated", False, "Placeholders", text)
+    if counted.copied_anew:
+        brokers = "; ".join(
+            f"broker {node_id} copies partition {numbers(partitions)} from the leader, since its "
+            "log lacked records"
+            for node_id, partitions in counted.copied_anew[:3]
+        )
+        return condition("FullyReplicated", False, "ReplicasBehind", brokers)
     text = _behind_text(counted)
     return condition("FullyReplicated", False, "ReplicasBehind", text)
 
