@@ -238,7 +238,7 @@ def _chosen(
         np.empty(size, dtype=np.int32),
         np.empty(size, dtype=np.int32),
     )
-    found, beyond = scan.spread(
+    found = scan.spread(
         table,
         counts,
         np.array([_said(header) for header in headers], dtype=np.int64),
@@ -248,10 +248,6 @@ def _chosen(
         rows.timestamp_types,
         rows.leader_epochs,
     )
-    if beyond >= 0:
-        number = int(np.searchsorted(np.cumsum(counts), beyond, side="right"))
-        why = "a timestamp is beyond what microseconds can tell"
-        raise _corrupt(source, headers[number], why)
     if found < size:
         offsets = rows.offsets
         rows = rows.only((offsets >= source.from_offset) & (offsets <= source.to_offset_inclusive))

@@ -33,7 +33,8 @@ COLUMNS = 8
 #: timestamp is that of all its records.
 BASE_OFFSET, BASE_TIMESTAMP, MAX_TIMESTAMP, APPEND_TIME, LEADER_EPOCH = 0, 1, 2, 3, 4
 
-#: Beyond it microseconds are more than 64 bits.
+#: Beyond it microseconds are more than 64 bits. Producers may send any timestamp where the topic's
+#: configuration lets them: one beyond is read as the nearest that microseconds can hold.
 LATEST_MS = (2**63 - 1) // 1000
 
 
@@ -175,28 +176,33 @@ def spread(
     timestamps_us: Longs,
     timestamp_types: Ints,
     leader_epochs: Ints,
-) -> tuple[int, int]:
+) -> int:
     """What a record has of its batch, for each that was scanned: ``counts`` are how many are of
     each of the ``batches`` (its columns are named above), ``wanted`` the first and the last
-    offset that is wanted. Fills the last four; (how many are wanted, the first wanted row whose
-    timestamp is beyond LATEST_MS, or -1)."""
-    row, found, beyond = 0, 0, -1
+    offset that is wanted. Fills the last four, and returns how many are wanted."""
+    row, found = 0, 0
     for batch in range(len(counts)):
         for _ in range(counts[batch]):
             offset = batches[batch, BASE_OFFSET] + table[row, OFFSET_DELTA]
             stamp = batches[batch, MAX_TIMESTAMP]
             if batches[batch, APPEND_TIME] == 0:
-                stamp = batches[batch, BASE_TIMESTAMP] + table[row, TIMESTAMP_DELTA]
+                base, delta = batches[batch, BASE_TIMESTAMP], table[row, TIMESTAMP_DELTA]
+                # The sum may be more than 64 bits: it is not made where it is beyond.
+                if delta > 0 and base > LATEST_MS - delta:
+                    stamp = LATEST_MS
+                elif delta < 0 and base < -LATEST_MS - delta:
+                    stamp = -LATEST_MS
+                else:
+                    stamp = base + delta
+            stamp = min(max(stamp, -LATEST_MS), LATEST_MS)
             offsets[row] = offset
             timestamps_us[row] = stamp * 1000
             timestamp_types[row] = batches[batch, APPEND_TIME]
             leader_epochs[row] = batches[batch, LEADER_EPOCH]
             if wanted[0] <= offset <= wanted[1]:
                 found += 1
-                if beyond < 0 and (stamp > LATEST_MS or stamp < -LATEST_MS):
-                    beyond = row
             row += 1
-    return found, beyond
+    return found
 
 
 @numba.njit(cache=True, nogil=True)

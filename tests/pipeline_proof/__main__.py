@@ -29,7 +29,7 @@ def main() -> None:
     def say(text: str) -> None:
         print(f"  {time.monotonic() - began_s:5.0f} s  {text}", flush=True)
 
-    settings = settings_of(Format.ICEBERG) | {"spark.master": _MASTER}
+    settings = settings_of(*Format) | {"spark.master": _MASTER}
     size = Size(given.records, max(1024 * 1024, given.records * 3))
     held = 0
     with tempfile.TemporaryDirectory(prefix="pipeline-proof-") as name:
@@ -62,6 +62,7 @@ def scenarios(proof: Proof) -> list[Callable[[], str]]:
     """In the order in which they go together."""
     return [
         proof.flights,
+        proof.poisoned,
         proof.undisturbed,
         proof.worker_killed,
         proof.leader_killed,

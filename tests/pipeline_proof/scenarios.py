@@ -8,9 +8,10 @@ the later ones find the topic as the earlier ones left it.
 import json
 import os
 import signal
+import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from tests import apicurio
 from tests.conformance.local_cluster import Cluster, wait
+from tests.pipeline_proof.poison import Case, Produced, cases
 from tests.pipeline_proof.records import PARTITIONS, Writer
 from tests.pipeline_proof.store import BusyStore, Objects
 from tests.pipeline_proof.truth import Sums, Truth, sums
@@ -33,6 +36,7 @@ from tidemark_pipeline.export.formats import catalog_settings
 from tidemark_pipeline.export.iceberg import IcebergTable
 from tidemark_pipeline.export.shapes import RAW_DDL
 from tidemark_pipeline.export.table import Layout
+from tidemark_pipeline.export.wanted import CATALOG, Wanted
 from tidemark_pipeline.jobs.export import Progress, export
 from tidemark_pipeline.options import parse
 from tidemark_pipeline.survey import Part, Survey
@@ -42,6 +46,9 @@ BROKERS = 3
 FIRST = 0
 _WAIT_S = 600.0
 _COMMIT_S = 5
+#: Records of each format between poisoned ones.
+_SOUND = 500
+_FAR_MS = 4_102_444_800_000
 #: A small read may be over before its worker is killed.
 _ATTEMPTS = 20
 _CATALOG = "proof"
@@ -291,6 +298,81 @@ class Proof:
             raise ProofFailed("the disablement has deleted nothing")
         kept = sum(each.records for each in before.values())
         return f"{lost:,} records gone from the topic, of which the table has {kept:,}"
+
+    def poisoned(self) -> str:
+        """Records of JSON, Avro and Protobuf that once ended an export or lost a value: no job
+        ends, and each record is in the table, or a dead letter with its cause."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        with apicurio.running(port, self._folder / "registry.log") as registry:
+            return "; ".join(
+                f"{case.name}: {self._poisoned(case)}" for case in cases(registry, _SOUND)
+            )
+
+    def _poisoned(self, case: Case) -> str:
+        config = {**self._spec["config"], "message.timestamp.after.max.ms": str(2**63 - 1)}
+        topic = self.cluster.new_topic(**{**self._spec, "partitions": 1, "config": config})
+        options = read_options(self.cluster.local, topic)
+        lake = {"warehouse": str(self._folder / "lake"), "table": f"poison.{case.name}"}
+        for suffix, text in case.files.items():
+            file = self._folder / f"{case.name}{suffix}"
+            file.write_text(text)
+            lake["schema_file"] = str(file)
+        wanted = Wanted.of({**lake, **case.table})
+        for name, value in catalog_settings(CATALOG, {"type": "hadoop", **wanted.catalog}).items():
+            self.session.conf.set(name, value)
+        records: dict[int, Produced] = {}
+        for batch in (case.first, case.then()):
+            self._produce(topic, batch, records)
+            progress = export(self.session, options, wanted.tables(self.session, options))
+            if progress.lag:
+                raise ProofFailed(f"{case.name}: the export ended {progress.lag} offsets behind")
+        table = self.session.table(wanted.name_of(wanted.table))
+        found = self.session.table(wanted.name_of(wanted.letters)).select("offset", "error")
+        letters = {row["offset"]: row["error"] for row in found.collect()}
+        causes = {offset: each.cause for offset, each in records.items() if each.cause}
+        if letters.keys() != causes.keys() or found.count() != len(letters):
+            raise ProofFailed(f"{case.name}: dead letters are {letters}, not of {causes}")
+        for offset, cause in causes.items():
+            if cause not in letters[offset]:
+                raise ProofFailed(f"{case.name}: {offset} is {letters[offset]!r}, not {cause!r}")
+        offsets = sorted(row[0] for row in table.select("kafka.offset").collect())
+        if case.keys:
+            complete = len(offsets) == case.keys and not letters.keys() & set(offsets)
+        else:
+            complete = offsets == sorted(records.keys() - causes.keys())
+        if not complete:
+            raise ProofFailed(f"{case.name}: {len(offsets)} rows of {len(records)} records")
+        if set(table.columns) != {*case.columns, "kafka"}:
+            raise ProofFailed(f"{case.name}: the table has the columns {table.columns}")
+        far = sum(each.timestamp_ms > _FAR_MS for each in records.values())
+        if table.where("kafka.timestamp > timestamp '2100-01-01'").count() != far:
+            raise ProofFailed(f"{case.name}: a query does not find the {far} rows behind 2100")
+        return f"{len(offsets):,} rows, {len(letters)} dead letters"
+
+    def _produce(self, topic: str, batch: Sequence[Produced], into: dict[int, Produced]) -> None:
+        """``into``: the records by their offsets."""
+        producer = Producer({**self._client, "linger.ms": 20, "enable.idempotence": True})
+
+        def acknowledged(record: Produced) -> Callable[[Any, Any], None]:
+            def told(error: Any, message: Any) -> None:
+                if error is not None:
+                    raise ProofFailed(f"{topic}: {error}")
+                into[message.offset()] = record
+
+            return told
+
+        for record in batch:
+            producer.produce(
+                topic,
+                record.value,
+                record.key,
+                timestamp=record.timestamp_ms,
+                on_delivery=acknowledged(record),
+            )
+        if producer.flush(120):
+            raise ProofFailed("not every record was acknowledged")
 
     # What they share
 

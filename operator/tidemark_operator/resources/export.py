@@ -58,7 +58,7 @@ _FIXED = (
     "deadLetters",
 )
 #: Of the registry's options (docs/schemas.md) those that are neither secret nor files.
-REGISTRY_OPTIONS = ("subject", "unknown", "user", "timeout", "patience")
+REGISTRY_OPTIONS = ("subject", "key-subject", "unknown", "user", "timeout", "patience")
 #: Of a catalog's properties those that are no secret's place in a manifest.
 _SECRET = "(password|secret|secret-access-key|session-token)$"
 _SECRETS = ("token", "credential")

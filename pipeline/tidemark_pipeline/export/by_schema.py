@@ -1,15 +1,23 @@
 """Values of Avro and Protobuf, by a schema that was given or by those of a registry."""
 
+import logging
+from collections.abc import Mapping, Sequence
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.export.shapes import ANY_FORMAT, check_fields
 from tidemark_pipeline.export.worker_frames import through_workers
 from tidemark_pipeline.schemas.decoding import UNKNOWN, Decoding, output_schema
 from tidemark_pipeline.schemas.registered import Schemas
+from tidemark_pipeline.schemas.registry.keys import RegistryKeys
 from tidemark_pipeline.schemas.sources import Source, columns_of, decoder_of
+from tidemark_pipeline.schemas.values.names import ColumnNames
 from tidemark_pipeline.schemas.values.refused import SchemaRefused
+
+logger = logging.getLogger(__name__)
 
 #: Ids of one batch that are looked at; see ASKED_MAX of the registry's schemas.
 _IDS_MAX = 100_000
@@ -43,16 +51,31 @@ class Given:
 
 class OfRegistry:
     """Each value says the id of its schema. ``reads_latest``: the columns are those of the
-    subject's latest schema, and else the table's. ``message``: of Protobuf, its full name."""
+    subject's latest schema, and else the table's. ``message``: of Protobuf, its full name.
+    ``keys``: where keys are compared by it, too. ``has_table``: the columns may also be those of a
+    table that is there; ``names``: those that it may have."""
 
     def __init__(
-        self, schemas: Schemas, subject: str, *, reads_latest: bool, message: str = ""
+        self,
+        schemas: Schemas,
+        subject: str,
+        *,
+        reads_latest: bool,
+        message: str = "",
+        keys: RegistryKeys | None = None,
+        has_table: bool = False,
+        names: ColumnNames = ANY_FORMAT,
     ) -> None:
         self._schemas, self._subject, self._message = schemas, subject, message
+        self._has_table, self._names = has_table, names
+        self._refused: Source | None = None
+        self._refusal = ""
         self._reads_latest = reads_latest
+        self.keys = keys
         self._reader: Source | None = None
-        self._known = schemas.learn(())
+        self._columns: StructType | None = None
         self._look()
+        self._known = self._learned(())
 
     @property
     def wanted(self) -> StructType | None:
@@ -61,6 +84,8 @@ class OfRegistry:
 
     def read(self, frame: DataFrame, columns: StructType) -> DataFrame:
         """See :class:`~tidemark_pipeline.schemas.values.reading.Reading`."""
+        if self.keys is not None:
+            self.keys.refresh()
         decoding = Decoding(columns.json(), known=self._known, reader=self._reader)
         return _decoded(frame, columns, decoding)
 
@@ -77,20 +102,43 @@ class OfRegistry:
         )
         if not counts:
             # Strings of ids that were not there are of one batch; they are asked for again.
-            self._known = self._schemas.learn(())
+            self._known = self._learned(())
             return False
-        self._known = self._schemas.learn([row[UNKNOWN] for row in counts])
         self._look()
+        self._known = self._learned([row[UNKNOWN] for row in counts])
         return True
 
+    def _learned(self, ids: Sequence[int]) -> Mapping[int, Source | str]:
+        """All schemas that are known, with these; instead of one that no table can have, why."""
+        known = self._schemas.learn(ids)
+        refused = self._refused
+        if refused is None:
+            return known
+        return {
+            number: self._refusal
+            if isinstance(source, Source) and source.is_same_schema(refused)
+            else source
+            for number, source in known.items()
+        }
+
     def _look(self) -> None:
-        self._columns: StructType | None = None
-        if self._reads_latest:
-            self._reader = self._schemas.latest(self._subject, self._message)
-            try:
-                self._columns = columns_of(self._reader)
-            except SchemaRefused as error:
-                raise ExportError(f"the latest schema of {self._subject}: {error}") from error
+        """Read the latest schema. If no table can have its columns, a table that is there keeps
+        those that it has, and records of that schema are dead letters: any producer may register
+        one."""
+        if not self._reads_latest:
+            return
+        latest = self._schemas.latest(self._subject, self._message)
+        try:
+            columns = columns_of(latest)
+            check_fields(columns, self._names)
+        except (SchemaRefused, ExportError) as error:
+            why = f"the latest schema of {self._subject}: {error}"
+            if not self._has_table and self._columns is None:
+                raise ExportError(why) from error
+            logger.warning("%s: its records are dead letters", why)
+            self._refused, self._refusal = latest, str(error)
+        else:
+            self._reader, self._columns, self._refused = latest, columns, None
 
 
 def _decoded(frame: DataFrame, columns: StructType, decoding: Decoding) -> DataFrame:

@@ -17,6 +17,7 @@ from tidemark_pipeline.export.table import Evolution
 from tidemark_pipeline.schemas.protobuf.descriptors import compiled_file
 from tidemark_pipeline.schemas.registered import Schemas
 from tidemark_pipeline.schemas.registry.client import Registry
+from tidemark_pipeline.schemas.registry.keys import RegistryKeys
 from tidemark_pipeline.schemas.sources import Kind, Source, columns_of
 from tidemark_pipeline.schemas.values.names import ColumnNames
 from tidemark_pipeline.schemas.values.reading import Reading
@@ -64,12 +65,15 @@ def _reading(
     access = asked.access()
     ignores = asked.evolution is Evolution.IGNORE
     if access is not None:
-        schemas = Schemas(Registry(access))
+        registry = Registry(access)
         return OfRegistry(
-            schemas,
+            Schemas(registry),
             access.subject_of(source["topic"]),
             reads_latest=not ignores,
             message=asked.message,
+            has_table=there is not None,
+            names=names,
+            keys=RegistryKeys(registry, access.key_subject_of(source["topic"])),
         )
     if asked.schema_file:
         found = of_file(asked.schema_file, asked.message)

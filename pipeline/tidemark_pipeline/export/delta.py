@@ -30,6 +30,7 @@ from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.delta_history import APPLICATION, History
 from tidemark_pipeline.export.delta_log import say
 from tidemark_pipeline.export.exported import Exported, ExportError, Mode, begin, check_ours
+from tidemark_pipeline.export.shapes import bounded
 from tidemark_pipeline.export.table import (
     ATTEMPTS,
     PERIOD_COLUMNS,
@@ -139,6 +140,7 @@ class DeltaTable:
 
     def write(self, frame: DataFrame, exported: Exported) -> None:
         """Rows, and how far the table is with them."""
+        frame = bounded(frame, self._layout.kafka)
         if self._period is not Period.NONE:
             _, expression = _PERIODS[self._period]
             value = f.expr(expression.format(self._layout.of_record("timestamp")))

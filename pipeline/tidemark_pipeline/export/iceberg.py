@@ -17,6 +17,7 @@ from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.evolution import Change
 from tidemark_pipeline.export.exported import Exported, ExportError, Mode, begin, check_ours
 from tidemark_pipeline.export.iceberg_branch import BRANCH, JAVA_ERRORS, Branch, ColumnChange
+from tidemark_pipeline.export.shapes import bounded
 from tidemark_pipeline.export.table import (
     ATTEMPTS,
     Added,
@@ -116,6 +117,7 @@ class IcebergTable:
     def write(self, frame: DataFrame, exported: Exported) -> None:
         """Data files, and a commit of the branch."""
         target = f"{self.name}.branch_{self.branch}"
+        frame = bounded(frame, self._layout.kafka)
         said = {_SUMMARY + key: value for key, value in exported.to_properties().items()}
         with configured(frame.sparkSession, said):
             if self._layout.mode is Mode.APPEND:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pyspark.sql import Row, SparkSession
 
+from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.exported import ExportError
 from tidemark_pipeline.export.iceberg_branch import Branch
 from tidemark_pipeline.export.maintenance import Maintained, Say, Upkeep, text_of
@@ -95,7 +96,7 @@ class Procedures:
     def call(self, procedure: str, **arguments: object) -> list[Row]:
         """A ``timedelta`` is the moment that long ago."""
         said = [f"{name} => {_literal(value)}" for name, value in arguments.items()]
-        given = ", ".join([f"table => '{self._table}'", *said])
+        given = ", ".join([f"table => {quoting.literal(self._table)}", *said])
         return self._session.sql(f"CALL {self._catalog}.system.{procedure}({given})").collect()
 
 
@@ -103,7 +104,7 @@ def _literal(value: object) -> str:
     if isinstance(value, timedelta):
         return f"timestamp_millis({int((datetime.now(UTC) - value).timestamp() * 1000)})"
     if isinstance(value, dict):
-        return f"map({', '.join(repr(each) for pair in value.items() for each in pair)})"
+        return f"map({', '.join(quoting.literal(each) for pair in value.items() for each in pair)})"
     return str(value)
 
 

@@ -13,6 +13,7 @@ from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.exported import ExportError, Mode
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.table import DELETED, PERIOD_COLUMNS
+from tidemark_pipeline.schemas.values.bounds import END_SECOND, FIRST_SECOND
 from tidemark_pipeline.schemas.values.names import ColumnNames, folded
 from tidemark_pipeline.schemas.values.reading import ERROR, PARSED
 
@@ -46,6 +47,26 @@ _FORBIDDEN = {Format.ICEBERG: "", Format.DELTA: " ,;{}()="}
 def column_names(kind: Format) -> ColumnNames:
     """Names that fields of values may have in a table of a format."""
     return ColumnNames(_FORBIDDEN[kind], RESERVED | {*_OF_FORMAT[kind]})
+
+
+def bounded(frame: DataFrame, kafka: str) -> DataFrame:
+    """Return rows whose record's timestamp is between the years 1 and 9999: one beyond is the
+    nearest of them. ``kafka``: the column that has the record's own, "" where they are columns.
+
+    Producers may send any. Iceberg's hours are 32 bits, and one beyond is in a partition that no
+    condition finds; Delta fails to write its statistics of the largest."""
+    first, last = (f.expr(f"timestamp_seconds({second})") for second in (FIRST_SECOND, END_SECOND))
+    last = last - f.expr("INTERVAL '0.000001' SECOND")
+    if kafka:
+        time = f.col(kafka)["timestamp"]
+        return frame.withColumn(
+            kafka, f.col(kafka).withField("timestamp", _between(time, first, last))
+        )
+    return frame.withColumn("timestamp", _between(f.col("timestamp"), first, last))
+
+
+def _between(time: Column, first: Column, last: Column) -> Column:
+    return f.when(time > last, last).when(time < first, first).otherwise(time)
 
 
 def raw(frame: DataFrame) -> DataFrame:

@@ -77,12 +77,20 @@ class Partitioning:
     buckets: int = 0
 
 
+class KeyComparison(Protocol):
+    """What makes the keys of two rows equal."""
+
+    def sql(self, column: str) -> str:
+        """Return an expression that is equal for equal keys, of a column with their bytes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """``columns``: of a table that is not there yet, as Spark's DDL has them. ``kafka``: the column
     that has the record's own (``key``, ``partition``, ``offset``, ``timestamp``); "": they are
     columns themselves. ``properties``: of a table that is not there yet, in its format's words.
-    ``deletes``: the job deletes from the topic what it has committed."""
+    ``deletes``: the job deletes from the topic what it has committed. ``keys``: what makes keys
+    equal, where that is not their bytes."""
 
     columns: str
     kafka: str = ""
@@ -90,6 +98,11 @@ class Layout:
     partitioning: Partitioning = field(default_factory=Partitioning)
     properties: Mapping[str, str] = field(default_factory=dict)
     deletes: bool = False
+    keys: KeyComparison | None = None
+
+    def same_key(self, column: str) -> str:
+        """Return the SQL expression that is equal for equal keys, of a column with their bytes."""
+        return column if self.keys is None else self.keys.sql(column)
 
     def of_record(self, name: str) -> str:
         """Where the table has what Kafka calls ``name``."""

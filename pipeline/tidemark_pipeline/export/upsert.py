@@ -1,6 +1,10 @@
 """Upsert by key: of each key the table has the last record, and no row once that has no value.
 
-The key is the record's, byte for byte, as Kafka's own compaction has it. The last record is the one
+The key is the record's, byte for byte, as Kafka's own compaction has it. Where a schema registry
+has a subject for keys, the id of the key's schema is left out
+(:mod:`~tidemark_pipeline.schemas.registry.keys`).
+
+The last record is the one
 with the highest offset. That is said of one partition, and a producer keeps a key in one; only when
 a topic is given more partitions do keys move. Of records in two partitions the one with the newer
 timestamp counts as the last, then the one of the higher partition. A table does not remember a key
@@ -31,10 +35,11 @@ def latest(frame: DataFrame, layout: Layout) -> DataFrame:
     frame, with the record's place."""
     if DELETED not in frame.columns:
         frame = frame.withColumn(DELETED, f.col("value").isNull())
-    names = ("key", "partition", "offset", "timestamp")
-    key, partition, offset, timestamp = (f.col(layout.of_record(name)) for name in names)
+    names = ("partition", "offset", "timestamp")
+    partition, offset, timestamp = (f.col(layout.of_record(name)) for name in names)
     place = f.concat(f.lit("the record at offset "), offset, f.lit(" of partition "), partition)
-    by = f.coalesce(key, f.raise_error(f.concat(place, f.lit(f" {_NO_KEY}"))))
+    same = f.expr(layout.same_key(layout.of_record("key")))
+    by = f.coalesce(same, f.raise_error(f.concat(place, f.lit(f" {_NO_KEY}"))))
     of_partition = Window.partitionBy(by, partition).orderBy(offset.desc())
     of_key = Window.partitionBy(by).orderBy(timestamp.desc_nulls_last(), partition.desc())
     number = "_number"
@@ -55,12 +60,12 @@ def merge(target: str, source: str, layout: Layout, columns: Sequence[str]) -> s
     """The statement that puts the rows of a view ``source``, of :func:`latest` and with these
     columns beside :data:`DELETED`, into ``target``."""
     newer = _newer(layout)
-    key = layout.of_record("key")
+    ours, theirs = (layout.same_key(f"{alias}.{layout.of_record('key')}") for alias in "ts")
     names = [quoting.identifier(name) for name in columns]
     values = [f"s.{each}" for each in names]
     sets = (f"{name} = {value}" for name, value in zip(names, values, strict=True))
     return (
-        f"MERGE INTO {target} AS t USING {source} AS s ON t.{key} = s.{key} "
+        f"MERGE INTO {target} AS t USING {source} AS s ON {ours} = {theirs} "
         f"WHEN MATCHED AND s.{DELETED} AND {newer} THEN DELETE "
         f"WHEN MATCHED AND {newer} THEN UPDATE SET {', '.join(sets)} "
         f"WHEN NOT MATCHED AND NOT s.{DELETED} "

@@ -139,6 +139,7 @@ class Wanted:
         """What rows are written to. ``source``: options of the data source, whose topic may be
         looked at; ``say`` is told what was inferred, and how the table grows. Raises
         :class:`ExportError`."""
+        from tidemark_pipeline.export.by_schema import OfRegistry
         from tidemark_pipeline.export.choosing import choose
         from tidemark_pipeline.export.dead_letters import LetteredTables
         from tidemark_pipeline.export.shapes import (
@@ -155,7 +156,10 @@ class Wanted:
         there = self._open(session, self.table, self._layout("")).columns()
         names = column_names(self.format)
         reading, fields = choose(self.asked, session, source, there, say, names)
-        rows = self._open(session, self.table, self._layout(columns_ddl(fields), KAFKA))
+        layout = self._layout(columns_ddl(fields), KAFKA)
+        if isinstance(reading, OfRegistry) and self.mode is Mode.UPSERT:
+            layout = dataclasses.replace(layout, keys=reading.keys)
+        rows = self._open(session, self.table, layout)
         by = Partitioning(self.partition)
         of_letters = Layout(
             columns=LETTERS_DDL,

@@ -8,6 +8,7 @@ goes that is to be written.
 
 import json
 import logging
+import re
 import tempfile
 import threading
 import time
@@ -24,7 +25,7 @@ from tidemark.tier.objects import StoreError
 from tidemark.tier.topics import TopicNotFound
 from tidemark_pipeline.brokers import BrokersUnavailable, Refused
 from tidemark_pipeline.engines import is_kafkas
-from tidemark_pipeline.errors import DataLoss
+from tidemark_pipeline.errors import DataLoss, Unavailable
 from tidemark_pipeline.export.deleting import Deleter, points
 from tidemark_pipeline.export.exported import Exported, ExportError, check_lineage, check_topic
 from tidemark_pipeline.export.freshness import Freshness
@@ -46,6 +47,10 @@ _OF_OURS = {"maxBytesPerTrigger": str(1024**3)}
 _OF_KAFKA = {"maxOffsetsPerTrigger": "1000000"}
 _LOOK_S = 1
 _ONCE_LOOK_S = 60.0
+#: What Spark says where the process that plans a stream has not started within 10 s, for which it
+#: has no setting.
+_WORKER_LATE = re.compile(r"(?:failed|waiting for the Python worker) to connect back")
+_WORKER_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,12 @@ def export(
                 beginning.check_deletes(claimed, [part.partition for part in parts])
                 batches.delete()
             watch(batches.progress)
-            _run(session, given, batches, every_s, stop)
+
+            def run() -> None:
+                reached = stream_options(options, batches.progress.exported, once=every_s is None)
+                _run(session, reached, batches, every_s, stop)
+
+            with_late_workers(run)
         finally:
             table.close()
         return batches.progress
@@ -292,6 +302,26 @@ def check_log_lineage(survey: Survey, parts: Iterable[Part], exported: Exported)
     }
     diverged = survey.divergences(at)
     check_lineage(exported, {part.partition: lost_from for part, lost_from in diverged.items()})
+
+
+def with_late_workers(run: Callable[[], None]) -> None:
+    """Call ``run``, and again where Spark's Python process did not start in time. It is started for
+    a query before its first batch, so each call begins at what is committed. Raises
+    :class:`Unavailable` where it never starts."""
+    for attempt in range(1, _WORKER_ATTEMPTS + 1):
+        try:
+            return run()
+        except Exception as error:
+            if not _WORKER_LATE.search(str(error)):
+                raise
+            if attempt == _WORKER_ATTEMPTS:
+                raise Unavailable(
+                    "Spark's Python process did not start within the 10 s that Spark waits for it, "
+                    f"{attempt} times: the machine is too busy. Nothing is lost. Give the job more "
+                    "CPU, or run fewer jobs at a time on this machine, and start it again"
+                ) from error
+            logger.warning("Spark's Python process did not start in time: attempt %d", attempt + 1)
+    return None
 
 
 def planned_end(checkpoint: Path, batch: int, topic: str) -> dict[int, int]:

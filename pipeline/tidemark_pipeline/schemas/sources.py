@@ -6,7 +6,7 @@ there, and kept for the next batch.
 
 import functools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pyspark.sql.types import StructType
@@ -36,6 +36,10 @@ class Source:
     named: tuple[str, ...] = ()
     descriptors: bytes = b""
     message: str = ""
+
+    def is_same_schema(self, other: "Source") -> bool:
+        """Return whether both are of one schema, whichever message of it is meant."""
+        return replace(self, message="") == replace(other, message="")
 
     @property
     def size_bytes(self) -> int:

@@ -25,9 +25,6 @@ from tidemark_pipeline.export.table import Layout, Table
 from tidemark_pipeline.export.wanted import delta_name
 from tidemark_pipeline.jobs.export import Progress, export
 
-#: Spark gives the process that plans a stream ten seconds to start, which is little where many
-#: programs run.
-_NOT_STARTED = "Python worker failed to connect back"
 RAW_LAYOUT = Layout(columns=RAW_DDL)
 _CLASSES: dict[Format, Any] = {Format.ICEBERG: IcebergTable, Format.DELTA: DeltaTable}
 
@@ -75,21 +72,15 @@ class Lake:
             if progress.lag == 0:
                 stop.set()
 
-        for _ in range(5):
-            try:
-                return export(
-                    self.session,
-                    given,
-                    table,
-                    every_s=every_s,
-                    stop=stop,
-                    deleter=deleter,
-                    say=say,
-                )
-            except Exception as error:
-                if _NOT_STARTED not in str(error):
-                    raise
-        raise AssertionError(_NOT_STARTED)
+        return export(
+            self.session,
+            given,
+            table,
+            every_s=every_s,
+            stop=stop,
+            deleter=deleter,
+            say=say,
+        )
 
     def commit_of_others(self) -> None:
         """Nothing that matters, and yet a commit."""

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 from tidemark_pipeline.export.dead_letters import LetteredTables
 from tidemark_pipeline.export.exported import Exported, ExportError, Superseded
+from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.iceberg_branch import TAG
 from tidemark_pipeline.export.json_values import Json, fields_of
-from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW, columns_ddl
+from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW, RAW_DDL, columns_ddl
 from tidemark_pipeline.export.table import Layout, Partitioning, Period
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
@@ -30,6 +32,7 @@ from tests.integration.pipeline.lakes import (
     new_lake,
 )
 from tests.integration.pipeline.marks import MARKS
+from tests.integration.pipeline.rows import records
 
 # Other programs have most of the machine, now and then.
 pytestmark = [*MARKS, pytest.mark.timeout(600)]
@@ -166,3 +169,42 @@ def test_json_that_does_not_parse_goes_to_the_dead_letters(lake: Lake, tmp_path:
     ]
     assert [(row["id"], row["name"]) for row in rows[-2:]] == [("28", "n28"), ("29", "n29")]
     assert rows[-1]["price"] == Decimal("1.50")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("period", [Period.HOUR, Period.NONE])
+@pytest.mark.parametrize("kind", Format)
+def test_rows_of_any_timestamp_are_found_by_a_query(
+    session: SparkSession, tmp_path: Path, kind: Format, period: Period
+) -> None:
+    """One beyond the years 1 to 9999 is stored as the nearest of them, in both shapes of a row."""
+    lake = new_lake(session, {}, tmp_path / "warehouse", kind)
+    largest = (2**63 - 1) // 1000
+    times = [
+        *(-largest, -62_135_596_800_001, -62_135_596_800_000, -2, 0, 1_700_000_000_000),
+        *(4_200_000_000_000, 253_402_300_799_999, 253_402_300_800_000, 2**31 * 3_600_000, largest),
+    ]
+    frame = records(session, *((b"k", 0, n, at, "v") for n, at in enumerate(times)))
+    of_rows = Layout(columns=RAW_DDL, partitioning=Partitioning(period))
+    nested = Layout(
+        columns=columns_ddl(fields_of("n BIGINT", session)),
+        kafka=KAFKA,
+        partitioning=Partitioning(period),
+    )
+    own = f.struct(*(f.col(name) for name in RAW if name != "value")).alias(KAFKA)
+    for name, layout, given in (
+        ("raw", of_rows, frame),
+        ("fields", nested, frame.select(own, f.lit(1).cast("long").alias("n"))),
+    ):
+        table = lake.table(layout=layout, name=name)
+        table.commit(given, table.claim("t", "").reaching({0: len(times)}))
+        table.close()
+        time = layout.of_record("timestamp")
+        for condition, count in (
+            (f"{time} > timestamp '2100-01-01'", 5),
+            (f"{time} > timestamp '2020-01-01'", 6),
+            (f"{time} < timestamp '1970-01-01'", 4),
+            (f"{time} < timestamp '1000-01-01'", 3),
+            (f"{time} >= timestamp '9999-12-31 23:59:59.999999'", 3),
+        ):
+            assert session.table(lake.named(name)).where(condition).count() == count, condition

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from tests import apicurio
 from tests.integration.pipeline.lakes import Killed, Lake, new_lake
 from tests.integration.pipeline.marks import MARKS
+from tests.pipeline_proof.poison import INJECTION, JSON_LETTERS, JSON_ROWS
 from tidemark_pipeline.export import json_values
 from tidemark_pipeline.export import wanted as wanting
 from tidemark_pipeline.export.asked import INFER
@@ -75,6 +76,11 @@ class Topic:
         monkeypatch.setattr(wanting, "CATALOG", self.lake.catalog)
         self.session = session
         self.said: list[str] = []
+
+    def copy(self, values: list[bytes]) -> None:
+        """Records whose keys are their offsets."""
+        start = self.tier.loaded.head.next_copy_offset
+        self.tier.copy(values, keys=[b"%d" % (start + n) for n in range(len(values))])
 
     def run(self, **fields: Any) -> Progress:
         wanted = Wanted(table="db.events", **self._format, **fields)
@@ -199,6 +205,105 @@ def test_avro_by_a_registry(topic: Topic, registry: str, monkeypatch: pytest.Mon
     assert len(topic.letters()) == before + 1
 
 
+@pytest.mark.parametrize("kind", Format)
+def test_a_key_whose_schema_is_registered_anew_stays_one_row(
+    session: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    registry: str,
+    kind: Format,
+) -> None:
+    """Within a batch, and against the table's rows; a key by another type is another key."""
+    subject = f"k{uuid.uuid4().hex[:8]}"
+    topic = Topic(session, tmp_path / "by-key", monkeypatch, kind)
+    client = SchemaRegistryClient({"url": registry})
+    value = AvroSerializer(client, avro(("id", "int")))
+    context = SerializationContext(subject, MessageField.KEY)
+
+    def key(number: Any, **schema: Any) -> bytes:
+        config = {"auto.register.schemas": True, "normalize.schemas": False}
+        made = {"type": "record", "name": "K", "fields": [{"name": "n", "type": "long"}], **schema}
+        data = AvroSerializer(client, json.dumps(made), conf=config)({"n": number}, context)
+        assert data
+        return bytes(data)
+
+    def copy(*pairs: tuple[bytes, int | None]) -> None:
+        given = [value({"id": number}, value_of(subject)) or b"" for _, number in pairs]
+        topic.tier.copy(given, keys=[each for each, _ in pairs])
+
+    given = {
+        "registry": registry,
+        "registry_options": {"subject": f"{subject}-value", "key-subject": f"{subject}-key"},
+        "mode": Mode.UPSERT,
+    }
+    old, anew = key(5), key(5, doc="registered anew")
+    assert old[:5] != anew[:5]
+    assert old[5:] == anew[5:]
+    long_key = b"\x00" * 4 + old[4:5] + old[5:] + b"x"  # a key without an id stays apart
+    copy((old, 1), (key(6), 2), (b"raw", 3), (long_key[1:], 4))
+    topic.run(**given)
+    copy((anew, 10), (old, 11), (anew, 12), (b"raw", 13))
+    topic.run(**given)
+    found = sorted(row["id"] for row in topic.rows())
+    assert found == [2, 4, 12, 13]
+    text = [{"name": "n", "type": {"type": "fixed", "name": "F", "size": 1}}]
+    other = AvroSerializer(
+        client,
+        json.dumps({"type": "record", "name": "K2", "fields": text}),
+        conf={"auto.register.schemas": False, "use.schema.id": _registered(client, subject, text)},
+    )({"n": old[5:]}, context)
+    assert other
+    assert other[5:] == old[5:]
+    copy((bytes(other), 20))
+    topic.run(**given)
+    assert sorted(row["id"] for row in topic.rows()) == [2, 4, 12, 13, 20]
+
+
+def _registered(client: SchemaRegistryClient, subject: str, fields: Any) -> int:
+    """A schema that no version of the subject is compatible with."""
+    client.set_compatibility(f"{subject}-key", level="NONE")
+    text = json.dumps({"type": "record", "name": "K2", "fields": fields})
+    return int(client.register_schema(f"{subject}-key", Schema(text, "AVRO")))
+
+
+def test_a_latest_schema_that_no_table_can_have_makes_dead_letters(
+    topic: Topic, registry: str
+) -> None:
+    """Any producer may register one: columns by names that are taken, or that differ by case."""
+    subject = f"l{uuid.uuid4().hex[:8]}"
+    client = SchemaRegistryClient({"url": registry})
+
+    def written(value: dict[str, Any], *fields: tuple[str, Any]) -> bytes:
+        data = AvroSerializer(client, avro(*fields))(value, value_of(subject))
+        assert data
+        return bytes(data)
+
+    given = {
+        "registry": registry,
+        "registry_options": {"subject": f"{subject}-value"},
+        "evolution": Evolution.GROW,
+    }
+    sound = ("id", "int")
+    topic.tier.copy([written({"id": 1}, sound)])
+    topic.run(**given)
+    none = ["null", "int"]
+    taken = written({"id": 2, "kafka": 7}, sound, ("kafka", none))
+    topic.tier.copy([taken, written({"id": 3}, sound)])
+    topic.run(**given)
+    by_case = written({"id": 4, "Id": 7}, sound, ("Id", none))
+    topic.tier.copy([by_case, written({"id": 5}, sound)])
+    for _ in range(2):  # a job that starts anew goes on, too
+        topic.run(**given)
+    topic.tier.copy([written({"id": 6, "more": 1}, sound, ("more", none))])
+    topic.run(**given)
+    assert [(row["id"], row["more"]) for row in topic.rows()] == [
+        *((1, None), (3, None), (5, None), (6, 1))
+    ]
+    letters = [error for _, _, error in topic.letters()]
+    assert "a field of the schema is called kafka" in letters[0]
+    assert "differ by case only" in letters[1]
+
+
 PROTO = """
 syntax = "proto3";
 package shop;
@@ -279,34 +384,6 @@ def test_json_whose_fields_are_inferred(topic: Topic) -> None:
     assert topic.letters()[-1][0] == 7
 
 
-#: A nested field's name that closes its struct, where a statement has it unquoted.
-INJECTION = "a:bigint>, injected string COMMENT 'by a record', z struct<b"
-POISON: list[tuple[bytes, str]] = [
-    (b'{"a.b": 1}', "'a.b': a column's name cannot have the character '.'"),
-    (b'{"in": {"a.b": 1}}', "'in.a.b'"),
-    (b'{"kafka": 1}', "'kafka': the name is reserved"),
-    (b'{"new": 1, "NEW": 2}', "differs from it by case only"),
-    (b'{"Name": "a"}', "'Name': the column name differs from it by case only"),
-    (b'{"in": {"X": 1.0}}', "'in.X': the column x"),
-    (json.dumps({f"f{n}": n for n in range(120)}).encode(), "it has 120 fields"),
-    (b'{"deep": ' + b'{"a":' * 60 + b"1" + b"}" * 61, "nested at most 30 deep"),
-    (b'{"a":' * 250 + b"1" + b"}" * 250, "nested more than 100 deep"),
-    (b'{"a":' * 5_000 + b"1" + b"}" * 5_000, "nested more than 100 deep"),
-    (b'{"in": {"x": 1e400}}', "in.x: the number 1e400 is beyond a double"),
-    (b'{"large": 1.5, "id": 1}', "JSON that does not fit the schema"),
-    (b"{'id': 1}", "not JSON"),
-    (b'{"id": 1}{"id": 2}', "not JSON"),
-    (b'{"name": "\xff"}', "its text is not UTF-8"),
-]
-SOUND: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"_corrupt_record": 7}, {"_corrupt_record": 7}),
-    ({"dash-x": {"y-z": 1}}, {"dash-x": {"y-z": 1}}),
-    ({"_number": 3, "id": 9}, {"_number": 3, "id": 9}),
-    ({"large": 10**19 + 1}, {"large": Decimal(10**19 + 1)}),
-    ({"odd": {"é:1'\"<": "t"}}, {"odd": {"é:1'\"<": "t"}}),
-]
-
-
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("kind", Format)
 def test_poisoned_json_is_dead_letters_and_the_job_goes_on(
@@ -317,14 +394,14 @@ def test_poisoned_json_is_dead_letters_and_the_job_goes_on(
     mode: Mode,
 ) -> None:
     """In the sample that fields are inferred from, and in a table that grows."""
-    values = [value for value, _ in POISON]
+    values = [value for value, _ in JSON_LETTERS]
     good = [
         b'{"id": %d, "name": "n", "in": {"x": 0.5}, "large": 20000000000000000000}' % n
         for n in range(5)
     ]
     given = {"schema": INFER, "evolution": Evolution.GROW, "mode": mode}
     sampled = Topic(session, tmp_path / "sampled", monkeypatch, kind)
-    sampled.tier.copy([*values, *good], own_keys=True)
+    sampled.copy([*values, *good])
     progress = sampled.run(**given)
     assert progress.written.rows + progress.written.letters == len(values) + len(good)
     columns = set(sampled.session.table(sampled.lake.name).columns)
@@ -332,23 +409,23 @@ def test_poisoned_json_is_dead_letters_and_the_job_goes_on(
     assert not {"a.b", "new", "deep"} & columns
 
     topic = Topic(session, tmp_path / "grown", monkeypatch, kind)
-    topic.tier.copy(good, own_keys=True)
+    topic.copy(good)
     topic.run(**given)
     injected = json.dumps({"in": {INJECTION: 1}}).encode()
-    sound = [json.dumps(value).encode() for value, _ in SOUND]
-    topic.tier.copy([*values, injected, *sound], own_keys=True)
+    sound = [json.dumps(value).encode() for value, _ in JSON_ROWS]
+    topic.copy([*values, injected, *sound])
     topic.run(**given)
     letters = {offset: error for offset, _, error in topic.letters()}
     rows = {row["offset"]: row for row in topic.rows()}
-    for offset, (_, said) in enumerate(POISON, len(good)):
+    for offset, (_, said) in enumerate(JSON_LETTERS, len(good)):
         assert said in letters.pop(offset)
         assert offset not in rows
-    injection = len(good) + len(POISON)
+    injection = len(good) + len(JSON_LETTERS)
     if kind is Format.DELTA:  # no column of Delta's has such a name
         assert "cannot have the character" in letters.pop(injection)
     else:
         assert rows[injection]["in"][INJECTION] == 1
-    for offset, (_, had) in enumerate(SOUND, injection + 1):
+    for offset, (_, had) in enumerate(JSON_ROWS, injection + 1):
         assert {name: rows[offset][name] for name in had} == had
     assert letters == {}
     assert set(topic.session.table(topic.lake.name).columns) == {

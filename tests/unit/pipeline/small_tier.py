@@ -32,10 +32,10 @@ def _batch(
     values: list[bytes],
     gap_at: int | None,
     leader_epoch: int,
-    own_keys: bool,
+    keys: Sequence[bytes],
 ) -> bytes:
     records = [
-        Record(b"%d" % (base_offset + delta) if own_keys else b"k", value, (), base_offset + delta)
+        Record(keys[delta] if keys else b"k", value, (), base_offset + delta)
         for delta, value in enumerate(values)
         if base_offset + delta != gap_at
     ]
@@ -93,14 +93,14 @@ class SmallTier:
         newest_ms: int | None = None,
         batches: Sequence[bytes] = (),
         aborted: tuple[AbortedTransaction, ...] = (),
-        own_keys: bool = False,
+        keys: Sequence[bytes] = (),
     ) -> SegmentEntry:
         """Copy a segment of ``values`` behind the last one, or from ``start`` on, in batches of
         ``batch_records``. The record of the offset ``gap_at`` is left out of its batch; batches
         that begin below ``older_below`` are of a leader epoch that the manifest does not name.
         ``newest_ms``: what the manifest says of their newest record, where it is not the last.
-        ``batches``: the segment's bytes, where they are not of ``values``. ``own_keys``: the key of
-        each record is its offset."""
+        ``batches``: the segment's bytes, where they are not of ``values``. ``keys``: of
+        the records, where they are not the same."""
         if start is None:
             start = self.loaded.head.next_copy_offset
         data = b"".join(
@@ -109,7 +109,7 @@ class SmallTier:
                 values[i : i + batch_records],
                 gap_at,
                 self.by.leader_epoch if start + i >= older_below else 0,
-                own_keys,
+                keys[i : i + batch_records],
             )
             for i in range(0, len(values), batch_records)
         )

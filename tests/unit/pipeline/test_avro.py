@@ -388,6 +388,34 @@ def test_blocks_with_their_sizes_are_read() -> None:
     assert decoded(schema, [b"\x03\x04\x02\x04\x02\x06\x00"])[0] == [{"f0": [1, 2, 3]}]
 
 
+def test_of_a_key_that_a_map_has_twice_the_last_value_counts() -> None:
+    """Avro forbids no repetition, and a map of Spark's with two equal keys has no meaning."""
+    schema = record({"type": "map", "values": "int"}, {"type": "array", "items": "int"})
+
+    def entry(key: bytes, value: int) -> bytes:
+        return bytes([2 * len(key)]) + key + bytes([2 * value])
+
+    twice = b"\x04" + entry(b"k", 1) + entry(b"j", 2)
+    again = b"\x01\x06" + entry(b"k", 3)  # in a block of its own, with its size
+    data = [twice + again + b"\x00" + b"\x02\x02\x00", twice + b"\x00\x00", b"\x00\x00", b"\x02"]
+    rows, errors = decoded(schema, data)
+    assert [row and dict(row["f0"]) for row in rows] == [
+        {"k": 3, "j": 2},
+        {"k": 1, "j": 2},
+        {},
+        None,
+    ]
+    assert [row and len(row["f0"]) for row in rows] == [2, 2, 0, None]
+    assert rows[0]["f1"] == [1]
+    assert [bool(error) for error in errors] == [False, False, False, True]
+    nested = record({"type": "map", "values": {"type": "map", "values": "string"}})
+    inner = b"\x04" + b"\x02a\x02x" + b"\x02a\x02y" + b"\x00"
+    value = b"\x04" + b"\x02m" + inner + b"\x02n" + inner + b"\x00"
+    assert decoded(nested, [value, value])[0] == 2 * [
+        {"f0": [("m", [("a", "y")]), ("n", [("a", "y")])]}
+    ]
+
+
 HOSTILE: dict[str, tuple[Any, bytes, str]] = {
     "a length of 2^62": ("bytes", b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", "end within"),
     "a length below zero": ("string", b"\x01", "end within"),

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tidemark.export_job import Phase
+from tidemark_pipeline.errors import Unavailable
 from tidemark_pipeline.export.dead_letters import ahead, at_least, behind
 from tidemark_pipeline.export.exported import (
     Exported,
@@ -16,7 +18,8 @@ from tidemark_pipeline.export.exported import (
 )
 from tidemark_pipeline.export.formats import catalog_settings
 from tidemark_pipeline.export.wanted import Wanted
-from tidemark_pipeline.jobs.export import planned_end, stream_options
+from tidemark_pipeline.jobs.export import planned_end, stream_options, with_late_workers
+from tidemark_pipeline.jobs.export_job import judged
 
 FOUND = Exported("t", "id", {0: 17, 1: 4}, 3, "a")
 
@@ -130,3 +133,40 @@ def test_two_tables_go_on_where_the_one_behind_is() -> None:
     # A batch that ends below what a table has takes nothing back from it.
     own = Exported("t", "id", letters, 3, "a")
     assert at_least(own, Exported("t", "id", {0: 18, 1: 5})).offsets == {0: 20, 1: 5, 2: 9}
+
+
+LATE = "[STREAM_FAILED] ... SparkException: Python worker failed to connect back. SQLSTATE: XXKST"
+
+
+def test_a_python_worker_that_starts_late_is_started_again() -> None:
+    """Spark waits 10 s for the one that plans a stream, which is little on a busy machine."""
+    calls: list[RuntimeError | None] = [RuntimeError(LATE), RuntimeError(LATE), None]
+
+    def run() -> None:
+        error = calls.pop(0)
+        if error is not None:
+            raise error
+
+    with_late_workers(run)
+    assert calls == []
+
+
+def test_a_machine_on_which_no_worker_starts_says_what_to_do() -> None:
+    def late() -> None:
+        raise RuntimeError("Timed out while waiting for the Python worker to connect back")
+
+    with pytest.raises(Unavailable, match=r"did not start within .* 5 times: .* more CPU") as found:
+        with_late_workers(late)
+    assert judged(found.value)[0] is Phase.FAILED  # so the operator starts it again
+
+
+def test_other_failures_are_not_tried_again() -> None:
+    calls = []
+
+    def run() -> None:
+        calls.append(1)
+        raise ExportError("the table is of the topic u")
+
+    with pytest.raises(ExportError, match="of the topic u"):
+        with_late_workers(run)
+    assert calls == [1]

@@ -97,7 +97,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({f"f{n}": n for n in range(120)}, "it has 120 fields that the table has not, and 100 at once"),
     ({"new": {f"f{n}": n for n in range(120)}}, "120 fields"),
     (json.loads('{"new":' * 40 + "1" + "}" * 40), "nested at most 30 deep"),
-    (b'{"new": 1e400}', "new: the number 1e400 is beyond a double"),
+    (b'{"new": 1e400}', "new: a number is beyond a double"),
 ]
 
 
@@ -129,11 +129,11 @@ ALWAYS: list[tuple[Any, str]] = [
     ({"name": "n", "NAME": "m"}, "'NAME': the column name"),
     ({"inner": {"X": 1.0}}, "'inner.X': the column x"),
     ({"items": [{"y": 1}, {"Y": 1}]}, "'items.element.Y'"),
-    (b'{"inner": {"x": 1e400}}', "inner.x: the number 1e400 is beyond a double"),
+    (b'{"inner": {"x": 1e400}}', "inner.x: a number is beyond a double"),
     (b'{"inner": {"x": -1e+999}}', "beyond a double"),
     (b'{"inner": {"x": ' + b"9" * 400 + b"}}", "beyond a double"),
-    (b'{"name": 1e400}', "name: the number 1e400 is beyond a double"),
-    (b'{"name": {"in": [1e400]}}', "name: the number 1e400"),
+    (b'{"name": 1e400}', "name: a number is beyond a double"),
+    (b'{"name": {"in": [1e400]}}', "name: a number is beyond"),
 ]
 
 
@@ -167,7 +167,7 @@ def test_sound_records_pass(value: Any, grows: bool) -> None:
 
 def test_numbers_are_held_against_floats_and_times() -> None:
     columns = of(f=FloatType(), t=TimestampType(), m=MapType(TEXT, DOUBLE))
-    assert "f: the number 1e+39 is beyond a float" in cause({"f": 1e39}, columns)
+    assert "f: a number is beyond a float" in cause({"f": 1e39}, columns)
     assert cause({"f": 1e38, "t": 253_402_300_799}, columns) == ""
     for second in (253_402_300_800, -62_135_596_801, 2**62):
         assert "are not between the years 1 and 9999" in cause({"t": second}, columns)

@@ -39,7 +39,7 @@ def to_arrow(
             to_arrow(store, data, each, wanted.field(name).type) for name, each in layout.fields
         ]
         return pa.Array.from_buffers(wanted, len(there), [validity], children=children)
-    offsets = _offsets(store.low[entries])
+    lengths = store.low[entries]
     if isinstance(layout, ListOf):
         children = [to_arrow(store, data, layout.item, wanted.value_type)]
     else:
@@ -49,9 +49,29 @@ def to_arrow(
             to_arrow(store, data, layout.key, wanted.key_type),
             to_arrow(store, data, layout.value, wanted.item_type),
         ]
+        pairs, lengths = _last_of_each_key(pairs, lengths)
         children = [pa.Array.from_buffers(pair, len(pairs[0]), [None], children=pairs)]
-    buffers = [validity, pa.py_buffer(offsets)]
+    buffers = [validity, pa.py_buffer(_offsets(lengths))]
     return pa.Array.from_buffers(wanted, len(there), buffers, children=children)
+
+
+def _last_of_each_key(
+    pairs: list[pa.Array], lengths: kernel.Longs
+) -> tuple[list[pa.Array], kernel.Longs]:
+    """Keys and values of maps with so many entries each, of a repeated key the last one only. Avro
+    forbids no repetition; Arrow and Spark do, and do not look."""
+    keys, values = pairs
+    if not len(keys):
+        return pairs, lengths
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    codes = keys.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    of_map = rows * (int(codes.max()) + 1) + codes
+    _, behind_last = np.unique(of_map[::-1], return_index=True)
+    if len(behind_last) == len(keys):
+        return pairs, lengths
+    kept = np.sort(len(keys) - 1 - behind_last)
+    counts = np.bincount(rows[kept], minlength=len(lengths)).astype(np.int64)
+    return [keys.take(pa.array(kept)), values.take(pa.array(kept))], counts
 
 
 def _leaf(

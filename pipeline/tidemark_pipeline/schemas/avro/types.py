@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 
 from tidemark_pipeline.schemas.avro.schema import Schema
 from tidemark_pipeline.schemas.values.bounds import ALIASES, COLUMNS_MAX, DEPTH_MAX
+from tidemark_pipeline.schemas.values.names import folded
 from tidemark_pipeline.schemas.values.refused import SchemaRefused
 
 #: The column of a value that is no record.
@@ -129,11 +130,11 @@ class _Maker:
             path = f"{where}.{name}" if where else name
             if schema.kind == "null" or (schema.kind == "union" and not _present(schema)):
                 continue  # a column that could have nothing
-            if name.lower() in made:
+            if folded(name) in made:
                 raise SchemaRefused(f"{path}: two fields differ by case only")
             found = self.type_of(schema, path, depth + 1)
             also = {ALIASES: list(aliases)} if aliases else None
-            made[name.lower()] = StructField(name, found, metadata=also)
+            made[folded(name)] = StructField(name, found, metadata=also)
         if not made:
             raise SchemaRefused(f"{where or 'the schema'}: there is no field with values")
         return StructType(list(made.values()))

@@ -8,6 +8,7 @@ type and is left out.
 Pure: shapes are made by workers and merged by the driver.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntFlag
@@ -26,7 +27,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from tidemark_pipeline.schemas.json.text import BeyondDouble, RecordRefused
+from tidemark_pipeline.schemas.json.text import RecordRefused
 from tidemark_pipeline.schemas.values.bounds import DEPTH_MAX
 from tidemark_pipeline.schemas.values.names import ColumnNames, folded
 
@@ -195,8 +196,8 @@ def new_fields(value: Any, where: str, names: ColumnNames, depth: int) -> int:
         # Items of a list share their columns: the largest says how many there are at least.
         items = (new_fields(item, f"{where}.{ELEMENT}", names, depth + 1) for item in value)
         return max(items, default=0)
-    if isinstance(value, BeyondDouble):
-        raise RecordRefused(f"{where}: the number {value.text[:20]} is beyond a double")
+    if isinstance(value, float) and math.isinf(value):
+        raise RecordRefused(f"{where}: a number is beyond a double")
     if value is not None and depth > DEPTH_MAX:
         raise RecordRefused(f"{where[:100]}…: columns are nested at most {DEPTH_MAX} deep")
     return 0 if value is None else 1

@@ -34,7 +34,7 @@ from tidemark_pipeline.schemas.json.inference import (
     checked_name,
     new_fields,
 )
-from tidemark_pipeline.schemas.json.text import BeyondDouble, RecordRefused, parse_object
+from tidemark_pipeline.schemas.json.text import RecordRefused, parse_object
 from tidemark_pipeline.schemas.values.bounds import COLUMNS_MAX, END_SECOND, FIRST_SECOND
 from tidemark_pipeline.schemas.values.names import ColumnNames, folded
 from tidemark_pipeline.schemas.values.pieces import reasons
@@ -175,13 +175,12 @@ def _of_each(container: type, check: _Check | None, items: Callable[[Any], Any])
 def _of_number(where: str, most: float | None) -> _Check:
     def check_number(value: Any, _: _Found) -> None:
         kind = type(value)
-        if kind is BeyondDouble:
-            raise _beyond(where, value.text)
-        if kind is int and not -_DOUBLE_END < value < _DOUBLE_END:
-            raise _beyond(where, str(value))
-        # A literal Infinity is what it says.
-        if most is not None and kind in (int, float) and most < abs(value) < math.inf:
-            raise RecordRefused(f"{where}: the number {str(value)[:20]} is beyond a float")
+        if kind not in (int, float):
+            return
+        if math.isinf(value) if kind is float else abs(value) >= _DOUBLE_END:
+            raise _beyond(where)
+        if most is not None and abs(value) > most:
+            raise RecordRefused(f"{where}: a number is beyond a float")
 
     return check_number
 
@@ -192,8 +191,8 @@ def _of_text(where: str) -> _Check:
 
     def check_text(value: Any, found: _Found) -> None:
         kind = type(value)
-        if kind is BeyondDouble:
-            raise _beyond(where, value.text)
+        if kind is float and math.isinf(value):
+            raise _beyond(where)
         if kind is list:
             for item in value:
                 check_text(item, found)
@@ -216,8 +215,8 @@ def _of_time(where: str) -> _Check:
     return check_time
 
 
-def _beyond(where: str, text: str) -> RecordRefused:
-    return RecordRefused(f"{where}: the number {text[:20]} is beyond a double")
+def _beyond(where: str) -> RecordRefused:
+    return RecordRefused(f"{where}: a number is beyond a double")
 
 
 def checked_schema(given: StructType) -> StructType:

@@ -7,7 +7,6 @@ that are not UTF-8, numbers beyond a double. It makes something else of each of 
 import json
 import math
 import re
-from dataclasses import dataclass
 from typing import Any
 
 NOT_JSON = "not JSON"
@@ -18,25 +17,20 @@ _FRAME = b"\x00"
 _FRAME_BYTES = 5
 #: A string, or what opens or closes an object or a list.
 _NESTING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
-#: Only such numbers can be beyond a double: an exponent of three digits, or hundreds of digits.
-_MAYBE_LARGE = re.compile(r"[eE][+]?[0-9]{3}|[0-9]{300}")
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_SURROGATES = "\\ud", "\\uD"
+#: ``NaN`` and ``Infinity``, which Spark's parser takes, are no numbers that are too large: infinity
+#: is what Python makes of those.
+_DECODER = json.JSONDecoder(parse_constant=lambda _: math.nan)
 
 
 class RecordRefused(ValueError):
     """The record is a dead letter; the message is its cause."""
 
 
-@dataclass(frozen=True, slots=True)
-class BeyondDouble:
-    """A number that a double cannot hold."""
-
-    text: str
-
-
 def parse_object(value: bytes) -> dict[str, Any]:
     """Parse a value, behind the frame that a registry's serializer puts before it. Of a repeated
-    name the last value counts. Raises :class:`RecordRefused`."""
+    name the last value counts; a number that no double can hold is infinite. Raises
+    :class:`RecordRefused`."""
     if value.startswith(_FRAME):
         value = value[_FRAME_BYTES:]
     try:
@@ -49,16 +43,14 @@ def parse_object(value: bytes) -> dict[str, Any]:
     parsed = _parsed(text)
     if not isinstance(parsed, dict):
         raise RecordRefused(DOES_NOT_FIT)
-    if _SURROGATE.search(text):
+    if any(escape in text for escape in _SURROGATES):
         _check_text(parsed)
     return parsed
 
 
 def _parsed(text: str) -> Any:
     try:
-        if _MAYBE_LARGE.search(text):
-            return json.loads(text, parse_float=_number)
-        return json.loads(text)
+        return _DECODER.decode(text)
     except (ValueError, RecursionError):  # ValueError: also a whole number of thousands of digits
         raise RecordRefused(NOT_JSON) from None
 
@@ -89,14 +81,9 @@ def _depth(text: str) -> int:
     return deepest
 
 
-def _number(text: str) -> float | BeyondDouble:
-    number = float(text)
-    return BeyondDouble(text) if math.isinf(number) else number
-
-
 def _check_text(parsed: Any) -> None:
     """Half of a surrogate pair is no character, and Spark writes another in its place."""
     try:
-        json.dumps(parsed, ensure_ascii=False, default=lambda _: None).encode("utf-8")
+        json.dumps(parsed, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
         raise RecordRefused(f"{NOT_JSON}: a text has half of a surrogate pair") from None

@@ -48,6 +48,14 @@ _FIRST_S = int(dt.datetime(1, 1, 1, tzinfo=dt.UTC).timestamp())
 _END_S = int(dt.datetime(9999, 12, 31, tzinfo=dt.UTC).timestamp()) + 86_400
 
 
+#: What a message that is parsed may raise when it is read off. Its depth is bounded, and so is
+#: Python's stack.
+_UNREADABLE = (
+    *(ValueError, TypeError, OverflowError, RecursionError),
+    *(pa.ArrowException, json_format.Error),
+)
+
+
 class _TooMany(ValueError):
     """Values, for the bytes that they were made of."""
 
@@ -99,7 +107,7 @@ class Decoder:
         budget = _Budget(ENTRIES_MAX + ENTRIES_PER_BYTE * size)
         try:
             yield Piece(self._reader(group, budget), reasons(len(group), errors))
-        except (ValueError, TypeError, OverflowError, pa.ArrowException, json_format.Error):
+        except _UNREADABLE:
             for place, message in enumerate(group):
                 yield self._alone(message, errors.get(place, ""))
 
@@ -110,9 +118,7 @@ class Decoder:
                 return Piece(self._reader([message], _Budget(most)), reasons(1, {}))
             except _TooMany:
                 error = "the message unpacks to too many values"
-            except (
-                *(ValueError, TypeError, OverflowError, pa.ArrowException, json_format.Error),
-            ) as found:
+            except _UNREADABLE as found:
                 error = str(found)
         return Piece(self._reader([None], _Budget(ENTRIES_LEAST)), reasons(1, {0: error}))
 

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 )
 
 from tidemark_pipeline.schemas.values.bounds import COLUMNS_MAX, DEPTH_MAX
+from tidemark_pipeline.schemas.values.names import folded
 from tidemark_pipeline.schemas.values.refused import SchemaRefused
 
 TIMESTAMP = "google.protobuf.Timestamp"
@@ -74,11 +75,11 @@ class _Maker:
         made: dict[str, StructField] = {}
         for each in message.fields:
             path = f"{where}.{each.name}" if where else each.name
-            if each.name.lower() in made:
+            if folded(each.name) in made:
                 raise SchemaRefused(f"{path}: two fields differ by case only")
             found = self._field(each, path, (*within, message.full_name))
             if found is not None:
-                made[each.name.lower()] = StructField(each.name, found)
+                made[folded(each.name)] = StructField(each.name, found)
         if not made and not within:
             raise SchemaRefused(f"the message {message.full_name} has no fields")
         return StructType(list(made.values()))

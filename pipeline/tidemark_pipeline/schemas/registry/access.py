@@ -15,6 +15,7 @@ PASSWORD_VARIABLE, TOKEN_VARIABLE = "TIDEMARK_REGISTRY_PASSWORD", "TIDEMARK_REGI
 #: What can be asked for, with what it means; for the command line and the pages.
 OPTIONS = {
     "subject": "of the topic's values; the topic's name with -value where it is not given",
+    "key-subject": "of the topic's keys; the topic's name with -key where it is not given",
     "unknown": "what a record is whose schema id the registry does not know: dead-letter, or stop",
     "user": "for basic authentication",
     "password": f"its password, else that in {PASSWORD_VARIABLE}",
@@ -41,6 +42,7 @@ class RegistryAccess:
 
     urls: tuple[str, ...]
     subject: str = ""
+    key_subject: str = ""
     unknown: Unknown = Unknown.DEAD_LETTER
     user: str = ""
     password: str = field(default="", repr=False)
@@ -54,6 +56,10 @@ class RegistryAccess:
     def subject_of(self, topic: str) -> str:
         """That of the values of a topic, as serializers name it by themselves."""
         return self.subject or f"{topic}-value"
+
+    def key_subject_of(self, topic: str) -> str:
+        """Return that of the keys of a topic."""
+        return self.key_subject or f"{topic}-key"
 
     @classmethod
     def of(
@@ -81,6 +87,7 @@ class RegistryAccess:
         return cls(
             urls=urls,
             subject=given.get("subject", ""),
+            key_subject=given.get("key-subject", ""),
             unknown=Unknown(given.get("unknown", Unknown.DEAD_LETTER)),
             user=user,
             password=given.get("password")

@@ -90,6 +90,15 @@ class Registry:
         name = quote(subject, safe="")
         return _registered(self._ask(f"/subjects/{name}/versions/latest?format=serialized"))
 
+    def versions(self, subject: str) -> tuple[int, ...]:
+        """Return the versions that a subject has, those that were deleted since too. Raises the
+        same."""
+        path = f"/subjects/{quote(subject, safe='')}/versions?deleted=true"
+        found = self._ask(path, list)
+        if not all(type(version) is int for version in found):
+            raise RegistryRefused(f"the registry's answer to {path} has no versions")
+        return tuple(found)
+
     def version(self, reference: Reference) -> Registered:
         """One that a schema refers to, also where its subject was deleted since. Raises the
         same."""
@@ -100,13 +109,13 @@ class Registry:
             )
         )
 
-    def _ask(self, path: str) -> dict[str, Any]:
+    def _ask(self, path: str, kind: type = dict) -> Any:
         until = self.now() + self.access.patience_s
         failures = 0
         while True:
             url = self.access.urls[self._turn % len(self.access.urls)]
             try:
-                return self._once(url, path)
+                return self._once(url, path, kind)
             except _Failed as failed:
                 failures += 1
                 self._turn += 1
@@ -120,7 +129,7 @@ class Registry:
                         "it does"
                     ) from failed
 
-    def _once(self, url: str, path: str) -> dict[str, Any]:
+    def _once(self, url: str, path: str, kind: type) -> Any:
         parts = urlsplit(url)
         connection = self._connection(url)
         try:
@@ -143,7 +152,7 @@ class Registry:
         if status == _TOO_MANY or status >= 500:
             pause = min(float(after), _PAUSE_MOST_S) if after.isdecimal() else 0.0
             raise _Failed(f"HTTP {status}", pause)
-        return _understood(url + path, status, body)
+        return _understood(url + path, status, body, kind)
 
     def _connection(self, url: str) -> HTTPConnection:
         parts = urlsplit(url)
@@ -170,7 +179,7 @@ class Registry:
         return headers
 
 
-def _understood(url: str, status: int, body: bytes) -> dict[str, Any]:
+def _understood(url: str, status: int, body: bytes, kind: type) -> Any:
     if status in {401, 403}:
         raise RegistryRefused(
             f"{url}: the registry refuses (HTTP {status}): give it a user and a password, or a "
@@ -183,7 +192,7 @@ def _understood(url: str, status: int, body: bytes) -> dict[str, Any]:
     code = parsed.get("error_code") if isinstance(parsed, dict) else None
     if status == 404 and code in {_NO_SUBJECT, _NO_VERSION, _NO_SCHEMA}:
         raise NotThere(f"{url}: {parsed.get('message', '')}" if parsed else url)
-    if status != 200 or not isinstance(parsed, dict):
+    if status != 200 or not isinstance(parsed, kind):
         raise RegistryRefused(
             f"{url}: HTTP {status}, and nothing that a schema registry says: is the address right, "
             "with its path?"

@@ -1,0 +1,34 @@
+"""Which Avro schemas write a value as the same bytes.
+
+Names, documentation, aliases and defaults are not written. So two schemas of one signature differ
+in what they are called only.
+"""
+
+from tidemark_pipeline.schemas.avro.schema import Schema
+
+_SAME = {"int": "whole", "long": "whole", "string": "bytes"}
+
+
+def signature(schema: Schema) -> str:
+    """Return the same text for schemas by which equal values have equal bytes."""
+    return _signature(schema, [])
+
+
+def _signature(schema: Schema, within: list[Schema]) -> str:
+    for distance, outer in enumerate(reversed(within)):
+        if outer is schema:  # a type that contains itself
+            return f"^{distance}"
+    inner = [*within, schema]
+    match schema.kind:
+        case "record":
+            return f"({','.join(_signature(field.schema, inner) for field in schema.fields)})"
+        case "union":
+            return f"[{','.join(_signature(branch, inner) for branch in schema.branches)}]"
+        case "enum":
+            return f"enum{list(schema.symbols)}"
+        case "fixed":
+            return f"fixed{schema.size}"
+        case "array" | "map":
+            assert schema.items is not None
+            return f"{schema.kind}<{_signature(schema.items, inner)}>"
+    return _SAME.get(schema.kind, schema.kind)
