@@ -323,8 +323,8 @@ class Proof:
         for name, value in catalog_settings(CATALOG, {"type": "hadoop", **wanted.catalog}).items():
             self.session.conf.set(name, value)
         records: dict[int, Produced] = {}
-        for batch in (case.first, case.then()):
-            self._produce(topic, batch, records)
+        for batch in (lambda: case.first, case.then):
+            self._produce(topic, batch(), records)
             progress = export(self.session, options, wanted.tables(self.session, options))
             if progress.lag:
                 raise ProofFailed(f"{case.name}: the export ended {progress.lag} offsets behind")

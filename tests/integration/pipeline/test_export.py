@@ -1,6 +1,7 @@
 """A topic in an Iceberg table: each record once, wherever the job was ended, whoever else commits,
 and one job at a time (invariant 26)."""
 
+import json
 import sys
 import uuid
 from decimal import Decimal
@@ -18,6 +19,7 @@ from tidemark_pipeline.export.iceberg_branch import TAG
 from tidemark_pipeline.export.json_values import Json, fields_of
 from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW, RAW_DDL, columns_ddl
 from tidemark_pipeline.export.table import Layout, Partitioning, Period
+from tidemark_pipeline.schemas.values.reading import ERROR, PARSED
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
 
@@ -208,3 +210,34 @@ def test_rows_of_any_timestamp_are_found_by_a_query(
             (f"{time} >= timestamp '9999-12-31 23:59:59.999999'", 3),
         ):
             assert session.table(lake.named(name)).where(condition).count() == count, condition
+
+
+def test_json_that_spark_would_read_as_something_else(session: SparkSession) -> None:
+    """A key that a map has twice, fractions and times that a column cannot hold, and records that
+    are only partly JSON."""
+    fields = fields_of(
+        "m MAP<STRING, DECIMAL(9, 2)>, l ARRAY<MAP<STRING, INT>>, d DECIMAL(20), t TIMESTAMP, "
+        "day DATE, s STRING",
+        session,
+    )
+    misfit = "JSON that does not fit the schema"
+    given: list[tuple[str, str | None]] = [
+        ('{"m": {"k": 1, "k": 2.5, "j": 3}, "l": [{"k": 1, "k": 2}, null]}', None),
+        ('{"d": 12345678901234567890, "t": "9999-12-31T23:59:59Z", "day": "0001-01-01"}', None),
+        ('{"d": 1.5}', misfit),
+        ('{"d": 1.0, "t": 0}', None),
+        ('{"t": "+294247-01-10T04:00:54Z"}', misfit),
+        ('{"t": 9223372036854775807}', "t: 9223372036854775807 seconds are not between"),
+        ('{"day": "+10000-01-01"}', misfit),
+        ('{"s": 1e400}', "s: a number is beyond a double"),
+        ('{"s": "a"} and more', "not JSON"),
+        ('{"S": "a"}', "'S': the column s differs from it by case only"),
+    ]
+    frame = records(session, *((b"k", 0, n, 0, value) for n, (value, _) in enumerate(given)))
+    read = Json(fields).read(frame, fields).orderBy("offset")
+    rows = read.select(ERROR, f.to_json(PARSED).alias("parsed")).collect()
+    for row, (value, cause) in zip(rows, given, strict=True):
+        assert (row[ERROR] or "").startswith(cause or ""), value
+        assert (row[ERROR] is None) == (cause is None), value
+    assert json.loads(rows[0]["parsed"]) == {"m": {"k": 2.5, "j": 3}, "l": [{"k": 2}, None]}
+    assert rows[0]["parsed"].count('"k"') == 2
