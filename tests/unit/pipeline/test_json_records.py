@@ -1,6 +1,7 @@
 """JSON records: which are dead letters and why, and the columns that are inferred from them."""
 
 import json
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -163,6 +164,14 @@ SOUND: list[Any] = [
 @pytest.mark.parametrize("grows", [False, True])
 def test_sound_records_pass(value: Any, grows: bool) -> None:
     assert cause(value, TABLE, grows=grows) == ""
+
+
+@pytest.mark.parametrize("end", [b"", b'"', b"\\", b'"}'])
+def test_a_hostile_text_takes_time_in_proportion_to_its_length(end: bytes) -> None:
+    """A pattern that looks for the end of a string again and again would take hours."""
+    began_s = time.process_time()
+    assert cause(b'{"name": [' + b"[" * 101 + b'"' + b'\\"' * 500_000 + end, TABLE)
+    assert time.process_time() - began_s < 5
 
 
 def test_numbers_are_held_against_floats_and_times() -> None:

@@ -15,8 +15,9 @@ DOES_NOT_FIT = "JSON that does not fit the schema"
 DEPTH_MAX = 100
 _FRAME = b"\x00"
 _FRAME_BYTES = 5
-#: A string, or what opens or closes an object or a list.
-_NESTING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
+#: A string, or what opens or closes an object or a list. A string that does not end goes to the end
+#: of the text: to look for its end again behind each of its quotes would take hours.
+_NESTING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 _SURROGATES = "\\ud", "\\uD"
 #: ``NaN`` and ``Infinity``, which Spark's parser takes, are no numbers that are too large: infinity
 #: is what Python makes of those.
