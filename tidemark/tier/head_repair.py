@@ -20,7 +20,14 @@ from dataclasses import dataclass, replace
 
 from tidemark.tier import queries, transitions
 from tidemark.tier.codec import ManifestCorrupt, encode_page
-from tidemark.tier.head import Diverged, Head, HeadPosition, IllegalTransition, PageRef
+from tidemark.tier.head import (
+    Diverged,
+    Head,
+    HeadPosition,
+    IllegalTransition,
+    Page,
+    PageRef,
+)
 from tidemark.tier.layout import (
     AUX_SUFFIX,
     LOG_SUFFIX,
@@ -28,12 +35,14 @@ from tidemark.tier.layout import (
     page_key,
     pages_prefix,
     partition_data_prefix,
+    place_of_data,
     place_of_page,
 )
 from tidemark.tier.manifest import HeadWentBack, LoadedHead, PageCache, PageNotFound
 from tidemark.tier.open import Tier
 from tidemark.tier.segment import SegmentEntry, SegmentState
 from tidemark.tier.segment_origin import origin_version, read_origin
+from tidemark.tier.transitions import reference_of
 from tidemark.tiering import Tiering
 
 
@@ -66,6 +75,32 @@ def repair(tier: Tier, error: HeadWentBack, evidence: Evidence, *, now_ms: int) 
         return tier.manifests.repair(error, repaired(tier, error, evidence, now_ms=now_ms))
     except Irreparable as missing:
         raise HeadWentBack(f"{error}; {missing}", error.known, error.found) from error
+
+
+def restore_pages(tier: Tier, head: Head) -> None:
+    """Write again the pages that a head needs and that are missing, from memory or from what their
+    segments' objects say. Blocks. Raises PageNotFound that says what is missing,
+    StoreUnavailable."""
+    if not head.pages:
+        return
+    listed = set(_listed_pages(tier, head))
+    needed = [ref for ref in head.pages if not _is_over(head, ref)]
+    if all(ref.name in listed for ref in needed):
+        return
+    try:
+        _Stored(tier, head).with_pages(head)
+    except Irreparable as missing:
+        raise PageNotFound(f"{head.name}: {missing}; nothing is deleted meanwhile") from missing
+
+
+def _listed_pages(tier: Tier, head: Head) -> Iterator[str]:
+    prefix = pages_prefix(head.topic_id, head.partition)
+    return _page_names(info.key for info in tier.store.list(prefix))
+
+
+def _is_over(head: Head, ref: PageRef) -> bool:
+    """Nothing of the page is live any more."""
+    return head.is_below_floor(ref.end_offset_inclusive, ref.max_tiered_epoch)
 
 
 def check_against_objects(tier: Tier, topic_id: uuid.UUID, partition: int) -> LoadedHead:
@@ -217,8 +252,7 @@ class _Stored:
         self._head = head
         self.pages = tier.manifests.pages(head.topic_id, head.partition)
         self._copies = dict(whole_copies(tier, head))
-        prefix = pages_prefix(head.topic_id, head.partition)
-        self._page_names = set(_page_names(info.key for info in tier.store.list(prefix)))
+        self._page_names = set(_listed_pages(tier, head))
 
     @property
     def next_page(self) -> int:
@@ -226,23 +260,44 @@ class _Stored:
         return max((int(name.partition("-")[0]) + 1 for name in self._page_names), default=0)
 
     def with_pages(self, head: Head) -> Head:
-        """The head without pages that were dropped since; one that is still needed is written again
-        from memory. Raises Irreparable."""
+        """The head without pages that were dropped since; one that is still needed is written
+        again. Raises Irreparable."""
         kept = [ref for ref in head.pages if self._is_there(head, ref)]
         return head if len(kept) == len(head.pages) else replace(head, pages=tuple(kept))
 
     def _is_there(self, head: Head, ref: PageRef) -> bool:
         if ref.name in self._page_names:
             return True
-        if head.is_below_floor(ref.end_offset_inclusive, ref.max_tiered_epoch):
+        if _is_over(head, ref):
             return False
         key = page_key(head.topic_id, head.partition, ref.name)
         try:
             page = self.pages[ref.name]
-        except (PageNotFound, ManifestCorrupt) as error:
-            raise Irreparable(f"its page {key} is missing: restore that object, too") from error
+        except (PageNotFound, ManifestCorrupt):
+            page = self._rebuilt(head, ref)
+            if not page.entries or reference_of(page) != replace(ref, gone=0, gone_bytes=0):
+                raise Irreparable(
+                    f"page {key} is missing, and the objects of its segments do not say what was "
+                    "in it: restore that object"
+                ) from None
         self._tier.store.put(key, encode_page(page))
         return True
+
+    def _rebuilt(self, head: Head, ref: PageRef) -> Page:
+        """A page of the whole copies that continue each other where it began; only what the head
+        says of it tells whether it is the right one."""
+        named = {entry.key for entry in head.entries}
+        entries: list[SegmentEntry] = []
+        for key in sorted(self._copies):
+            begins = entries[-1].end_offset_inclusive + 1 if entries else ref.start_offset
+            place = place_of_data(key + LOG_SUFFIX)
+            if key in named or begins > ref.end_offset_inclusive or place.number > begins:
+                continue
+            bucket, log_bytes = self._copies[key]
+            read = read_origin(self._tier.segments.stores[bucket], bucket, key, log_bytes)
+            if read is not None and read[1].end_offset_inclusive >= begins:
+                entries.append(replace(read[1], from_offset=begins))
+        return Page(ref.name, head.topic, head.topic_id, head.partition, tuple(entries))
 
     def later_copies(self, head: Head) -> list[SegmentEntry]:
         """Entries that a later head may have named as copied, in the order in which they continue

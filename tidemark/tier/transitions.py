@@ -301,7 +301,7 @@ def _without(ref: PageRef, deleted: Collection[PendingDelete]) -> PageRef:
 
 
 def reference_of(page: Page) -> PageRef:
-    """What a head says of a page of which nothing is gone."""
+    """What a head says of a page of which nothing is gone. Raises IndexError for an empty one."""
     first, last = page.entries[0], page.entries[-1]
     return PageRef(
         name=page.name,

@@ -43,6 +43,8 @@ FRAME_BYTES_MAX = 64 * 1024 * 1024
 
 #: ``error_reason`` of a partition that has an object in the tier which is not what was copied.
 TIER_INTEGRITY = "TierIntegrity"
+#: And of a page of a manifest that is not there.
+PAGE_NOT_FOUND = "ManifestPageNotFound"
 
 
 class LeaderRecoveryState(enum.IntEnum):

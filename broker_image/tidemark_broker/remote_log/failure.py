@@ -9,7 +9,7 @@ from tidemark.tier.head import Diverged, ManifestError, ManifestFenced, TopicDel
 from tidemark.tier.integrity import ObjectDamaged
 from tidemark.tier.manifest import HeadNotFound, HeadWentBack, PageNotFound
 from tidemark.tier.objects import ObjectNotFound, StoreUnavailable
-from tidemark.wire.control import TIER_INTEGRITY
+from tidemark.wire.control import PAGE_NOT_FOUND, TIER_INTEGRITY
 from tidemark_broker.log import LogError
 from tidemark_broker.remote_log.pools import PoolFull
 
@@ -29,7 +29,7 @@ RETRIED = (
 _REASONS: tuple[tuple[type[BaseException], str], ...] = (
     (HeadNotFound, "ManifestNotFound"),
     (HeadWentBack, TIER_INTEGRITY),
-    (PageNotFound, "ManifestPageNotFound"),
+    (PageNotFound, PAGE_NOT_FOUND),
     (ManifestCorrupt, "ManifestCorrupt"),
     (ObjectDamaged, TIER_INTEGRITY),
     (Diverged, "LogDiverged"),

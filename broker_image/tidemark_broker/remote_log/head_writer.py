@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidemark.tier import queries, transitions
+from tidemark.tier import head_repair, queries, transitions
 from tidemark.tier.head import Claim, Head, ManifestFenced, new_head
 from tidemark.tier.manifest import HeadWentBack, LoadedHead, PageCache, Transition
 from tidemark.tier.open import Tier
@@ -132,6 +132,11 @@ class HeadWriter:
             self._outdated = True
         if self._outdated:
             await self.open()
+
+    def doubt(self) -> None:
+        """A page was not found: the head, and what it refers to, is looked at before anything else
+        is decided."""
+        self._outdated = True
 
     async def claim(self) -> None:
         """Make the head ours, with the topic's state and policy. Raises ManifestFenced."""
@@ -257,6 +262,7 @@ class HeadWriter:
             loaded = known_head.load(
                 tier, partition, self.term.by, now_ms=self.shared.context.wall_ms(), memory=memory
             )
+            head_repair.restore_pages(tier, loaded.head)
         else:
             self.shared.guard.verify(tier)
             loaded = tier.manifests.create(self._first_head())

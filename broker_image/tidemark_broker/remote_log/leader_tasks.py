@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from tidemark.backoff import Backoff
 from tidemark.tier.head import ManifestFenced, TopicDeleted
+from tidemark.tier.manifest import PageNotFound
 from tidemark.tier.objects import StoreError
 from tidemark_broker.purgatory import Change
 from tidemark_broker.remote_log.copier import Copier
@@ -177,6 +178,8 @@ class LeaderTasks:
                 if not isinstance(error, RETRIED):
                     logger.exception("%s: %s failed in an unforeseen way", self.partition.tp, name)
                 self._failed(name, error)
+                if isinstance(error, PageNotFound):
+                    self.writer.doubt()
                 backoff = await self._pause(backoff)
                 continue
             self._clear(name)

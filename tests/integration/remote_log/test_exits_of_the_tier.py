@@ -20,7 +20,7 @@ from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.orphans import swept_clean
 from tests.integration.remote_log.test_store_faults import all_is_well, copied_before
 from tests.integration.remote_log.tiered_cluster import TieredCluster
-from tests.integration.remote_log.tiered_host import TieredHost
+from tests.integration.remote_log.tiered_host import TOPIC_ID, TieredHost
 from tests.integration.remote_log.watched_store import watched_leader
 from tests.integration.tier.test_s3 import serving
 from tests.s3 import administrator
@@ -119,13 +119,18 @@ def away(host: TieredHost, folder: str) -> Iterator[Path]:
 
 
 async def test_a_page_that_is_gone_and_is_brought_back(host: TieredHost) -> None:
+    """An object of one of its segments is gone, too, by which it could be made again."""
     await watched_leader(host, lambda *_: None, page_entries=2)
     await host.produce(400)
     await host.copied()
+    ref = host.head().pages[-1]
+    entry = host.tier().manifests.pages(TOPIC_ID, 0)[ref.name].entries[-1]
     with away(host, "pages") as page:
+        kept = shutil.move(host.tier_path / entry.aux_key, host.tier_path.with_name("kept.aux"))
         await host.apply(leader_epoch=3)
         log_start.delete_records(host.partition, 300)
-        await told(host, "ManifestPageNotFound", page.stem)
+        await told(host, "ManifestPageNotFound", page.stem, "restore that object")
+        shutil.move(kept, host.tier_path / entry.aux_key)
     await host.until(lambda: not host.summary.error_reason)
     await host.until(lambda: host.head().log_start_offset == 300)
     await host.until(lambda: len(host.objects()) == 2 * len(host.live()))

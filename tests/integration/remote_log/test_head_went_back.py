@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import CLUSTER, TOPIC_ID, TieredHost
+from tests.integration.remote_log.watched_store import watched_leader
 from tidemark.tier.layout import head_key
 from tidemark.tier.sweep_lease import SweepLease
 from tidemark.tier.sweeper import Sweeper, SweepReport
@@ -179,3 +180,18 @@ async def test_a_new_leader_knows_the_head_from_the_former_one(cluster: TieredCl
     assert two.live() == before
     assert two.head().version > position.version
     assert two.head().cluster_id == CLUSTER
+
+
+async def test_a_page_that_is_gone_is_made_again_from_its_segments(host: TieredHost) -> None:
+    await watched_leader(host, lambda *_: None, page_entries=2)
+    await host.produce(400)
+    await host.copied()
+    before = host.live()
+    pages = {path: path.read_bytes() for path in (host.tier_path / "pages").rglob("*.json")}
+    assert len(pages) > 3
+    for path in pages:
+        path.unlink()
+    await host.apply(leader_epoch=3)
+    await host.until(lambda: host.head().leader_epoch == 3 and all(map(Path.exists, pages)))
+    assert {path: path.read_bytes() for path in pages} == pages
+    assert host.live() == before

@@ -314,9 +314,9 @@ def test_a_damaged_object_of_the_tier_has_a_condition_of_its_own() -> None:
     )
     world.reconcile()
     world.state.reports[numbered_uuid(1), 0] = _report(error="StorageError")
-    for partition in (1, 2):
+    for partition, reason in ((1, "TierIntegrity"), (2, "ManifestPageNotFound")):
         world.state.reports[numbered_uuid(1), partition] = dataclasses.replace(
-            _report(error="TierIntegrity"), partition=partition, error_message="object x is not"
+            _report(error=reason), partition=partition, error_message="object x is not"
         )
     result = world.reconcile()
     assert ready(result)["TieringSettled"] == ("False", "StorageError")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from tidemark.ids import id_text
 from tidemark.tiering import Tiering
-from tidemark.wire.control import TIER_INTEGRITY, PartitionStatus
+from tidemark.wire.control import PAGE_NOT_FOUND, TIER_INTEGRITY, PartitionStatus
 from tidemark_operator.controller import moving
 from tidemark_operator.controller.accepted_losses import offer_text
 from tidemark_operator.controller.controller_state import ControllerState
@@ -486,7 +486,8 @@ def _config_effective(topic: TopicInfo) -> list[Condition]:
 def _integrity(state: ControllerState, topic: TopicInfo) -> list[Condition]:
     """TierIntegrity, while a leader knows of an object of the tier that is not what was copied.
     Never True: nobody looks at what is not read."""
-    damaged = [report for report in _reports(state, topic) if report.error_reason == TIER_INTEGRITY]
+    reasons = (TIER_INTEGRITY, PAGE_NOT_FOUND)
+    damaged = [report for report in _reports(state, topic) if report.error_reason in reasons]
     if not damaged:
         return []
     partitions = numbers([report.partition for report in damaged])
