@@ -21,8 +21,10 @@ class Finder:
         """The partition that ``key`` hashes to; raises :class:`CoordinatorError`
         (COORDINATOR_NOT_AVAILABLE) while there is no topic, and asks for it."""
         view = self._cluster.topics.get(topic)
-        if view is None or not view.partitions:
+        is_there = view is not None and bool(view.partitions)
+        if not (is_there and self._cluster.has_topic(topic)):
             self._want(topic)
+        if view is None or not is_there:
             raise CoordinatorError(
                 ErrorCode.coordinator_not_available, f"the topic {topic} is not there yet"
             )

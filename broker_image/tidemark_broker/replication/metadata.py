@@ -103,6 +103,12 @@ class MetadataCache:
         view = self._by_id.get(topic_id)
         return -1 if view is None else len(view.partitions)
 
+    def has_topic(self, topic: str) -> bool:
+        """Whether a topic is there and served: one that is shown though its Topic was lost is
+        not."""
+        view = self.topics.get(topic)
+        return view is not None and view.topic_id not in self._unserved
+
     def is_in_doubt(self, topic_id: uuid.UUID, partition: int) -> bool:
         """Whether the controller does not know the state of a partition at present."""
         return partition in self._in_doubt.get(topic_id, ())

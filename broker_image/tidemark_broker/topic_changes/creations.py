@@ -101,7 +101,10 @@ class Creations:
     def want(self, name: str, *, principal: str = "") -> None:
         """Have a topic created, if it is not there and may be. Does not wait, and may be said as
         often as it is needed. ``principal``: on whose behalf, where it is a client's."""
-        if name in self._cluster.topics or not self.may_create(name):
+        is_there = name in self._cluster.topics
+        if name in COORDINATORS_TOPICS:
+            is_there = self._cluster.has_topic(name)
+        if is_there or not self.may_create(name):
             return
         if self._wanted.add(name, principal, self._monotonic()):
             self._news.set()

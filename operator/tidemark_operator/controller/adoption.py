@@ -53,7 +53,26 @@ def look(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | None:
     strays = _strays(state, topic.name)
     if asked:
         return _asked(state, topic, asked, strays)
+    if topic.is_internal and (found := _only_stray(state, strays)) is not None:
+        return found
     return _required(state, topic, strays) if strays else _restored(state, topic)
+
+
+def _only_stray(state: ControllerState, strays: list[uuid.UUID]) -> Adoption | None:
+    """The topic in which coordinators keep their state, where its Topic was lost, by a restored
+    backup say: brokers have it made again, and without it no group and no transaction is served. A
+    person is asked only where there are several, or where one was released on purpose."""
+    if len(strays) != 1 or strays != _with_rows(state, strays):
+        return None
+    (topic_id,) = strays
+    if any(orphan.topic_id == topic_id for orphan in state.cluster.orphans):
+        return None
+    return Adoption(
+        topic_id=topic_id,
+        partitions=_partitions(state, topic_id),
+        tiering_status=_tiering_on_record(state, topic_id),
+        annotation="",
+    )
 
 
 def its_own(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | None:

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from tests.control_messages import topic_state
 from tests.unit.controller.controller_world import (
     T0,
     World,
@@ -16,9 +17,9 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark.annotations import ADOPT_TOPIC_ID, FORGET_LEFT_BEHIND
-from tidemark.ids import id_text
+from tidemark.ids import id_text, parse_id
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
-from tidemark_operator.controller import left_behind
+from tidemark_operator.controller import left_behind, snapshot
 from tidemark_operator.controller.model import (
     DeletionPolicy,
     OrphanedTopic,
@@ -197,3 +198,46 @@ def test_as_many_as_the_schema_takes() -> None:
 
     assert left_behind.LEFT_BEHIND_MAX == LEFT_BEHIND_MAX
     assert records.ACCEPTED_MAX == ACCEPTED_MAX
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+def test_a_coordinators_topic_whose_Topic_was_lost_is_adopted_unasked(name: str) -> None:
+    """Brokers have it made again after a restored backup; until then no group is served."""
+    world = World(
+        brokers=[broker(1), broker(2)],
+        topics=[topic(1, name=name, partitions=2, replication_factor=2)],
+    )
+    told = [
+        snapshot.partition_state(row((1, 2), number=5, partition=part, leader_epoch=3))
+        for part in (0, 1, 2)
+    ]
+    held = topic_state(numbered_uuid(5), name, partitions=tuple(told))
+    for node_id in (1, 2):
+        world.state.take_held(node_id, [held])
+    result = world.reconcile()
+    assert parse_id(str(result.status["topicId"])) == numbered_uuid(5)
+    assert result.status["partitionsPlaced"] == 3
+    world.reconcile()
+    assert [*world.state.rows_of(numbered_uuid(5))] == [0, 1, 2]
+
+
+def test_a_coordinators_topic_is_not_adopted_unasked_where_that_is_ambiguous() -> None:
+    for orphans, numbers in (((5,), (5,)), ((), (5, 6))):
+        world = World(
+            brokers=[broker(1)],
+            topics=[topic(1, name="__consumer_offsets", replication_factor=1)],
+        )
+        left = tuple(
+            OrphanedTopic(topic_id=numbered_uuid(n), name="__consumer_offsets", since_ms=0)
+            for n in orphans
+        )
+        world.state.cluster = dataclasses.replace(world.state.cluster, orphans=left)
+        told = snapshot.partition_state(row((1,), number=5))
+        world.state.take_held(
+            1,
+            [
+                topic_state(numbered_uuid(n), "__consumer_offsets", partitions=(told,))
+                for n in numbers
+            ],
+        )
+        assert ready(world.reconcile())["Ready"] == ("False", "AdoptionRequired")

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from tests.control_messages import partition_states, topic_state
 from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, row
 from tidemark.records.builder import Record, build_batch
+from tidemark.wire import control
 from tidemark_broker.coordinators.coordinators import Coordinators
 from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError, RecordTooLarge
@@ -187,6 +188,17 @@ async def test_keys_hash_over_partitions_in_doubt_and_their_coordinator_is_loadi
             assert [made.coordinators.partition_of(f"group-{n}") for n in range(200)] == numbers
             assert refusal(made.coordinators) is ErrorCode.coordinator_load_in_progress
             cluster.apply(partition_states(full=True))
+
+
+async def test_a_topic_whose_Topic_was_lost_is_wanted_and_still_served(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        cluster = made.node.context.metadata
+        await made.alone(1)
+        table = await made.active()
+        stray = control.UnservedTopic(name=TOPIC, topic_id=TOPIC_ID, is_stray=True)
+        cluster.apply(partition_states(full=True, unserved=(stray,)))
+        assert made.coordinators.shard_of("anything") is table
+        assert made.wanted == [TOPIC]
 
 
 async def test_nothing_is_answered_before_it_is_committed(tmp_path: Path) -> None:
