@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from local_cluster import Cluster, wait
 from steady_writer import PARTITIONS, Writer, read
 
@@ -158,6 +160,89 @@ def test_api_data_that_is_old_is_brought_up_to_what_brokers_were_told(
     assert all(row.leader_epoch > ahead for row in cluster.view(topic).rows)
     _check(cluster, topic, writer, folders)
     _is_heard(cluster, topic)
+
+
+def test_etcd_put_back_while_a_broker_is_down_hides_nothing(cluster: Cluster) -> None:
+    """The topic has grown since the backup. New clients see every partition, the group its offsets,
+    and what the two others prove is served before the third broker is back."""
+    topic, group = cluster.new_topic(**SPEC), "restored"
+    writer = Writer(cluster, topic)
+    folder, local = cluster.local.layout.control_plane, cluster.local
+    copy = folder.with_name("control-plane-before")
+    _until(lambda: len(writer.acknowledged) > 100, "a beginning", writer)
+    writer.flush()
+    committed = _commit(cluster, topic, group)
+    with _without(cluster, "control-plane", local.start_control_plane):
+        shutil.copytree(folder / "etcd", copy)
+    wait(lambda: _answers(cluster), "the API server to answer")
+    body = cluster.kube.get("Topic", topic)
+    assert body is not None
+    count = PARTITIONS + 2
+    cluster.kube.apply("Topic", topic, body["spec"] | {"partitions": count})
+    _until(lambda: len(cluster.view(topic).rows) == count, f"{topic} to grow", writer)
+    cluster.wait_for_leaders(topic)
+    folders = _replicas(cluster, topic)
+    down = cluster.view(topic).rows[0].leader
+    local.kill_broker(down)
+    try:
+        with _without(cluster, "control-plane", local.start_control_plane):
+            shutil.rmtree(folder / "etcd")
+            shutil.move(copy, folder / "etcd")
+            writer.write(50)
+        wait(lambda: _answers(cluster), "the API server to answer")
+
+        def is_served() -> bool:
+            topics = _shown(cluster)
+            assert len(topics[topic]) == count
+            assert len(topics["__consumer_offsets"]) == 50
+            leaders = {part.leader for name in topics for part in topics[name].values()}
+            return leaders.isdisjoint({-1, down}) and _rebuilt_rows(cluster, topic, count)
+
+        _until(is_served, f"{topic} to be served without broker {down}", writer)
+        assert _committed(cluster, topic, group) == committed
+        stalled = cluster.view(topic).condition("Stalled")
+        assert stalled.get("reason") == "PartitionsBeyondSpec", stalled
+        cluster.kube.apply("Topic", topic, body["spec"] | {"partitions": count})
+        writer.flush()
+    finally:
+        local.start_broker(down)
+    _until(lambda: _rebuilt(cluster), "the rebuilding to end", writer)
+    _check(cluster, topic, writer, folders)
+
+
+def _rebuilt_rows(cluster: Cluster, topic: str, count: int) -> bool:
+    rows = cluster.view(topic).rows
+    return len(rows) == count and all(row.leader_epoch >= GENERATION for row in rows)
+
+
+def _shown(cluster: Cluster) -> dict[str, Any]:
+    """The partitions of every topic, as a client sees them that has just begun."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 1})
+    found = admin.list_topics(timeout=30).topics
+    return {name: known.partitions for name, known in found.items()}
+
+
+def _group(cluster: Cluster, group: str) -> Consumer:
+    return Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": group, "enable.auto.commit": False}
+    )
+
+
+def _commit(cluster: Cluster, topic: str, group: str) -> dict[int, int]:
+    """Offsets of a group, by partition."""
+    consumer = _group(cluster, group)
+    offsets = [TopicPartition(topic, number, 10 + number) for number in range(PARTITIONS)]
+    consumer.commit(offsets=offsets, asynchronous=False)
+    consumer.close()
+    return {each.partition: each.offset for each in offsets}
+
+
+def _committed(cluster: Cluster, topic: str, group: str) -> dict[int, int]:
+    consumer = _group(cluster, group)
+    places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    found = consumer.committed(places, timeout=60)
+    consumer.close()
+    return {each.partition: each.offset for each in found}
 
 
 def _is_heard(cluster: Cluster, topic: str) -> None:

@@ -58,6 +58,9 @@ class ControllerState:
     """Everything the core knows. ``controller_epoch`` is this leader's own; ``commit`` the number
     of the last commit that any slice carries."""
 
+    #: Whether every broker that is alive has had time to report: one that has not is down.
+    had_time_to_report = True
+
     def __init__(self, *, controller_id: str, controller_epoch: int, cluster: ClusterInfo) -> None:
         self.controller_id = controller_id
         self.controller_epoch = controller_epoch

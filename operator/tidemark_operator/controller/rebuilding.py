@@ -12,7 +12,8 @@ Is one of these replicas not where it should be, then a later state may have tak
 Brokers are waited for. A replica that only an older report names need not be heard: had anybody led
 in a later state, one of those that were heard would have been told.
 
-A broker that is down is not waited for where the others prove what it could say (:class:`_Proof`).
+A broker that is down is not waited for where the others prove what it could say (:class:`_Proof`),
+once those that are alive, whatever old slices say of them, have had time to report.
 Replicas that are *whole*, which have lost nothing since they were told their state, prove it in one
 of two ways:
 
@@ -368,7 +369,8 @@ class _Rebuilding:
         self.silent = _silent(state, {*live, *self._needed(state)}) - given_up
         #: The replicas that may lead, where they prove what silent brokers could say.
         self._candidates: frozenset[int] = frozenset()
-        if self.silent and self._best is not None and not _silent(state, live) - given_up:
+        is_down = state.had_time_to_report and not _silent(state, live) - given_up
+        if self.silent and self._best is not None and is_down:
             proof = _Proof(draft, self._best, self._hosting, given_up)
             self._candidates = proof.candidates(is_complete=not self._is_not_where_it_should_be())
             self.silent = set() if self._candidates else self.silent

@@ -72,13 +72,18 @@ class Services(TermServices):
         found = await self.client.api.list_all(kind, self.cluster_key.namespace, name=name)
         return found[0] if found else None
 
+    def wake_rebuilding(self) -> None:
+        """Whatever waits for brokers' reports, or does without them, is looked at again."""
+        self.queue.add(self.cluster_key)
+        if self.state.cluster.rebuilding is not None:
+            for key in self.state.topics:
+                self.queue.add(TOPIC.key(key))
+
     def wake_rebuilt(self, node_id: int) -> None:
         """A broker has said what it has: whatever may have waited for that is looked at again."""
         state = self.state
-        self.queue.add(self.cluster_key)
+        self.wake_rebuilding()
         if state.cluster.rebuilding is not None:
-            for key in state.topics:
-                self.queue.add(TOPIC.key(key))
             return
         for topic_id in {topic_id for topic_id, _ in state.held.keys_on(node_id)}:
             if state.topic_by_id(topic_id) is None:

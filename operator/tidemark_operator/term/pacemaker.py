@@ -20,6 +20,7 @@ from tidemark_operator.controller.comebacks import Comebacks
 from tidemark_operator.kube.errors import Forbidden, KubeError
 from tidemark_operator.kube.kinds import BROKER, USER
 from tidemark_operator.leadership.terms import TermEnded
+from tidemark_operator.reconcile.first_reports import OTHERS_TURNS
 from tidemark_operator.reconcile.replica_logs import LogQuestions
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.names import CLIENTS_RENEWAL_ANNOTATION, RENEWAL_ANNOTATION
@@ -65,6 +66,10 @@ class Pacemaker:
         self._notice_silence(number)
         for event in self._comebacks.look(state.brokers.values(), now_s=number):
             self._services.events.emit(event)
+        if number >= OTHERS_TURNS and not state.had_time_to_report:
+            state.had_time_to_report = True
+            if state.cluster.rebuilding is not None:
+                self._services.wake_rebuilding()
         if self._are_first_reports_in(number):
             await self._decide_all(number)
             self._questions.ask()

@@ -115,6 +115,7 @@ class TakeOver:
         written = await claim(state, store)
         # The epoch before ours is the last one.
         state.found = epoch - 1, COMMIT_UNKNOWN if claimed.lost else written
+        state.had_time_to_report = False
         if state.cluster.rebuilding is not None and state.cluster.rebuilding.behind:
             state.doubted.update(row.key for row in state.all_rows())
         if (body.get("status") or {}).get("slices") is None:

@@ -168,6 +168,16 @@ def test_a_live_broker_that_has_not_reported_is_waited_for() -> None:
     assert "brokers 2, 3 have" in _blocked(world)
 
 
+def test_a_broker_has_time_to_report_before_it_counts_as_down() -> None:
+    """Old slices may call one fenced that leads by now."""
+    world = _one_down(_told(1, 2, 3))
+    world.state.had_time_to_report = False
+    assert "brokers 3 have" in _blocked(world)
+    world.state.had_time_to_report = True
+    world.decide()
+    assert world.row().last_known_elr == (1, 2)
+
+
 def test_a_replica_that_may_have_lost_a_tail_proves_nothing() -> None:
     """And so it stays when its broker comes again after a clean shutdown."""
     world = _one_down(_told(1, 2, 3))
