@@ -18,6 +18,7 @@ from tests.histories.plan import (
     OPERATOR,
     PAUSE,
     RESTART,
+    RESTORE,
     ROLL,
     TRANSACTIONS,
     Fault,
@@ -77,6 +78,7 @@ class Faults:
             KILL: self._kill,
             RESTART: self._restart,
             PAUSE: self._pause,
+            RESTORE: self._restore,
         }
         if fault.kind == ROLL:
             self._tell(fault, "all brokers")
@@ -107,6 +109,17 @@ class Faults:
         self._target.signal(node, signal.SIGSTOP)
         self._stopping.wait(lasts_s)
         self._target.signal(node, signal.SIGCONT)
+
+    def _restore(self, node: str, lasts_s: float) -> None:
+        """A backup of etcd is made, leaders move, and it is put back while that broker is down."""
+        self._target.back_up()
+        others = [each for each in self._target.nodes if each not in (node, OPERATOR)]
+        self._restart(self._chance.choice(others), 0.1)
+        self._target.kill(node)
+        self._stopping.wait(self._chance.choice((0.0, 12.0)))
+        self._target.put_back()
+        self._stopping.wait(lasts_s)
+        self._target.start(node)
 
     def _elect(self) -> None:
         """Leaders back to where they belong, by the controller. Where they are there already, or

@@ -26,6 +26,8 @@ PRODUCER, WRITER, READER, MEMBER, TRANSFORMER = (
     "transformer",
 )
 KILL, RESTART, PAUSE, ROLL, ELECT = "kill", "restart", "pause", "roll", "elect"
+#: etcd is put back to a backup while a broker is down.
+RESTORE = "restore"
 ANY, LEADER, GROUPS, TRANSACTIONS, OPERATOR = (
     "broker",
     "leader",
@@ -239,6 +241,8 @@ def _faults(
 ) -> tuple[Fault, ...]:
     """One at a time, as many as the round may have time for."""
     kinds = [KILL, KILL, PAUSE, PAUSE, RESTART, ROLL, *([ELECT] if elections else [])]
+    if operator:
+        kinds.append(RESTORE)
     faults = []
     at_s = 0.0
     while at_s < seconds:
@@ -246,7 +250,9 @@ def _faults(
         role = ANY
         if kind in (KILL, RESTART, PAUSE):
             role = chance.choice([*roles, *([OPERATOR] if operator else [])])
-        longest_s = {KILL: 3.0, PAUSE: 9.0}.get(kind, 0.5)
+        elif kind == RESTORE:
+            role = chance.choice(roles)
+        longest_s = {KILL: 3.0, PAUSE: 9.0, RESTORE: 30.0}.get(kind, 0.5)
         fault = Fault(kind, role, chance.uniform(0.5, 4.0), chance.uniform(0.1, longest_s))
         faults.append(fault)
         at_s += fault.after_s + fault.lasts_s

@@ -4,6 +4,7 @@ Apache Kafka's brokers, which are the control for the checker itself.
 A node is a process by its name: ``broker-1`` and so on, and ``operator`` where there is one.
 """
 
+import shutil
 import signal
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
@@ -63,6 +64,12 @@ class Target(Protocol):
     def signal(self, node: str, number: int) -> None:
         """SIGSTOP and SIGCONT."""
 
+    def back_up(self) -> None:
+        """Keep what the controller has stored, in place of what was kept before."""
+
+    def put_back(self) -> None:
+        """What the controller has stored is what was kept, under an operator that runs."""
+
 
 class TidemarkTarget:
     """A cluster as `tidemark up` starts it."""
@@ -110,6 +117,38 @@ class TidemarkTarget:
         if record is not None:
             record.signal(number)
 
+    def back_up(self) -> None:
+        with self._without_control_plane() as etcd:
+            shutil.rmtree(self._backup, ignore_errors=True)
+            shutil.copytree(etcd, self._backup)
+
+    def put_back(self) -> None:
+        with self._without_control_plane() as etcd:
+            shutil.rmtree(etcd)
+            shutil.copytree(self._backup, etcd)
+
+    @contextmanager
+    def _without_control_plane(self) -> Iterator[Path]:
+        """The folder of etcd, while neither it nor the API server runs."""
+        record = self._record("control-plane")
+        assert record is not None
+        processes.kill(self._local.layout, record)
+        try:
+            yield self._local.layout.control_plane / "etcd"
+        finally:
+            self._local.start_control_plane()
+        wait(self._answers, "the API server to answer")
+
+    def _answers(self) -> bool:
+        try:
+            return self._cluster.kube.get("Cluster", self._local.settings.cluster) is not None
+        except Exception:  # noqa: BLE001 - it is asked again
+            return False
+
+    @property
+    def _backup(self) -> Path:
+        return self._local.layout.control_plane.with_name("etcd-backup")
+
     def _record(self, node: str) -> ProcessRecord | None:
         return processes.find(self._local.layout, node)
 
@@ -148,6 +187,12 @@ class KafkaTarget:
         record = self._running.find(_number(node))
         if record is not None:
             record.signal(number)
+
+    def back_up(self) -> None:
+        raise NotImplementedError("no plan does this to Apache Kafka")
+
+    def put_back(self) -> None:
+        raise NotImplementedError("no plan does this to Apache Kafka")
 
 
 def _number(node: str) -> int:

@@ -9,7 +9,7 @@ import pytest
 from tests.histories.clients import Run
 from tests.histories.events import Recorder
 from tests.histories.faults import Faults
-from tests.histories.plan import ANY, KILL, OPERATOR, PAUSE, RESTART, ROLL, Fault, Plan
+from tests.histories.plan import ANY, KILL, OPERATOR, PAUSE, RESTART, RESTORE, ROLL, Fault, Plan
 
 
 class Nodes:
@@ -45,6 +45,12 @@ class Nodes:
     def signal(self, node: str, number: int) -> None:
         if self.state[node] in ("runs", "held up"):
             self._become(node, "held up" if number == signal.SIGSTOP else "runs")
+
+    def back_up(self) -> None:
+        self.told.append(("etcd", "backed up"))
+
+    def put_back(self) -> None:
+        self.told.append(("etcd", "put back"))
 
     def _become(self, node: str, state: str) -> None:
         self.state[node] = state
@@ -84,6 +90,24 @@ def test_all_brokers_are_restarted_one_after_the_other() -> None:
     brokers = [node for node in nodes.nodes if node != OPERATOR]
     expected = [(node, state) for node in brokers for state in ("stopped", "runs")]
     assert nodes.told[: len(expected)] == expected
+
+
+def test_etcd_is_put_back_while_a_broker_is_down_and_leaders_have_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes = Nodes()
+    faults, _ = _faults(nodes, Fault(RESTORE, ANY, 0.0, 0.0))
+    monkeypatch.setattr(faults._chance, "choice", lambda options: next(iter(options)))
+    faults.start()
+    faults._thread.join()
+    assert nodes.told[:6] == [
+        ("etcd", "backed up"),
+        ("broker-2", "stopped"),
+        ("broker-2", "runs"),
+        ("broker-1", "killed"),
+        ("etcd", "put back"),
+        ("broker-1", "runs"),
+    ]
 
 
 def test_a_node_that_does_not_come_back_is_told_and_the_others_do() -> None:
