@@ -162,6 +162,7 @@ def test_api_data_that_is_old_is_brought_up_to_what_brokers_were_told(
     _is_heard(cluster, topic)
 
 
+@pytest.mark.long
 def test_etcd_put_back_while_a_broker_is_down_hides_nothing(cluster: Cluster) -> None:
     """The topic has grown since the backup. New clients see every partition, the group its offsets,
     and what the two others prove is served before the third broker is back."""
