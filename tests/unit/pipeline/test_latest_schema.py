@@ -1,0 +1,74 @@
+"""A subject's latest schema that no table can have: any producer may register one."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from tidemark_pipeline.errors import ExportError
+from tidemark_pipeline.export.by_schema import OfRegistry
+from tidemark_pipeline.schemas.registered import Schemas
+from tidemark_pipeline.schemas.registry.access import RegistryAccess
+from tidemark_pipeline.schemas.registry.client import Registry
+from tidemark_pipeline.schemas.sources import Kind, Source
+
+
+def avro(*fields: tuple[str, Any]) -> Source:
+    named = [{"name": name, "type": kind} for name, kind in fields]
+    return Source(Kind.AVRO, json.dumps({"type": "record", "name": "R", "fields": named}))
+
+
+class Known(Schemas):
+    """Schemas of a registry by their ids, the last of which is the latest."""
+
+    def __init__(self, *known: Source) -> None:
+        super().__init__(Registry(RegistryAccess(urls=("http://r",))))
+        self.given = list(known)
+
+    def learn(self, ids: Sequence[int]) -> Mapping[int, Source | str]:
+        return dict(enumerate(self.given))
+
+    def latest(self, subject: str, message: str = "") -> Source:
+        return self.given[-1]
+
+
+SOUND = avro(("x", "int"))
+ITSELF = {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "N"]}]}
+REFUSED = [
+    (avro(("x", "int"), ("kafka", "int")), "kafka, which is taken"),
+    (avro(("x", "int"), ("X", "int")), "differ by case only"),
+    (avro(("x", "int"), ("n", ITSELF)), "contains itself"),
+    (avro(("x", "int"), ("a.b", "int")), "cannot have the character"),
+]
+
+
+@pytest.mark.parametrize(("refused", "said"), REFUSED)
+def test_its_records_are_dead_letters_and_the_table_keeps_its_columns(
+    refused: Source, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    schemas = Known(SOUND)
+    reading = OfRegistry(schemas, "t-value", reads_latest=True)
+    schemas.given.append(refused)
+    with caplog.at_level(logging.WARNING):
+        reading._look()
+    assert said in caplog.text
+    assert reading.wanted is not None
+    assert reading.wanted.fieldNames() == ["x"]
+    known = reading._learned([1])
+    assert known[0] == SOUND
+    assert said in str(known[1])
+    # The next sound one counts again.
+    schemas.given.append(avro(("x", "int"), ("y", "int")))
+    reading._look()
+    assert reading.wanted.fieldNames() == ["x", "y"]
+
+
+@pytest.mark.parametrize(("refused", "said"), REFUSED)
+def test_a_job_that_starts_needs_a_table_for_it(refused: Source, said: str) -> None:
+    with pytest.raises(ExportError, match=said):
+        OfRegistry(Known(refused), "t-value", reads_latest=True)
+    reading = OfRegistry(Known(refused), "t-value", reads_latest=True, has_table=True)
+    assert reading.wanted is None
+    assert said in str(reading._learned([0])[0])
