@@ -212,7 +212,6 @@ def test_rows_of_any_timestamp_are_found_by_a_query(
             assert session.table(lake.named(name)).where(condition).count() == count, condition
 
 
-@pytest.mark.long
 def test_json_that_spark_would_read_as_something_else(session: SparkSession) -> None:
     """A key that a map has twice, fractions and times that a column cannot hold, and records that
     are only partly JSON."""
