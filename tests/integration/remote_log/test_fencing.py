@@ -119,6 +119,9 @@ async def test_an_upload_that_outlives_the_deletion_of_its_entry_leaves_nothing(
         other = make_host(node_id=2)
         other.row, other.store_id = host.row, host.remote.status().store_id
         await other.apply(leader=2, leader_epoch=2, replicas=(1, 2), isr=(2,))
+        # It asks the tier first, which it may not use before it was verified.
+        await other.until(lambda: not other.remote.status().error)
+        await other.broker.manager.retry()
         await other.until(lambda: other.head().leader_epoch == 2 and other.head().is_empty)
     # Its finish_copy is refused, and nobody else knows of what it stored.
     await host.until(lambda: host.summary.error_reason == "Fenced")
