@@ -45,7 +45,7 @@ def commands() -> Iterator[Command]:
         if path.suffix == ".py":
             found = [
                 (line, match)
-                for line, string in _strings(ast.parse(text))
+                for line, string in strings_of(ast.parse(text))
                 for match in _COMMAND.findall(string)
             ]
         else:
@@ -85,7 +85,7 @@ def _files() -> Iterator[Path]:
                 yield path
 
 
-def _strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def strings_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """(line, text) of each string; what an f-string fills in is NAME."""
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):

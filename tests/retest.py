@@ -31,9 +31,18 @@ def main() -> int:
     print(f"{len(names)} tests failed, as far as pytest remembers", flush=True)
     if not 0 < len(names) <= MOST:
         return 1
-    return subprocess.run(
+    status = subprocess.run(
         [sys.executable, "-m", "pytest", "--maxfail", "1", *names], check=False
     ).returncode
+    print(verdict(names, status), flush=True)
+    return status
+
+
+def verdict(names: list[str], status: int) -> str:
+    """Return the last line: a test that passes only when it is run again is not forgotten."""
+    if status:
+        return f"failed again, at least one of: {', '.join(names)}"
+    return f"passed only when run again: {', '.join(names)}"
 
 
 if __name__ == "__main__":

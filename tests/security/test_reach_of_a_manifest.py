@@ -6,6 +6,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -145,6 +146,14 @@ async def test_a_bucket_is_only_made_if_the_manifest_asks_for_it(minio: MinioSer
         await accept(text, {}, TERMS)
     asked = Terms(cluster_id="c", store_id="", create=True, allowed_endpoints=frozenset())
     assert (await accept(text, {}, asked)).store_id
+
+
+async def test_wrong_key_names_the_secret_that_it_is_in(minio: MinioServer) -> None:
+    keys = {"accessKeyId": minio.access_key, "secretAccessKey": "wrong"}
+    text = storage(minio.endpoint, "any", **keys)
+    terms = replace(TERMS, credentials_secret="tier-keys")
+    with pytest.raises(RemoteStorageProblem, match="the keys are those of the Secret tier-keys"):
+        await accept(text, {}, terms)
 
 
 async def test_the_first_bucket_of_a_store_in_use_is_never_made_anew(minio: MinioServer) -> None:

@@ -71,17 +71,21 @@ def run_suite(suite: Suite, *, side: str, only: str, folder: Path) -> "Ended | N
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A suite was run; ``wrong``: what is not as it should be, a line for each."""
+    """A suite was run; ``wrong``: what is not as it should be, a line for each; ``retried``: tests
+    that failed first, and passed when they were run again."""
 
     run: Recorded
     wrong: Sequence[str]
+    retried: Sequence[str] = ()
 
     def __str__(self) -> str:
         figures = (
             f"{self.run.passed} {Outcome.PASSED}, {len(self.run.failed)} {Outcome.FAILED}, "
             f"{len(self.run.skipped)} {Outcome.SKIPPED}"
         )
-        return f"{figures}; {f'{len(self.wrong)} to look at' if self.wrong else 'as it should be'}"
+        verdict = f"{len(self.wrong)} to look at" if self.wrong else "as it should be"
+        retried = f"; passed only when run again: {', '.join(self.retried)}" if self.retried else ""
+        return f"{figures}; {verdict}{retried}"
 
 
 def _judged(suite: Suite, side: str, results: Sequence[Result], *, whole: bool) -> Ended:
@@ -90,8 +94,9 @@ def _judged(suite: Suite, side: str, results: Sequence[Result], *, whole: bool) 
     if whole:
         records = noted(records, suite.name, suite.title, side, run)
         RESULTS.write_text(dumped(records), encoding="utf-8")
+    retried = retried_tests(results)
     if side != OURS:
-        return Ended(run, ())
+        return Ended(run, (), retried)
     theirs = records[suite.name].sides.get(KAFKAS) if suite.name in records else None
     last = {result.test: result for result in results}
     verdict = allowed.judge(
@@ -100,7 +105,14 @@ def _judged(suite: Suite, side: str, results: Sequence[Result], *, whole: bool) 
         kafka=None if theirs is None else theirs.outcomes,
         whole=whole,
     )
-    return Ended(run, verdict.lines())
+    return Ended(run, verdict.lines(), retried)
+
+
+def retried_tests(results: Sequence[Result]) -> list[str]:
+    """Return the tests that failed, and passed when they were run again."""
+    failed = {result.test for result in results if result.outcome is Outcome.FAILED}
+    last = {result.test: result.outcome for result in results}
+    return sorted(test for test in failed if last[test] is Outcome.PASSED)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -146,6 +158,7 @@ def summary(ended: Sequence[Ended], refused: Sequence[str]) -> str:
             tuple(test for each in ended for test in each.run.skipped),
         ),
         [line for each in ended for line in each.wrong],
+        [test for each in ended for test in each.retried],
     )
     not_run = f"; not run: {', '.join(refused)}" if refused else ""
     return f"{len(ended)} suite{'' if len(ended) == 1 else 's'}: {whole}{not_run}"

@@ -326,13 +326,15 @@ _TROUBLES = (
     _Trouble(
         frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "401"}),
         "StoreAccessDenied",
-        "the access key or secret is wrong: correct the credentials",
+        "the access key or secret is wrong: correct the credentials (of a Cluster, in the Secret "
+        "that credentialsSecretRef names)",
         False,
     ),
     _Trouble(
         frozenset({"AccessDenied", "403"}),
         "StoreAccessDenied",
-        "access is denied: correct the credentials, or allow them to read, write, delete and list",
+        "access is denied: allow these credentials to read, write, delete and list, or correct "
+        "them (of a Cluster, in the Secret that credentialsSecretRef names)",
         False,
     ),
     _Trouble(

@@ -202,6 +202,7 @@ class ClusterReconciler:
                     store_id=expected,
                     create=remote_storage.asks_to_create(spec),
                     allowed_endpoints=services.allowed_endpoints,
+                    credentials_secret=remote_storage.credentials_secret(spec),
                 ),
             )
         except remote_storage.RemoteStorageProblem as problem:

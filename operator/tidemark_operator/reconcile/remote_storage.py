@@ -41,6 +41,7 @@ class RemoteStorageProblem(Exception):
     """The storage cannot be used; the message goes into a condition and says what to do."""
 
 
+_ACCESS_DENIED = "StoreAccessDenied"
 #: Reasons of what is no S3, or not there; all others are answers of one, or of a folder.
 _NO_ANSWERS_OF_S3 = frozenset({"StoreUnreachable", "StoreNotS3", "StoreError"})
 
@@ -57,6 +58,12 @@ class Accepted:
 def asks_to_create(spec: Mapping[str, Any]) -> bool:
     """Whether the manifest asks for buckets that are missing."""
     return any(bool(section.get("createBuckets")) for section in spec.values() if section)
+
+
+def credentials_secret(spec: Mapping[str, Any]) -> str:
+    """Return the name of the Secret with the keys of a storage, "" where it has none."""
+    kind = next(iter(location_of(spec) or {}), "")
+    return str(((spec.get(kind) or {}).get("credentialsSecretRef") or {}).get("name") or "")
 
 
 async def resolve(api: KubeApi, namespace: str, spec: Mapping[str, Any]) -> str:
@@ -81,12 +88,14 @@ async def _credentials(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
     """On which a storage is accepted: whose it must be (``store_id`` "": nobody's yet), whether
-    what is missing is made, and which hosts may be where credentials are handed out."""
+    what is missing is made, which hosts may be where credentials are handed out, and the name of
+    the Secret with the keys, "" for none."""
 
     cluster_id: str
     store_id: str
     create: bool
     allowed_endpoints: frozenset[str]
+    credentials_secret: str = ""
 
 
 async def accept(text: str, location: Json, terms: Terms) -> Accepted:
@@ -169,6 +178,8 @@ def _shown(error: StoreUnavailable, terms: Terms) -> str:
     """What a status says. Of an address that was never accepted it must not tell an open port from
     a closed one, nor what is behind it: who may write a manifest may not look around in our
     network."""
+    if error.reason == _ACCESS_DENIED and terms.credentials_secret:
+        return f"{error} (the keys are those of the Secret {terms.credentials_secret})"
     if terms.store_id or error.reason not in _NO_ANSWERS_OF_S3:
         return str(error)
     logger.warning("remote storage was not accepted: %s", error)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.retest import failed
+from tests.retest import failed, verdict
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,8 @@ from tests.retest import failed
 )
 def test_a_group_is_no_part_of_a_name(remembered: str, run: str) -> None:
     assert failed(json.dumps({remembered: True})) == [run]
+
+
+def test_last_line_names_the_tests_that_needed_a_retry() -> None:
+    assert verdict(["a.py::b", "c.py::d"], 0) == "passed only when run again: a.py::b, c.py::d"
+    assert verdict(["a.py::b"], 1).startswith("failed again")

@@ -119,3 +119,10 @@ def test_a_suite_that_cannot_be_had_fails_the_run(
         "made: cannot be run here: there is no cargo",
         "0 suites: 0 passed, 0 failed, 0 skipped; as it should be; not run: made",
     ]
+
+
+def test_tests_that_passed_only_when_run_again_are_named_in_the_last_line() -> None:
+    results = [Result("a", FAILED), Result("b", PASSED), Result("a", PASSED), Result("c", FAILED)]
+    assert command.retried_tests(results) == ["a"]
+    ended = command.Ended(Recorded.of(results), (), command.retried_tests(results))
+    assert command.summary([ended], []).endswith("; passed only when run again: a")

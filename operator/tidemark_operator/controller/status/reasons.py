@@ -406,7 +406,8 @@ TIER = (
         "StoreAccessDenied",
         "TieringSettled=False",
         "The store refuses the credentials, or what they may do.",
-        "Correct them, or allow them to read, write, delete and list.",
+        "Correct the keys in the Secret that credentialsSecretRef of the Cluster's remoteStorage "
+        "names, or allow them to read, write, delete and list.",
     ),
     Reason("StoreFull", "TieringSettled=False", "The store is full.", "Make room."),
     Reason(

@@ -39,8 +39,8 @@ def name_taken(state: ControllerState, topic: TopicInfo) -> Blocker | None:
     if owner is None or owner.key == topic.key:
         return None
     text = (
-        f"topic {topic.name} belongs to Topic {owner.key}: delete one of them, or use another "
-        "topicName"
+        f"topic {topic.name} belongs to Topic {owner.key}. topicName is immutable: delete this "
+        "Topic, and create it with another topicName if you need both"
     )
     return Blocker(reason="NameTaken", message=text)
 

@@ -1,0 +1,69 @@
+"""What messages and documentation tell people to do is accepted by the real API server."""
+
+import re
+import shlex
+
+import pytest
+
+from tests.integration.admission.api_server import Api, Refused, edited, topic
+from tests.integration.admission.conftest import RunningControlPlane
+from tests.kubectl_commands import commands
+from tidemark_cli.controlplane import run_kubectl
+from tidemark_operator.resources.kinds import KINDS
+
+_NAMES = {f"{kind.plural}.tidemark.dev" for kind in KINDS} | {
+    name for kind in KINDS for name in kind.short_names
+}
+_WORD = re.compile(r"[\w.-]+")
+
+
+def test_kubectl_knows_every_resource_that_a_command_names(
+    api: Api, control_plane: RunningControlPlane
+) -> None:
+    named = {
+        word
+        for command in commands()
+        for word in _WORD.findall(command.text)
+        if word in _NAMES or word.endswith(".tidemark.dev")
+    }
+    resources = {word for word in named if not word.startswith("validate")}
+    assert len(resources) > 5
+    for resource in sorted(resources):
+        ended = run_kubectl(["get", resource], kubeconfig=control_plane.kubeconfig)
+        assert ended.returncode == 0, (resource, ended)
+
+
+def test_topic_whose_name_is_taken_gets_another_name_by_being_made_again(api: Api) -> None:
+    """The remedy of NameTaken, AdoptionRequired and NameRefused."""
+    made = api.create(topic(topicName="orders"))
+    with pytest.raises(Refused, match="immutable"):
+        api.replace(edited(made, "spec.topicName", "orders-2"))
+    api.delete(made)
+    again = topic(topicName="orders-2")
+    again["metadata"]["name"] = made["metadata"]["name"]
+    api.create(again)
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        "tidemark.dev/adopt-topic-id=bwwKHlTUSlWLQz_z2aDwqg",
+        "tidemark.dev/accept-copy=0:1:17",
+        "tidemark.dev/rebuild-without=2",
+        "tidemark.dev/paused=true",
+        "tidemark.dev/deletion-protection=true",
+    ],
+)
+def test_annotations_that_messages_name_are_accepted(
+    api: Api, control_plane: RunningControlPlane, annotation: str
+) -> None:
+    name = api.create(topic())["metadata"]["name"]
+    command = f"annotate --overwrite topics.tidemark.dev/{name} {annotation}"
+    ended = run_kubectl(shlex.split(command), kubeconfig=control_plane.kubeconfig)
+    assert ended.returncode == 0, ended
+
+
+def test_remedies_of_min_insync_replicas_are_accepted(api: Api) -> None:
+    made = api.create(topic(replicationFactor=2, config={"min.insync.replicas": "3"}))
+    lowered = api.replace(edited(made, "spec.config.min/insync/replicas", "2"))
+    api.replace(edited(lowered, "spec.replicationFactor", 3))
