@@ -18,6 +18,7 @@ from tidemark_operator.kube.errors import (
     Unavailable,
 )
 from tidemark_operator.kube.kinds import PARTITION_SLICE, Json, Kind, Listed
+from tidemark_operator.kube.own_objects import OwnObjects
 
 CREATED = "2023-11-14T22:13:20Z"
 #: What a PUT that leaves it out does not change.
@@ -286,6 +287,7 @@ class FakeKubeApi:
         self.server = server
         self.who = who
         self.calls: list[str] = []
+        self.own = OwnObjects()
         self._failures: list[tuple[str, KubeError, bool]] = []
         self._fail_at: tuple[int, KubeError, bool] | None = None
         self.page_max = 500
@@ -352,10 +354,16 @@ class FakeKubeApi:
             yield Listed(page, resource_version=whole.resource_version)
 
     async def create(self, kind: Kind, namespace: str, body: Json) -> Json:
-        return await self._call(self.server.create, kind, namespace, body, writes=True)
+        async def send(marked: Json) -> Json:
+            return await self._call(self.server.create, kind, namespace, marked, writes=True)
+
+        return await self.own.write(kind, body, send)
 
     async def replace(self, kind: Kind, body: Json, *, timeout_s: float | None = None) -> Json:
-        return await self._call(self.server.replace, kind, body, writes=True)
+        async def send(marked: Json) -> Json:
+            return await self._call(self.server.replace, kind, marked, writes=True)
+
+        return await self.own.write(kind, body, send)
 
     async def replace_status(self, kind: Kind, body: Json) -> Json:
         return await self._call(self.server.replace_status, kind, body, writes=True)
@@ -374,8 +382,14 @@ class FakeKubeApi:
         if dry_run:
             return {**body, "metadata": {**body["metadata"], "uid": "dry-run"}}
         if "spec" in body:
-            fields = self.server.apply_fields
-            return await self._call(fields, kind, name, body, manager, writes=True)
+
+            async def send(applied: Json) -> Json:
+                fields = self.server.apply_fields
+                return await self._call(fields, kind, name, applied, manager, writes=True)
+
+            if "uid" in body["metadata"]:
+                return await send(body)
+            return await self.own.write(kind, body, send)
         return await self._call(self.server.apply, kind, name, body, writes=True)
 
     async def json_patch(self, kind: Kind, namespace: str, name: str, patch: list[Json]) -> Json:

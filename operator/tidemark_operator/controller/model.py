@@ -343,6 +343,8 @@ class ClusterInfo:
     swept: str | None = None
     audits: Audits | None = None
     certificates_problem: str = ""
+    #: Objects that the API server does not let the operator create, with its words.
+    refused_creations: tuple[str, ...] = ()
     authorize: bool = False
     super_users: tuple[str, ...] = ()
     quotas: tuple[ClientQuota, ...] = ()

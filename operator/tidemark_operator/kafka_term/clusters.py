@@ -14,6 +14,7 @@ from tidemark_operator.kafka_term.services import KafkaServices
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, Key
 from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.objects.conversions import cluster_of, is_leaving
+from tidemark_operator.reconcile import refused_creations
 from tidemark_operator.reconcile.elsewhere import write_conditions
 from tidemark_operator.resources.names import CLUSTER_FINALIZER
 
@@ -52,8 +53,9 @@ class ClusterReconciler:
         if not services.seen.problem:
             await keep_objects(services)
         self._tell(key)
+        refused_s = refused_creations.look(services)
         await self._write(key, generation)
-        return None
+        return refused_s
 
     async def _know_cluster(self, key: Key) -> None:
         """Which Kafka cluster this is stands in the status before anything is done in it."""

@@ -79,6 +79,7 @@ class KafkaReflector:
 
     def _cluster_changed(self, body: Json) -> None:
         services, former = self._services, self._services.state.cluster
+        services.client.api.own.follow(body)
         present = cluster_info(body, remote_storage="", storage_problem="")
         services.state.cluster = present
         if dict(former.config) != dict(present.config):

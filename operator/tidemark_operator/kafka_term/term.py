@@ -39,6 +39,7 @@ from tidemark_operator.objects.store import ObjectStore
 from tidemark_operator.reconcile.elsewhere import write_conditions
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
+from tidemark_operator.reconcile.refused_creations import reporter
 from tidemark_operator.reconcile.term_tasks import relist, telling
 from tidemark_operator.reconcile.workers import LastPass, Reconcile, Workers
 
@@ -133,6 +134,7 @@ class KafkaTerm:
         """Serve until the term ends. Raises the reason, alone, not as a group."""
         services = self.services
         services.objects.listener = self._reflector
+        services.client.api.own.on_refusal = reporter(services)
         try:
             self._reflector.catch_up()
             async with asyncio.TaskGroup() as group:

@@ -18,6 +18,7 @@ from tidemark_operator.kube.access import Access
 from tidemark_operator.kube.errors import KubeError, Unavailable, error_of
 from tidemark_operator.kube.kinds import Json, Kind, Listed, resource_version
 from tidemark_operator.kube.lines import split_lines
+from tidemark_operator.kube.own_objects import OwnObjects
 
 REQUEST_TIMEOUT_S = 10.0
 LIST_TIMEOUT_S = 60.0
@@ -41,6 +42,7 @@ class KubeApi:
     def __init__(self, client: Any, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         self._client = client
         self._timeout_s = timeout_s
+        self.own = OwnObjects()
 
     @classmethod
     async def open(cls, access: Access, timeout_s: float = REQUEST_TIMEOUT_S) -> Self:
@@ -142,14 +144,26 @@ class KubeApi:
     # ------------------------------------------------------------ writing
 
     async def create(self, kind: Kind, namespace: str, body: Json) -> Json:
-        """POST; ``Conflict`` when the name is taken."""
-        return await self._call("POST", kind.path(namespace), query=_AS_OPERATOR, body=body)
+        """POST, with what all objects of the operator have in common; ``Conflict`` when the name is
+        taken."""
+
+        async def send(marked: Json) -> Json:
+            return await self._call("POST", kind.path(namespace), query=_AS_OPERATOR, body=marked)
+
+        return await self.own.write(kind, body, send)
 
     async def replace(self, kind: Kind, body: Json, *, timeout_s: float | None = None) -> Json:
-        """PUT of the whole object, under the resourceVersion that it carries."""
+        """PUT of the whole object, which is one of the operator's own, under the resourceVersion
+        that it carries. It is marked as a new one is: a policy may have come after the object."""
         meta = body["metadata"]
         path = kind.path(meta["namespace"], meta["name"])
-        return await self._call("PUT", path, query=_AS_OPERATOR, body=body, timeout_s=timeout_s)
+
+        async def send(marked: Json) -> Json:
+            return await self._call(
+                "PUT", path, query=_AS_OPERATOR, body=marked, timeout_s=timeout_s
+            )
+
+        return await self.own.write(kind, body, send)
 
     async def replace_status(self, kind: Kind, body: Json) -> Json:
         """PUT of the status subresource, under the resourceVersion that ``body`` carries."""
@@ -169,12 +183,19 @@ class KubeApi:
         dry_run: bool = False,
     ) -> Json:
         """Server-side apply under the field manager ``manager``; ``dry_run``: all of it but the
-        writing."""
+        writing. A body without a uid may make the object, and is given what all objects of the
+        operator have in common."""
         query = {"fieldManager": manager, "force": "true" if force else "false"}
         if dry_run:
             query["dryRun"] = "All"
         path = kind.path(namespace, name)
-        return await self._call("PATCH", path, query=query, body=body, content_type=_APPLY)
+
+        async def send(applied: Json) -> Json:
+            return await self._call("PATCH", path, query=query, body=applied, content_type=_APPLY)
+
+        if "uid" in body["metadata"]:
+            return await send(body)
+        return await self.own.write(kind, body, send, dry_run=dry_run)
 
     async def json_patch(self, kind: Kind, namespace: str, name: str, patch: list[Json]) -> Json:
         """An RFC 6902 patch; its ``test`` operations come back as ``Invalid`` when they fail."""

@@ -18,6 +18,12 @@ class KubeError(Exception):
         self.message = message
 
     @property
+    def by_policy(self) -> bool:
+        """Whether admission refused the object: a ValidatingAdmissionPolicy, or a webhook such as
+        Gatekeeper's or Kyverno's. Either error class may be one: a policy chooses its status."""
+        return "denied request" in self.message or "denied the request" in self.message
+
+    @property
     def said(self) -> str:
         """The server's own words, without the call that it answered."""
         return self.message.partition(_answered(self.status))[2] or self.message

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from tidemark_operator.kube.access import Access, AccessError
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError, NotFound
-from tidemark_operator.kube.kinds import LEASE, Json
+from tidemark_operator.kube.kinds import CLUSTER, LEASE, Json
 from tidemark_operator.leadership.lease import (
     Create,
     LeaseTimes,
@@ -76,6 +76,8 @@ class Elector:
         self._may_take_at_s = math.inf
         self._observation: Observation | None = None
         self._logged_holder = ""
+        #: Whether the Cluster is read before the Lease is written next.
+        self._asks_cluster = True
         self._stop = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -150,6 +152,7 @@ class Elector:
                 held = await self._step(api)
         except (KubeError, TimeoutError) as error:
             logger.warning("the Lease could not be read or written: %s", error or "time-out")
+            self._asks_cluster = isinstance(error, KubeError) and error.by_policy
             held = None
         if held is True:
             self._won(started_s)
@@ -177,6 +180,8 @@ class Elector:
         self._logged_holder = ""
         transitions = 0 if isinstance(action, Create) else action.transitions
         body = self._body(transitions, lease)
+        if self._asks_cluster:
+            await self._know_cluster(api)
         if isinstance(action, Create):
             await api.create(LEASE, self._lease.namespace, body)
         else:
@@ -184,6 +189,16 @@ class Elector:
         if not isinstance(action, Renew):
             logger.info("took the Lease as %s, transition %d", self._lease.identity, transitions)
         return True
+
+    async def _know_cluster(self, api: KubeApi) -> None:
+        """The Lease is given what the Cluster has all objects of the operator given, if there is
+        one."""
+        with contextlib.suppress(KubeError):
+            found = await api.list_all(CLUSTER, self._lease.namespace)
+            if found:
+                oldest = min(found, key=lambda body: str(body["metadata"]["creationTimestamp"]))
+                api.own.follow(oldest)
+                self._asks_cluster = False
 
     def _log_holder(self, lease: Json | None) -> None:
         """Once for each holder: why this operator does nothing."""

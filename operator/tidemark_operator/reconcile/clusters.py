@@ -17,7 +17,7 @@ from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, Json, Key
 from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.objects.conversions import cluster_info, cluster_of, is_leaving
-from tidemark_operator.reconcile import remote_storage
+from tidemark_operator.reconcile import refused_creations, remote_storage
 from tidemark_operator.reconcile.audits import AuditReader
 from tidemark_operator.reconcile.elsewhere import write_conditions
 from tidemark_operator.reconcile.made_brokers import MadeBrokers
@@ -93,11 +93,12 @@ class ClusterReconciler:
             await self._audits.look()
         await self._settle_unserved()
         brokers_s = await self._made_brokers.keep(key, body)
+        refused_s = refused_creations.look(services)
         later_s = await self._write(key, generation)
         configured = bool(body["spec"].get("remoteStorage"))
         check_s = STORAGE_CHECK_S if configured else None
         retry_s = STORAGE_RETRY_S if self._known.problem else None
-        delays_s = (brokers_s, later_s, check_s, retry_s)
+        delays_s = (brokers_s, later_s, check_s, retry_s, refused_s)
         return min((each for each in delays_s if each is not None), default=None)
 
     async def _settle_unserved(self) -> None:

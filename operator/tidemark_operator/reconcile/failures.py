@@ -10,6 +10,7 @@ import logging
 
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.events import warning
+from tidemark_operator.controller.status.cluster import REFUSED_REMEDY
 from tidemark_operator.controller.status.conditions import condition, render, stalled_first
 from tidemark_operator.kube.errors import Conflict, Forbidden, KubeError, Unavailable
 from tidemark_operator.kube.kinds import BY_KIND, Json, Key
@@ -46,6 +47,8 @@ def reason_of(error: Exception) -> str:
 
 def sentence_of(error: Exception) -> str:
     """What is the matter, and what helps."""
+    if isinstance(error, KubeError) and error.by_policy:
+        return f"an admission policy refuses what the operator writes: {error}. {REFUSED_REMEDY}"
     match reason_of(error):
         case "Contended":
             return f"another writer keeps changing the object: {error}"

@@ -159,6 +159,7 @@ class Reflector:
     def _cluster_changed(self, body: Json) -> None:
         """What was found out about the storage stays; topics follow the new defaults."""
         services, former = self._services, self._services.state.cluster
+        services.client.api.own.follow(body)
         services.state.cluster = dataclasses.replace(
             cluster_info(
                 body,

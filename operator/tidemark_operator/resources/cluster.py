@@ -13,13 +13,13 @@ from pydantic import Field
 
 from tidemark.configuration.values import INT32_MAX
 from tidemark_operator.resources.accepted import ACCEPTED_MAX, Accepted
-from tidemark_operator.resources.broker_pod import BrokerPod
+from tidemark_operator.resources.broker_pod import APPARMOR, Annotations, BrokerPod, Labels
 from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.config_rules import ClusterConfig, GroupConfig
 from tidemark_operator.resources.engine import ENGINE_RULES, Engine
 from tidemark_operator.resources.export_policy import ExportPolicy
 from tidemark_operator.resources.metadata import Resource
-from tidemark_operator.resources.names import CATEGORY, PLURALS
+from tidemark_operator.resources.names import CATEGORY, GROUP, PLURALS
 from tidemark_operator.resources.quotas import ClusterQuotas
 from tidemark_operator.resources.references import SecretRef
 from tidemark_operator.resources.schema import (
@@ -174,6 +174,28 @@ class ClusterBrokers(SpecModel):
     template: Annotated[BrokerPod, Field(description="The pod of each of them.")]
 
 
+_OURS = f"!self.exists(k, k.startsWith('{GROUP}/'))"
+_OURS_MESSAGE = f"keys that begin with {GROUP}/ are the operator's"
+
+
+class ObjectMetadata(SpecModel):
+    """Labels and annotations of what the operator creates; those that it sets itself go before."""
+
+    labels: Annotated[Labels, Kube(Rule(rule=_OURS, message=_OURS_MESSAGE))] = Field(
+        default_factory=dict
+    )
+    annotations: Annotated[
+        Annotations,
+        Kube(
+            Rule(rule=_OURS, message=_OURS_MESSAGE),
+            Rule(
+                rule=f"!self.exists(k, k.startsWith('{APPARMOR}'))",
+                message="the security of a pod is the operator's to set: no AppArmor profile",
+            ),
+        ),
+    ] = Field(default_factory=dict)
+
+
 class ClusterSpec(SpecModel):
     """The cluster as it is wanted."""
 
@@ -211,6 +233,13 @@ class ClusterSpec(SpecModel):
         Field(
             description="Brokers that the operator makes. Unset: it makes none, and removes none; "
             "those that it has made stay."
+        ),
+    ] = None
+    object_metadata: Annotated[
+        ObjectMetadata | None,
+        Field(
+            description="Labels and annotations of every object that the operator creates from now "
+            "on, topics that Kafka clients create among them: what admission policies require."
         ),
     ] = None
 

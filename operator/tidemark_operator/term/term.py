@@ -30,6 +30,7 @@ from tidemark_operator.reconcile.exports import ExportReconciler
 from tidemark_operator.reconcile.first_reports import OTHERS_TURNS
 from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
 from tidemark_operator.reconcile.reflector import Reflector
+from tidemark_operator.reconcile.refused_creations import reporter
 from tidemark_operator.reconcile.replica_logs import LogQuestions
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.reconcile.term_tasks import relist, telling
@@ -93,6 +94,7 @@ class Term:
         """Serve until the term ends. Raises the reason, alone, not as a group."""
         services = self.services
         services.objects.listener = self._reflector
+        services.client.api.own.on_refusal = reporter(services)
         try:
             await self._clusters.check_first()
             self._begin()

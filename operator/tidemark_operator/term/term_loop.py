@@ -234,13 +234,14 @@ class TermLoop:
             logger.warning("the certificate authority cannot be used: %s", error)
             await self._say(api, "CertificatesUnusable", str(error))
             self._excuse = str(error)
-        except Forbidden as error:
-            logger.warning("nobody can take over: %s", error)
-            await self._say(api, reason_of(error), sentence_of(error))
-            self._excuse = str(error)
         except KubeError as error:
-            logger.warning("the API server failed during a take-over: %s", error)
-            self._excuse = ""
+            if isinstance(error, Forbidden) or error.by_policy:
+                logger.warning("nobody can take over: %s", error)
+                await self._say(api, reason_of(error), sentence_of(error))
+                self._excuse = str(error)
+            else:
+                logger.warning("the API server failed during a take-over: %s", error)
+                self._excuse = ""
 
     async def _one_term(self, api: KubeApi, server: ControlServer, events: EventWriter) -> None:
         cluster = await self._find_cluster(api)
@@ -248,6 +249,7 @@ class TermLoop:
             self._excuse = f"Cluster {cluster} is being deleted: finalizers of others hold it"
             return
         body = await api.get(CLUSTER, self._settings.namespace, cluster)
+        api.own.follow(body)
         if "kafka" in (body["spec"].get("engine") or {}):
             await self._kafka_term(api, events, body)
             return

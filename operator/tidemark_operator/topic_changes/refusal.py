@@ -41,6 +41,8 @@ def of_api_server(error: KubeError) -> Refusal:
     match error:
         case Conflict():
             return refused(ErrorCode.policy_violation, f"{error.said}: {_CONFLICT_ADVICE}")
+        case Invalid() | Forbidden() if error.by_policy:
+            return refused(ErrorCode.policy_violation, error.said)
         case Invalid() if _DISABLING in error.message:
             return Refusal(DISABLEMENT_IN_PROGRESS, error.said)
         case Invalid() if "spec.config" in error.message:

@@ -69,7 +69,7 @@ VERDICTS = {
         "AddressRefused",
     },
     "Cluster": {
-        "Healthy": "Serving Answering Swept OrphansLeft Advertised",
+        "Healthy": "Serving Answering Swept OrphansLeft Advertised CreationRefused",
         "Progressing": "Deleting NoBrokers NoBrokerReached Rebuilding AddressPending",
         "Degraded": "RemoteStorageUnavailable SecondCluster EpochsRunningOut EpochsExhausted "
         "CertificatesUnusable SlicesMissing SlicesOfAnotherCluster SliceUnreadable SliceRefused "

@@ -171,6 +171,8 @@ TAKEN = {
         + "test_a_store_that_cannot_be_used_is_as_the_message_says",
         "BrokersRefused": "unit/operator_shell/test_made_brokers.py::"
         "test_what_is_refused_is_told_and_stops_nothing_else",
+        "CreationRefused": "integration/operator/test_object_metadata.py::"
+        "test_what_a_policy_refuses_is_told_to_clients_and_on_the_cluster",
         "SecondCluster": _EXITS + "test_of_two_clusters_of_a_namespace_one_is_deleted",
         "CertificatesUnusable": "unit/operator_shell/test_pacemaker.py::"
         "test_an_authority_that_is_spoilt_later_stands_in_the_clusters_conditions",

@@ -19,13 +19,25 @@ from tidemark_operator.controller.status.conditions import (
 )
 from tidemark_operator.controller.status.left_behind import rendered
 
+#: Refused objects that a condition names; the rest are counted.
+NAMED_MAX = 3
+REFUSED_REMEDY = (
+    "Set the labels and annotations that a policy requires in spec.objectMetadata of the Cluster, "
+    "or allow these objects"
+)
+
 
 def cluster_status(state: ControllerState, *, generation: int, now_ms: int) -> StatusResult:
     """The whole status; ``generation`` is the one whose storage was looked at."""
     cluster = state.cluster
     registered = [broker for broker in state.brokers.values() if broker.registered]
     fenced = [broker.node_id for broker in registered if not broker.live]
-    conditions = [*_main(state, len(registered), fenced), *_storage(state), *_swept(state)]
+    conditions = [
+        *_main(state, len(registered), fenced),
+        *_storage(state),
+        *_swept(state),
+        *_refused_creations(state),
+    ]
     conditions, told = external_listeners.of_cluster(state, conditions)
     if cluster.deletion_held:
         text = protection.held_text("Cluster")
@@ -140,6 +152,16 @@ def _storage(state: ControllerState) -> list[Condition]:
         text = f"broker {failing[0]}: {state.health[failing[0]].remote_error}"
         return [condition("RemoteStorageReady", False, "RemoteStorageUnavailable", text)]
     return [condition("RemoteStorageReady", True, "Answering", "the remote tier answers")]
+
+
+def _refused_creations(state: ControllerState) -> list[Condition]:
+    """ObjectsAccepted; absent while the API server takes what the operator creates."""
+    refused = state.cluster.refused_creations
+    if not refused:
+        return []
+    more = f"; and {len(refused) - NAMED_MAX} more" if len(refused) > NAMED_MAX else ""
+    text = f"the API server refuses {'; '.join(refused[:NAMED_MAX])}{more}. {REFUSED_REMEDY}"
+    return [condition("ObjectsAccepted", False, "CreationRefused", text)]
 
 
 def _swept(state: ControllerState) -> list[Condition]:

@@ -658,6 +658,15 @@ CLUSTER = (
         "them.",
     ),
     Reason(
+        "CreationRefused",
+        "ObjectsAccepted=False",
+        "An admission policy, a quota or a role does not let the operator create objects, or the "
+        "Topics that Kafka clients ask for. The message has the API server's words. A refusal that "
+        "is not repeated is forgotten after ten minutes.",
+        "Set the labels and annotations that the policy requires in spec.objectMetadata of the "
+        "Cluster, or allow the objects.",
+    ),
+    Reason(
         "NoBrokers",
         "Ready=False, Reconciling=True",
         "No broker is live.",

@@ -1,0 +1,209 @@
+"""What objects of the operator have in common, and which of them are refused."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.operator_shell.shell_world import NAMESPACE, UNDER_REPLICATED, ShellWorld
+from tidemark_operator.certificates.keepers import SecretKeeper
+from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, KubeError, Unavailable
+from tidemark_operator.kube.kinds import (
+    CLUSTER,
+    JOB,
+    PARTITION_SLICE,
+    SECRET,
+    STATEFUL_SET,
+    TOPIC,
+    Json,
+)
+from tidemark_operator.kube.own_objects import REFUSALS_MAX, REMEMBERED_S, OwnObjects
+from tidemark_operator.reconcile.clusters import ClusterReconciler
+from tidemark_operator.reconcile.refused_creations import LOOK_AGAIN_S, reporter
+from tidemark_operator.reconcile.topics import TopicReconciler
+
+GIVEN: Json = {"labels": {"team": "core", "own": "theirs"}, "annotations": {"cost": "7"}}
+BY_POLICY = Invalid(
+    422,
+    "POST /x: HTTP 422: topics.tidemark.dev \"t\" is forbidden: ValidatingAdmissionPolicy 'p' with "
+    "binding 'b' denied request: needs the label team",
+)
+BY_WEBHOOK = Forbidden(
+    403, 'POST /x: HTTP 403: admission webhook "v.gatekeeper.sh" denied the request: [team] no'
+)
+BY_SCHEMA = Invalid(422, "POST /x: HTTP 422: spec.partitions: Invalid value")
+
+
+def following(clock: list[float], **metadata: Any) -> OwnObjects:
+    own = OwnObjects(lambda: clock[0])
+    own.follow({"spec": {"objectMetadata": metadata or GIVEN}})
+    return own
+
+
+async def refuse(own: OwnObjects, error: KubeError, name: str = "t", **options: bool) -> None:
+    async def send(_: Json) -> Json:
+        raise error
+
+    with pytest.raises(type(error)):
+        await own.write(TOPIC, {"metadata": {"name": name}, "spec": {}}, send, **options)
+
+
+async def accept(own: OwnObjects, name: str = "t") -> None:
+    async def send(body: Json) -> Json:
+        return body
+
+    await own.write(TOPIC, {"metadata": {"name": name}, "spec": {}}, send)
+
+
+def test_labels_of_the_operator_go_before_those_of_the_cluster() -> None:
+    body = {"kind": "Secret", "metadata": {"name": "x", "labels": {"own": "ours"}}}
+    marked = following([0.0]).marked(body)
+    assert marked["metadata"]["labels"] == {"team": "core", "own": "ours"}
+    assert marked["metadata"]["annotations"] == {"cost": "7"}
+    assert body["metadata"] == {"name": "x", "labels": {"own": "ours"}}, "it is a copy"
+
+
+@pytest.mark.parametrize("kind", [JOB.kind, STATEFUL_SET.kind])
+def test_pods_are_made_from_templates_that_have_the_labels(kind: str) -> None:
+    spec = {"template": {"metadata": {"labels": {"own": "ours"}}, "spec": {}}}
+    marked = following([0.0]).marked({"kind": kind, "metadata": {"name": "x"}, "spec": spec})
+    template = marked["spec"]["template"]["metadata"]
+    assert template["labels"] == {"team": "core", "own": "ours"}
+    assert template["annotations"] == {"cost": "7"}
+
+
+def test_without_a_word_of_the_cluster_objects_are_as_they_were() -> None:
+    body = {"kind": "Secret", "metadata": {"name": "x"}}
+    own = OwnObjects()
+    own.follow({"spec": {}})
+    assert own.marked(body) == body
+
+
+@pytest.mark.parametrize("error", [BY_POLICY, BY_WEBHOOK])
+async def test_a_refusal_is_reported_once_and_forgotten_in_time(error: KubeError) -> None:
+    clock = [0.0]
+    own, told = following(clock), []
+    own.on_refusal = told.append
+    for _ in range(3):
+        await refuse(own, error)
+    assert [(each.kind, each.name) for each in told] == [("Topic", "t")]
+    assert [each.said for each in own.refused()] == [error.said]
+    clock[0] = REMEMBERED_S + 1
+    assert own.refused() == []
+
+
+async def test_words_that_change_with_every_try_are_told_once_a_minute() -> None:
+    clock, told = [0.0], []
+    own = following(clock)
+    own.on_refusal = told.append
+    for number in range(30):
+        clock[0] = 10.0 * number
+        await refuse(own, Forbidden(403, f"POST /x: HTTP 403: 10.0.0.{number} is forbidden"))
+    assert 4 <= len(told) <= 5
+    (only,) = own.refused()
+    assert only.said == told[-1].said
+
+
+async def test_what_was_accepted_is_refused_no_more() -> None:
+    own = following([0.0])
+    await refuse(own, BY_POLICY)
+    await accept(own, "another")
+    assert len(own.refused()) == 1
+    await accept(own)
+    assert own.refused() == []
+
+
+async def test_other_labels_are_tried_anew() -> None:
+    own = following([0.0])
+    await refuse(own, BY_POLICY)
+    own.follow({"spec": {"objectMetadata": GIVEN}})
+    assert len(own.refused()) == 1, "nothing has changed"
+    own.follow({"spec": {"objectMetadata": {"labels": {"team": "other"}}}})
+    assert own.refused() == []
+
+
+@pytest.mark.parametrize(
+    "error", [BY_SCHEMA, Conflict(409, "exists"), Unavailable(503, "busy")], ids=str
+)
+async def test_what_no_person_has_to_allow_is_no_refusal(error: KubeError) -> None:
+    own = following([0.0])
+    await refuse(own, error)
+    assert own.refused() == []
+
+
+async def test_a_dry_run_is_no_refusal() -> None:
+    own = following([0.0])
+    await refuse(own, BY_POLICY, dry_run=True)
+    assert own.refused() == []
+
+
+async def test_refusals_are_bounded_however_many_topics_clients_ask_for() -> None:
+    own = following([0.0])
+    for number in range(REFUSALS_MAX + 5):
+        await refuse(own, BY_POLICY, f"t{number}")
+    names = [each.name for each in own.refused()]
+    assert (len(names), names[-1]) == (REFUSALS_MAX, f"t{REFUSALS_MAX + 4}")
+
+
+# ---------------------------------------------------------------- in a term
+
+
+async def test_slices_and_all_else_have_the_labels_of_their_cluster() -> None:
+    world = ShellWorld()
+    body = world.make_cluster(objectMetadata=GIVEN)
+    world.api.own.follow(body)
+    async with world.term():
+        slices = world.server.of_kind(PARTITION_SLICE)
+        assert {each["metadata"]["labels"]["team"] for each in slices} == {"core"}
+        world.edit(CLUSTER, "main", objectMetadata={"labels": {"team": "other"}})
+        assert world.api.own.marked({"metadata": {}})["metadata"]["labels"] == {"team": "other"}
+
+
+async def test_what_was_there_before_the_cluster_had_labels_has_them_once_it_is_written() -> None:
+    world = ShellWorld()
+    world.make_cluster(UNDER_REPLICATED)
+    keeper: Any = SecretKeeper(world.api, NAMESPACE)  # type: ignore[arg-type]
+    async with world.term():
+        await keeper.write("x", {"a": b"1"}, None)
+        world.edit(CLUSTER, "main", objectMetadata=GIVEN)
+        world.make_broker(1)
+        await world.start_broker(1)
+        world.make_topic()
+        await TopicReconciler(world.services).reconcile(world.key(TOPIC, "t"))
+        slices = [each["metadata"]["labels"] for each in world.server.of_kind(PARTITION_SLICE)]
+        assert [labels for labels in slices if labels.get("team") == "core"]
+        await keeper.write("x", {"a": b"2"}, await keeper.read("x"))
+        (secret,) = [
+            each for each in world.server.of_kind(SECRET) if each["metadata"]["name"] == "x"
+        ]
+        assert secret["metadata"]["labels"]["team"] == "core"
+
+
+async def test_the_cluster_says_what_is_refused_until_it_is_accepted() -> None:
+    world = ShellWorld()
+    world.make_cluster()
+    async with world.term():
+        own = world.api.own
+        own.on_refusal = reporter(world.services)
+        main = world.key(CLUSTER, "main")
+        reconciler = ClusterReconciler(world.services)
+        await reconciler.reconcile(main)
+        assert "ObjectsAccepted" not in _types(world)
+        for number in range(5):
+            await refuse(own, BY_POLICY, f"t{number}")
+        assert world.events.reasons == ["CreationRefused"] * 5  # the writer aggregates them
+        delay_s = await reconciler.reconcile(main)
+        assert delay_s is not None
+        assert delay_s <= LOOK_AGAIN_S
+        status, reason, message = world.condition(CLUSTER, "main", "ObjectsAccepted")
+        assert (status, reason) == ("False", "CreationRefused")
+        assert "denied request: needs the label team" in message
+        assert "and 2 more" in message
+        assert "spec.objectMetadata" in message
+        for number in range(5):
+            await accept(own, f"t{number}")
+        await reconciler.reconcile(main)
+        assert "ObjectsAccepted" not in _types(world)
+
+
+def _types(world: ShellWorld) -> set[str]:
+    return {each["type"] for each in world.status(CLUSTER, "main")["conditions"]}
