@@ -19,12 +19,14 @@ _XMLNS = "http://s3.amazonaws.com/doc/2006-03-01/"
 class Behaviour:
     """``ignored``: request headers without an effect. ``bulk``: status and code with which
     DeleteObjects is answered instead. ``errors``: code for each key that is not deleted, so many
-    times (-1: always), in bulk or, with ``singly``, also alone."""
+    times (-1: always), in bulk or, with ``singly``, also alone. ``names``: errors have their
+    key."""
 
     ignored: frozenset[str] = frozenset()
     bulk: tuple[int, str] | None = None
     errors: dict[str, tuple[str, int]] = field(default_factory=dict)
     singly: bool = False
+    names: bool = True
 
 
 class S3Stub:
@@ -175,7 +177,8 @@ class _Handler(BaseHTTPRequestHandler):
             if code is None:
                 self.stub.objects.pop(key, None)
             else:
-                rows += f"<Error><Key>{escape(key)}</Key><Code>{code}</Code></Error>"
+                named = f"<Key>{escape(key)}</Key>" if self.stub.behaviour.names else ""
+                rows += f"<Error>{named}<Code>{code}</Code></Error>"
         return self._answer(200, f'<DeleteResult xmlns="{_XMLNS}">{rows}</DeleteResult>'.encode())
 
     def log_message(self, *_: object) -> None:

@@ -25,6 +25,8 @@ class BulkDeleteRefused(Exception):
 def delete_object(config: S3Config, bucket: str, key: str) -> None:
     """Delete one key, relative to the configured prefix; a missing one is fine. Blocks. Raises
     StoreUnavailable, and OSError with the answer where it was refused."""
+    if not key:
+        raise ValueError("no key: the request would be for the bucket itself")
     path = f"{config.prefix}/{key}" if config.prefix else key
     answer = send(config, bucket, "DELETE", path, {})
     if answer.status < 300:
@@ -53,10 +55,13 @@ def delete_objects(config: S3Config, bucket: str, keys: Sequence[str]) -> Mappin
         code = text_of(found, "Code") or found.tag
         raise BulkDeleteRefused(f"bucket {bucket}: {code} for DeleteObjects")
     refused: dict[str, str] = {}
+    asked = frozenset(keys)
     for error in elements(found, "Error"):
-        code, message = text_of(error, "Code"), text_of(error, "Message")
+        code, key = text_of(error, "Code"), text_of(error, "Key").removeprefix(folder)
+        if key not in asked:
+            raise BulkDeleteRefused(f"bucket {bucket}: {code} for a key that was not asked for")
         if code not in _GONE:
-            refused[text_of(error, "Key").removeprefix(folder)] = f"{code} {message}".strip()
+            refused[key] = f"{code} {text_of(error, 'Message')}".strip()
     return refused
 
 

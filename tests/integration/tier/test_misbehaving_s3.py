@@ -1,5 +1,6 @@
 """Stores that say S3 and do something else: ignored conditions, refused deletes."""
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from tests.s3_stub import Behaviour, S3Stub
 from tidemark.tier.conditional_writes import NoConditionalWrites, check_conditional_writes
 from tidemark.tier.config import parse
-from tidemark.tier.objects import DeletesRefused
+from tidemark.tier.objects import DeletesRefused, StoreUnavailable
 from tidemark.tier.open import open_store
 from tidemark.tier.s3 import S3Store
 
@@ -106,3 +107,28 @@ def test_a_key_that_is_gone_counts_as_deleted(stub: S3Stub, store: S3Store) -> N
     keys = filled(stub, store, 2)
     stub.behaviour = Behaviour(errors={keys[0]: ("NoSuchKey", -1)})
     store.delete_many(keys)
+
+
+@pytest.mark.parametrize("prefix", ["p", ""])
+def test_an_error_without_a_key_never_deletes_the_bucket(stub: S3Stub, prefix: str) -> None:
+    store = open_store(parse({"s3": stub.config | {"prefix": prefix}}))
+    assert isinstance(store, S3Store)
+    keys = filled(stub, store, 5)
+    stub.behaviour = Behaviour(errors={keys[2]: ("InternalError", 1)}, names=False)
+    store.delete_many(keys)
+    assert stub.objects == {}
+    root = f"/stub/{prefix}".rstrip("/")
+    assert all(path.startswith(f"{root}/data/") for method, path in stub.requests[1:])
+    with pytest.raises(StoreUnavailable, match="no key"):
+        store.delete("")
+
+
+@pytest.mark.parametrize("ignored", [[], ["If-Match"]], ids=["keeps", "ignores"])
+def test_a_store_that_deletes_nothing_is_judged_by_its_writes(
+    stub: S3Stub, store: S3Store, ignored: list[str]
+) -> None:
+    errors = {"probes/": ("AccessDenied", -1)}
+    stub.behaviour = Behaviour(ignored=frozenset(ignored), errors=errors, singly=True)
+    stub.objects["p/probes/of-one-that-died"] = b"1"
+    with pytest.raises(NoConditionalWrites) if ignored else contextlib.nullcontext():
+        check_conditional_writes(store, now_ms=NOW_MS)
