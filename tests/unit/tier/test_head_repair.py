@@ -10,6 +10,7 @@ import pytest
 from tests.unit.tier.test_sweeper import sweep, tier_on
 from tidemark.tier import head_repair, queries, transitions
 from tidemark.tier.auxiliary import Aux
+from tidemark.tier.findings import FindingKind
 from tidemark.tier.head import Claim, Head
 from tidemark.tier.head_repair import Evidence
 from tidemark.tier.layout import head_key, page_key
@@ -21,6 +22,7 @@ from tidemark.tier.segment import SegmentEntry
 from tidemark.tier.segment_origin import encode_origin
 from tidemark.tier.topics import TopicObject
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
+from tidemark_pipeline import audit
 
 ONE = Claim(1, 0)
 SIZE = 100
@@ -291,3 +293,17 @@ def test_a_page_that_is_another_version_is_refused(world: World) -> None:
     world.memory.objects[first] = body.replace(refs[-1].name.encode(), name)
     with pytest.raises(Exception, match="is not the one that the head refers to"):
         world.live()
+
+
+def test_an_audit_reports_a_head_that_is_older_than_its_objects(world: World) -> None:
+    place = world.place
+    topic = TopicObject(
+        topic_id=place.topic_id, name=place.topic, cluster_id=place.cluster_id, partitions=4
+    )
+    # One object was only begun: the newest head is none the worse for it.
+    assert audit.plan(tier_on(world.memory), topic).findings == ()
+    world.memory.objects[world.key] = world.versions[-9][1]
+    (finding,) = audit.plan(tier_on(world.memory), topic).findings
+    assert (finding.kind, finding.partition) == (FindingKind.MANIFEST, place.partition)
+    assert world.key in finding.detail
+    assert "an older copy stands in the head's place" in finding.detail
