@@ -1,7 +1,9 @@
 """The check of the order of locks, turned on for a process and for those that it starts."""
 
 import os
+import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from tidemark_broker.lock_order import REPORT_VARIABLE
@@ -30,3 +32,14 @@ def end_check() -> None:
     path = os.environ.pop(REPORT_VARIABLE, "")
     if path:
         Path(path).unlink(missing_ok=True)
+
+
+def in_order(main: Callable[[], int]) -> int:
+    """Run a command with the check on; its status, or 1 if a lock was taken out of order."""
+    check_lock_order()
+    try:
+        status, found = main(), reported()
+        print(found, file=sys.stderr, end="")
+        return status or int(bool(found))
+    finally:
+        end_check()

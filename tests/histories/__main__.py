@@ -20,6 +20,7 @@ from tests.histories.events import Event, load, store
 from tests.histories.plan import WRONGS, make
 from tests.histories.rounds import RoundFailed, run_round
 from tests.histories.targets import BROKERS, OPERATOR, Target, apache_kafka, served, tidemark
+from tests.lock_order import in_order
 
 KEPT = Path("build") / "histories"
 #: A run ends after so many rounds with anomalies: most are the same.
@@ -116,4 +117,4 @@ class _Rounds:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(in_order(main))

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 
+from tests.lock_order import in_order
 from tests.simulation.cluster import BACKUPS, DOWN, HEADS, MOVES, RESTORES, Profile, simulate
 from tests.simulation.runs import outcomes, profile_of, story
 
@@ -79,4 +80,4 @@ def _line(seeds: int, steps: int, seconds: float, wall_s: float, violations: int
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(in_order(main))

@@ -239,9 +239,15 @@ class SegmentList:
         self._read_hints.clear()
         if snapshot is not None:  # first, or a crash might leave a log that knows none of them
             self.snapshots.put(offset, snapshot)
-        renamed = self._drop_behind(0)
+        renamed = []
+        for segment in reversed(self.items):  # newest first: what stays is always a prefix
+            renamed += rename_files(segment.paths(), names.DELETED_SUFFIX)
         self.snapshots.remove_all_but(None if snapshot is None else offset)
-        self.items.append(Segment.create(self.directory, offset, created_ms=now_ms))
+        active = Segment.create(self.directory, offset, created_ms=now_ms)
+        # In one step: what looks at the log without its lock finds an active segment at any time.
+        former, self.items, self._closed_bytes = self.items, [active], 0
+        for segment in former:
+            self._forget(segment)
         return renamed
 
     def _drop_behind(self, number: int) -> list[Path]:

@@ -4,11 +4,15 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tidemark.records.batch import iter_headers
 from tidemark.records.builder import Record, build_batch
 from tidemark_broker.log import LogConfig, LogManager, OffsetOutOfRange, TieredRetention
+from tidemark_broker.log.segment import Segment
 
 T0 = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=500)
@@ -123,3 +127,24 @@ def test_truncations_of_several_logs_and_checkpoints_never_wait_for_each_other(
     checkpoints.join(timeout=30)
     assert not checkpoints.is_alive(), "deadlock"
     assert errors == []
+
+
+def test_a_log_that_begins_anew_can_be_looked_at_without_its_lock(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Upkeep asks each log whether it needs a flush, also while a follower starts from the tier."""
+    log = bench.create()
+    bench.fill(log, [1] * 30)
+    log.advance_high_watermark(30)
+    looked: list[bool] = []
+    real = Segment.create
+
+    def looking(directory: Path, base_offset: int, *, created_ms: int) -> Segment:
+        looked.append(log.needs_flush or log.size_bytes > 0 or log.active_base_offset >= 0)
+        return real(directory, base_offset, created_ms=created_ms)
+
+    monkeypatch.setattr(Segment, "create", looking)
+    log.truncate_fully_and_start_at(100, log_start_offset=0, epochs=())
+    assert looked == [True]
+    assert (log.size_bytes, log.active_base_offset) == (0, 100)
+    bench.fill(log, [1])
