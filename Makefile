@@ -15,7 +15,7 @@ ALL    := $(VENV)/.all
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .PHONY: kafka-kills demo up spark plots test test-long retest e2e e2e-quick e2e-argocd coverage lint bench bench-encryption bench-failover bench-restarts bench-operator bench-lives bench-pipeline bench-scale bench-install reproducible \
-  simulate fuzz histories export-kills pipeline-proof release sbom pins crds argocd pages docs conformance compatibility
+  simulate fuzz histories full-disk export-kills pipeline-proof release sbom pins crds argocd pages docs conformance compatibility
 .DEFAULT_GOAL := demo
 
 $(RUN): requirements/run.txt pyproject.toml
@@ -140,6 +140,11 @@ fuzz: $(ALL)
 # KAFKA=1: on Apache Kafka's brokers.
 histories: $(ALL)
 	@$(BIN)/python -m tests.histories $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--kafka)
+
+# SEEDS: how often the disk of one of three brokers gets full under load and has room again (20). SEED: one of them again.
+# Mounts small file systems, so it needs root; about a minute a seed.
+full-disk: $(ALL)
+	@$(BIN)/python -m tests.full_disk $(if $(SEED),--first $(SEED) --seeds 1,$(if $(filter command line,$(origin SEEDS)),--seeds $(SEEDS)))
 
 # The operator, killed at every call by which it changes something in Kubernetes or in Apache Kafka (needs Java and Maven).
 kafka-kills: $(ALL)

@@ -1,0 +1,77 @@
+"""Small disks of brokers, filled by something else and given room again. Needs root."""
+
+import os
+import subprocess
+import threading
+from pathlib import Path
+
+SIZE_BYTES = 48 * 1024 * 1024
+_BALLAST = "ballast"
+#: What becomes free on a disk that is to be full is taken again so soon.
+_AGAIN_S = 0.1
+_STEP_BYTES = 4096
+
+
+class Disk:
+    """A tmpfs at ``path`` for everything on this machine."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._full = threading.Event()
+        self._left_bytes = 0
+        self._filler: threading.Thread | None = None
+
+    def mount(self) -> None:
+        """Raises ``CalledProcessError`` where that is not allowed."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        options = f"size={SIZE_BYTES}"
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(self.path)],
+            check=True,
+            capture_output=True,
+        )
+
+    def unmount(self) -> None:
+        """Contents and all."""
+        self.give_room()
+        subprocess.run(["umount", "--lazy", str(self.path)], check=False, capture_output=True)
+
+    @property
+    def free_bytes(self) -> int:
+        """What is left of it."""
+        figures = os.statvfs(self.path)
+        return figures.f_bavail * figures.f_bsize
+
+    def fill(self, left_bytes: int = 0) -> None:
+        """Take all but that much, and whatever becomes free, until :meth:`give_room`."""
+        self._left_bytes = left_bytes
+        self._full.set()
+        self._take()
+        if self._filler is None:
+            self._filler = threading.Thread(target=self._keep_full, daemon=True)
+            self._filler.start()
+
+    def give_room(self) -> None:
+        """Everything that :meth:`fill` has taken."""
+        self._full.clear()
+        if self._filler is not None:
+            self._filler.join()
+            self._filler = None
+        (self.path / _BALLAST).unlink(missing_ok=True)
+
+    def _keep_full(self) -> None:
+        never = threading.Event()
+        while self._full.is_set():
+            self._take()
+            never.wait(_AGAIN_S)
+
+    def _take(self) -> None:
+        descriptor = os.open(self.path / _BALLAST, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            while (room := self.free_bytes - self._left_bytes) >= _STEP_BYTES:
+                try:
+                    os.posix_fallocate(descriptor, os.fstat(descriptor).st_size, room)
+                except OSError:  # the broker was quicker with some of it
+                    return
+        finally:
+            os.close(descriptor)
