@@ -209,14 +209,14 @@ class Checks:
     def _shown(
         self, process: BrokerProcess, topics: Mapping[str, TopicMetadata], shown: dict[str, int]
     ) -> None:
-        """A topic never has fewer partitions in Metadata than a broker has shown before: keys,
-        groups and transactional ids are hashed over them."""
+        """Invariant 28: a topic never has fewer partitions in Metadata than a broker has shown
+        before: keys, groups and transactional ids are hashed over them."""
         for name in self.topics:
             view = topics.get(name)
             count = 0 if view is None else len(view.partitions)
             if count < shown.get(name, 0):
                 self.fail(
-                    "places",
+                    "28",
                     f"broker {process.node_id} shows {count} partitions of {name}, it has shown "
                     f"{shown[name]}",
                 )
@@ -237,15 +237,15 @@ class Checks:
         return found
 
     def led_without(self, down: Machine, proven: dict[Key, list[BrokerProcess]]) -> None:
-        """A live broker leads each of these, though the API's data was put back while one was
-        down."""
+        """Invariant 28: a live broker leads each of these, though the API's data was put back while
+        one was down."""
         for key, processes in proven.items():
             row = self.rows[key]
             if down.alive is not None or any(each.machine.alive is not each for each in processes):
                 continue
             if row.leader not in [each.node_id for each in processes]:
                 self.fail(
-                    "places",
+                    "28",
                     f"{key[0]}-{key[1]} is not led without broker {down.node_id}: {row}",
                 )
 

@@ -482,20 +482,20 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "a partition in doubt loses its place",
         DOWN,
-        frozenset({"places"}),
+        frozenset({"28"}),
         replaced("tidemark_broker.replication.metadata.MetadataCache._merge", _named_rows_only),
     ),
     Bug(
         "a partition in doubt needs no marker",
         DOWN,
-        frozenset({"transactions"}),
+        frozenset({"28"}),
         _unknown_is_deleted,
         first=3,
     ),
     Bug(
         "a broker that is down is always waited for",
         DOWN,
-        frozenset({"places"}),
+        frozenset({"28"}),
         replaced(
             "tidemark_operator.controller.rebuilding._Proof.candidates",
             lambda *_, **__: frozenset(),
@@ -504,7 +504,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "partitions beyond the Topic's status are not counted",
         DOWN,
-        frozenset({"places", "convergence", "24"}),
+        frozenset({"28", "convergence", "24"}),
         replaced(
             "tidemark_operator.controller.controller_state.ControllerState.partitions_of",
             _as_placed,

@@ -134,7 +134,7 @@ class Transactions:
         return ""
 
     def check(self) -> None:
-        """No leader has a transaction open that is complete for its coordinator."""
+        """Invariant 28: no leader has a transaction open that is complete for its coordinator."""
         cluster = self._cluster
         for producer_id, key in self._complete.items():
             row = cluster.checks.rows.get(key)
@@ -143,7 +143,7 @@ class Transactions:
             partition = None if process is None else process.partition(*key)
             if partition is not None and partition.log.has_ongoing_transaction(producer_id, 0):
                 cluster.checks.fail(
-                    "transactions",
+                    "28",
                     f"{key}: the marker of producer {producer_id} was given up, and its "
                     f"transaction is open: last stable offset {partition.log.last_stable_offset}",
                 )
