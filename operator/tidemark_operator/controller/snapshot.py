@@ -8,7 +8,7 @@ acting), or once a broker has reported it, which was shown it before.
 
 A partition whose row is lost or in doubt is not named, but it is counted, so that clients never see
 a topic shrink. ``knows_all`` says whether the absence of a topic is a deletion on record: not while
-anything is in doubt, nor while a ``Broker`` has not reported in this term.
+anything is in doubt, nor while a broker has not reported in this term.
 """
 
 import uuid
@@ -26,6 +26,7 @@ from tidemark.wire.control import (
     UnservedTopic,
 )
 from tidemark.wire.users import UserStatesRequest
+from tidemark_operator.controller import rebuilding
 from tidemark_operator.controller.commit import SliceWrite
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.external_listeners import endpoints
@@ -159,7 +160,7 @@ def _knows_all(state: ControllerState, unserved: Collection[UnservedTopic]) -> b
         and not state.doubted
         and len(unserved) <= UNSERVED_MAX
         and all(topic.name for topic in unserved)
-        and all(state.held.has_heard(node_id) for node_id in state.brokers)
+        and not rebuilding.silent(state)
     )
 
 

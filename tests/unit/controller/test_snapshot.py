@@ -128,8 +128,11 @@ def _heard(world: World) -> World:
 def test_absence_is_a_deletion_only_once_every_broker_has_reported() -> None:
     world = _world()
     assert not snapshot.full(world.state).knows_all
-    _heard(world)
+    reports(world, 1)
+    reports(world, 2)
     world.state.remove_row((numbered_uuid(9), 0))
+    assert snapshot.full(world.state).knows_all, "broker 3 never registered"
+    _heard(world)
     told = snapshot.full(world.state)
     assert told.knows_all
     assert told.unserved == ()
