@@ -484,6 +484,7 @@ BUGS: tuple[Bug, ...] = (
         DOWN,
         frozenset({"28"}),
         replaced("tidemark_broker.replication.metadata.MetadataCache._merge", _named_rows_only),
+        first=1,
     ),
     Bug(
         "a partition in doubt needs no marker",
