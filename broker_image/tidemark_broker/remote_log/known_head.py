@@ -32,9 +32,14 @@ def load(
     try:
         return tier.manifests.load(topic_id, number, known)
     except HeadNotFound as error:
-        if memory is None or known is None:
+        # Only live segments that are there prove that this is the store that the head was in.
+        if memory is None or known is None or memory.live_end is None:
             raise
-        return _repair(tier, partition, HeadWentBack(str(error), known, None), by, now_ms, memory)
+        gone = HeadWentBack(str(error), known, None)
+        try:
+            return _repair(tier, partition, gone, by, now_ms, memory)
+        except HeadWentBack:
+            raise error from None
     except HeadWentBack as error:
         return _repair(tier, partition, error, by, now_ms, memory)
 

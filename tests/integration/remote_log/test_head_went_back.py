@@ -195,3 +195,31 @@ async def test_a_page_that_is_gone_is_made_again_from_its_segments(host: TieredH
     await host.until(lambda: host.head().leader_epoch == 3 and all(map(Path.exists, pages)))
     assert {path: path.read_bytes() for path in pages} == pages
     assert host.live() == before
+
+
+async def test_a_head_that_is_deleted_is_written_again_where_its_segments_are(
+    began: TieredHost,
+) -> None:
+    before, version = began.live(), began.head().version
+    head_file(began).unlink()
+    await tiered(began, 100)
+    assert began.live()[: len(before)] == before
+    assert began.head().version > version
+    await all_is_read(began)
+
+
+async def test_no_head_is_written_where_its_segments_are_not(began: TieredHost) -> None:
+    """As in another file system that is mounted in the place of the tier's."""
+    kept = [(path, path.read_bytes()) for path in began.tier_path.rglob("*") if path.is_file()]
+    for path, _ in kept:
+        path.unlink()
+    await began.produce(100)
+    await began.until(lambda: bool(began.summary.error_reason))
+    assert not head_file(began).exists()
+    assert began.summary.error_reason in ("ManifestNotFound", "WrongStore")
+    for path, data in kept:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    await began.until(lambda: not began.summary.error_reason)
+    await began.copied()
+    await all_is_read(began)
