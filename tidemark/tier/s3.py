@@ -333,8 +333,8 @@ _TROUBLES = (
     _Trouble(
         frozenset({"AccessDenied", "403"}),
         "StoreAccessDenied",
-        "access is denied: allow these credentials to read, write, delete and list, or correct "
-        "them (of a Cluster, in the Secret that credentialsSecretRef names)",
+        "access is denied: correct the credentials (of a Cluster, in the Secret that "
+        "credentialsSecretRef names), or allow them to read, write, delete and list",
         False,
     ),
     _Trouble(
