@@ -10,10 +10,15 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from e2e.commands import TIDEMARK, run
 from tests.conformance.local_cluster import Cluster, run_cluster, wait
+from tests.table_jars import MavenMissing, jars
 from tidemark.ids import parse_id
+from tidemark.kafka_client.access import Access
 from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.manifest import ManifestStore
 from tidemark_operator.resources.topic_config import TYPED
+from tidemark_pipeline.brokers import Brokers
+from tidemark_pipeline.export.formats import Format
+from tidemark_pipeline.java import JavaMissing, find_java
 
 TIERED = {"enabled": True, "localRetention": {"size": "1Mi"}}
 CONFIG = {"segment.bytes": "1048576", "retention.ms": "-1"}
@@ -101,6 +106,85 @@ def test_a_topic_comes_back_from_the_tier_alone(tmp_path: Path) -> None:
             assert mine == list(range(RECORDS + partition, 2 * RECORDS, PARTITIONS))
         # Once more changes nothing.
         assert "is there already" in run(folder, "restore", "--from-cluster", old_id)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.java
+@pytest.mark.timeout(1800)
+def test_an_export_of_before_the_restore_neither_skips_nor_deletes_new_records(
+    tmp_path: Path,
+) -> None:
+    """The table has the local tail that was lost with the brokers. Before the log has reached the
+    table's offset again, and when it is behind it, the export is refused, and nothing is deleted;
+    the new table that the message names gets every record. A client's committed epoch shows where
+    the log parted, too (KIP-320)."""
+    try:
+        find_java()
+        jar = jars(Format.ICEBERG)[0]
+    except (JavaMissing, MavenMissing) as error:
+        pytest.skip(str(error))
+
+    def export(folder: Path, table: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [
+                *(*TIDEMARK, "spark", "export", topic, "--table", table, "--jar", str(jar)),
+                *("--warehouse", str(tmp_path / "lake"), "--delete-after-commit"),
+                *("--conf", "spark.driver.memory=512m", "--log", str(tmp_path / "spark.log")),
+            ],
+            env={**os.environ, "TIDEMARK_DIR": str(folder), "COLUMNS": "400"},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    with run_cluster(tmp_path / "old", brokers=1) as old:
+        topic = old.new_topic(
+            partitions=PARTITIONS, replicationFactor=1, config=CONFIG, tiering=TIERED
+        )
+        topic_id = old.view(topic).status["topicId"]
+        produce(old, topic, 0)
+        wait(lambda: all(copied(old.tier_folder, topic_id)), "both partitions in the tier")
+        old_id = old.kube.get("Cluster", "tidemark")["status"]["clusterId"]  # type: ignore[index]
+        wait(lambda: any((old.tier_folder / "topics").glob("*.json")), "the topic object")
+        # As a broker that is lost leaves it: the tail is exported, and its deletion is not copied.
+        lost = shutil.copytree(old.tier_folder, tmp_path / "tier when the brokers were lost")
+        code, said = export(tmp_path / "old", "db.before")
+        assert code == 0, said
+    folder = tmp_path / "new"
+    folder.mkdir()
+    lost.rename(folder / "tier")
+    shutil.rmtree(tmp_path / "old")
+
+    with run_cluster(folder, brokers=1) as new:
+        ends = ends_shown(run(folder, "restore", "--from-cluster", old_id, "--dry-run"))
+        assert all(0 < end < RECORDS // PARTITIONS for end in ends.values())
+        run(folder, "restore", "--from-cluster", old_id)
+        wait(
+            lambda: (
+                bool(new.kube.objects("Topic"))
+                and new.view(topic).condition("Ready").get("status") == "True"
+            ),
+            "the topic to be Ready",
+            120.0,
+        )
+        for first in (RECORDS, 2 * RECORDS):
+            code, said = export(folder, "db.before")
+            assert code == 1, said
+            assert f"the log has lost the records from offset {ends[0]} up to" in said
+            assert "Export into a new table" in said
+            produce(new, topic, first)
+        full = {part: end + 2 * RECORDS // PARTITIONS for part, end in ends.items()}
+        consume(new, topic, full)  # from offset 0: nothing was deleted
+        with Brokers(Access((new.bootstrap,))) as brokers:
+            found = brokers.epoch_ends(topic, dict.fromkeys(ends, 2**20))
+        assert {part: end.offset for part, end in found.items()} == ends
+        code, said = export(folder, "db.after")
+        assert code == 0, said
+        assert f"{sum(full.values()):,} rows" in said
+        assert f"{sum(full.values()):,} deleted from the topic" in said
 
 
 def copied(tier_folder: Path, topic_id: str) -> list[bool]:

@@ -4,10 +4,12 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Iterator
 
 from tests.lock_order import in_order
-from tests.simulation.cluster import BACKUPS, DOWN, HEADS, MOVES, RESTORES, Profile, simulate
-from tests.simulation.runs import outcomes, profile_of, story
+from tests.simulation.cluster import BACKUPS, DOWN, HEADS, MOVES, RESTORES, Outcome, simulate
+from tests.simulation.runs import outcomes, profile_of, story, table_outcomes
+from tests.simulation.tables import simulate_tables
 
 
 def main() -> int:
@@ -32,7 +34,11 @@ def main() -> int:
     kinds.add_argument(
         "--heads", action="store_true", help="heads of the tier go back to older versions"
     )
+    kinds.add_argument(
+        "--tables", action="store_true", help="a topic and the table that it is exported to"
+    )
     asked = parser.parse_args()
+    seeds = range(asked.first, asked.first + asked.seeds)
     named = (
         (asked.moves, MOVES),
         (asked.backups, BACKUPS),
@@ -42,19 +48,25 @@ def main() -> int:
     )
     profile = next((each for is_asked, each in named if is_asked), None)
     if asked.seed is not None:
-        outcome = simulate(asked.seed, profile or profile_of(asked.seed))
+        outcome = (
+            simulate_tables(asked.seed)
+            if asked.tables
+            else simulate(asked.seed, profile or profile_of(asked.seed))
+        )
         print(story(outcome, None))
         print(
             _line(1, outcome.steps, outcome.seconds, outcome.seconds, outcome.violation is not None)
         )
         return outcome.violation is not None
-    return _many(range(asked.first, asked.first + asked.seeds), asked.processes, profile)
+    if asked.tables:
+        return _many(seeds, table_outcomes(seeds, asked.processes))
+    return _many(seeds, outcomes(seeds, asked.processes, profile))
 
 
-def _many(seeds: range, processes: int, profile: Profile | None) -> int:
+def _many(seeds: range, ended: Iterator[Outcome]) -> int:
     began_s = told_s = time.perf_counter()
     steps, seconds, violations = 0, 0.0, 0
-    for number, outcome in enumerate(outcomes(seeds, processes, profile), start=1):
+    for number, outcome in enumerate(ended, start=1):
         steps, seconds = steps + outcome.steps, seconds + outcome.seconds
         if outcome.violation is not None:
             violations += 1

@@ -3,7 +3,7 @@
 import functools
 import gc
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 from tests.simulation.cluster import (
@@ -16,6 +16,7 @@ from tests.simulation.cluster import (
     Profile,
     simulate,
 )
+from tests.simulation.tables import simulate_tables
 
 EVENTS_SHOWN = 30
 #: Which faults a seed has where no kind is named: every second one the usual ones.
@@ -43,6 +44,13 @@ def story(outcome: Outcome, shown: int | None = EVENTS_SHOWN) -> str:
     )
 
 
+def _one_of_tables(seed: int) -> Outcome:
+    outcome = simulate_tables(seed)
+    if outcome.violation is None:
+        outcome.events.clear()
+    return outcome
+
+
 def _one(seed: int, profile: Profile | None) -> Outcome:
     outcome = simulate(seed, profile or profile_of(seed))
     if outcome.violation is None:
@@ -52,7 +60,15 @@ def _one(seed: int, profile: Profile | None) -> Outcome:
 
 def outcomes(seeds: range, processes: int, profile: Profile | None) -> Iterator[Outcome]:
     """Run them all, on every core; without a ``profile`` each has that of :func:`profile_of`."""
-    one = functools.partial(_one, profile=profile)
+    return _all(seeds, processes, functools.partial(_one, profile=profile))
+
+
+def table_outcomes(seeds: range, processes: int) -> Iterator[Outcome]:
+    """The same with a topic and its table."""
+    return _all(seeds, processes, _one_of_tables)
+
+
+def _all(seeds: range, processes: int, one: Callable[[int], Outcome]) -> Iterator[Outcome]:
     if processes == 1:
         yield from map(one, seeds)
         return

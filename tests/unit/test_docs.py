@@ -38,7 +38,8 @@ def test_the_first_page_leads_to_every_other_one() -> None:
 
 
 def test_invariants_that_are_left_to_the_simulation_are_checked_there() -> None:
-    checks = (ROOT / "tests" / "simulation" / "checks.py").read_text()
+    simulation = ROOT / "tests" / "simulation"
+    checks = "".join((simulation / name).read_text() for name in ("checks.py", "tables.py"))
     numbers = set(_BY_SIMULATION.findall(PAGE.read_text()))
     assert {"1", "2", "3", "16", "24"} & numbers
     unchecked = {number for number in numbers if f'"{number}"' not in checks}

@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 from tidemark_pipeline.export.exported import Exported, ExportError
 
 _BASE, _CLAIM, _CARRIED = "tidemark.base", "tidemark.claim", "tidemark.carried"
-_RESTORE = "RESTORE"
+_RESTORE, _WRITE = "RESTORE", "WRITE"
+_DYNAMIC = "isDynamicPartitionOverwrite"
 #: What begins a table anew, whatever was there.
 _ANEW = ("CREATE", "REPLACE", "CLONE", "CONVERT")
 
@@ -46,7 +47,11 @@ class Commit:
 
     @property
     def is_anew(self) -> bool:
-        """What was there before is of no more use."""
+        """What was there before is of no more use: also where all rows were overwritten, perhaps
+        with those of an older version."""
+        if self.operation == _WRITE:
+            is_partial = self.parameters.get("predicate") or self.parameters.get(_DYNAMIC)
+            return self.parameters.get("mode") == "Overwrite" and is_partial in (None, "false")
         return self.operation.startswith(_ANEW)
 
     @property

@@ -188,7 +188,7 @@ class IcebergTable:
         table = spark3.loadIcebergTable(session._jsparkSession, self.name)
         if table.currentSnapshot() is None:
             table.newFastAppend().commit()  # of nothing: branches begin at a snapshot
-        self._opened = Branch(session, table, self._job)
+        self._opened = Branch(session, self.name, table, self._job)
 
     def _written(self) -> Written:
         summary = self._branch.summary()

@@ -20,7 +20,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from tidemark_pipeline.export.exported import PREFIX, Exported, ExportError
-from tidemark_pipeline.export.iceberg_lineage import Ancestor, exported_by
+from tidemark_pipeline.export.iceberg_lineage import Ancestor, Standing, standing
+from tidemark_pipeline.export.last_rows import without_last_rows
+from tidemark_pipeline.export.shapes import prefix_of_record
 from tidemark_pipeline.export.table import ATTEMPTS, contended
 
 TAG = "tidemark_export"
@@ -39,11 +41,14 @@ ColumnChange = tuple[tuple[str, ...], bool, Any]
 
 class Branch:
     """Of the job ``job``, in ``table``: Iceberg's own, as its catalog has loaded it. What is said
-    here of the table holds as of the last :meth:`refresh`. ``session``: Spark's."""
+    here of the table holds as of the last :meth:`refresh`. ``session``, which knows the table as
+    ``name``: Spark's."""
 
-    def __init__(self, session: Any, table: Any, job: str) -> None:
+    def __init__(self, session: Any, name: str, table: Any, job: str) -> None:
         self.name = BRANCH + job
-        self._session, self._table = session, table
+        self._session, self._name, self._table = session, name, table
+        #: The snapshot in which the rows that were exported last were found.
+        self._rows_checked: int | None = None
         #: Snapshots that have expired, by id, and the files of metadata that they are known from.
         self._expired: dict[int, Ancestor] = {}
         self._metadata_read: set[str] = set()
@@ -55,20 +60,45 @@ class Branch:
     def found(self) -> Exported | None:
         """How far the table is, by the newest ancestor of ``main`` that an export has committed.
         Raises :class:`ExportError` where it has rows and nothing says which."""
-        name = str(self._table.name())
         current, tagged = self._table.currentSnapshot(), self._table.snapshot(TAG)
-        found = exported_by(
-            name,
+        found = standing(
+            self._name,
             None if current is None else _ancestor(current),
             self._ancestor_of_id,
             None if tagged is None else _ancestor(tagged),
         )
         if found is None and self.rows() != 0:
             raise ExportError(
-                f"{name} has rows, and no commit says which of the topic they are: "
+                f"{self._name} has rows, and no commit says which of the topic they are: "
                 "export into a table of its own"
             )
-        return found
+        if found is None:
+            return None
+        if found.is_rewritten and self._rows_checked != current.snapshotId():
+            self._check_last_rows(found)
+            self._rows_checked = current.snapshotId()
+        return found.exported
+
+    def _check_last_rows(self, found: Standing) -> None:
+        """Raises :class:`ExportError` where others have taken the table back by overwriting it."""
+        now = self._session.table(self._name)
+        before = self._session.read.option("snapshot-id", found.snapshot_id).table(self._name)
+        prefix = prefix_of_record(self._name, now.schema)
+        try:
+            gone = without_last_rows(before, now, prefix, found.exported.offsets)
+        except JAVA_ERRORS as error:
+            raise ExportError(
+                f"others have removed rows from {self._name} since snapshot {found.snapshot_id}, "
+                "the last export's, which cannot be read any more: export into a new table"
+            ) from error
+        if gone:
+            in_catalog = self._name.partition(".")[2]
+            raise ExportError(
+                f"others have overwritten {self._name}: the last rows of {found.exported.topic}-"
+                f"{gone[0]} that were exported are gone. Nothing is exported or deleted. Roll the "
+                f"table back: CALL CATALOG.system.set_current_snapshot('{in_catalog}', "
+                f"{found.snapshot_id}), or export into a new table"
+            )
 
     def _ancestor_of_id(self, snapshot_id: int) -> Ancestor | None:
         """Of the table, or of what it was before snapshots expired."""
@@ -265,4 +295,5 @@ class Branch:
 
 
 def _ancestor(snapshot: Any) -> Ancestor:
-    return Ancestor(snapshot.snapshotId(), snapshot.parentId(), dict(snapshot.summary()))
+    summary = dict(snapshot.summary())
+    return Ancestor(snapshot.snapshotId(), snapshot.parentId(), summary, snapshot.operation())

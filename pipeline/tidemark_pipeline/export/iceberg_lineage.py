@@ -18,6 +18,8 @@ from tidemark_pipeline.export.exported import Exported, ExportError
 
 #: Of a commit that ``cherrypick_snapshot`` made: the snapshot whose rows it has.
 _PICKED = "source-snapshot-id"
+#: Iceberg's operations by which rows go; ``replace`` rewrites files and keeps all rows.
+_REMOVING = frozenset({"overwrite", "delete"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,33 +29,46 @@ class Ancestor:
     id: int
     parent_id: int | None
     summary: Mapping[str, str] = field(default_factory=dict)
+    operation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """``exported``: how far a table is, by the snapshot ``snapshot_id``. ``is_rewritten``: others
+    have removed rows since."""
+
+    exported: Exported
+    snapshot_id: int
+    is_rewritten: bool
 
 
 class LineageLost(ExportError):
     """An ancestor of the current snapshot is not known any more."""
 
 
-def exported_by(
+def standing(
     name: str,
     current: Ancestor | None,
     find: Callable[[int], Ancestor | None],
     tagged: Ancestor | None,
-) -> Exported | None:
+) -> Standing | None:
     """How far the table ``name`` is: what the newest ancestor of ``current``, an export's, says;
     None where no export has written it. ``find``: a snapshot by its id, None where it is not known
     any more. ``tagged``: of the last export, whether or not it is an ancestor.
 
     Raises :class:`LineageLost`, and :class:`ExportError` where an export's rows were picked."""
     picked: Ancestor | None = None
+    is_rewritten = False
     while current is not None:
         source = current.summary.get(_PICKED)
-        if source is not None and picked is None and _has_exports_rows(find(int(source))):
+        if source is not None and picked is None and _has_exports_rows(int(source), find):
             picked = current
         exported = None if source is not None else Exported.of_properties(current.summary)
         if exported is not None:
             if picked is not None:
                 raise _picked(name, picked, current)
-            return exported
+            return Standing(exported, current.id, is_rewritten)
+        is_rewritten |= current.operation in _REMOVING
         if current.parent_id is None:
             break
         parent = find(current.parent_id)
@@ -63,8 +78,12 @@ def exported_by(
     return None
 
 
-def _has_exports_rows(source: Ancestor | None) -> bool:
-    """One that is not known any more may have been an export's."""
+def _has_exports_rows(source_id: int, find: Callable[[int], Ancestor | None]) -> bool:
+    """One that is not known any more may have been an export's, and what was picked may have been
+    picked before."""
+    source = find(source_id)
+    while source is not None and _PICKED in source.summary:
+        source = find(int(source.summary[_PICKED]))
     return source is None or Exported.of_properties(source.summary) is not None
 
 

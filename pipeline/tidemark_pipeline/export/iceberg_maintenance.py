@@ -65,7 +65,7 @@ def _keep_offsets(session: Any, name: str) -> None:
     table = spark3.loadIcebergTable(session._jsparkSession, name)
     if table.currentSnapshot() is None:
         return
-    branch = Branch(session, table, uuid.uuid4().hex)
+    branch = Branch(session, name, table, uuid.uuid4().hex)
     try:
         if branch.found() is None:
             return

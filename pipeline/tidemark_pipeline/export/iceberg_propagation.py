@@ -33,7 +33,7 @@ class IcebergPropagation:
         java: Any = session
         spark3 = java._jvm.org.apache.iceberg.spark.Spark3Util
         self._table = spark3.loadIcebergTable(java._jsparkSession, name)
-        self._branch = Branch(java, self._table, uuid.uuid4().hex)
+        self._branch = Branch(session, name, self._table, uuid.uuid4().hex)
 
     def found(self) -> Exported | None:
         """See :class:`~tidemark_pipeline.export.propagating.DroppedFrom`."""

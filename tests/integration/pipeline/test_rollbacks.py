@@ -166,3 +166,39 @@ def test_a_table_that_was_made_anew_begins_anew(lake: Lake) -> None:
     lake.session.table(lake.name).limit(1).writeTo(lake.name).createOrReplace()
     with pytest.raises(ExportError, match="has rows, and no commit says"):
         begins_at(lake)
+
+
+@pytest.mark.parametrize("kind", Format)
+def test_an_older_version_that_was_written_over_the_table_is_refused(
+    session: SparkSession, tmp_path: Path, kind: Format
+) -> None:
+    """Between two jobs; and while one runs, which then deletes nothing. What the message names
+    helps."""
+    lake = new_lake(session, {}, tmp_path / "warehouse", kind)
+    ids = written(lake, 5)
+    running = lake.table()
+    at = running.claim("t", "")
+    older = f"SELECT * FROM {lake.name} VERSION AS OF {ids[2]}"
+    lake.elsewhere().session.sql(f"INSERT OVERWRITE {lake.name} {older}")
+    assert offsets(lake) == [0, 1]
+    for _ in range(2):
+        with pytest.raises(ExportError):
+            running.standing()
+        with pytest.raises(ExportError):
+            running.commit(rows_of(lake, 5), at.reaching({0: 6}))
+        with pytest.raises(ExportError, match=r"overwritten|has rows, and no commit says"):
+            begins_at(lake)
+        if kind is Format.ICEBERG:
+            kept_up(lake)
+    assert offsets(lake) == [0, 1]
+
+
+@pytest.mark.parametrize("kind", Format)
+def test_others_may_delete_single_rows(session: SparkSession, tmp_path: Path, kind: Format) -> None:
+    lake = new_lake(session, {}, tmp_path / "warehouse", kind)
+    table = lake.table()
+    at = table.claim("t", "")
+    table.commit(rows_of(lake, *range(20)), at.reaching({0: 20}))
+    lake.elsewhere().session.sql(f"DELETE FROM {lake.name} WHERE offset IN (3, 17, 19)")
+    assert begins_at(lake) == {0: 20}
+    assert len(offsets(lake)) == 17

@@ -64,6 +64,17 @@ def test_a_table_that_was_made_anew_begins_anew() -> None:
     assert log(made(), claimed(1), wrote(2), replaced, claimed(4, base=2)) is None
 
 
+def test_a_table_whose_rows_were_all_overwritten_begins_anew() -> None:
+    """Perhaps with what an older version had."""
+    before = made(), claimed(1), wrote(2), wrote(3)
+    whole = Commit(4, "WRITE", {"mode": "Overwrite", "partitionBy": "[]"})
+    assert log(*before, whole) is None
+    assert log(*before, whole, restored(5, 3)) == AT[3]
+    for partial in ({"predicate": "a = 1"}, {"isDynamicPartitionOverwrite": "true"}):
+        assert log(*before, Commit(4, "WRITE", {"mode": "Overwrite", **partial})) == AT[3]
+    assert log(*before, Commit(4, "WRITE", {"mode": "Append"})) == AT[3]
+
+
 def test_rows_over_a_rollback_are_refused_with_the_way_back() -> None:
     before = made(), claimed(1), wrote(2), wrote(3)
     with pytest.raises(ExportError, match="TO VERSION AS OF 4"):

@@ -3,7 +3,7 @@
 import pytest
 
 from tidemark_pipeline.export.exported import Exported, ExportError
-from tidemark_pipeline.export.iceberg_lineage import Ancestor, LineageLost, exported_by
+from tidemark_pipeline.export.iceberg_lineage import Ancestor, LineageLost, standing
 
 AT = {n: Exported("t", "id", {0: n * 10}, 1, "a") for n in range(1, 9)}
 
@@ -18,9 +18,8 @@ def other(number: int, parent: int | None, **summary: str) -> Ancestor:
 
 def found(current: int, *snapshots: Ancestor, tag: int | None = None) -> Exported | None:
     known = {each.id: each for each in snapshots}
-    return exported_by(
-        "lake.db.t", known[current], known.get, None if tag is None else known.get(tag)
-    )
+    at = standing("lake.db.t", known[current], known.get, None if tag is None else known.get(tag))
+    return None if at is None else at.exported
 
 
 def test_the_newest_ancestor_counts_and_no_other_snapshot() -> None:
@@ -56,7 +55,20 @@ def test_rows_of_a_picked_snapshot_are_refused_with_the_way_back() -> None:
     said = Ancestor(6, 1, {**AT[3].to_properties(), "source-snapshot-id": "3"})
     with pytest.raises(ExportError, match="cherrypick_snapshot"):
         found(6, *rolled_back, said)
+    with pytest.raises(ExportError, match="cherrypick_snapshot"):  # picked once more
+        found(7, *rolled_back, picked, other(7, 1, source_snapshot_id="6"))
     # Others' rows are theirs.
     assert found(6, wrote(1, None), other(3, 1), picked) == AT[1]
     # An export that has looked at it since has been refused, so one behind it was rolled back.
     assert found(7, *rolled_back, picked, wrote(7, 6)) == AT[7]
+
+
+@pytest.mark.parametrize(
+    ("operation", "is_rewritten"),
+    [("append", False), ("replace", False), ("overwrite", True), ("delete", True)],
+)
+def test_what_others_have_removed_since_is_told(operation: str, is_rewritten: bool) -> None:
+    known = {1: wrote(1, None), 2: Ancestor(2, 1, {}, operation), 3: other(3, 2)}
+    at = standing("lake.db.t", known[3], known.get, None)
+    assert at is not None
+    assert (at.exported, at.snapshot_id, at.is_rewritten) == (AT[1], 1, is_rewritten)

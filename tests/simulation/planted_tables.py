@@ -1,0 +1,99 @@
+"""Broken rules of exports and their tables, for :mod:`tests.simulation.tables` to find."""
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
+from tests.simulation import tables
+from tidemark_pipeline.export import iceberg_lineage
+from tidemark_pipeline.export.exported import Exported
+from tidemark_pipeline.export.iceberg_lineage import Ancestor, Standing
+from tidemark_pipeline.survey import Survey
+
+_standing = iceberg_lineage.standing
+_positions = Survey.positions
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TableBug:
+    """``plant`` breaks the rule while it is entered."""
+
+    name: str
+    plant: Callable[[], AbstractContextManager[Any]]
+
+
+def _replaced(target: str, value: Any) -> Callable[[], AbstractContextManager[Any]]:
+    return lambda: mock.patch(target, value)
+
+
+def _tag_says(
+    name: str,
+    current: Ancestor | None,
+    find: Callable[[int], Ancestor | None],
+    tagged: Ancestor | None,
+) -> Standing | None:
+    """Where an ancestor has expired, what the last export said counts, rolled back or not."""
+    try:
+        return _standing(name, current, find, tagged)
+    except iceberg_lineage.LineageLost:
+        found = None if tagged is None else Exported.of_properties(tagged.summary)
+        return None if found is None or tagged is None else Standing(found, tagged.id, False)
+
+
+def _newest_says(
+    name: str,
+    current: Ancestor | None,
+    find: Callable[[int], Ancestor | None],
+    tagged: Ancestor | None,
+) -> Standing | None:
+    """The tag counts whatever the table is."""
+    found = None if tagged is None else Exported.of_properties(tagged.summary)
+    if found is None or tagged is None:
+        return _standing(name, current, find, tagged)
+    return Standing(found, tagged.id, False)
+
+
+def _later_epochs(survey: Survey, offsets: Any) -> Any:
+    """As if the next leader had had the records."""
+    return {
+        part: dataclasses.replace(at, leader_epoch=(at.leader_epoch or 0) + 1)
+        for part, at in _positions(survey, offsets).items()
+    }
+
+
+TABLE_BUGS = (
+    TableBug(
+        "a restored topic is taken for the one that was exported",
+        _replaced("tidemark_pipeline.survey.divergence", lambda *_: None),
+    ),
+    TableBug(
+        "the lineage of the log is not compared before a deletion",
+        _replaced("tidemark_pipeline.jobs.export.check_log_lineage", lambda *_: None),
+    ),
+    TableBug(
+        "restores are not on record",
+        _replaced("tidemark_pipeline.survey.Survey._restores", lambda *_: ()),
+    ),
+    TableBug(
+        "a restored topic begins one epoch above its heads",
+        _replaced("tidemark.tier.restoring.restored_epoch", lambda highest, _: highest + 1),
+    ),
+    TableBug(
+        "offsets are recorded under an epoch that had not begun",
+        _replaced("tidemark_pipeline.survey.Survey.positions", _later_epochs),
+    ),
+    TableBug(
+        "a tag says how far a table is whose lineage is lost",
+        lambda: mock.patch.object(tables.iceberg_lineage, "standing", _tag_says),
+    ),
+    TableBug(
+        "a tag says how far a table is",
+        lambda: mock.patch.object(tables.iceberg_lineage, "standing", _newest_says),
+    ),
+    TableBug(
+        "rows that were picked are taken for all rows before them",
+        _replaced("tidemark_pipeline.export.iceberg_lineage._has_exports_rows", lambda *_: False),
+    ),
+)
