@@ -8,6 +8,7 @@ the resource waits for, too; what is missing is its object, which people can loo
 from collections.abc import Mapping
 
 from tidemark.kafka_client.access import Access
+from tidemark.log_lineage import LogLineage, Position, divergence, text
 from tidemark_pipeline.brokers import Brokers, BrokersUnavailable, Refused
 from tidemark_pipeline.errors import ExportError, Unavailable
 
@@ -18,7 +19,7 @@ class BrokerDeletions:
     def __init__(self, access: Access) -> None:
         self._access = access
 
-    def delete(self, topic: str, topic_id: str, below: Mapping[int, int]) -> None:
+    def delete(self, topic: str, topic_id: str, below: Mapping[int, Position]) -> None:
         """See :class:`~tidemark_pipeline.export.deleting.Deleter`."""
         try:
             with Brokers(self._access) as brokers:
@@ -28,11 +29,26 @@ class BrokerDeletions:
                         f"the topic {topic} is no longer the one that was exported: nothing is "
                         "deleted"
                     )
-                reached = brokers.delete_records(topic, below)
+                _check_epochs(brokers, topic, below)
+                offsets = {part: at.offset for part, at in below.items()}
+                reached = brokers.delete_records(topic, offsets)
         except BrokersUnavailable as error:
             raise Unavailable(f"records of {topic} are not deleted yet: {error}") from error
         except Refused as error:
             raise ExportError(f"records of {topic} are not deleted: {error}") from error
-        late = [part for part, offset in below.items() if reached.get(part, -1) < offset]
+        late = [part for part, at in below.items() if reached.get(part, -1) < at.offset]
         if late:
             raise Unavailable(f"{topic}-{late[0]}: a replica still has records that were deleted")
+
+
+def _check_epochs(brokers: Brokers, topic: str, below: Mapping[int, Position]) -> None:
+    """DeleteRecords names offsets alone, so the log is looked at right before it."""
+    known = {part: at.leader_epoch for part, at in below.items() if at.leader_epoch is not None}
+    for part, end in brokers.epoch_ends(topic, known).items():
+        log = LogLineage(
+            partition=part, leader_epoch=end.leader_epoch, later_epoch_start=end.offset
+        )
+        lost_from = divergence(below[part], log)
+        if lost_from is not None:
+            what = text(f"{topic}-{part}", below[part], lost_from)
+            raise ExportError(f"{what}. Nothing is deleted; start the export again")

@@ -24,6 +24,7 @@ from unittest import mock
 
 from tests.simulation.cluster import Outcome
 from tests.unit.tier.conftest import MemoryStore
+from tidemark.log_lineage import Position
 from tidemark.logfiles.leader_epochs import LeaderEpochs
 from tidemark.tier import transitions
 from tidemark.tier.head import Claim, new_head
@@ -614,8 +615,9 @@ class _Deleter:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def delete(self, topic: str, topic_id: str, below: Mapping[int, int]) -> None:
+    def delete(self, topic: str, topic_id: str, positions: Mapping[int, Position]) -> None:
         assert (topic, topic_id) == (TOPIC, str(self._world.topic_id))
+        below = {part: at.offset for part, at in positions.items()}
         self._world.check_deletion(below)
         for part, offset in below.items():
             self._world.logs[part].delete_below(min(offset, self._world.logs[part].end))

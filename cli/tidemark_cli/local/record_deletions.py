@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tidemark.ids import id_text
+from tidemark.log_lineage import Position
 from tidemark_cli.local.kube import KubeError
 from tidemark_operator.resources.names import GROUP
 from tidemark_pipeline.errors import ExportError, Unavailable
@@ -65,7 +66,7 @@ class RecordDeletions:
     def __init__(self, kube: Objects, table: str, timeout_s: float = _TIMEOUT_S) -> None:
         self._kube, self._table, self._timeout_s = kube, table, timeout_s
 
-    def delete(self, topic: str, topic_id: str, below: Mapping[int, int]) -> None:
+    def delete(self, topic: str, topic_id: str, below: Mapping[int, Position]) -> None:
         """See :class:`~tidemark_pipeline.export.deleting.Deleter`."""
         try:
             for some in _divided(below):
@@ -86,7 +87,7 @@ class RecordDeletions:
             "anew, or it is in another namespace"
         )
 
-    def _carry_out(self, topic: str, topic_id: str, below: Mapping[int, int]) -> None:
+    def _carry_out(self, topic: str, topic_id: str, below: Mapping[int, Position]) -> None:
         name = name_of(topic, self._table)
         deadline_s = time.monotonic() + self._timeout_s
         found = self._kube.get(KIND, name)
@@ -144,14 +145,18 @@ def ended(body: Mapping[str, Any]) -> Ended:
     return Ended(None, "no operator has looked at it")
 
 
-def _partitions(below: Mapping[int, int]) -> list[dict[str, int]]:
-    return [
-        {"partition": partition, "beforeOffset": offset}
-        for partition, offset in sorted(below.items())
-    ]
+def _partitions(below: Mapping[int, Position]) -> list[dict[str, int]]:
+    found = []
+    for partition, at in sorted(below.items()):
+        point = {"partition": partition, "beforeOffset": at.offset}
+        # The topic may be restored from its tier before the object is looked at.
+        if at.leader_epoch is not None:
+            point["leaderEpoch"] = at.leader_epoch
+        found.append(point)
+    return found
 
 
-def _divided(below: Mapping[int, int]) -> Iterator[dict[int, int]]:
+def _divided(below: Mapping[int, Position]) -> Iterator[dict[int, Position]]:
     points = sorted(below.items())
     for first in range(0, len(points), PARTITIONS_MAX):
         yield dict(points[first : first + PARTITIONS_MAX])

@@ -114,14 +114,16 @@ def freeze(
         if codes:
             text += f" ({', '.join(sorted(map(error_name, codes)))})"
         return Waiting(reason="Resolving", message=text)
-    resolved = {part: _resolved(answers[part]) for part in sorted(points)}
+    resolved = {part: _resolved(answers[part], points[part]) for part in sorted(points)}
     sizes = [point.size_bytes for point in resolved.values() if point.size_bytes is not None]
     return dataclasses.replace(
         view,
         topic_id=topic.id,
         resolved=resolved,
         progress={
-            part: Progress(error=error) for part in resolved if (error := _beyond(answers[part]))
+            part: Progress(error=error)
+            for part in resolved
+            if (error := _refused(answers[part], points[part]))
         },
         records=sum(point.records or 0 for point in resolved.values()),
         size_bytes=sum(sizes) if len(sizes) == len(resolved) else None,
@@ -129,10 +131,9 @@ def freeze(
     )
 
 
-def _resolved(answer: PointAnswer) -> ResolvedOffset:
-    """In the answer's own words; what is beyond the high watermark is not deleted, so nothing of it
-    counts."""
-    refused = bool(_beyond(answer))
+def _resolved(answer: PointAnswer, target: DeletionTarget) -> ResolvedOffset:
+    """In the answer's own words; what is refused is not deleted, so nothing of it counts."""
+    refused = bool(_refused(answer, target))
     records = 0 if refused else max(0, answer.offset - answer.log_start_offset)
     size_bytes = 0 if refused else answer.size_bytes
     return ResolvedOffset(
@@ -143,9 +144,16 @@ def _resolved(answer: PointAnswer) -> ResolvedOffset:
     )
 
 
-def _beyond(answer: PointAnswer) -> str:
-    if answer.offset <= answer.high_watermark:
-        return ""
-    return (
-        f"OFFSET_OUT_OF_RANGE: {answer.offset} is beyond the high watermark {answer.high_watermark}"
-    )
+def _refused(answer: PointAnswer, target: DeletionTarget) -> str:
+    """Why nothing of a partition is deleted; empty where it is."""
+    if answer.offset > answer.high_watermark:
+        beyond = f"{answer.offset} is beyond the high watermark {answer.high_watermark}"
+        return f"OFFSET_OUT_OF_RANGE: {beyond}"
+    if target.leader_epoch is not None and answer.last_epoch > target.leader_epoch:
+        return (
+            f"OFFSET_OUT_OF_RANGE: the last record below {answer.offset} is of leader epoch "
+            f"{answer.last_epoch}, later than leaderEpoch {target.leader_epoch}: the topic was "
+            "restored from its tier, or a leader was elected uncleanly. These are other records: "
+            "make another RecordDeletion to delete them"
+        )
+    return ""

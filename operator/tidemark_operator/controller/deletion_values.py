@@ -44,11 +44,13 @@ def error_name(code: int) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionTarget:
-    """An entry of the spec; ``partition`` None stands for all. One of the two points is set."""
+    """An entry of the spec; ``partition`` None stands for all. One of the two points is set.
+    ``leader_epoch``: the records that are meant are of this epoch or an earlier one."""
 
     partition: int | None
     before_offset: int | None = None
     before_time_ms: int | None = None
+    leader_epoch: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -371,6 +371,7 @@ def _targets(spec: RecordDeletionSpec) -> tuple[DeletionTarget, ...]:
         DeletionTarget(
             partition=point.partition,
             before_offset=point.before_offset,
+            leader_epoch=point.leader_epoch,
             before_time_ms=None if point.before_time is None else ms_of_time(point.before_time),
         )
         for point in spec.partitions or ()

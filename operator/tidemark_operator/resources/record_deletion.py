@@ -47,6 +47,11 @@ class PartitionPoint(SpecModel):
             rule="has(self.beforeOffset) != has(self.beforeTime)",
             message="give either beforeOffset or beforeTime",
         ),
+        Rule(
+            rule="!has(self.leaderEpoch) || (has(self.beforeOffset) && self.beforeOffset >= 0)",
+            message="leaderEpoch goes with a beforeOffset of 0 or more",
+            field_path=".leaderEpoch",
+        ),
     )
 
     partition: PartitionIndex
@@ -65,6 +70,19 @@ class PartitionPoint(SpecModel):
                 "Records before the first one that has this timestamp or a later go; a time in the "
                 "future counts as that at which the object was made."
             )
+        ),
+    ] = None
+
+    leader_epoch: Annotated[
+        Int32 | None,
+        Field(
+            ge=0,
+            description=(
+                "A leader epoch in which the log had the records below beforeOffset. If the last "
+                "of them is of a later epoch by now, the topic was restored from its tier or a "
+                "leader was elected uncleanly: these are other records, and none of the partition "
+                "goes."
+            ),
         ),
     ] = None
 

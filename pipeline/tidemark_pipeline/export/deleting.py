@@ -13,20 +13,22 @@ Pure, but for the protocol of whoever deletes.
 from collections.abc import Mapping
 from typing import Protocol
 
+from tidemark.log_lineage import Position
 from tidemark_pipeline.export.exported import Exported, ExportError
 
 
 class Deleter(Protocol):
     """Deletes records of a topic, wherever it is asked for that."""
 
-    def delete(self, topic: str, topic_id: str, below: Mapping[int, int]) -> None:
-        """By partition all below an offset; returns once they are gone. Raises
+    def delete(self, topic: str, topic_id: str, below: Mapping[int, Position]) -> None:
+        """By partition all below an offset; returns once they are gone. Where the log has records
+        of a later leader epoch there, they are not those that are meant. Raises
         :class:`~tidemark_pipeline.errors.ExportError`
         (:class:`~tidemark_pipeline.errors.Unavailable` where it may be tried again) where they are
         not, or the topic has another id."""
 
 
-def points(exported: Exported, log_starts: Mapping[int, int]) -> dict[int, int]:
+def points(exported: Exported, log_starts: Mapping[int, int]) -> dict[int, Position]:
     """Up to where records go, by partition; those of which nothing is to go are left out.
     ``log_starts``: of the topic now; a partition whose start is not known is left alone.
 
@@ -45,5 +47,5 @@ def points(exported: Exported, log_starts: Mapping[int, int]) -> dict[int, int]:
                 "Export into a new table from the log start on, or delete these records by a "
                 "RecordDeletion of your own, if they need not be in the table"
             )
-        found[partition] = offset
+        found[partition] = exported.position(partition)
     return found

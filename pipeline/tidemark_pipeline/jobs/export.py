@@ -240,7 +240,7 @@ class _Batches:
         below = points(standing, starts)
         if below:
             self._deleter.delete(standing.topic, standing.topic_id, below)
-            self._deleted += sum(offset - starts[each] for each, offset in below.items())
+            self._deleted += sum(at.offset - starts[each] for each, at in below.items())
             with self._lock:
                 self.progress = replace(self.progress, deleted=self._deleted)
 

@@ -126,7 +126,7 @@ ACCEPTED: dict[str, Object] = {
     "deletion in some partitions": record_deletion(
         partitions=[
             {"partition": 0, "beforeOffset": 7},
-            {"partition": 1, "beforeOffset": 0},
+            {"partition": 1, "beforeOffset": 0, "leaderEpoch": 3},
             {"partition": 2, "beforeTime": "2013-07-01T00:00:00Z"},
         ],
         timeout="5m",
@@ -558,6 +558,16 @@ REFUSED: dict[str, tuple[Object, str]] = {
     "the year 1 east of Greenwich": (
         record_deletion(all={"beforeTime": "0001-01-01T00:00:00+14:00"}),
         "records have no timestamps before 1970",
+    ),
+    "leader epoch of the high watermark": (
+        record_deletion(partitions=[{"partition": 0, "beforeOffset": -1, "leaderEpoch": 3}]),
+        "leaderEpoch goes with a beforeOffset of 0 or more",
+    ),
+    "leader epoch of a time": (
+        record_deletion(
+            partitions=[{"partition": 0, "beforeTime": "2013-07-01T00:00:00Z", "leaderEpoch": 3}]
+        ),
+        "leaderEpoch goes with a beforeOffset of 0 or more",
     ),
     "all without a point": (record_deletion(all={}), "give either beforeOffset: -1 or beforeTime"),
     "time without a zone": (

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tidemark.log_lineage import Position
 from tidemark_pipeline.export.exported import Exported, ExportError, Mode, Superseded
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.shapes import RAW, RAW_DDL
@@ -33,14 +34,14 @@ class OfTier:
         self.tier = tier
         self.asked: list[int] = []
 
-    def delete(self, topic: str, topic_id: str, below: Mapping[int, int]) -> None:
+    def delete(self, topic: str, topic_id: str, below: Mapping[int, Position]) -> None:
         assert (topic, uuid.UUID(topic_id)) == ("t", self.tier.topic_id)
-        self.asked.append(below[0])
-        self.tier.expire_to(below[0])
+        self.asked.append(below[0].offset)
+        self.tier.expire_to(below[0].offset)
 
 
 class Dead(OfTier):
-    def delete(self, topic: str, topic_id: str, below: Mapping[int, int]) -> None:
+    def delete(self, topic: str, topic_id: str, below: Mapping[int, Position]) -> None:
         raise Killed
 
 

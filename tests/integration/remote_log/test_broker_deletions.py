@@ -7,6 +7,7 @@ import pytest
 
 from tests.integration.remote_log.tiered_host import TOPIC, TOPIC_ID, TieredHost
 from tidemark.kafka_client.access import Access
+from tidemark.log_lineage import Position
 from tidemark_pipeline.broker_deletions import BrokerDeletions
 from tidemark_pipeline.errors import ExportError, Unavailable
 
@@ -21,7 +22,7 @@ async def deletions(host: TieredHost) -> BrokerDeletions:
 
 async def test_it_returns_once_they_are_gone(host: TieredHost, deletions: BrokerDeletions) -> None:
     for _ in range(2):  # as of a job that has ended before it could tell
-        await asyncio.to_thread(deletions.delete, TOPIC, str(TOPIC_ID), {0: 17})
+        await asyncio.to_thread(deletions.delete, TOPIC, str(TOPIC_ID), {0: Position(17)})
         assert host.partition.log.log_start_offset == 17
 
 
@@ -29,11 +30,24 @@ async def test_nothing_goes_that_was_not_written_or_of_another_topic(
     host: TieredHost, deletions: BrokerDeletions
 ) -> None:
     with pytest.raises(ExportError, match="offset_out_of_range"):
-        await asyncio.to_thread(deletions.delete, TOPIC, str(TOPIC_ID), {0: 41})
+        await asyncio.to_thread(deletions.delete, TOPIC, str(TOPIC_ID), {0: Position(41)})
     for topic, topic_id in ((TOPIC, str(uuid.uuid4())), (TOPIC, ""), ("none", str(TOPIC_ID))):
         with pytest.raises(ExportError, match="no longer the one that was exported"):
-            await asyncio.to_thread(deletions.delete, topic, topic_id, {0: 5})
+            await asyncio.to_thread(deletions.delete, topic, topic_id, {0: Position(5)})
     assert host.partition.log.log_start_offset == 0
+
+
+async def test_records_of_a_later_leader_than_was_meant_are_kept(
+    host: TieredHost, deletions: BrokerDeletions
+) -> None:
+    epoch = host.partition.leader_epoch
+    with pytest.raises(ExportError, match=r"from offset 0 up to 17 .*Nothing is deleted"):
+        await asyncio.to_thread(
+            deletions.delete, TOPIC, str(TOPIC_ID), {0: Position(17, epoch - 1)}
+        )
+    assert host.partition.log.log_start_offset == 0
+    await asyncio.to_thread(deletions.delete, TOPIC, str(TOPIC_ID), {0: Position(17, epoch)})
+    assert host.partition.log.log_start_offset == 17
 
 
 async def test_brokers_that_do_not_answer_are_asked_again_by_the_next_run(
@@ -42,5 +56,5 @@ async def test_brokers_that_do_not_answer_are_asked_again_by_the_next_run(
     monkeypatch.setattr("tidemark_pipeline.brokers._TRIES_MAX", 1)
     with pytest.raises(Unavailable, match="not deleted yet"):
         await asyncio.to_thread(
-            BrokerDeletions(Access(("127.0.0.1:1",))).delete, TOPIC, str(TOPIC_ID), {0: 5}
+            BrokerDeletions(Access(("127.0.0.1:1",))).delete, TOPIC, str(TOPIC_ID), {0: Position(5)}
         )

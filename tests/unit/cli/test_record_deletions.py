@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tidemark.ids import id_text
+from tidemark.log_lineage import Position
 from tidemark_cli.local.record_deletions import (
     ANNOTATION,
     KIND,
@@ -73,13 +74,13 @@ def test_an_export_has_one_object_however_often_it_deletes() -> None:
     kube = Kept()
     deletions = RecordDeletions(kube, "lake.db.orders")
     for offset in (10, 20):
-        deletions.delete("Orders_v1", str(TOPIC_ID), {1: offset, 0: 5})
+        deletions.delete("Orders_v1", str(TOPIC_ID), {1: Position(offset, 7), 0: Position(5)})
     (body,) = kube.there.values()
     assert body["metadata"]["name"] == name_of("orders", "lake.db.orders")
     assert body["metadata"]["annotations"] == {ANNOTATION: "lake.db.orders"}
     assert body["spec"]["partitions"] == [
         {"partition": 0, "beforeOffset": 5},
-        {"partition": 1, "beforeOffset": 20},
+        {"partition": 1, "beforeOffset": 20, "leaderEpoch": 7},
     ]
     assert body["spec"]["topicRef"] == {"name": "orders"}
     assert body["spec"]["topicId"] == id_text(TOPIC_ID)
@@ -87,7 +88,9 @@ def test_an_export_has_one_object_however_often_it_deletes() -> None:
 
 def test_more_partitions_than_an_object_may_name_are_deleted_in_turn() -> None:
     kube = Kept()
-    RecordDeletions(kube, "t").delete("Orders_v1", str(TOPIC_ID), dict.fromkeys(range(1500), 3))
+    RecordDeletions(kube, "t").delete(
+        "Orders_v1", str(TOPIC_ID), dict.fromkeys(range(1500), Position(3))
+    )
     assert [len(spec["partitions"]) for spec in kube.specs] == [1024, 476]
     assert len(kube.there) == 1
 
@@ -96,7 +99,7 @@ def test_more_partitions_than_an_object_may_name_are_deleted_in_turn() -> None:
 def test_a_topic_that_was_made_anew_is_left_alone(given: tuple[str, str]) -> None:
     kube = Kept()
     with pytest.raises(ExportError, match="nothing is deleted"):
-        RecordDeletions(kube, "t").delete(*given, {0: 1})
+        RecordDeletions(kube, "t").delete(*given, {0: Position(1)})
     assert kube.there == {}
 
 
@@ -105,17 +108,17 @@ def test_an_object_of_somebody_elses_is_left_alone() -> None:
     name = name_of("orders", "t")
     kube.there[name] = {"metadata": {"name": name, "uid": "x"}}
     with pytest.raises(ExportError, match="not this export's"):
-        RecordDeletions(kube, "t").delete("Orders_v1", str(TOPIC_ID), {0: 1})
+        RecordDeletions(kube, "t").delete("Orders_v1", str(TOPIC_ID), {0: Position(1)})
     assert kube.specs == []
 
 
 def test_what_did_not_succeed_is_said() -> None:
     """And what does not end is not waited for without end."""
     with pytest.raises(Unavailable, match="as said"):
-        RecordDeletions(Kept("False"), "t").delete("Orders_v1", str(TOPIC_ID), {0: 1})
+        RecordDeletions(Kept("False"), "t").delete("Orders_v1", str(TOPIC_ID), {0: Position(1)})
     with pytest.raises(Unavailable, match="is not done: as said"):
         RecordDeletions(Kept("Unknown"), "t", timeout_s=0).delete(
-            "Orders_v1", str(TOPIC_ID), {0: 1}
+            "Orders_v1", str(TOPIC_ID), {0: Position(1)}
         )
 
 

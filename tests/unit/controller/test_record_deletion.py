@@ -236,6 +236,27 @@ def test_beyond_the_high_watermark_fails_that_partition_only() -> None:
     assert "OFFSET_OUT_OF_RANGE" in end.message
 
 
+def test_records_of_a_later_epoch_than_was_meant_are_kept() -> None:
+    """The topic was restored from its tier since the request was written."""
+    world = _world()
+    view = _frozen(
+        world,
+        _view(
+            DeletionTarget(partition=0, before_offset=90, leader_epoch=2),
+            DeletionTarget(partition=1, before_offset=50, leader_epoch=3),
+        ),
+    )
+    step = deletion.next_step(world.state, view, now_ms=T0)
+    assert isinstance(step, Delete)
+    assert [_commanded(command) for command in step.commands] == [{1: 50}]
+    assert view.records == 40
+    view = deletion.record(view, _reached(p1=50))
+    end = deletion.next_step(world.state, view, now_ms=T0)
+    assert isinstance(end, Finished)
+    assert (end.succeeded, end.reason) == (False, "PartitionsFailed")
+    assert "of leader epoch 3, later than leaderEpoch 2" in end.message
+
+
 def test_each_leader_gets_its_partitions_until_the_low_watermark_is_there() -> None:
     world = _world()
     view = _frozen(world, _view(ALL_TO_HW))
