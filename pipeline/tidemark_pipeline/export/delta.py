@@ -128,12 +128,14 @@ class DeltaTable:
                 self.write(frame, exported)
             except _JAVA_ERRORS as error:
                 failed = error
-            self._base = self._history.refresh()
-            found = self._history.standing(self._base - before + 1)
+            now = self._history.refresh()
+            found = self._history.standing(now - before + 1)
             if found == exported:  # though nobody may have said so
+                self._base = now
                 self._mine, self._transaction = exported, self._transaction + 1
-                return self._written(self._base - before)
+                return self._written(now - before)
             check_ours(self._mine, found)
+            self._base = now
             if failed is not None and not CONFLICT.search(str(failed)):
                 raise refused(failed) or failed
         raise contended(self.name)
@@ -242,9 +244,10 @@ class DeltaTable:
     def _check_ours(self) -> None:
         """And see the table as it is."""
         assert self._mine is not None
-        before, self._base = self._base, self._history.refresh()
-        if self._base != before:
-            check_ours(self._mine, self._history.standing(self._base - before + 1))
+        now = self._history.refresh()
+        if now != self._base:
+            check_ours(self._mine, self._history.standing(now - self._base + 1))
+            self._base = now  # only then: what was refused once is refused again
 
     def _written(self, commits: int) -> Written:
         """By the newest export among so many commits."""

@@ -82,9 +82,10 @@ class Branch:
     def _check_last_rows(self, found: Standing) -> None:
         """Raises :class:`ExportError` where others have taken the table back by overwriting it."""
         now = self._session.table(self._name)
-        before = self._session.read.option("snapshot-id", found.snapshot_id).table(self._name)
+        older = f"SELECT * FROM {self._name} VERSION AS OF {found.snapshot_id}"
         prefix = prefix_of_record(self._name, now.schema)
         try:
+            before = self._session.sql(older)
             gone = without_last_rows(before, now, prefix, found.exported.offsets)
         except JAVA_ERRORS as error:
             raise ExportError(
