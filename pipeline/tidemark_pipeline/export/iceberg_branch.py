@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 
 from tidemark_pipeline.export.exported import PREFIX, Exported, ExportError
 from tidemark_pipeline.export.iceberg_lineage import Ancestor, Standing, standing
-from tidemark_pipeline.export.last_rows import without_last_rows
+from tidemark_pipeline.export.last_rows import SOME, without_last_rows
 from tidemark_pipeline.export.shapes import prefix_of_record
 from tidemark_pipeline.export.table import ATTEMPTS, contended
 
@@ -86,7 +86,8 @@ class Branch:
         prefix = prefix_of_record(self._name, now.schema)
         try:
             before = self._session.sql(older)
-            gone = without_last_rows(before, now, prefix, found.exported.offsets)
+            rows = 1 if found.is_replaced else SOME
+            gone = without_last_rows(before, now, prefix, found.exported.offsets, rows)
         except JAVA_ERRORS as error:
             raise ExportError(
                 f"others have removed rows from {self._name} since snapshot {found.snapshot_id}, "

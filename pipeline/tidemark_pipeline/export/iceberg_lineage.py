@@ -35,11 +35,12 @@ class Ancestor:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """``exported``: how far a table is, by the snapshot ``snapshot_id``. ``is_rewritten``: others
-    have removed rows since."""
+    have removed rows since; ``is_replaced``: all that it had."""
 
     exported: Exported
     snapshot_id: int
     is_rewritten: bool
+    is_replaced: bool = False
 
 
 class LineageLost(ExportError):
@@ -58,7 +59,7 @@ def standing(
 
     Raises :class:`LineageLost`, and :class:`ExportError` where an export's rows were picked."""
     picked: Ancestor | None = None
-    is_rewritten = False
+    is_rewritten = is_replaced = False
     while current is not None:
         source = current.summary.get(_PICKED)
         if source is not None and picked is None and _has_exports_rows(int(source), find):
@@ -67,8 +68,9 @@ def standing(
         if exported is not None:
             if picked is not None:
                 raise _picked(name, picked, current)
-            return Standing(exported, current.id, is_rewritten)
+            return Standing(exported, current.id, is_rewritten, is_replaced)
         is_rewritten |= current.operation in _REMOVING
+        is_replaced |= current.operation in _REMOVING and _has_only_new_rows(current.summary)
         if current.parent_id is None:
             break
         parent = find(current.parent_id)
@@ -85,6 +87,10 @@ def _has_exports_rows(source_id: int, find: Callable[[int], Ancestor | None]) ->
     while source is not None and _PICKED in source.summary:
         source = find(int(source.summary[_PICKED]))
     return source is None or Exported.of_properties(source.summary) is not None
+
+
+def _has_only_new_rows(summary: Mapping[str, str]) -> bool:
+    return summary.get("added-records", "0") == summary.get("total-records")
 
 
 def _picked(name: str, picked: Ancestor, last: Ancestor) -> ExportError:

@@ -2,8 +2,8 @@
 
 ``INSERT OVERWRITE`` with what an older version of the table had takes it back without a rollback:
 the newest version follows the last export's, and has not its rows. A deletion of single rows by
-others, or a rewriting of whole files for it, is theirs to do. The two are told apart by the last
-rows of each partition: an older version has none of them.
+others is theirs to do. The two are told apart by the last rows of each partition, which an older
+version has not: by the very last one where all rows were replaced, else by some of them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,18 +12,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
-#: So many of the last rows of a partition, within so many of its last offsets.
-_ROWS = 10
+#: Of the last rows of a partition, within so many of its last offsets.
+SOME = 10
 _OFFSETS = 10_000
 #: Conditions of one look.
 _PARTITIONS = 200
 
 
 def without_last_rows(
-    before: DataFrame, now: DataFrame, prefix: str, offsets: Mapping[int, int]
+    before: DataFrame, now: DataFrame, prefix: str, offsets: Mapping[int, int], rows: int = SOME
 ) -> list[int]:
-    """The partitions whose last rows ``before`` has, and ``now`` has none of. ``prefix``: of the
-    columns ``partition`` and ``offset``; ``offsets``: by partition where the rows end."""
+    """The partitions whose last ``rows`` rows ``before`` has, and ``now`` has none of. ``prefix``:
+    of the columns ``partition`` and ``offset``; ``offsets``: by partition where the rows end."""
     place = (f.col(f"{prefix}partition"), f.col(f"{prefix}offset"))
     newest_first = Window.partitionBy("partition").orderBy(f.desc("offset"))
     found: list[int] = []
@@ -35,7 +35,7 @@ def without_last_rows(
         numbered = (
             before.where(near).select(*place).withColumn("place", f.row_number().over(newest_first))
         )
-        last = numbered.where(f.col("place") <= _ROWS).select("partition", "offset")
+        last = numbered.where(f.col("place") <= rows).select("partition", "offset")
         gone = last.join(now.where(near).select(*place), ["partition", "offset"], "left_anti")
         # Of a partition, whether each of its last rows is gone.
         counts = (
@@ -51,6 +51,6 @@ def without_last_rows(
 
 
 def _divided(offsets: Mapping[int, int]) -> Iterator[dict[int, int]]:
-    rows = sorted(offsets.items())
-    for first in range(0, len(rows), _PARTITIONS):
-        yield dict(rows[first : first + _PARTITIONS])
+    ends = sorted(offsets.items())
+    for first in range(0, len(ends), _PARTITIONS):
+        yield dict(ends[first : first + _PARTITIONS])

@@ -72,3 +72,12 @@ def test_what_others_have_removed_since_is_told(operation: str, is_rewritten: bo
     at = standing("lake.db.t", known[3], known.get, None)
     assert at is not None
     assert (at.exported, at.snapshot_id, at.is_rewritten) == (AT[1], 1, is_rewritten)
+
+
+def test_a_table_whose_rows_were_all_replaced_is_told_from_one_that_lost_some() -> None:
+    for total, is_replaced in (("5", True), ("9", False)):
+        summary = {"added-records": "5", "deleted-records": "7", "total-records": total}
+        known = {1: wrote(1, None), 2: Ancestor(2, 1, summary, "overwrite")}
+        at = standing("lake.db.t", known[2], known.get, None)
+        assert at is not None
+        assert (at.is_rewritten, at.is_replaced) == (True, is_replaced)
