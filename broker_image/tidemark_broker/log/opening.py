@@ -16,7 +16,7 @@ from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.creation import make_directory
 from tidemark_broker.log.deletion import sync_parent_of
 from tidemark_broker.log.epoch_file import EpochFile
-from tidemark_broker.log.errors import RESTORE_OR_COPY, RecordsMissing
+from tidemark_broker.log.errors import RESTORE_OR_COPY, LogError, RecordsMissing
 from tidemark_broker.log.log_state import LogState
 from tidemark_broker.log.open_segments import OpenSegments
 from tidemark_broker.log.page_cache import forget_cached_pages
@@ -136,6 +136,7 @@ def _reopen(log: LogState) -> bool:
     with log.lock:
         log.let_go()
         former, record, truncations = log.bounds, log.start_record, log.truncations
+        failure = log.failure
         held = former.end if log.kept_to is None else min(former.end, log.kept_to)
     forget_cached_pages(log.directory)
     # A truncation that failed half-way leaves the first segment of before or of after. What is on
@@ -155,7 +156,11 @@ def _reopen(log: LogState) -> bool:
             log.lost_at_open = (end, former.high_watermark)
         log.adopt(SegmentList(log.directory, loaded.segments), epochs, epoch_file, bounds)
         log.starts_ahead = log.cut_ahead = None
-        _load_producers(log, loaded)
+        try:
+            _load_producers(log, loaded)
+        except LogError:
+            log.failure = failure  # or nobody would try to open it once more
+            raise
         log.start_record = log.start_record.not_durable_above(record.durable)
         log.truncations = truncations + 1
     if start > end:

@@ -5,15 +5,18 @@ with a crash, the batches tell it as well: then all from that segment on is told
 too.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 
 from tidemark.records.batch import CorruptBatch
-from tidemark_broker.log.errors import CorruptRecords
+from tidemark_broker.log.errors import CorruptRecords, StorageError
 from tidemark_broker.log.producer_entry import ProducerBatch, producer_batch
 from tidemark_broker.log.producer_snapshots import ProducerSnapshots
 from tidemark_broker.log.producer_states import ProducerStates
 from tidemark_broker.log.segment import Segment, wall_clock_ms
 from tidemark_broker.log.walk import walk_produced
+
+logger = logging.getLogger(__name__)
 
 #: What is read again of the end of a log that was written lately, however many producers it has.
 _RECALLED_BYTES = 256 * 1024
@@ -58,7 +61,10 @@ def _rebuild(
         is_told_anew = segment.base_offset >= indexed_below
         if is_told_anew and segment.base_offset > begin:
             snapshots.take(segment.base_offset, producers.snapshot())
-            snapshots.save(segment.base_offset)
+            try:
+                snapshots.save(segment.base_offset)
+            except StorageError as error:  # a full disk must not keep a log from opening
+                logger.warning("%s (kept in memory; an earlier one serves after a crash)", error)
         for batch in _produced(segment, begin):
             aborted = producers.note(batch)
             if aborted is not None and is_told_anew:

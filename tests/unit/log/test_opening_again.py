@@ -134,3 +134,40 @@ def test_a_failed_log_is_never_closed_cleanly(
     for _ in range(2):
         with pytest.raises(StorageError, match="cannot be synced"):
             log.close()
+
+
+def test_opening_again_that_fails_late_is_tried_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it knows of producers is read last. A log that is closed and not failed stays closed."""
+    log = _after_a_failed_fsync(bench, monkeypatch)
+    real = log.state.reload_producers
+
+    def refuse(_: int | None = None) -> None:
+        raise StorageError("the disk is full")
+
+    log.state.reload_producers = refuse
+    with pytest.raises(StorageError, match="full"):
+        log.reopen()
+    assert log.failure is not None
+    log.state.reload_producers = real
+    assert log.reopen()
+    bench.fill(log, [1], epoch=2)
+    bench.check(log)
+
+
+def test_a_full_disk_keeps_no_log_from_being_opened_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Snapshots of producers are made anew on the way; they are kept in memory then."""
+    log = _after_a_failed_fsync(bench, monkeypatch)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.write_bytes", full)
+        assert log.reopen()
+    bench.fill(log, [1], epoch=2)
+    assert log.flush() == 21
+    bench.check(log)
