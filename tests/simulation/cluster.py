@@ -410,13 +410,15 @@ class Cluster:
         self.world.after(1 + 8 * self.world.chance.random(), self.storage.quiet)
 
     def _head_back(self, kind: str) -> None:
-        """Only once all replicas that are up have its newest version on their disks: of a commit
-        that nobody knows any more, nobody can say that it was lost."""
+        """Only once all replicas have its newest version on their disks: of a commit that nobody
+        who leads afterwards knows, nobody can say that it was lost."""
         key = self.world.chance.choice(self.clients.keys)
         head = self.checks.heads.get(key)
-        up = [machine.alive.partition(*key) for machine in self.machines.values() if machine.alive]
-        known = [each.durable_tier_position for each in up if each is not None]
-        if head is None or not known or any(each != head.position for each in known):
+        row = self.checks.rows.get(key)
+        up = [self.machines[node].alive for node in (() if row is None else row.hosts)]
+        replicas = [None if process is None else process.partition(*key) for process in up]
+        known = {None if each is None else each.durable_tier_position for each in replicas}
+        if head is None or known != {head.position}:
             return
         which = self.storage.put_back(head_key(head.topic_id, head.partition))
         if which:

@@ -266,10 +266,12 @@ class _Stored:
         return head if len(kept) == len(head.pages) else replace(head, pages=tuple(kept))
 
     def _is_there(self, head: Head, ref: PageRef) -> bool:
-        if ref.name in self._page_names:
-            return True
+        # The head that was lost may have dropped a page of which nothing is live, and its delete
+        # may still be on its way. What its segments have left is a sweep's.
         if _is_over(head, ref):
             return False
+        if ref.name in self._page_names:
+            return True
         key = page_key(head.topic_id, head.partition, ref.name)
         try:
             page = self.pages[ref.name]
