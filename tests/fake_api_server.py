@@ -35,6 +35,8 @@ class FakeApiServer:
         #: Who holds which fields, of objects that somebody applied.
         self._held: dict[tuple[str, str], dict[str, set[tuple[str, ...]]]] = {}
         self.watchers: list[Callable[[Json, bool], None]] = []
+        #: Kinds whose definitions are being deleted.
+        self.leaving_kinds: set[str] = set()
 
     def written(self, who: str, old: Json | None, new: Json) -> None:
         """An object has changed."""
@@ -291,6 +293,8 @@ class FakeKubeApi:
         self._failures: list[tuple[str, KubeError, bool]] = []
         self._fail_at: tuple[int, KubeError, bool] | None = None
         self.page_max = 500
+        #: What a dry run of a creation comes back with.
+        self.refuses_creation: KubeError | None = None
         #: Called before each write, with its "verb Kind name".
         self.before: Callable[[str], None] = lambda _: None
 
@@ -358,6 +362,14 @@ class FakeKubeApi:
             return await self._call(self.server.create, kind, namespace, marked, writes=True)
 
         return await self.own.write(kind, body, send)
+
+    async def try_create(self, kind: Kind, namespace: str, body: Json) -> None:
+        """To see whether the kind is served."""
+        if self.refuses_creation is not None:
+            raise self.refuses_creation
+        if kind.kind in self.server.leaving_kinds:
+            raise Unavailable(405, "create not allowed while ... is terminating")
+        raise Invalid(422, "spec is required")
 
     async def replace(self, kind: Kind, body: Json, *, timeout_s: float | None = None) -> Json:
         async def send(marked: Json) -> Json:

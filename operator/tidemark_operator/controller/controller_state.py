@@ -60,6 +60,8 @@ class ControllerState:
 
     #: Whether every broker that is alive has had time to report: one that has not is down.
     had_time_to_report = True
+    #: Definitions of our kinds that are being deleted, or are gone.
+    leaving_definitions: frozenset[str] = frozenset()
 
     def __init__(self, *, controller_id: str, controller_epoch: int, cluster: ClusterInfo) -> None:
         self.controller_id = controller_id

@@ -16,6 +16,16 @@ def held_text(kind: str) -> str:
     )
 
 
+def leaving_text(definitions: frozenset[str]) -> str:
+    """What the Cluster's condition says while definitions are being deleted."""
+    names = ", ".join(sorted(definitions))
+    return (
+        f"the definition of {names} is being deleted, and its objects with it: nothing is deleted "
+        "for that, and all goes on as it was. Install the definitions again, and then the objects "
+        "from their manifests (docs/exits.md)"
+    )
+
+
 def refused_text(key: str) -> str:
     """What a Kafka client is told that asks for the deletion of a topic."""
     return f"Topic {key} has {DELETION_PROTECTION} set: remove the annotation first"

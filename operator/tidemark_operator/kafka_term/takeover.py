@@ -61,7 +61,9 @@ class TakeOver:
         state = ControllerState(
             controller_id=self.identity,
             controller_epoch=stored_epoch(body),
-            cluster=cluster_info(body, remote_storage="", storage_problem=""),
+            cluster=cluster_info(
+                self.objects.believed(body), remote_storage="", storage_problem=""
+            ),
         )
         state.acknowledgements = NobodyIsTold()
         state.engine = EngineNotes(keeps_rows=True, tiering=NOTE)

@@ -152,6 +152,11 @@ class KubeApi:
 
         return await self.own.write(kind, body, send)
 
+    async def try_create(self, kind: Kind, namespace: str, body: Json) -> None:
+        """A dry run of a POST: nothing is written, and a refusal is nobody's concern."""
+        query = {**_AS_OPERATOR, "dryRun": "All"}
+        await self._call("POST", kind.path(namespace), query=query, body=body)
+
     async def replace(self, kind: Kind, body: Json, *, timeout_s: float | None = None) -> Json:
         """PUT of the whole object, which is one of the operator's own, under the resourceVersion
         that it carries. It is marked as a new one is: a policy may have come after the object."""

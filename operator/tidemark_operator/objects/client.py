@@ -103,6 +103,7 @@ class ObjectClient:
 
     async def delete(self, kind: Kind, key: Key, *, uid: str) -> None:
         """Ask for the deletion of exactly this object."""
+        self._objects.believe(uid)
         async with self._parallel:
             await self.api.delete(kind, key.namespace, key.name, uid=uid)
         await self.refresh(key)

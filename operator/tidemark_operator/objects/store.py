@@ -15,6 +15,7 @@ than is stored.
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tidemark.lru import Lru
@@ -47,6 +48,18 @@ class StoreListener(Protocol):
         """An object is no longer there."""
 
 
+@dataclass(slots=True)
+class _Doubt:
+    """A deletion that is not believed yet: the object as the API server has it, or had it last
+    (``gone``); ``successor``: a later one of the same name; ``with_kind``: the definition of the
+    kind was being deleted."""
+
+    body: Json
+    gone: bool
+    successor: Json | None = None
+    with_kind: bool = False
+
+
 class ObjectStore:
     """Bounded by the number of objects. Not locked: owned by the main loop. ``listener``: of the
     present term, None between terms. ``put_back`` is called with the sign by which it is seen that
@@ -63,6 +76,90 @@ class ObjectStore:
         self._reached: dict[str, int] = {}
         #: Known from a history that is over: whatever is told of them now is newer.
         self._former: set[Key] = set()
+        #: Called when a deletion is to be looked at (:mod:`tidemark_operator.term.definitions`);
+        #: None: every deletion is believed at once.
+        self.doubted: Callable[[], None] | None = None
+        self._doubts: dict[Key, _Doubt] = {}
+        self._believed: Lru[str, bool] = Lru(DELETED_MAX)
+
+    # ------------------------------------------------------------ deletions in doubt
+
+    def believe(self, uid: str) -> None:
+        """The deletion of this object was asked for, or was looked at: it counts."""
+        self._believed.put(uid, True)
+        self._believed.evict()
+
+    def believed(self, body: Json) -> Json:
+        """The object, without its deletion while that is in doubt."""
+        meta = body["metadata"]
+        if self.doubted is None or not meta.get("deletionTimestamp"):
+            return body
+        if meta["uid"] in self._believed:
+            return body
+        kept = {name: value for name, value in meta.items() if name != "deletionTimestamp"}
+        return {**body, "metadata": kept}
+
+    def in_doubt(self) -> set[str]:
+        """The kinds of which a deletion is to be looked at."""
+        return {key.kind for key, doubt in self._doubts.items() if not doubt.with_kind}
+
+    def has_vanished(self, key: Key) -> bool:
+        """Whether the object is gone and the store holds on to it: nothing is done about it."""
+        doubt = self._doubts.get(key)
+        return doubt is not None and doubt.gone
+
+    def vanish(self, kind: str) -> None:
+        """The definition of a kind is being deleted: what was deleted since goes with it, which is
+        nobody's wish about the object. It stays as it is until it is made again."""
+        for key, doubt in self._doubts.items():
+            if key.kind == kind:
+                doubt.with_kind = True
+
+    def release(self, kind: str) -> list[tuple[Key, bool]]:
+        """The kind stays: deletions of its objects count. The keys, and whether they are gone."""
+        found = [
+            key for key, doubt in self._doubts.items() if key.kind == kind and not doubt.with_kind
+        ]
+        told = []
+        for key in found:
+            doubt = self._doubts.pop(key)
+            self.believe(str(doubt.body["metadata"]["uid"]))
+            if doubt.gone:
+                self._take_away(doubt.body)
+            else:
+                self._former.add(key)  # of the same version, and news all the same
+                self.put(doubt.body)
+            if doubt.successor is not None:
+                self.put(doubt.successor)
+            told.append((key, doubt.gone and doubt.successor is None))
+        return told
+
+    def _doubt(self, body: Json, *, gone: bool) -> bool:
+        """Whether the deletion of a known object is in doubt."""
+        if self.doubted is None or body["metadata"]["uid"] in self._believed:
+            return False
+        key = key_of(body)
+        former = self._doubts.get(key)
+        with_kind = former is not None and former.with_kind
+        self._doubts[key] = _Doubt(body, gone, with_kind=with_kind)
+        if not with_kind:
+            self.doubted()
+        return True
+
+    def _waits(self, key: Key, body: Json) -> bool:
+        """Whether an object has to wait until it is known why another of its name was deleted."""
+        doubt = self._doubts.get(key)
+        if doubt is None or doubt.body["metadata"]["uid"] == body["metadata"]["uid"]:
+            return False
+        if not doubt.with_kind:
+            doubt.successor = body
+            return True
+        # It is made again, or restored, after its definition: what the former one has left is its.
+        del self._doubts[key]
+        self._deleted.put(str(doubt.body["metadata"]["uid"]), 0)
+        return False
+
+    # ------------------------------------------------------------ objects
 
     def get(self, key: Key) -> Json | None:
         """The object as last seen."""
@@ -74,9 +171,13 @@ class ObjectStore:
         if body["metadata"]["uid"] in self._deleted:
             return False
         self._reach(key.kind, body)
+        if self._waits(key, body):
+            return False
         known = self._objects.get(key)
         if known is not None and not self._is_newer(body, known):
             return False
+        if body["metadata"].get("deletionTimestamp") and self._doubt(body, gone=False):
+            body = self.believed(body)
         if known is not None and known["metadata"]["uid"] != body["metadata"]["uid"]:
             self._bury(known)  # nobody told that it was deleted
             self._drop(key)
@@ -95,6 +196,13 @@ class ObjectStore:
         """The object was deleted; False when another of that name is known already."""
         key, uid = key_of(body), body["metadata"]["uid"]
         self._reach(key.kind, body)
+        known = self._objects.get(key)
+        if known is not None and known["metadata"]["uid"] == uid and self._doubt(body, gone=True):
+            return False
+        return self._take_away(body)
+
+    def _take_away(self, body: Json) -> bool:
+        key, uid = key_of(body), body["metadata"]["uid"]
         self._bury(body)
         known = self._objects.get(key)
         if known is None or known["metadata"]["uid"] != uid:
@@ -109,6 +217,8 @@ class ObjectStore:
         self._reached[kind] = max(self._reached.get(kind, 0), resource_version(body))
 
     def _bury(self, body: Json) -> None:
+        if body["metadata"]["uid"] in self._deleted:
+            return
         self._deleted.put(body["metadata"]["uid"], resource_version(body))
         self._deleted.evict()
 
@@ -167,10 +277,13 @@ class ObjectStore:
             for key in self.keys(kind) - present
             if key in self._former or resource_version(self._objects[key]) <= version
         ]
+        told = []
         for key in gone:
-            self._bury(self._objects[key])
-            self._drop(key)
-        return gone
+            if not self._doubt(self._objects[key], gone=True):
+                self._bury(self._objects[key])
+                self._drop(key)
+                told.append(key)
+        return told
 
     def count(self, kind: Kind) -> int:
         """How many there are."""

@@ -160,6 +160,7 @@ class RecordDeletionReconciler:
         if left_ms > 0:
             return left_ms / 1000
         uid = str(body["metadata"]["uid"])
+        self._services.objects.believe(uid)
         await self._services.client.api.delete(RECORD_DELETION, key.namespace, key.name, uid=uid)
         return None
 

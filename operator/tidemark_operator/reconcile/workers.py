@@ -60,6 +60,9 @@ class Workers:
     async def _one(self, key: Key) -> str:
         """Reconcile one key; what fails comes again, and never ends the worker."""
         queue, began_at = self._services.queue, self._version(key)
+        if self._services.objects.has_vanished(key):  # with its definition: it stays as it was
+            queue.done(key)
+            return "done"
         try:
             delay_s = await self._reconcilers[key.kind](key)
             await report_deleted(self._services, key)

@@ -12,6 +12,7 @@ import logging
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.status.conditions import render
 from tidemark_operator.kube.client import KubeApi
+from tidemark_operator.kube.definitions import Definition, look_at_definition
 from tidemark_operator.kube.errors import Conflict, NotFound
 from tidemark_operator.kube.finalizers import finalizers_of, remove_finalizer
 from tidemark_operator.kube.kinds import (
@@ -36,6 +37,9 @@ async def bury(api: KubeApi, namespace: str, name: str) -> bool:
     goes on, or Topics and Brokers still need a controller."""
     body = await api.get(CLUSTER, namespace, name)
     if not is_leaving(body) or await _needed(api, namespace, name):
+        return False
+    if await look_at_definition(api, CLUSTER, namespace) is not Definition.SERVED:
+        logger.warning("Cluster %s/%s goes with its definition: it is kept", namespace, name)
         return False
     await _remove_slices(api, namespace, body)
     if CLUSTER_FINALIZER in finalizers_of(body):

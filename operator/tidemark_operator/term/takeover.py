@@ -97,14 +97,14 @@ class TakeOver:
         state = ControllerState(
             controller_id=self.identity,
             controller_epoch=max(claimed.floor, stored_epoch(body)),
-            cluster=_view(body, claimed),
+            cluster=_view(self.objects.believed(body), claimed),
         )
         load(state, store)
         behind = behind or floor > max(claimed.floor, stored_epoch(body))
         body = await self._claim_epoch(body, claimed, max(floor, claimed.floor), behind)
         epoch = state.controller_epoch = stored_epoch(body)
         logger.info("Cluster %s/%s: taking over, epoch %d", self.namespace, cluster, epoch)
-        state.cluster = _view(body, claimed)
+        state.cluster = _view(self.objects.believed(body), claimed)
         if claimed.lost:
             logger.warning("PartitionSlices %s are lost: made again", ", ".join(claimed.lost))
         if claimed.creates or claimed.lost:

@@ -58,6 +58,7 @@ from tidemark_operator.slices.committer import Committer
 from tidemark_operator.slices.slice_store import SlicesUnusable
 from tidemark_operator.term.broker_requests import BrokerRequests
 from tidemark_operator.term.burial import bury
+from tidemark_operator.term.definitions import DefinitionWatch
 from tidemark_operator.term.takeover import TakenOver, TakeOver
 from tidemark_operator.term.term import Term
 from tidemark_operator.users.user_secret import USER_SECRETS, read_certificate
@@ -99,6 +100,9 @@ class TermLoop:
         self._keeper_of = keeper_of
         self._jobs_of = jobs_of
         self._objects = ObjectStore(self._put_back)
+        self._definitions = DefinitionWatch(
+            self._objects, settings.namespace, self._believe, self._definitions_changed
+        )
         self._rewatch = rewatch
         self._last_pass = LastPass()
         self._echoes = Echoes(time.monotonic)
@@ -332,6 +336,8 @@ class TermLoop:
 
     async def _run(self, term: Term | KafkaTerm, epoch: int) -> None:
         self._excuse = ""
+        if self._definitions.leaving:
+            self._definitions_changed()
         self._metrics.controller_epoch.set(epoch)
         self._metrics.term.set(1)
         try:
@@ -398,6 +404,22 @@ class TermLoop:
                 self._echoes.wrote(kind.kind, self._echoes.begins())
                 informer = Informer(api, kind, self._settings.namespace, self)
                 group.create_task(informer.run(), name=f"informer of {kind.plural}")
+
+    async def follow_definitions(self, api: KubeApi) -> None:
+        """Carry out deletions only while their kind stays, leading or not, until cancelled."""
+        await self._definitions.run(api)
+
+    def _believe(self, key: Key, gone: bool) -> None:
+        if self._term is not None:
+            self._term.deliver(key, gone)
+        self._changed.set()
+
+    def _definitions_changed(self) -> None:
+        """The Cluster's conditions name the definitions that are being deleted."""
+        term = self._term
+        if term is not None:
+            term.services.state.leaving_definitions = self._definitions.leaving
+            term.services.queue.add(term.services.cluster_key)
 
     async def follow_authority(self, api: KubeApi) -> None:
         """Keep this process's own leaf as the authority is, leading or not, until cancelled."""

@@ -37,7 +37,7 @@ def _own(body: Json, namespace: str) -> Json:
     name = f"{namespace}.{body['metadata']['name']}"
     if "policyName" in spec:
         spec["policyName"] = f"{namespace}.{spec['policyName']}"
-        homes = "homes" in name
+        homes = "homes" in name or "definitions" in name
         selector = {"matchLabels": {_LABEL if homes else "kubernetes.io/metadata.name": namespace}}
         spec["matchResources"] = {"objectSelector" if homes else "namespaceSelector": selector}
     return {**body, "metadata": {"name": name}, "spec": spec}
@@ -58,7 +58,7 @@ async def _installed(world: ClusterWorld) -> AsyncIterator[None]:
                 await world.api._call("DELETE", f"{path}/{body['metadata']['name']}")
 
 
-async def _until_refused(delete: Callable[[], Awaitable[Any]]) -> str:
+async def until_refused(delete: Callable[[], Awaitable[Any]]) -> str:
     """The API server takes a policy up a moment after it was made. ``delete`` is a dry run."""
     async with asyncio.timeout(TIMEOUT_S):
         while True:
@@ -69,7 +69,7 @@ async def _until_refused(delete: Callable[[], Awaitable[Any]]) -> str:
             await asyncio.sleep(0.1)
 
 
-def _dry(api: KubeApi, path: str) -> Callable[[], Awaitable[Any]]:
+def dry_run(api: KubeApi, path: str) -> Callable[[], Awaitable[Any]]:
     return lambda: api._call("DELETE", path, query={"dryRun": "All"})
 
 
@@ -95,7 +95,7 @@ async def test_protected_objects_are_not_deleted_before_the_annotation_is_remove
         ]
         for kind, name in named:
             await world.annotate(kind, name, **PROTECTED)
-            message = await _until_refused(_dry(world.api, kind.path(world.namespace, name)))
+            message = await until_refused(dry_run(world.api, kind.path(world.namespace, name)))
             assert DELETION_PROTECTION in message
             assert "remove it first" in message
         with pytest.raises(Invalid, match="remove it first"):
@@ -147,7 +147,7 @@ async def test_a_protected_namespace_and_a_protected_crd_stay(world: ClusterWorl
     try:
         async with _installed(world):
             for path in (home, crd):
-                assert DELETION_PROTECTION in await _until_refused(_dry(api, path))
+                assert DELETION_PROTECTION in await until_refused(dry_run(api, path))
                 with pytest.raises(Invalid, match="remove it first"):
                     await api._call("DELETE", path)
                 await _protect(api, path, on=False)

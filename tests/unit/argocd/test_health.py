@@ -104,7 +104,7 @@ VERDICTS = {
     "Export, with engine kafka": {"Degraded": "EngineKafka"},
     # Argo CD itself calls what is being deleted Progressing.
     "Topic, Broker, Cluster, User and Export": {"Progressing": "Deleted"},
-    "Topic, Broker and Cluster": {"Degraded": "DeletionProtected"},
+    "Topic, Broker and Cluster": {"Degraded": "DeletionProtected DefinitionDeleted"},
     "Topic, Broker and User": {
         "Progressing": "ClusterNotFound",
         "Degraded": "ClusterNotControlled",

@@ -217,6 +217,8 @@ TAKEN = {
     "Topic, Broker and Cluster": {
         "DeletionProtected": "unit/operator_shell/test_deletion_protection.py::"
         "test_a_protected_topic_is_served_on_until_the_annotation_is_removed",
+        "DefinitionDeleted": "integration/operator/test_deleted_definitions.py::"
+        "test_definitions_that_are_deleted_take_no_data_along",
     },
     "Topic, Broker and User": {
         **dict.fromkeys(

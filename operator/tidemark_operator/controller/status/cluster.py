@@ -42,6 +42,9 @@ def cluster_status(state: ControllerState, *, generation: int, now_ms: int) -> S
     if cluster.deletion_held:
         text = protection.held_text("Cluster")
         conditions[2] = condition("Stalled", True, "DeletionProtected", text)
+    if state.leaving_definitions:
+        text = protection.leaving_text(state.leaving_definitions)
+        conditions[2] = condition("Stalled", True, "DefinitionDeleted", text)
     status: dict[str, object] = dict(cluster.status)
     status["observedGeneration"] = generation
     status["brokers"] = {"registered": len(registered), "fenced": len(fenced)}

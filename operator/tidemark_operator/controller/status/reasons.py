@@ -1034,7 +1034,7 @@ EXPORT = (
     ),
 )
 
-#: Of what a person has protected, and has deleted all the same.
+#: Of what is being deleted, and kept all the same.
 PROTECTED = (
     Reason(
         "DeletionProtected",
@@ -1043,6 +1043,14 @@ PROTECTED = (
         "deleted, and all goes on.",
         "Remove the annotation: then it goes. To keep a topic's data set deletionPolicy: Orphan "
         "before, and adopt it by a new Topic (tidemark.dev/adopt-topic-id).",
+    ),
+    Reason(
+        "DefinitionDeleted",
+        "Stalled=True, of the Cluster",
+        "A CustomResourceDefinition of tidemark.dev is being deleted, and all objects of its kind "
+        "with it. Nothing is deleted for that: topics, users and brokers stay as they were.",
+        "Install the definitions again, then the objects from their manifests "
+        "(exits.md, A definition that is being deleted).",
     ),
 )
 

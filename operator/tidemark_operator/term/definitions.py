@@ -1,0 +1,102 @@
+"""Deletions of our objects are carried out only while their kind is served.
+
+The deletion of a CustomResourceDefinition (``kubectl delete crd``, an uninstalled chart) makes
+Kubernetes delete all objects of the kind. None of these deletions is a decision about a topic, a
+user or a broker, so none is carried out: the store keeps the objects as they were, and the cluster
+continues. A deletion counts once the API server has shown that the kind is served
+(:mod:`tidemark_operator.kube.definitions`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from tidemark_operator.kube.client import KubeApi
+from tidemark_operator.kube.definitions import Definition, look_at_definition
+from tidemark_operator.kube.errors import KubeError
+from tidemark_operator.kube.kinds import BROKER, BY_KIND, CLUSTER, TOPIC, Key, Kind
+from tidemark_operator.objects.store import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+#: Each API server reads a definition's deletion from a watch of its own: the one that is asked may
+#: read it after another has reported the first deleted object.
+SETTLE_S = 0.2
+LOOK_AGAIN_S = 3.0
+#: Where it is not known whether the kind stays, data is kept, and a deleted User loses its access.
+_WITH_DATA = (TOPIC.kind, BROKER.kind, CLUSTER.kind)
+
+
+class DefinitionWatch:
+    """Looks at deletions that the store doubts, leading or not. ``deliver``: there is news of an
+    object, and whether it is gone; ``changed``: other definitions than before are being deleted."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        namespace: str,
+        deliver: Callable[[Key, bool], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self._objects = objects
+        self._namespace = namespace
+        self._deliver = deliver
+        self._changed = changed
+        self._wake = asyncio.Event()
+        #: Plurals with the group, of definitions that are being deleted or are gone.
+        self.leaving: frozenset[str] = frozenset()
+
+    async def run(self, api: KubeApi) -> None:
+        """Until cancelled."""
+        self._objects.doubted = self._wake.set
+        while True:
+            pause_s = LOOK_AGAIN_S if self.leaving or self._objects.in_doubt() else None
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            await asyncio.sleep(SETTLE_S)
+            await self._look(api)
+
+    async def _look(self, api: KubeApi) -> None:
+        leaving: set[str] = set()
+        for kind in BY_KIND.values():
+            name = f"{kind.plural}.{kind.group}"
+            if kind.kind not in self._objects.in_doubt() and name not in self.leaving:
+                continue
+            try:
+                found = await look_at_definition(api, kind, self._namespace)
+            except KubeError as error:
+                logger.warning("whether %s stays is not known: %s", name, error)
+                leaving |= {name} & self.leaving
+                continue
+            if found is Definition.LEAVING:
+                leaving.add(name)
+                self._objects.vanish(kind.kind)
+            else:
+                self._carry_out(kind, found)
+        self._tell(frozenset(leaving))
+
+    def _carry_out(self, kind: Kind, found: Definition) -> None:
+        if found is Definition.UNKNOWN and kind.kind in _WITH_DATA:
+            logger.warning(
+                "a %s is deleted, and the operator's account may not create %s, by which it finds "
+                "out whether their definition stays: nothing is deleted until it may",
+                kind.kind,
+                kind.plural,
+            )
+            return
+        for key, gone in self._objects.release(kind.kind):
+            self._deliver(key, gone)
+
+    def _tell(self, leaving: frozenset[str]) -> None:
+        if leaving == self.leaving:
+            return
+        for name in sorted(leaving - self.leaving):
+            logger.warning("%s is being deleted: its objects are kept as they were", name)
+        for name in sorted(self.leaving - leaving):
+            logger.info("%s is served again", name)
+        self.leaving = leaving
+        self._changed()

@@ -1,0 +1,159 @@
+"""Definitions that are deleted, on an API server of this test's own: what their objects stand for
+stays, with and without the policy that refuses it, and is taken up again afterwards."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.integration.operator import jobs
+from tests.integration.operator.cluster_world import ClusterWorld, condition_of
+from tests.integration.operator.conftest import install_crds
+from tests.integration.operator.test_deletion_protection import dry_run, until_refused
+from tests.integration.operator.test_users import fits, secret
+from tidemark.annotations import ADOPT_TOPIC_ID, DELETION_PROTECTION
+from tidemark_cli.controlplane import ControlPlane
+from tidemark_operator.kube.errors import Invalid, NotFound
+from tidemark_operator.kube.kinds import (
+    BROKER,
+    CLUSTER,
+    EXPORT,
+    PARTITION_SLICE,
+    RECORD_DELETION,
+    TOPIC,
+    USER,
+    Json,
+    Kind,
+)
+
+POLICIES = Path(__file__).parents[3] / "policies"
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+_CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+KINDS = (TOPIC, USER, EXPORT, RECORD_DELETION, BROKER, PARTITION_SLICE, CLUSTER)
+
+
+@pytest.fixture
+async def own(tmp_path: Path) -> AsyncIterator[ClusterWorld]:
+    """A namespace on an API server whose definitions nobody else needs."""
+    with ControlPlane.start(tmp_path / "control-plane", fsync=False) as running:
+        await install_crds(running.kubeconfig)
+        made = await ClusterWorld.open(running.kubeconfig, tmp_path)
+        try:
+            yield made
+        finally:
+            await made.close()
+
+
+def path(kind: Kind) -> str:
+    return f"{_CRDS}/{kind.plural}.{kind.group}"
+
+
+def says_so(status: Json) -> bool:
+    """Whether the Cluster's conditions name the definition of Topics."""
+    found = condition_of(status, "Stalled")
+    is_it = (found.get("status"), found.get("reason")) == ("True", "DefinitionDeleted")
+    return is_it and "topics.tidemark.dev" in found["message"]
+
+
+async def deleting(world: ClusterWorld, kind: Kind, name: str) -> bool:
+    """Whether an object is being deleted, or is gone."""
+    try:
+        return "deletionTimestamp" in (await world.get(kind, name))["metadata"]
+    except NotFound:
+        return True
+
+
+async def let_go(world: ClusterWorld, kind: Kind) -> None:
+    """A person takes the finalizers off what is left, and the definition goes with the last."""
+    for body in await world.api.list_all(kind, world.namespace):
+        with contextlib.suppress(NotFound):
+            change: Json = {"metadata": {"finalizers": None}}
+            await world.api.merge_patch(kind, world.namespace, body["metadata"]["name"], change)
+
+
+async def definition_gone(world: ClusterWorld, kind: Kind) -> bool:
+    try:
+        await world.api._call("GET", path(kind))
+    except NotFound:
+        return True
+    return False
+
+
+@pytest.mark.slow
+async def test_definitions_that_are_deleted_take_no_data_along(own: ClusterWorld) -> None:
+    world = own
+    await world.create_cluster()
+    operator = await jobs.start_operator(world)
+    peer = await world.start_broker(1, operator)
+    await world.create_topic("t", replicas=1)
+    await world.condition(TOPIC, "t", "Ready", "True")
+    topic_id = (await world.get(TOPIC, "t"))["status"]["topicId"]
+    await world.create(USER, "alice")
+    await world.condition(USER, "alice", "Ready", "True")
+    password = (await secret(world, "alice"))["password"]
+    await jobs.create_export(world)
+    await jobs.job(world, "x-1")
+    rows = await world.rows()
+    for kind in KINDS:
+        await world.api._call("DELETE", path(kind))
+    for kind, name in ((TOPIC, "t"), (USER, "alice"), (BROKER, "broker-1"), (CLUSTER, "demo")):
+        await world.until(lambda k=kind, n=name: deleting(world, k, n), f"{name} is being deleted")
+    await world.status_where(CLUSTER, "demo", says_so)
+    # So long it takes to have a topic deleted, when that is wanted, and more than that.
+    await asyncio.sleep(3)
+    assert not await world.gone(TOPIC, "t")
+    assert await world.rows() == rows
+    assert peer.removed == set()
+    assert fits(peer, "alice", password)
+    assert not peer.fenced
+
+    # The same, told anew to an operator that begins now.
+    await operator.kill()
+    again = world.operator(export_image=jobs.IMAGE)
+    await again.start()
+    await world.start_peer(await world.peer(1), again)
+    await asyncio.sleep(2)
+    assert not await world.gone(TOPIC, "t")
+    assert await world.rows() == rows
+    assert world.peers[-1].removed == set()
+    assert (await secret(world, "alice"))["password"] == password
+
+    # A person lets the objects go, and makes definitions and objects again.
+    for kind in (TOPIC, EXPORT, RECORD_DELETION, USER):
+        await let_go(world, kind)
+        await world.until(lambda k=kind: definition_gone(world, k), f"{kind.plural} are gone")
+    await install_crds(world.kubeconfig)
+    await world.create(USER, "alice")
+    await world.condition(USER, "alice", "Ready", "True")
+    assert (await secret(world, "alice"))["password"] == password
+    await world.create_topic("t", replicas=1)
+    await world.annotate(TOPIC, "t", **{ADOPT_TOPIC_ID: str(topic_id)})
+    await world.condition(TOPIC, "t", "Ready", "True")
+    assert (await world.get(TOPIC, "t"))["status"]["topicId"] == topic_id
+
+
+@pytest.mark.slow
+async def test_the_policies_refuse_it_before_the_definition_says_that_it_may_go(
+    own: ClusterWorld,
+) -> None:
+    """As they stand in the folder, and by whatever verb."""
+    for body in yaml.safe_load_all((POLICIES / "deletion-protection.yaml").read_text("utf-8")):
+        plural = "validatingadmissionpolicies"
+        if body["kind"].endswith("Binding"):
+            plural = "validatingadmissionpolicybindings"
+        await own.api._call("POST", f"{_ADMISSION}/{plural}", body=body)
+    for kind in KINDS:
+        said = await until_refused(dry_run(own.api, path(kind)))
+        assert "would be deleted with their definition" in said
+    with pytest.raises(Invalid, match="would be deleted"):
+        await own.api._call("DELETE", path(TOPIC))
+    with pytest.raises(Invalid, match="would be deleted"):
+        await own.api._call("DELETE", _CRDS)
+    change = {"metadata": {"annotations": {DELETION_PROTECTION: "false"}}}
+    patch = {"content_type": "application/merge-patch+json"}
+    await own.api._call("PATCH", path(TOPIC), body=change, **patch)
+    await own.api._call("DELETE", path(TOPIC))
+    await own.until(lambda: definition_gone(own, TOPIC), "the definition is gone")

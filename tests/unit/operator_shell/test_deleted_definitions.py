@@ -1,0 +1,186 @@
+"""A kind whose definition is being deleted: its objects stay as they were, and no data goes."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from tests.fake_api_server import FakeApiServer, FakeKubeApi
+from tests.unit.operator_shell.shell_world import NAMESPACE
+from tidemark_operator.kube.errors import Forbidden, Unavailable
+from tidemark_operator.kube.kinds import TOPIC, USER, Json, Key, Kind, key_of
+from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.term import definitions
+from tidemark_operator.term.definitions import DefinitionWatch
+
+FINALIZER = "tidemark.dev/topic"
+
+
+class World:
+    """An API server, a store that watches it, and whoever looks at its deletions."""
+
+    def __init__(self) -> None:
+        self.server = FakeApiServer()
+        self.api = FakeKubeApi(self.server)
+        self.store = ObjectStore()
+        self.store.listener = self
+        self.delivered: list[tuple[Key, bool]] = []
+        self.news_came = asyncio.Event()
+        self.news: list[str] = []
+        self.told: list[frozenset[str]] = []
+        self.watch = DefinitionWatch(
+            self.store,
+            NAMESPACE,
+            self.deliver,
+            lambda: self.told.append(self.watch.leaving),
+        )
+
+    def deliver(self, key: Key, gone: bool) -> None:
+        self.delivered.append((key, gone))
+        self.news_came.set()
+
+    def changed(self, body: Json) -> None:
+        deleting = " deleting" if body["metadata"].get("deletionTimestamp") else ""
+        self.news.append(f"{body['metadata']['name']}{deleting}")
+
+    def gone(self, key: Key) -> None:
+        self.news.append(f"{key.name} gone")
+
+    def make(self, kind: Kind, name: str, *finalizers: str) -> Json:
+        meta = {"name": name, "finalizers": list(finalizers)}
+        body = self.server.create("user", kind, NAMESPACE, {"metadata": meta, "spec": {}})
+        self.store.put(body)
+        return body
+
+    def delete(self, kind: Kind, name: str) -> None:
+        """The watch tells what comes of it."""
+        body = self.server.delete("user", kind, name)
+        if self.server.find(kind, name) is None:
+            self.store.remove(body)
+        else:
+            self.store.put(body)
+
+    async def look(self) -> None:
+        await self.watch._look(self.api)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(definitions, "SETTLE_S", 0.0)
+    made = World()
+    made.store.doubted = lambda: None
+    return made
+
+
+async def test_a_deletion_counts_once_the_kind_is_known_to_stay(world: World) -> None:
+    world.make(TOPIC, "t", FINALIZER)
+    world.make(USER, "alice")
+    world.delete(TOPIC, "t")
+    world.delete(USER, "alice")
+    assert world.news == ["t", "alice", "t"]  # news of it, and not that it is being deleted
+    await world.look()
+    assert world.news[3:] == ["t deleting", "alice gone"]
+    assert sorted(world.delivered, key=str) == [
+        (TOPIC.key(f"{NAMESPACE}/t"), False),
+        (USER.key(f"{NAMESPACE}/alice"), True),
+    ]
+    assert not world.store.in_doubt()
+    assert world.told == []
+
+
+async def test_what_goes_with_its_definition_stays_as_it_was(world: World) -> None:
+    topic, user = world.make(TOPIC, "t", FINALIZER), world.make(USER, "alice")
+    world.server.leaving_kinds = {"Topic", "User"}
+    world.delete(TOPIC, "t")
+    world.delete(USER, "alice")
+    await world.look()
+    await world.look()
+    assert not any("gone" in each or "deleting" in each for each in world.news)
+    assert world.delivered == []
+    for body in (topic, user):
+        held = world.store.get(key_of(body))
+        assert held is not None
+        assert "deletionTimestamp" not in held["metadata"]
+    assert not world.store.has_vanished(key_of(topic))
+    assert world.store.has_vanished(key_of(user))
+    assert world.told == [frozenset({"topics.tidemark.dev", "users.tidemark.dev"})]
+    # A person takes the finalizers off; and then a list has nothing of the kind.
+    world.server.replace("person", TOPIC, {**world.server.get("p", TOPIC, "t"), "spec": {"a": 1}})
+    for kind in (TOPIC, USER):
+        assert world.store.keep(kind, set(), world.server.version + 1) == []
+    await world.look()
+    assert world.store.has_vanished(key_of(topic))
+    assert not any("gone" in each for each in world.news)
+
+
+async def test_objects_that_are_made_again_after_their_definition_are_news(world: World) -> None:
+    """And the deletion of the former ones is no sign that anybody wanted it."""
+    former = world.make(USER, "alice")
+    world.server.leaving_kinds = {"User"}
+    world.delete(USER, "alice")
+    await world.look()
+    world.server.leaving_kinds = set()
+    await world.look()
+    assert world.told[-1] == frozenset()
+    assert world.store.has_vanished(key_of(former))  # nobody has said that it is to go
+    now = world.make(USER, "alice")
+    held = world.store.get(key_of(now))
+    assert held is not None
+    assert held["metadata"]["uid"] == now["metadata"]["uid"]
+    assert world.store.deleted_at(former["metadata"]["uid"]) == 0
+    assert not world.store.has_vanished(key_of(now))
+    world.delete(USER, "alice")
+    await world.look()
+    assert world.news[-1] == "alice gone"
+
+
+async def test_one_that_is_made_again_at_once_waits_until_that_is_known(world: World) -> None:
+    former = world.make(USER, "alice")
+    world.delete(USER, "alice")
+    now = world.make(USER, "alice")
+    held = world.store.get(key_of(now))
+    assert held is not None
+    assert held["metadata"]["uid"] == former["metadata"]["uid"]
+    await world.look()
+    assert world.news == ["alice", "alice gone", "alice"]
+    assert world.store.deleted_at(former["metadata"]["uid"]) > 0
+    assert world.delivered == [(key_of(now), False)]
+
+
+async def test_where_it_is_not_known_data_is_kept_and_users_are_out(world: World) -> None:
+    topic = world.make(TOPIC, "t", FINALIZER)
+    world.make(USER, "alice")
+    world.delete(TOPIC, "t")
+    world.delete(USER, "alice")
+    world.api.refuses_creation = Unavailable(503, "away")
+    await world.look()
+    assert world.delivered == []
+    text = 'topics.tidemark.dev is forbidden: User "op" cannot create resource "topics"'
+    world.api.refuses_creation = Forbidden(403, text)
+    await world.look()
+    assert world.delivered == [(USER.key(f"{NAMESPACE}/alice"), True)]
+    assert "deletionTimestamp" not in world.store.get(key_of(topic))["metadata"]  # type: ignore[index]
+    # Admission that refuses everything says by that that the kind is served.
+    world.api.refuses_creation = Forbidden(403, "admission webhook x denied the request")
+    await world.look()
+    assert world.delivered[1:] == [(key_of(topic), False)]
+
+
+async def test_the_operators_own_deletions_are_not_asked_about(world: World) -> None:
+    body = world.make(TOPIC, "t", FINALIZER)
+    world.store.believe(body["metadata"]["uid"])
+    world.delete(TOPIC, "t")
+    assert world.news[-1] == "t deleting"
+    assert not world.store.in_doubt()
+
+
+async def test_it_looks_as_soon_as_there_is_something_to_look_at(world: World) -> None:
+    task = asyncio.create_task(world.watch.run(world.api))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    world.make(TOPIC, "t", FINALIZER)
+    world.delete(TOPIC, "t")
+    async with asyncio.timeout(10):
+        await world.news_came.wait()
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
