@@ -135,6 +135,7 @@ async def live(world: ClusterWorld, operator: OperatorProcess) -> None:
     assert await one.change_topics(operator.control, deletion) == [(0, "")]
     await world.until(lambda: world.gone(TOPIC, "theirs"), "a client deletes its topic")
     await world.until(lambda: world.gone(RECORD_DELETION, "short"), "its time to live is over")
+    await world.delete(RECORD_DELETION, "d")
     await live_exported(world)
     await live_in_pods(world)
     await world.delete(USER, "alice")
