@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from tests import kstatus
+from tidemark_operator.kube.definitions import DEFINITION
 from tidemark_operator.kube.errors import (
     Conflict,
     FieldConflict,
@@ -295,6 +296,8 @@ class FakeKubeApi:
         self.page_max = 500
         #: What a dry run of a creation comes back with.
         self.refuses_creation: KubeError | None = None
+        #: What a read of a definition comes back with.
+        self.refuses_definitions: KubeError | None = None
         #: Called before each write, with its "verb Kind name".
         self.before: Callable[[str], None] = lambda _: None
 
@@ -343,6 +346,13 @@ class FakeKubeApi:
         self._failures.insert(0, ("", error, after))
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Json:
+        if kind == DEFINITION:  # each of ours is there, and not counted
+            if self.refuses_definitions is not None:
+                raise self.refuses_definitions
+            leaving = any(
+                name.startswith(f"{each.lower()}s.") for each in self.server.leaving_kinds
+            )
+            return {"metadata": {"deletionTimestamp": CREATED} if leaving else {}}
         return await self._call(self.server.get, kind, name, writes=False)
 
     async def list_all(self, kind: Kind, namespace: str, *, label_selector: str = "") -> Listed:

@@ -19,9 +19,6 @@ from tidemark_operator.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 
-#: Each API server reads a definition's deletion from a watch of its own: the one that is asked may
-#: read it after another has reported the first deleted object.
-SETTLE_S = 0.2
 LOOK_AGAIN_S = 3.0
 #: Where it is not known whether the kind stays, data is kept, and a deleted User loses its access.
 _WITH_DATA = (TOPIC.kind, BROKER.kind, CLUSTER.kind)
@@ -57,7 +54,6 @@ class DefinitionWatch:
             except TimeoutError:
                 pass
             self._wake.clear()
-            await asyncio.sleep(SETTLE_S)
             await self._look(api)
 
     async def _look(self, api: KubeApi) -> None:
@@ -82,8 +78,8 @@ class DefinitionWatch:
     def _carry_out(self, kind: Kind, found: Definition) -> None:
         if found is Definition.UNKNOWN and kind.kind in _WITH_DATA:
             logger.warning(
-                "a %s is deleted, and the operator's account may not create %s, by which it finds "
-                "out whether their definition stays: nothing is deleted until it may",
+                "a %s is deleted, and the operator's account may not read the definition of %s, "
+                "which may be going, too: nothing is deleted until it may (upgrade tidemark-base)",
                 kind.kind,
                 kind.plural,
             )

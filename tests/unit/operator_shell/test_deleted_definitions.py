@@ -7,10 +7,10 @@ import pytest
 
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
 from tests.unit.operator_shell.shell_world import NAMESPACE
+from tidemark_operator.kube import definitions as definition_reads
 from tidemark_operator.kube.errors import Forbidden, Unavailable
 from tidemark_operator.kube.kinds import TOPIC, USER, Json, Key, Kind, key_of
 from tidemark_operator.objects.store import ObjectStore
-from tidemark_operator.term import definitions
 from tidemark_operator.term.definitions import DefinitionWatch
 
 FINALIZER = "tidemark.dev/topic"
@@ -66,7 +66,7 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(definitions, "SETTLE_S", 0.0)
+    monkeypatch.setattr(definition_reads, "LAG_S", 0.0)
     made = World()
     made.store.doubted = lambda: None
     return made
@@ -113,6 +113,20 @@ async def test_what_goes_with_its_definition_stays_as_it_was(world: World) -> No
     assert not any("gone" in each for each in world.news)
 
 
+async def test_without_the_right_to_read_definitions_a_creation_is_tried(world: World) -> None:
+    world.api.refuses_definitions = Forbidden(403, "definitions are not for it")
+    for name in ("t", "u"):
+        world.make(TOPIC, name, FINALIZER)
+    world.delete(TOPIC, "t")
+    await world.look()
+    assert world.news[-1] == "t deleting"
+    world.server.leaving_kinds = {"Topic"}
+    world.delete(TOPIC, "u")
+    await world.look()
+    assert world.news[-1] == "u"
+    assert world.told == [frozenset({"topics.tidemark.dev"})]
+
+
 async def test_objects_that_are_made_again_after_their_definition_are_news(world: World) -> None:
     """And the deletion of the former ones is no sign that anybody wanted it."""
     former = world.make(USER, "alice")
@@ -152,6 +166,7 @@ async def test_where_it_is_not_known_data_is_kept_and_users_are_out(world: World
     world.make(USER, "alice")
     world.delete(TOPIC, "t")
     world.delete(USER, "alice")
+    world.api.refuses_definitions = Forbidden(403, "definitions are not for it")
     world.api.refuses_creation = Unavailable(503, "away")
     await world.look()
     assert world.delivered == []
