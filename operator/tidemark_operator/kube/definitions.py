@@ -54,7 +54,7 @@ async def _try_creation(api: KubeApi, kind: Kind, namespace: str) -> Definition:
         "metadata": {"name": _NAME, "namespace": namespace},
     }
     try:
-        await api.create(kind, namespace, body, dry_run=True)
+        await api.try_create(kind, namespace, body)
     except NotFound as error:
         # A namespace that does not exist is another 404; then nothing of ours exists, either.
         return Definition.SERVED if "namespaces" in error.said else Definition.LEAVING
