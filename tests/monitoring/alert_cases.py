@@ -167,6 +167,12 @@ CASES = {
         kind="Broker",
         reason="AddressPending",
     ),
+    "TidemarkCreationsRefused": _bad_for_an_hour(
+        f'{_UNSETTLED}{{kind="Cluster", condition="ObjectsAccepted", reason="CreationRefused"}}',
+        after=5,
+        kind="Cluster",
+        reason="CreationRefused",
+    ),
     "TidemarkStorageFails": AlertCase(
         series={
             'tidemark_broker_failing_replicas{pod="broker-1-0"}': "0x9 2x69 0x60",

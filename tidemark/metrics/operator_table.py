@@ -96,6 +96,7 @@ UNSETTLED = gauge(
             "Exporting",
             "ExternalAddress",
             "FullyReplicated",
+            "ObjectsAccepted",
             "PodUpToDate",
             "RemoteIntegrity",
             "RemoteStorageReady",

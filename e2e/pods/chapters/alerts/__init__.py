@@ -30,6 +30,10 @@ NOT_HERE = {
         "it takes a listener that waits for a load balancer, and two restarts of every broker: the "
         "chapter outside sees the condition that it asks for"
     ),
+    "TidemarkCreationsRefused": (
+        "it takes an admission policy of the whole cluster: "
+        "tests/integration/operator/test_object_metadata.py has one and sees the condition"
+    ),
     "TidemarkExportBehind": "the quarter of an hour is a constant of the operator",
     "TidemarkAuditFoundDamage": "it takes an audit, which needs Spark beside the pods",
 }
