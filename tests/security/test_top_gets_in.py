@@ -71,7 +71,7 @@ async def test_by_a_certificate(cluster: Secured) -> None:
 
 async def test_who_does_not_get_in_is_told_why(cluster: Secured) -> None:
     for lines, said in (
-        (sasl("SASL_PLAINTEXT", "SCRAM-SHA-256", "wrong"), "proven by what you sent"),
+        (sasl("SASL_PLAINTEXT", "SCRAM-SHA-256", "wrong"), "user name or password"),
         ([], "--client-config"),
         (["security.protocol=SSL"], "--client-config"),
     ):
