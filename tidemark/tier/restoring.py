@@ -158,7 +158,10 @@ def claim(
         )
         heads.append(committed.head)
     # As the heads are now: until it was fenced the old cluster may have gone on.
-    leader_epoch = restored_epoch(max(head.leader_epoch for head in heads), now_ms)
+    by_heads = restored_epoch(max(head.leader_epoch for head in heads), now_ms)
+    # The heads, or the clock, may be older than an earlier restore.
+    earlier = (restore.leader_epoch + 1 for restore in found.topic.restores)
+    leader_epoch = max(by_heads, max(earlier, default=0))
     ends = {head.partition: head.next_copy_offset for head in heads}
     moved = replace(
         found.topic,

@@ -50,6 +50,8 @@ class LogStarts:
         self._local_starts = OffsetCheckpoint(directory / LOCAL_LOG_START_CHECKPOINT)
         self._journal = directory / JOURNAL
         self._used_bytes = 0
+        #: Length of former lines that are still to be erased before another one is written.
+        self._stale_bytes = 0
         #: Whether a power cut leaves the journal's name, as far as this process knows.
         self._is_named = False
         self._lock = ordered_lock(LockRank.LOG_STARTS)
@@ -134,11 +136,19 @@ class LogStarts:
             }
         )
         if self._used_bytes:
+            self._stale_bytes, self._used_bytes = self._used_bytes, 0
+        self._erase()
+
+    def _erase(self) -> None:
+        """Until it succeeds nothing is appended: a write that failed may be on the disk all the
+        same, and what stands behind the end is not read."""
+        if self._stale_bytes:
             self._put(_END, 0)  # where this is not on disk, nothing else of it has changed
-            self._put(b"\0" * self._used_bytes, 0)
-            self._used_bytes = 0
+            self._put(b"\0" * self._stale_bytes, 0)
+            self._stale_bytes = 0
 
     def _append(self, lines: bytes) -> None:
+        self._erase()
         self._put(lines + _END, self._used_bytes)
         self._used_bytes += len(lines)
 

@@ -251,11 +251,11 @@ class ProducerEntry:
 
     # -- for how long it is kept ----------------------------------------------------------------
 
-    def is_expired(self, now_ms: int, idle_ms: int) -> bool:
+    def is_expired(self, now_ms: int, idle_ms: int, newest_ms: int) -> bool:
         """Whether it may be forgotten: its records are so old, it has no open transaction, and it
-        has not written since this was last asked."""
+        has not written since this was last asked. ``newest_ms``: what is later is of the future."""
         has_written, self.has_written = self.has_written, False
-        self.timestamp_ms = min(self.timestamp_ms, now_ms)
+        self.timestamp_ms = min(self.timestamp_ms, newest_ms)
         is_old = now_ms - self.timestamp_ms >= idle_ms
         return is_old and not has_written and self.txn_first_offset == NO_OFFSET
 

@@ -142,6 +142,8 @@ class ProducerStates:
         self._unreplicated: deque[EndedTransaction] = deque()
         self._verifications: dict[int, _Verification] = {}
         self._is_told_anew = False
+        #: The latest time at which it was looked who has expired.
+        self._newest_ms = 0
         #: None: everything below the high watermark is stable.
         self.first_unstable_offset: int | None = None
 
@@ -377,18 +379,20 @@ class ProducerStates:
         """Forget producers whose records are so old (``producer.id.expiration.ms``), unless they
         have written since this was last asked: of those that copy old records Kafka forgets what
         it needs to know a batch again. A timestamp in the future counts as one of now, so that no
-        client has a producer remembered for ever. And verifications that nobody ended."""
+        client has a producer remembered for ever; but what was the past already stays so where the
+        clock goes back. And verifications that nobody ended."""
+        newest_ms = self._newest_ms = max(self._newest_ms, now_ms)
         for producer_id, entry in [*self._live.items()]:
-            if entry.is_expired(now_ms, idle_ms):
+            if entry.is_expired(now_ms, idle_ms, newest_ms):
                 del self._live[producer_id]
                 self._limit.count -= 1
         for producer_id, packed in [*self._packed.items()]:
             # Most are neither old nor of the future, and need not be unpacked to see that. One that
             # was packed after it had written stays for one look longer than a live one.
-            if now_ms - idle_ms < packed_timestamp_ms(packed) <= now_ms:
+            if now_ms - idle_ms < packed_timestamp_ms(packed) <= newest_ms:
                 continue
             entry = ProducerEntry.unpacked(packed)
-            if entry.is_expired(now_ms, idle_ms):
+            if entry.is_expired(now_ms, idle_ms, newest_ms):
                 del self._packed[producer_id]
                 self._limit.count -= 1
             else:

@@ -179,24 +179,21 @@ class MetadataCache:
         for removal in request.removals:
             if removal.partition < 0:
                 self._drop(removal.topic_id, is_delta=not request.full)
-        self._keep_strays(former, former_rows)
         self._vanished.update((view.topic_id, view) for view in former)
+        self._show_strays()
         self._settle_vanished(request)
 
-    def _keep_strays(
-        self,
-        former: Iterable[TopicMetadata],
-        former_rows: Mapping[uuid.UUID, dict[int, control.PartitionState]],
-    ) -> None:
+    def _show_strays(self) -> None:
         """A topic whose Topic was lost, by a restored backup say, is shown as before: its leaders
-        go on leading, and a Topic of its name may adopt it."""
-        for view in former:
-            unserved = self._unserved.get(view.topic_id)
-            if unserved is not None and unserved.is_stray and view.name not in self.topics:
-                rows = former_rows.get(view.topic_id, {})
-                self._rows[view.topic_id] = rows
-                self._in_doubt[view.topic_id] = set(rows)
+        go on leading, and a Topic of its name may adopt it. The controller may hear of it from
+        another broker only after it has sent a snapshot without it."""
+        for topic_id, unserved in self._unserved.items():
+            view = self._vanished.get(topic_id)
+            if view is not None and unserved.is_stray and view.name not in self.topics:
+                rows = self._rows[topic_id] = dict(view.partitions)
+                self._in_doubt[topic_id] = set(rows)
                 self._put(replace(view, partitions=MappingProxyType(rows)))
+                self.topics_version += 1
 
     def _settle_vanished(self, request: control.PartitionStatesRequest) -> None:
         """Topics that are no longer shown are deleted once a tombstone, or a controller that knows

@@ -48,6 +48,35 @@ def _loaded(directory: Path) -> LogStarts:
     return starts
 
 
+@pytest.mark.parametrize("failing", [1, 2], ids=["its first write", "its second write"])
+@pytest.mark.parametrize("call", ["pwrite", "fsync"])
+def test_journal_that_could_not_be_begun_anew_loses_nothing_of_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int, call: str
+) -> None:
+    """A write that failed may have reached the disk, or reach it yet."""
+    starts = _loaded(tmp_path)
+    starts.compact()
+    starts.record({A: Starts(5, 5)})
+    real, journal, count = getattr(os, call), tmp_path / JOURNAL, 0
+
+    def fail(descriptor: int, *rest: Any) -> Any:
+        nonlocal count
+        count += os.path.samestat(os.fstat(descriptor), journal.stat())
+        if count == failing:
+            count += 1
+            raise OSError(errno.ENOSPC, "no space left")
+        return real(descriptor, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(StorageError):
+            starts.compact()
+    assert _loaded(tmp_path).of(A) == Starts(5, 5)
+    starts.record({B: Starts(9, 9)})
+    starts.record({A: Starts(7, 7)})
+    assert _loaded(tmp_path).recorded == {A: Starts(7, 7), B: Starts(9, 9)}
+
+
 def test_what_was_recorded_is_read_again(tmp_path: Path) -> None:
     starts = _loaded(tmp_path)
     assert starts.of(A) is None

@@ -266,6 +266,21 @@ def test_producers_expire_whether_live_or_idle() -> None:
     assert {each.producer_id for each in states.active()} == set(range(501, 1000))
 
 
+@pytest.mark.parametrize("is_packed", [False, True], ids=["live", "packed"])
+def test_a_clock_that_goes_back_for_a_while_does_not_expire_producers(is_packed: bool) -> None:
+    """Its last batch may come again at any time: it was written a moment ago."""
+    states, day_ms, wrote_ms = having(data(0, 0, at_ms=10**12)), 86_400_000, 10**12
+    if is_packed:
+        for producer in range(100, 100 + producer_states.LIVE_MAX):
+            states.note(data(0, producer, producer=producer, at_ms=wrote_ms))
+    for now_ms in (wrote_ms + 1, wrote_ms - 2 * day_ms, wrote_ms + 2, wrote_ms + 3):
+        states.expire(now_ms, day_ms)
+    assert PID in states
+    for _ in range(2):
+        states.expire(wrote_ms + day_ms, day_ms)
+    assert PID not in states
+
+
 def test_timestamp_of_the_future_does_not_keep_a_producer_for_ever() -> None:
     states = ProducerStates()
     for number in range(300):

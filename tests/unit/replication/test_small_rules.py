@@ -256,3 +256,19 @@ def test_a_topic_whose_Topic_was_lost_is_shown_as_before() -> None:
     cache.apply(partition_states(full=True, unserved=(released,), knows_all=True))
     assert "t" not in cache.topics
     assert not cache.is_deleted("t", 0)
+
+
+def test_a_topic_of_which_the_controller_hears_only_after_its_snapshot_is_shown_again() -> None:
+    """A restored controller knows of it once the first broker with a replica has registered."""
+    cache, topic_id = MetadataCache("c"), uuid.UUID(int=1)
+    rows = (row(), row(partition=1))
+    cache.apply(partition_states(topic_state(topic_id, "t", partitions=rows), full=True))
+    cache.apply(partition_states(full=True))
+    stray = control.UnservedTopic(name="t", topic_id=topic_id, is_stray=True)
+    version = cache.topics_version
+    for is_full in (False, True, False):
+        cache.apply(partition_states(full=is_full, unserved=(stray,)))
+        assert [*cache.topics["t"].partitions] == [0, 1]
+        assert cache.is_in_doubt(topic_id, 1)
+        assert not cache.has_topic("t")
+    assert cache.topics_version > version
