@@ -249,6 +249,12 @@ class ControllerState:
         """Keys of the rows that have a replica on a broker."""
         return frozenset(self._by_broker.get(node_id, ()))
 
+    def has_unknown_hosts(self) -> bool:
+        """Whether rows name brokers that have no Broker."""
+        return any(
+            keys and node_id not in self.brokers for node_id, keys in self._by_broker.items()
+        )
+
     def all_rows(self) -> Iterator[PartitionRow]:
         """Nothing that comes again looks at all of them."""
         for rows in self._rows.values():

@@ -154,13 +154,15 @@ def _unserved(state: ControllerState) -> list[UnservedTopic]:
 
 def _knows_all(state: ControllerState, unserved: Collection[UnservedTopic]) -> bool:
     """Whether a topic that is neither served nor ``unserved`` was deleted. A broker that has not
-    reported may have one that a restored backup does not know of."""
+    reported may have one that a restored backup does not know of; so may a broker that the backup
+    itself does not know of, though rows name it."""
     return (
         state.cluster.rebuilding is None
         and not state.doubted
         and len(unserved) <= UNSERVED_MAX
         and all(topic.name for topic in unserved)
         and not rebuilding.silent(state)
+        and not state.has_unknown_hosts()
     )
 
 

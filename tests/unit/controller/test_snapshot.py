@@ -145,6 +145,18 @@ def test_absence_is_a_deletion_only_once_every_broker_has_reported() -> None:
     assert not snapshot.delta(world.state).knows_all
 
 
+def test_absence_is_no_deletion_while_rows_name_a_broker_that_a_backup_does_not_know() -> None:
+    """It was added after the backup, and may have topics of which nobody else has a replica."""
+    world = _heard(_world())
+    world.state.remove_row((numbered_uuid(9), 0))
+    world.state.put_row(row((1, 4), number=1, partition=0))
+    assert not snapshot.full(world.state).knows_all
+    world.state.put_broker(broker(4))
+    assert not snapshot.full(world.state).knows_all
+    reports(world, 4)
+    assert snapshot.full(world.state).knows_all
+
+
 def test_a_topic_without_a_Topic_is_named_and_not_deleted() -> None:
     world = _world()
     world.state.remove_row((numbered_uuid(9), 0))
