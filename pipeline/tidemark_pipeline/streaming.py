@@ -122,18 +122,21 @@ class TidemarkStreamReader(DataSourceStreamReader):
         starts = {part: known.offset(part) or 0 for part in parts}
         starts.update({part: extent.log_start for part, extent in survey.extents(new).items()})
         # A log that ends below where the query is may have been restored from its tier: the query
-        # is not to wait until new records have reached that offset.
-        if survey.reads_brokers:
-            behind = [part for part in parts if ends[part] < starts[part]]
-            self._diverged(survey, behind, known)
+        # is not to wait until new records have reached that offset. One that accepts losses goes
+        # back to where the log parted, at once, and once.
+        is_strict = self._options.fail_on_data_loss
+        behind = [part for part in parts if survey.reads_brokers and ends[part] < starts[part]]
+        lost = self._diverged(survey, behind if is_strict else parts, known)
+        starts.update(lost)
         waiting = {part: self._waiting(survey, part, starts[part], ends[part]) for part in parts}
         found = limited(waiting, self._options.limits)
         # An offset that stays keeps its epoch: nothing proves that it belongs to a later one.
-        moved = {part: end for part, end in found.items() if known.offset(part) != end}
+        moved = {
+            part: end for part, end in found.items() if part in lost or known.offset(part) != end
+        }
         positions = {_key(part): at for part, at in survey.positions(moved).items()}
         # What is no longer there stays: planning says what that means.
         ids = _ids_of(parts)
-        is_strict = self._options.fail_on_data_loss
         self._reached = Places(
             {**known.positions, **positions},
             {**ids, **known.topic_ids} if is_strict else {**known.topic_ids, **ids},

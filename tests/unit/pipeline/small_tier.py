@@ -167,7 +167,7 @@ class SmallTier:
     def restore(self, to_cluster: str = "d") -> int:
         """Restore the topic from its tier into another cluster, as ``tidemark restore`` does; where
         it ended."""
-        (found,) = restorable(self.tier)
+        found = next(each for each in restorable(self.tier) if each.topic.topic_id == self.topic_id)
         from_cluster = self.loaded.head.cluster_id
         origin = claim(
             self.tier, found, from_cluster=from_cluster, to_cluster=to_cluster, now_ms=RESTORED_MS

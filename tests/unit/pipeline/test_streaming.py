@@ -189,6 +189,45 @@ def test_a_lenient_query_continues_where_a_restored_topic_parted(small_tier: Sma
     assert offsets(lenient, tasks) == list(range(10, 20))
 
 
+def test_a_lenient_query_reads_what_a_restored_topic_has_once(
+    small_tier: SmallTier,
+) -> None:
+    """Also while the log ends where the query is, and others go on."""
+    other = SmallTier(small_tier.path, name="u")
+    copy(small_tier)
+    copy(other)
+    options = {"topic": "", "subscribe": "t,u", "failOnDataLoss": "false"}
+    begin = reader(small_tier, **options).latestOffset()
+    begin["t"] = {"0": 15}
+    small_tier.restore()
+    copy(small_tier, 5)
+    stream, seen = reader(small_tier, **options), list[int]()
+    assert stream.partitions(begin, begin) == []
+    for _ in range(3):
+        copy(other, 5)
+        end = stream.latestOffset()
+        seen += offsets(stream, stream.partitions(begin, end))
+        begin = end
+    assert sorted(seen) == sorted([*range(10, 15), *range(10, 25)])
+
+
+def test_a_lenient_query_goes_back_to_where_a_restored_topic_parted(small_tier: SmallTier) -> None:
+    copy(small_tier)
+    begin = {**reader(small_tier).latestOffset(), "t": {"0": 15}}
+    small_tier.restore()
+    copy(small_tier, 2)
+    stream = reader(small_tier, failOnDataLoss="false", maxOffsetsPerTrigger="3")
+    assert stream.partitions(begin, begin) == []
+    seen = list[int]()
+    for _ in range(4):
+        end = stream.latestOffset()
+        seen += offsets(stream, stream.partitions(begin, end))
+        begin = end
+        if end["t"] == {"0": 12}:
+            copy(small_tier, 5)
+    assert seen == list(range(10, 17))
+
+
 def test_records_that_a_later_leader_wrote_in_the_place_of_others_are_not_passed_over(
     small_tier: SmallTier,
 ) -> None:
