@@ -232,7 +232,7 @@ class HeadWriter:
             found = await self.shared.pools.commits.run_to_end(function, *args)
         except HeadWentBack:
             if not self._retired:
-                self.partition.tier_damaged = True
+                remote_end.doubt(self.partition, is_damaged=True)
             raise
         self._read_at_s = self.shared.context.monotonic()
         return found
@@ -240,7 +240,7 @@ class HeadWriter:
     def _adopt(self, loaded: LoadedHead, totals: Totals) -> None:
         self._loaded, self.totals, self._outdated = loaded, totals, False
         if not self._retired:
-            self.partition.tier_damaged = False
+            remote_end.doubt(self.partition, is_damaged=False)
             remote_end.saw(self.partition, loaded.head.position)
         self._check_prefix()
         self.announce()

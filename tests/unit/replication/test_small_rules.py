@@ -49,6 +49,7 @@ def test_the_state_file_comes_back() -> None:
         row=row(manifest=True, leader_recovery_state=1),
         remote_end=RemoteEnd(41, 3),
         tier_position=HeadPosition(17, "commit", 2),
+        tier_damaged=True,
     )
     data = json.loads(json.dumps(state_file.to_json(state)))
     names = ("tieringState", "tieredEpoch", "disablePolicy")

@@ -139,7 +139,7 @@ async def _let_go_of_deleted(partition: Partition, leader: ReplicaFetchResult) -
 
 
 def _note_tier(partition: Partition, result: ReplicaFetchResult) -> None:
-    partition.tier_damaged = result.tier_damaged
+    remote_end.doubt(partition, is_damaged=result.tier_damaged)
     if result.head_version >= 0:
         position = HeadPosition(result.head_version, result.head_commit_id, result.head_floor_epoch)
         remote_end.saw(partition, position)

@@ -113,7 +113,7 @@ class Partition:
         #: The newest head of the manifest that this replica knows of; an older one is damage.
         self.tier_position = None if stored is None else stored.tier_position
         #: The head went back and is not repaired: what is in the tier is not certain.
-        self.tier_damaged = False
+        self.tier_damaged = stored is not None and stored.tier_damaged
         #: On a follower: its leader's log start when that last told the head's tiered epoch.
         self.head_log_start_offset = -1
         #: Held while local retention runs: a change of tiering waits for what began before it.
@@ -341,6 +341,7 @@ class Partition:
             remote_end=self.remote_end,
             head_tiered_epoch=self.head_tiered_epoch,
             tier_position=self.tier_position,
+            tier_damaged=self.tier_damaged,
         )
 
     def tell_role(self) -> None:

@@ -31,6 +31,14 @@ def saw(partition: Partition, position: HeadPosition | None) -> None:
         partition.context.states.soon(partition)
 
 
+def doubt(partition: Partition, *, is_damaged: bool) -> None:
+    """Whether the head went back and is not repaired; durable soon, so that local retention does
+    not trust the tier after a start, before anybody has looked at the head again."""
+    if partition.tier_damaged != is_damaged:
+        partition.tier_damaged = is_damaged
+        partition.context.states.soon(partition)
+
+
 def replace(partition: Partition, end: RemoteEnd, position: HeadPosition | None = None) -> None:
     """What the tier itself said: nothing that was heard before holds against it; durable with the
     next :meth:`Partition.write_state`."""

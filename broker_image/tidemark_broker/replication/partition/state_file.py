@@ -23,7 +23,8 @@ VERSION = 1
 class StoredState:
     """One replica's file. ``row`` is None where no controller ever spoke of the replica;
     ``head_tiered_epoch``: of the head that told ``remote_end``, -1 where none did;
-    ``tier_position``: the newest head that was seen."""
+    ``tier_position``: the newest head that was seen; ``tier_damaged``: the head went back and was
+    not repaired."""
 
     topic: str
     topic_id: uuid.UUID
@@ -33,6 +34,7 @@ class StoredState:
     remote_end: RemoteEnd | None = None
     head_tiered_epoch: int = -1
     tier_position: HeadPosition | None = None
+    tier_damaged: bool = False
 
     @classmethod
     def of(
@@ -74,6 +76,7 @@ def to_json(state: StoredState) -> dict[str, object]:
             "commitId": state.tier_position.commit_id,
             "floorEpoch": state.tier_position.floor_epoch,
         },
+        **({"tierDamaged": True} if state.tier_damaged else {}),
     }
 
 
@@ -99,6 +102,7 @@ def from_json(data: Mapping[str, object]) -> StoredState:
             tier_position=None
             if head is None
             else _position_from_json(cast("Mapping[str, object]", head)),
+            tier_damaged=data.get("tierDamaged") is True,
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"partition.state cannot be read: {error!r}") from error

@@ -1,0 +1,43 @@
+"""A replica of which the tier's head went back: what is in the tier is not certain."""
+
+from collections.abc import Callable
+
+from tests.unit.replication.replica_nodes import Node, row
+from tidemark.tiering import TieringState
+from tidemark_broker.replication.partition import Partition, remote_end
+
+Nodes = Callable[[int], Node]
+TIERED = {"tiering_state": int(TieringState.ENABLED), "tiered_epoch": 0}
+
+
+def _is_suspended(partition: Partition) -> bool:
+    mode = partition.local_retention()
+    assert mode is not None
+    return mode.suspended
+
+
+async def test_local_retention_stands_still_also_after_a_restart(node: Nodes) -> None:
+    """Until the head is repaired, however late anybody can look at it again."""
+    one, two = node(1), node(2)
+    state = row(leader=1, leader_epoch=1, partition_epoch=1)
+    for each in (one, two):
+        await each.told(state, **TIERED)
+    await one.append(5)
+    remote_end.learn(one.partition, 0, 3, 1)
+    await one.partition.write_changes()
+    await two.catch_up(one)
+    assert [_is_suspended(each.partition) for each in (one, two)] == [False, False]
+    remote_end.doubt(one.partition, is_damaged=True)
+    await one.append()
+    await two.catch_up(one)
+    for each in (one, two):
+        await each.partition.write_changes()
+        await each.stop()
+    one, two = node(1), node(2)
+    assert [_is_suspended(each.partition) for each in (one, two)] == [True, True]
+    for each in (one, two):
+        await each.told(state, full=True, **TIERED)
+    remote_end.doubt(one.partition, is_damaged=False)
+    await one.append()
+    await two.catch_up(one)
+    assert [_is_suspended(each.partition) for each in (one, two)] == [False, False]
