@@ -22,6 +22,9 @@ from tidemark.tier.objects import StoreUnavailable
 from tidemark.tier.s3_config import S3Config
 
 TIMEOUT_S = 10.0
+#: Of an answer that comes in small pieces, none of which is late.
+ANSWER_S = 30.0
+_PIECE_BYTES = 64 << 10
 #: A page has up to 1,000 rows; an answer that is larger is no answer of an S3.
 _ANSWER_BYTES_MAX = 8 << 20
 #: Statuses of what may pass, and how often a request is sent.
@@ -82,10 +85,11 @@ def _sent(
     kind = http.client.HTTPSConnection if place.secure else http.client.HTTPConnection
     connection = kind(place.host, timeout=TIMEOUT_S)
     target = f"{path}?{ordered}" if ordered else path
+    began_s = time.monotonic()
     try:
         connection.request(method, target, body=body or None, headers=headers)
         response = connection.getresponse()
-        return Answer(response.status, response.read(_ANSWER_BYTES_MAX))
+        return Answer(response.status, _body(response, until_s=began_s + ANSWER_S))
     except (OSError, http.client.HTTPException) as error:
         raise StoreUnavailable(
             f"bucket {bucket}: the endpoint does not answer: check that it runs, its address and "
@@ -95,6 +99,23 @@ def _sent(
         ) from error
     finally:
         connection.close()
+
+
+def _body(response: http.client.HTTPResponse, until_s: float) -> bytes:
+    """The body, cut off where it is too large. One that ends early must not look like that of a
+    server that is no S3. Raises OSError, HTTPException."""
+    expected, body = response.length, bytearray()
+    most = _ANSWER_BYTES_MAX if expected is None else min(expected, _ANSWER_BYTES_MAX)
+    while len(body) < most:
+        piece = response.read1(min(_PIECE_BYTES, most - len(body)))
+        if not piece:
+            break
+        body += piece
+        if time.monotonic() > until_s:
+            raise TimeoutError(f"{len(body)} bytes of its answer came in {ANSWER_S:g} s")
+    if expected is not None and len(body) < most:
+        raise http.client.IncompleteRead(bytes(body), expected - len(body))
+    return bytes(body)
 
 
 def parsed(body: bytes, bucket: str) -> ElementTree.Element:
