@@ -27,8 +27,10 @@ _CLOCK_EPOCH_MAX = 2**29
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """``offset``: the first that is not read yet. ``leader_epoch``: a leader of this epoch had all
-    records below the offset; None where an older version recorded the offset alone."""
+    """Recorded read position in a partition.
+
+    ``offset``: the next offset to read. ``leader_epoch``: epoch of a leader that had all records
+    below the offset; None if an older version of Tidemark recorded the offset alone."""
 
     offset: int
     leader_epoch: int | None = None
@@ -36,23 +38,26 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """A restore of the topic from its tier. ``leader_epoch``: of its first leaders, above every
-    epoch of before. ``ends``: by partition the first offset that was lost; a partition that is not
-    named began empty."""
+    """Restore of a topic from its tier.
+
+    ``leader_epoch``: of the first leaders after it, above every earlier epoch. ``ends``: first lost
+    offset by partition; a partition that is not named started empty."""
 
     leader_epoch: int
     ends: Mapping[int, int] = field(default_factory=dict)
 
     def end(self, partition: int) -> int:
-        """The first offset of the partition that the restore lost."""
+        """Return the first offset of the partition that the restore lost."""
         return self.ends.get(partition, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLineage:
-    """What is known of a partition's log now. ``leader_epoch``: of its leader. ``end``: the first
-    offset that it does not have. ``later_epoch_start``: the first offset known to be of a later
-    epoch than the position's, or the end of the log. None where it is not known."""
+    """Present state of a partition's log, None where it is not known.
+
+    ``leader_epoch``: of the leader. ``end``: the first offset that the log does not have.
+    ``later_epoch_start``: the first offset known to have a later epoch than the position, or the
+    end of the log."""
 
     partition: int
     restores: tuple[Restore, ...] = ()
@@ -62,8 +67,8 @@ class LogLineage:
 
 
 def divergence(position: Position, log: LogLineage) -> int | None:
-    """The offset from which on the log has not the records that the position has passed; None where
-    it has them all, as far as is known."""
+    """Return the first offset below the position whose record the log has lost; None if no loss is
+    known."""
     epoch = position.leader_epoch
     ends = [
         restore.end(log.partition)
@@ -74,7 +79,7 @@ def divergence(position: Position, log: LogLineage) -> int | None:
         ends.append(log.end)
     if epoch is not None and log.later_epoch_start is not None:
         ends.append(log.later_epoch_start)
-    # Epochs never go back: this is a log that was begun anew, of which nothing more is known.
+    # Epochs never decrease within one log, so this log was re-created and shares no records.
     if epoch is not None and log.leader_epoch is not None and log.leader_epoch < epoch:
         ends.append(0)
     found = min(ends, default=position.offset)
@@ -82,7 +87,7 @@ def divergence(position: Position, log: LogLineage) -> int | None:
 
 
 def restored_epoch(highest_epoch: int, now_ms: int) -> int:
-    """The leader epoch of a restored topic's first leaders. ``highest_epoch``: of its heads.
+    """Return the leader epoch of a restored topic's first leaders. ``highest_epoch``: of its heads.
 
     The lost cluster may have elected leaders, and rebuilt partitions, that never claimed a head:
     two generations above the highest are above these. The clock separates restores from the same
@@ -92,9 +97,11 @@ def restored_epoch(highest_epoch: int, now_ms: int) -> int:
 
 
 def merged(known: Iterable[Restore], more: Iterable[Restore]) -> tuple[Restore, ...]:
-    """Both, by leader epoch. Beyond :data:`RESTORES_MAX` the oldest are folded into one that loses
-    from the lowest end on: positions are then refused that need not be, and none is trusted."""
-    by_epoch = {each.leader_epoch: each for each in (*known, *more)}
+    """Return the union of both, ordered by leader epoch.
+
+    Beyond :data:`RESTORES_MAX` the two oldest become one restore with the lower ends. That may
+    refuse a valid position, but never accepts an invalid one."""
+    by_epoch = {restore.leader_epoch: restore for restore in (*known, *more)}
     found = [by_epoch[epoch] for epoch in sorted(by_epoch)]
     while len(found) > RESTORES_MAX:
         first, second = found[:2]
@@ -104,10 +111,10 @@ def merged(known: Iterable[Restore], more: Iterable[Restore]) -> tuple[Restore, 
 
 
 def text(name: str, position: Position, lost_from: int) -> str:
-    """What has happened to the partition ``name``, for messages."""
+    """Describe, for messages, which records the partition ``name`` has lost and why."""
     epoch = "" if position.leader_epoch is None else f" (leader epoch {position.leader_epoch})"
     return (
         f"{name}: the log has lost the records from offset {lost_from} up to {position.offset}"
-        f"{epoch}, and gives these offsets to other records: the topic was restored from its tier, "
-        "or a leader was elected uncleanly"
+        f"{epoch}, and reuses these offsets: the topic was restored from its tier, or a leader was "
+        "elected uncleanly"
     )

@@ -1,10 +1,9 @@
 """The order in which a broker takes its locks, and the check that enforces it in tests.
 
-Two threads that take two locks in opposite orders can wait for each other forever. So every lock of
-the log, cleaner, replication and remote log rooms has a rank, and a thread (or a task, for locks of
-the event loop) takes locks in ascending rank only. Two locks of one rank, such as the locks of two
-logs, are never held together. A lock that is held already may be taken once more where its kind
-allows that.
+Two threads that take two locks in opposite orders can deadlock. So every lock of the log, cleaner,
+replication and remote log packages has a rank, and a thread (or a task, for locks of the event
+loop) takes locks in ascending rank only. Two locks of one rank, such as the locks of two logs, are
+never held together. A reentrant lock may be taken again while it is held.
 
 The ranks cost nothing in production: the functions here return the standard library's locks. Where
 the environment variable ``TIDEMARK_LOCK_ORDER_REPORT`` names a file, they return locks that raise
@@ -28,38 +27,38 @@ REPORT_VARIABLE = "TIDEMARK_LOCK_ORDER_REPORT"
 class LockRank(IntEnum):
     """Every lock that may be held together with another one, outermost first."""
 
-    #: Locks of the event loop. The name of a replica: it is created, reopened or removed.
+    #: Locks of the event loop. Name of a replica, while it is created, reopened or removed.
     REPLICA_NAME = 10
     #: One replica's role, epochs and log end.
     REPLICA = 20
-    #: Local retention of one replica runs, or its tiering changes.
+    #: Local retention and tiering changes of one replica.
     RETENTION = 30
     #: One replica's ``partition.state``.
     STATE_FILE = 40
     #: One partition's head in the tier.
     TIER_HEAD = 50
 
-    #: Waits until bytes may be copied to the tier.
+    #: Quota of bytes that are copied to the tier.
     COPY_QUOTA = 60
 
-    #: Locks of threads. One thread creates the log of a name.
+    #: Locks of threads. Creation of the log of one name.
     MAKING_LOG = 110
-    #: Changes the files of one log (``LogState.shaping``).
+    #: Changes of one log's files (``LogState.shaping``).
     SHAPING = 120
-    #: Writes the checkpoint files of all logs. Several requests share one write.
+    #: Checkpoint files of all logs. Several requests share one write.
     CHECKPOINTS = 130
-    #: Writes the log starts that are due. Several requests share one write.
+    #: Log starts that are due. Several requests share one write.
     LOG_STARTS_DUE = 140
     #: The journal and the checkpoints of log starts.
     LOG_STARTS = 150
-    #: Syncs the names in the log directory. Several requests share one sync.
+    #: Sync of the names in the log directory. Several requests share one sync.
     DIRECTORY_NAMES = 160
-    #: Which logs are open.
+    #: Table of open logs.
     OPEN_LOGS = 170
-    #: One log's state in memory (``LogState.lock``). The event loop waits for it, so whoever holds
-    #: it waits for no other log, and for no checkpoint.
+    #: One log's state in memory (``LogState.lock``). The event loop waits for it, so its holder
+    #: must not wait for another log or for a checkpoint.
     LOG = 180
-    #: Which closed segments are kept open.
+    #: Table of closed segments that are kept open.
     OPEN_SEGMENTS = 190
     #: Guards a few fields; no other lock is taken under it.
     LEAF = 200
@@ -70,13 +69,13 @@ class LockOrderError(AssertionError):
 
 
 class ThreadLock(AbstractContextManager[bool], Protocol):
-    """What :class:`threading.Lock` and :class:`threading.RLock` have in common."""
+    """Common interface of :class:`threading.Lock` and :class:`threading.RLock`."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take it."""
+        """Take the lock."""
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
 
 
 def ordered_lock(rank: LockRank) -> ThreadLock:
@@ -100,8 +99,8 @@ def ordered_async_lock(rank: LockRank) -> asyncio.Lock:
 
 
 def turn_of(rank: LockRank) -> AbstractContextManager[None]:
-    """Return what a thread enters, again and again, before it waits for a turn that another thread
-    may have: such a turn is a lock in all but name."""
+    """Return the context of a turn: a wait for other threads that no lock represents. A thread
+    enters it before it waits, so that the wait is checked like a lock."""
     return _CheckedTurn(rank) if _report() else nullcontext()
 
 
@@ -117,7 +116,7 @@ def _ranked(rank: LockRank, lock: Any, *, reentrant: bool) -> ThreadLock:
 
 
 class _Ranked:
-    """Something with a rank that is held."""
+    """A lock or turn with a rank."""
 
     def __init__(self, rank: LockRank, *, reentrant: bool) -> None:
         self.rank = rank
@@ -134,7 +133,7 @@ _by_task: "WeakKeyDictionary[asyncio.Task[Any], list[_Ranked]]" = WeakKeyDiction
 
 
 def _check(wanted: _Ranked, held: list[_Ranked]) -> None:
-    """Raise where ``wanted`` must not be taken by whoever holds ``held``."""
+    """Raise :class:`LockOrderError` if ``wanted`` must not be taken while ``held`` are held."""
     if wanted in held:
         if wanted.reentrant:
             return
@@ -154,7 +153,7 @@ def _check(wanted: _Ranked, held: list[_Ranked]) -> None:
 
 
 def _drop(lock: _Ranked, held: list[_Ranked]) -> None:
-    """Forget the last of its entries: the same lock may be held several times."""
+    """Remove the last entry of the lock, which may be held several times."""
     for index in range(len(held) - 1, -1, -1):
         if held[index] is lock:
             del held[index]
@@ -162,7 +161,7 @@ def _drop(lock: _Ranked, held: list[_Ranked]) -> None:
 
 
 class _CheckedLock(_Ranked, AbstractContextManager[bool]):
-    """A lock of threads. Has what :class:`threading.Condition` asks of its lock, too."""
+    """A lock of threads, usable as the lock of a :class:`threading.Condition`."""
 
     def __init__(self, rank: LockRank, lock: Any, *, reentrant: bool) -> None:
         super().__init__(rank, reentrant=reentrant)
@@ -190,7 +189,7 @@ class _CheckedLock(_Ranked, AbstractContextManager[bool]):
 
 
 class _CheckedTurn(_Ranked, AbstractContextManager[None]):
-    """A turn that is waited for elsewhere; any number of threads may have entered it."""
+    """A turn; several threads may be in it at once."""
 
     def __init__(self, rank: LockRank) -> None:
         super().__init__(rank, reentrant=False)

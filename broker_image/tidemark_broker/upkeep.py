@@ -61,7 +61,7 @@ class Upkeep:
         if partition.tiering.ever_tiered:
             try:
                 await partition.write_changes()
-            except StorageError as error:  # then retention trusts what the file has
+            except StorageError as error:  # retention then uses the state in the file
                 logger.info("%s: its state file is not up to date: %s", partition.tp, error)
         async with partition.retention_lock:
             await self._retain_locked(partition)

@@ -94,8 +94,8 @@ class LogEnd(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """Where the records of an epoch, and of those below it, end. ``offset`` None: the log has none
-    of a later epoch. ``leader_epoch``: of the leader that reported it."""
+    """End of the records of an epoch and of lower epochs. ``offset`` None: the log has no later
+    epoch. ``leader_epoch``: of the leader that reported it."""
 
     offset: int | None
     leader_epoch: int
@@ -162,7 +162,7 @@ class Brokers:
         return self._listed(topic, dict.fromkeys(partitions, LATEST), committed=True)
 
     def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> dict[int, EpochEnd]:
-        """OffsetForLeaderEpoch (KIP-320): by partition where the records of an epoch end.
+        """Return the end of an epoch by partition (OffsetForLeaderEpoch, KIP-320).
 
         Raises :class:`BrokersUnavailable`, :class:`Refused`."""
         found: dict[int, EpochEnd] = {}
@@ -185,10 +185,10 @@ class Brokers:
             rest = [partition for partition in timestamps if partition not in found]
             for address, partitions in self._by_leader(topic, rest).items():
                 wanted = {partition: timestamps[partition] for partition in partitions}
-                # Each request names these epochs: a leader of another one refuses it.
-                epochs = {each: self._leader(topic, each).leader_epoch for each in partitions}
+                # Each request names these epochs: a leader of another epoch refuses it.
+                epochs = {part: self._leader(topic, part).leader_epoch for part in partitions}
                 offsets = self._list_offsets(address, topic, wanted, committed=committed)
-                found.update({each: LogEnd(at, epochs[each]) for each, at in offsets.items()})
+                found.update({part: LogEnd(at, epochs[part]) for part, at in offsets.items()})
 
         self._retry(ask_rest)
         return found
@@ -349,7 +349,8 @@ class Brokers:
     def _epoch_ends(
         self, address: Address, topic: str, epochs: Mapping[int, int]
     ) -> dict[int, EpochEnd]:
-        leaders = {each: self._leader(topic, each).leader_epoch for each in epochs}
+        # The request names the leader's epoch, so that a former leader refuses it.
+        leaders = {part: self._leader(topic, part).leader_epoch for part in epochs}
         request = epoch_request.OffsetForLeaderEpochRequest(
             replica_id=BrokerId(-1),
             topics=(
@@ -368,8 +369,8 @@ class Brokers:
         )
         answer = self._ask(address, request, OffsetForLeaderEpochResponse)
         found: dict[int, EpochEnd] = {}
-        for each in answer.topics:
-            for result in each.partitions:
+        for answered in answer.topics:
+            for result in answered.partitions:
                 _check(result.error_code, f"{topic}-{result.partition}")
                 partition, end = int(result.partition), int(result.end_offset)
                 found[partition] = EpochEnd(None if end < 0 else end, leaders[partition])

@@ -33,8 +33,8 @@ COLUMNS = 8
 #: timestamp is that of all its records.
 BASE_OFFSET, BASE_TIMESTAMP, MAX_TIMESTAMP, APPEND_TIME, LEADER_EPOCH = 0, 1, 2, 3, 4
 
-#: Beyond it microseconds are more than 64 bits. Producers may send any timestamp where the topic's
-#: configuration lets them: one beyond is read as the nearest that microseconds can hold.
+#: Beyond it a timestamp in microseconds exceeds 64 bits. Producers may send such a timestamp if the
+#: topic's configuration allows it. It is read as the nearest that fits.
 LATEST_MS = (2**63 - 1) // 1000
 
 
@@ -187,7 +187,7 @@ def spread(
             stamp = batches[batch, MAX_TIMESTAMP]
             if batches[batch, APPEND_TIME] == 0:
                 base, delta = batches[batch, BASE_TIMESTAMP], table[row, TIMESTAMP_DELTA]
-                # The sum may be more than 64 bits: it is not made where it is beyond.
+                # The sum may exceed 64 bits, so it is compared before it is computed.
                 if delta > 0 and base > LATEST_MS - delta:
                     stamp = LATEST_MS
                 elif delta < 0 and base < -LATEST_MS - delta:

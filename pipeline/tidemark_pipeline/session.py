@@ -92,7 +92,7 @@ def _settings(name: str, cores: int, scratch: str) -> SparkConf:
             ("spark.log.level", "ERROR"),
             ("spark.sql.session.timeZone", "UTC"),
             ("spark.python.daemon.module", "tidemark_pipeline.daemon"),
-            # Spark's 15 s are little for a worker on a busy machine.
+            # Spark's default of 15 s is too short for a worker on a busy machine.
             ("spark.python.authenticate.socketTimeout", "120s"),
         ]
     )

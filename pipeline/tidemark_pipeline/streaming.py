@@ -4,9 +4,9 @@ Offsets are JSON as Spark's Kafka source writes them into a checkpoint: ``{"t": 
 first offset that is not read yet. A batch is planned from two of them alone, so one that Spark
 repeats after a crash has the same rows.
 
-A checkpoint may outlive the topic. So beside the offsets, under names that no topic can have, it
-has the ids of topics and the leader epochs of offsets, and each batch compares them with the topic
-as it is (:mod:`tidemark.log_lineage`). Checkpoints of older versions have neither.
+A checkpoint may outlive the topic. So it also contains, under names that no topic can have, the ids
+of topics and the leader epochs of offsets. Each batch compares them with the present topic
+(:mod:`tidemark.log_lineage`). Checkpoints of older versions have neither.
 
 Spark asks a Python source for the latest offset without saying where the query is (as of 4.1; and
 it knows nothing of ``ReadLimit``). But it has said so before: it plans a batch up to there, and
@@ -39,26 +39,26 @@ from tidemark_pipeline.survey import Part, Survey
 from tidemark_pipeline.tasks import bytes_of
 
 _STOP_LOOK_S = 0.2
-#: As a checkpoint has it.
+#: Offsets in the form of a checkpoint.
 Offsets = dict[str, dict[str, Any]]
 _EPOCHS, _TOPIC_IDS = "#leaderEpochs", "#topicIds"
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a query is. ``positions``: by topic and partition; ``topic_ids``: as text, of topics
-    whose id is known."""
+    """Progress of a query. ``positions``: by topic and partition. ``topic_ids``: as text, by topic,
+    if known."""
 
     positions: Mapping[tuple[str, int], Position] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     def offset(self, part: Part) -> int | None:
-        """Of a partition; None where the query has not come across it."""
+        """Return the offset of a partition, None if the query does not know the partition."""
         position = self.positions.get(_key(part))
         return None if position is None else position.offset
 
     def to_json(self) -> Offsets:
-        """As a checkpoint has it, in the order of partitions."""
+        """Return the form of a checkpoint, ordered by partition."""
         found: Offsets = {}
         epochs: Offsets = {}
         for (topic, partition), at in sorted(self.positions.items()):
@@ -73,7 +73,7 @@ class Places:
 
     @classmethod
     def from_json(cls, offsets: Offsets) -> Self:
-        """And back."""
+        """Read the form of a checkpoint."""
         epochs = offsets.get(_EPOCHS, {})
         positions = {
             (topic, int(partition)): Position(int(offset), epochs.get(topic, {}).get(partition))
@@ -103,7 +103,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
         self._planned: Places | None = None
         #: Where the query ends, once it is known.
         self._last: Mapping[tuple[str, int], int] | None = None
-        #: The end that was told last: the log has reached it.
+        #: The end that was reported last: the log has reached it.
         self._reached: Places | None = None
         #: Of the driver, whose connections last as long as the query.
         self._survey: Survey | None = None
@@ -154,7 +154,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
         self._check_there(until, parts, begin)
         wanted = [parts[key] for key in until.positions if key in parts]
         lost = self._diverged(survey, wanted, begin)
-        # A batch that is repeated has the rows that were read first, or none.
+        # A repeated batch must have the same rows as before, or fail.
         if until != self._reached:
             lost |= self._diverged(survey, wanted, until)
         reaches = {}
@@ -236,14 +236,14 @@ class TidemarkStreamReader(DataSourceStreamReader):
         for topic, topic_id in _ids_of(parts.values()).items():
             if until.topic_ids.get(topic, topic_id) != topic_id:
                 raise DataLoss(
-                    f"{topic} was deleted and made anew since the query read it (its id was "
-                    f"{until.topic_ids[topic]} and is {topic_id}): begin a new query, with a "
-                    "checkpoint of its own, or set failOnDataLoss=false"
+                    f"{topic} was deleted and re-created since the query read it (its id was "
+                    f"{until.topic_ids[topic]} and is {topic_id}). Start a new query with a new "
+                    "checkpoint, or set failOnDataLoss=false"
                 )
 
     def _diverged(self, survey: Survey, parts: Sequence[Part], places: Places) -> dict[Part, int]:
-        """By partition the first offset that is lost of what was read. Raises
-        :class:`DataLoss` unless that is accepted: then it is read from there on once more."""
+        """Return the first lost offset of each partition that lost records which were read. Raises
+        :class:`DataLoss` unless data loss is accepted; the query then continues from there."""
         positions = {
             part: places.positions[_key(part)] for part in parts if _key(part) in places.positions
         }
@@ -252,7 +252,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
             if self._options.fail_on_data_loss:
                 what = text(f"{part.topic}-{part.partition}", positions[part], lost_from)
                 raise DataLoss(
-                    f"{what}. Begin a new query, with a checkpoint of its own, or set "
+                    f"{what}. Start a new query with a new checkpoint, or set "
                     f"failOnDataLoss=false to continue from offset {lost_from}"
                 )
         return found

@@ -128,11 +128,12 @@ class Survey:
         return found
 
     def positions(self, offsets: Mapping[Part, int]) -> dict[Part, Position]:
-        """Each offset with a leader epoch under which the log reaches it, to be recorded with it.
-        To be called before :meth:`divergences` of where the read begins: a log that loses records
-        between the two calls is then noticed there, or by the next look at these positions.
+        """Return each offset with a leader epoch under which the log reaches it, to be recorded.
 
-        Raises :class:`DataLoss` where a log ends below its offset."""
+        Call it before :meth:`divergences` of the start positions. A log that loses records between
+        the two calls is then noticed by that call, or by the next check of these positions.
+
+        Raises :class:`DataLoss` if a log ends below its offset."""
         if self._brokers is None:
             self._load(list(offsets))
             return {
@@ -145,13 +146,13 @@ class Survey:
                 raise DataLoss(
                     f"{part.topic}-{part.partition}: the log ends at {end.offset}, below offset "
                     f"{offsets[part]} that was planned to be read: a leader was elected uncleanly. "
-                    "Start again"
+                    "Restart the job"
                 )
             found[part] = Position(offsets[part], end.leader_epoch)
         return found
 
     def divergences(self, positions: Mapping[Part, Position]) -> dict[Part, int]:
-        """The positions whose records a log has lost, with the offset from which on
+        """Return the first lost offset of each position whose log has lost records below it
         (:mod:`tidemark.log_lineage`)."""
         lineages = self._lineages(positions)
         found = {part: divergence(at, lineages[part]) for part, at in positions.items()}
@@ -159,6 +160,7 @@ class Survey:
 
     def _lineages(self, positions: Mapping[Part, Position]) -> dict[Part, LogLineage]:
         by_topic = {part.topic_id: self._restores(part) for part in positions}
+        # Without brokers: from the tier alone.
         if self._brokers is None:
             self._load(list(positions))
             return {
@@ -169,6 +171,7 @@ class Survey:
                 )
                 for part, at in positions.items()
             }
+        # With brokers: by the logs' ends, and by the ends of the epochs that were recorded.
         log_ends = self._log_ends(positions)
         known = {part: at for part, at in positions.items() if at.leader_epoch is not None}
         epoch_ends: dict[Part, EpochEnd] = {}
@@ -196,7 +199,7 @@ class Survey:
         return found
 
     def _restores(self, part: Part) -> tuple[Restore, ...]:
-        """Of the topic; none where nothing of it is in the tier, or no tier is read."""
+        """Return the restores of the topic, none if it is not in the tier or no tier is read."""
         if self._tier is None or part.topic_id is None:
             return ()
         try:
@@ -205,7 +208,8 @@ class Survey:
             return ()
 
     def _epoch_in_tier(self, part: Part, offset: int) -> int | None:
-        """Of the last record below an offset; where that has expired, of the last leader."""
+        """Return the epoch of the last record below an offset, or of the last leader if that record
+        has expired."""
         snapshot = self._snapshot(part)
         if snapshot is None:
             return None
@@ -213,8 +217,8 @@ class Survey:
         return snapshot.head.leader_epoch if entry is None else entry.epoch_at(offset - 1)
 
     def _later_epoch_in_tier(self, part: Part, position: Position) -> int | None:
-        """The first offset of a later epoch than the position's, if the tier has it below the
-        position: nothing more is needed."""
+        """Return the first offset of a later epoch than the position's, if the tier has one below
+        the position; otherwise it is not needed."""
         epoch = position.leader_epoch
         entry = self._with_pages(part, lambda found: found.find(position.offset - 1))
         if epoch is None or entry is None or entry.epoch_at(position.offset - 1) <= epoch:
@@ -244,7 +248,7 @@ class Survey:
         return (0, start, ()) if found is None else found
 
     def _with_pages(self, part: Part, look: Callable[[Snapshot], R | None]) -> R | None:
-        """What ``look`` finds in the partition's manifest; None where there is none."""
+        """Return what ``look`` finds in the partition's manifest, None without a manifest."""
         for attempt in range(1, _ATTEMPTS + 1):
             snapshot = self._snapshot(part)
             if snapshot is None:
@@ -333,7 +337,7 @@ def answered(snapshot: Snapshot, start: int, until: int) -> tuple[int, tuple[Seg
 
 
 def _first_later(snapshot: Snapshot, epoch: int) -> int | None:
-    """The first offset in the tier that was written in a later epoch. Raises PageNotFound."""
+    """Return the first offset in the tier of a later epoch. Raises PageNotFound."""
     for entry in snapshot.live_segments():
         for found, start in entry.leader_epochs:
             if found > epoch:

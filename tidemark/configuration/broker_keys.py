@@ -293,10 +293,9 @@ BROKER_KEYS = (
     _key(_BROKER, "producer.id.expiration.check.interval.ms", integer(1), 600_000,
         "Pause between two looks at which to forget."),
     _key(_BROKER, "tidemark.producer.ids.max", integer(1), 500_000,
-        "Producers that the partitions of a broker remember, each for itself, in up to 340 bytes. "
-        "Beyond it the first batch of a new producer is refused (NOT_ENOUGH_REPLICAS, which "
-        "clients retry) where its partition has 100 already; none is forgotten before it "
-        "expires."),
+        "Producers that all partitions of a broker remember, at up to 340 bytes each. Beyond the "
+        "limit, the first batch of a new producer is refused (NOT_ENOUGH_REPLICAS, which clients "
+        "retry) if its partition has 100 producers. No producer is forgotten before it expires."),
     _key(_BROKER, "log.cleaner.enable", BOOLEAN, "true",
         "Whether topics with cleanup.policy compact are compacted."),
     _key(_BROKER, "log.cleaner.threads", integer(0), 1, "Logs that are compacted at once."),
@@ -330,9 +329,9 @@ BROKER_KEYS = (
     _key(_BROKER, "tidemark.remote.commit.threads", integer(1), 10,
         "Threads that commit to heads."),
     _key(_BROKER, "tidemark.remote.head.check.interval.ms", long(1), 600_000,
-        "How often a leader reads the heads of its partitions to see whether one went back."),
+        "How often a leader reads the heads of its partitions to detect one that went back."),
     _key(_BROKER, "tidemark.remote.store.probe.interval.ms", long(1), 3_600_000,
-        "How often a broker tries whether the remote storage keeps to conditional writes."),
+        "How often a broker probes the remote storage for conditional writes."),
     _key(_BROKER, "tidemark.remote.sweep.interval.ms", long(1), 21_600_000,
         "How often the tier is swept, by one broker of all."),
     _key(_BROKER, "remote.log.reader.threads", integer(1), 10, "Threads that read for clients."),

@@ -135,8 +135,9 @@ TOPIC_KEYS = (
         "Bytes of a tiered partition that stay on the brokers' disks; -2: as retention.bytes.",
         "spec.tiering.localRetention.size", "log.local.retention.bytes"),
     _field("local.retention.ms", long(-2), "-2",
-        "How long records of a tiered topic stay on the brokers' disks, from their timestamps or "
-        "from the last append to their segment, whichever is earlier; -2: as retention.ms.",
+        "How long records of a tiered topic stay on the brokers' disks, counted from their "
+        "timestamps or from the last append to their segment, whichever is earlier. -2: the value "
+        "of retention.ms.",
         "spec.tiering.localRetention.time", "log.local.retention.ms"),
     _field("remote.storage.enable", BOOLEAN, "false",
         "Whether closed segments are copied to the remote tier.", "spec.tiering.enabled"),

@@ -2,7 +2,7 @@
 
 A segment's files share the 20-digit offset of its first record; a partition's directory is
 ``<topic>-<partition>``, ``<topic>-<partition>.<32 hex digits>-delete`` while it is removed, and
-``<topic>-<partition>.<32 hex digits>-stray`` where another directory has taken its place.
+``<topic>-<partition>.<32 hex digits>-stray`` once another directory replaces it.
 """
 
 import re

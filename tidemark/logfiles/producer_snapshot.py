@@ -18,7 +18,7 @@ _COUNT = struct.Struct(">i")
 _ENTRY = struct.Struct(">qhiqiqiq")
 #: Size of one producer in a snapshot.
 ENTRY_BYTES = _ENTRY.size
-#: Where its timestamp is in them.
+#: Offset of the timestamp within these bytes.
 TIMESTAMP_AT = struct.calcsize(">qhiqi")
 
 
@@ -55,7 +55,7 @@ def unpack_entry(data: bytes) -> ProducerEntry:
 
 
 def join_entries(packed: Sequence[bytes]) -> bytes:
-    """Return the file's bytes for producers that are packed already."""
+    """Return the file's bytes for packed producers."""
     body = _COUNT.pack(len(packed)) + b"".join(packed)
     return _FRONT.pack(SNAPSHOT_VERSION, google_crc32c.value(body)) + body
 

@@ -29,7 +29,7 @@ PRODUCER_IDS = gauge(
 )
 PRODUCERS_REFUSED = counter(
     "tidemark_broker_producers_refused",
-    "Batches of new producers that were refused since tidemark.producer.ids.max is reached.",
+    "Batches of new producers that were refused because tidemark.producer.ids.max was reached.",
 )
 FENCED = gauge("tidemark_broker_fenced", "1 while the controller fences this broker.")
 CONTROLLER_CONNECTED = gauge(

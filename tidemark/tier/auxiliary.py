@@ -46,8 +46,8 @@ class AbortedRanges:
 class Aux:
     """Bytes as in Kafka's files; ``leader_epochs`` is the checkpoint's text, from the very
     beginning up to the segment's end; ``producer_snapshot`` is the state at the segment's end;
-    ``pieces``: digests of the log's pieces in order, empty where they are not known; ``origin``:
-    the manifest's entry of the copy and the head's version then (``segment_origin``), empty where
+    ``pieces``: digests of the log's pieces in order, empty if not known. ``origin``: the
+    manifest's entry of the copy and the head's version at that time (``segment_origin``), empty if
     an older version of Tidemark copied the segment."""
 
     offset_index: bytes

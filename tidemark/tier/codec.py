@@ -171,7 +171,7 @@ def _entries_of(fields: "_Fields", place: _Place, version: int) -> tuple[Segment
 
 
 def encode_entry(entry: SegmentEntry) -> dict[str, object]:
-    """An entry as it stands in heads and pages: all but its topic and partition."""
+    """Encode an entry for heads and pages, without its topic and partition."""
     fields: dict[str, object] = {
         "segmentId": id_text(entry.segment_id),
         "startOffset": entry.start_offset,

@@ -1,9 +1,9 @@
-"""Probe of what a store does with conditional writes.
+"""Probe that tells whether a store honours conditional writes.
 
-Claims, commits and leases rely on compare-and-set. Many look-alikes of S3 take ``If-Match`` and
-``If-None-Match`` and ignore them: a write that was held up then lands over a newer one, and a head
-loses what was committed meanwhile. Nothing shows that but a probe, which writes an object of its
-own. It is repeated now and then, since a proxy or another version may come between.
+Claims, commits and leases rely on compare-and-set. Many S3-compatible stores accept ``If-Match``
+and ``If-None-Match`` and ignore them. A delayed write then overwrites a newer one, and the head
+loses the commits in between. Only a probe, which writes an object of its own, detects that. It is
+repeated periodically, because the store's version or a proxy in front of it may change.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ from tidemark.tier.objects import (
     Version,
 )
 
-#: Probes of those that died meanwhile are removed after so long, so many at once.
+#: Age after which the object of an interrupted probe is removed, and how many are per probe.
 _LEFT_MS, _LEFT_AT_ONCE = 3_600_000, 100
 
 
 class NoConditionalWrites(StoreUnavailable):
-    """The store takes conditional writes and does not keep the condition."""
+    """The store accepts conditional writes and ignores the condition."""
 
     def __init__(self, where: str, header: str, what: str) -> None:
         super().__init__(
@@ -38,24 +38,26 @@ class NoConditionalWrites(StoreUnavailable):
 
 
 def check_conditional_writes(store: ObjectStore, *, now_ms: int) -> None:
-    """Write, overwrite and delete an object that nobody else has. Blocks. Raises
-    NoConditionalWrites, and StoreUnavailable where the store does not say."""
+    """Create, overwrite and delete an object with a unique key. Blocks.
+
+    Raises NoConditionalWrites, and StoreUnavailable if the store gives no answer."""
     _remove_left(store, now_ms)
     key = f"{PROBES_PREFIX}{uuid.uuid4().hex}"
     try:
         _probe(store, key)
     finally:
-        # What cannot be deleted now is left to a later probe: a lock says nothing of conditions.
+        # A delete that the store refuses (an object lock) says nothing about conditional writes. A
+        # later probe removes the object.
         with contextlib.suppress(StoreUnavailable):
             store.delete(key)
 
 
 def _probe(store: ObjectStore, key: str) -> None:
     where, never = store.describe(), Version('"00000000000000000000000000000000"')
-    # Over nothing: a write that expects a version must not create the object.
+    # A write that expects a version must not create a missing object.
     if _replaces(store, key, b"0", never):
         raise NoConditionalWrites(where, "If-Match", "it created an object that must exist before")
-    _creates(store, key, b"1")  # a lost answer looks like a conflict: what stands there counts
+    _creates(store, key, b"1")  # a lost answer looks like a conflict: the stored data decides
     first = store.get(key)
     if _creates(store, key, b"2") or store.get(key).data != b"1":
         raise NoConditionalWrites(where, "If-None-Match", "it overwrote an object that exists")
@@ -74,7 +76,7 @@ def _creates(store: ObjectStore, key: str, data: bytes) -> bool:
 
 
 def _replaces(store: ObjectStore, key: str, data: bytes, expected: Version) -> bool:
-    """Whether the data stands there afterwards: an error may be that of a repeated request."""
+    """Return whether the object has the data afterwards; an error may be that of a retry."""
     try:
         store.replace(key, data, expected)
     except (PreconditionFailed, ObjectNotFound):

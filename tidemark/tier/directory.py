@@ -116,7 +116,7 @@ class DirectoryStore:
             self._prune(parts[:-1])
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """One after another, also behind one that cannot be removed."""
+        """Delete one object after another; a refused one does not stop the rest."""
         refused: dict[str, StoreUnavailable] = {}
         for key in keys:
             try:

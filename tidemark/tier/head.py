@@ -67,18 +67,18 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class HeadPosition:
-    """Version of a head, the id of the commit that made it, and its floor's tiered epoch, which an
+    """Version of a head, the id of the commit that wrote it, and its floor's tiered epoch, which an
     older head may not know.
 
-    Whoever has seen one position of a partition's head never sees a lower one, nor another commit
-    under the same version, unless the head was replaced by an older copy of itself."""
+    Positions of a partition's head only increase, and one version has one commit. Anything else
+    means that the head was replaced by an older copy of itself."""
 
     version: int
     commit_id: str
     floor_epoch: int = 0
 
     def is_behind(self, known: "HeadPosition") -> bool:
-        """Whether this position cannot follow ``known``."""
+        """Return whether a head at this position is older than, or conflicts with, ``known``."""
         return self.version < known.version or (
             self.version == known.version and self.commit_id != known.commit_id
         )
@@ -164,7 +164,7 @@ class Head:
 
     @property
     def position(self) -> HeadPosition:
-        """Where this head stands in the line of its commits."""
+        """Position of this head in the sequence of its commits."""
         return HeadPosition(self.version, self.commit_id, self.floor_epoch)
 
     @property

@@ -1,16 +1,16 @@
-"""Repair of a head that went back, from what a replica knows and from what the store still has.
+"""Repair of a head that went back, from a replica's knowledge and from the objects in the store.
 
 A head that was replaced by an older copy of itself no longer names the segments that were copied
-since. Their objects, and pages that were sealed since, are still there. A leader that has the
-newest head in memory writes that one again. Otherwise the older head is given back what it lost:
-entries of later pages, and of whole copies whose auxiliary objects say that they began under a
-later head (``segment_origin``). What a leader copies was committed, so every whole copy that
-continues the line, in offsets and in leader epochs, up to the end that is known, is part of it.
+since. Their objects, and pages that were sealed since, are still in the store. A leader that has
+the newest head in memory writes it again. Otherwise the lost entries are added to the older head:
+those of later pages, and those of complete copies whose auxiliary objects record a later head
+(``segment_origin``). A leader copies only committed records. So every complete copy that continues
+the line, in offsets and in leader epochs, up to the known end, belongs to it.
 
-A repair has to be proven. Every segment that the new head calls live must be in the store, with its
-size, and the line must reach the tier's end as the replica has it on its disk. What is missing is
-named otherwise, and nothing is written. A log start beyond that end (a RecordDeletion) also proves
-it: nothing that was lost is part of the log any more.
+A repair needs a proof: every live segment of the new head is in the store with its size, and the
+line reaches the tier's end that the replica has on its disk. Without the proof nothing is written,
+and the error names what is missing. A log start beyond that end (a RecordDeletion) is a proof, too:
+no lost segment is part of the log any more.
 """
 
 import contextlib
@@ -47,16 +47,17 @@ from tidemark.tiering import Tiering
 
 
 class Irreparable(Exception):
-    """What is missing for a proof."""
+    """A repair cannot be proven; the message names what is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What is known of a partition's tier beside the store. ``head``: the newest one in memory;
-    ``end_offset``, ``end_epoch``: last record that is known to be in the tier, -1 for none; None:
-    nothing is known of that (a restore);
-    ``tiered_epoch``: of the head that said so; ``leader_epoch``, ``broker_id`` and ``tiering``: of
-    the repairing leader, None where nobody leads."""
+    """Knowledge of a partition's tier from outside the store.
+
+    ``head``: the newest head in memory. ``end_offset``, ``end_epoch``: last record known to be in
+    the tier, -1 for none; ``end_offset`` None: not known (a restore). ``tiered_epoch``: of the head
+    that named that record. ``leader_epoch``, ``broker_id``, ``tiering``: of the repairing leader;
+    None without a leader."""
 
     leader_epoch: int = -1
     broker_id: int | None = None
@@ -69,8 +70,8 @@ class Evidence:
 
 
 def repair(tier: Tier, error: HeadWentBack, evidence: Evidence, *, now_ms: int) -> LoadedHead:
-    """Write a head that names all that the lost one named, above every version that was seen.
-    Blocks. Raises HeadWentBack that also says what is missing, StoreUnavailable."""
+    """Write a head that names all segments of the lost one, with a version above every seen one.
+    Blocks. Raises HeadWentBack, whose message also names what is missing, and StoreUnavailable."""
     try:
         return tier.manifests.repair(error, repaired(tier, error, evidence, now_ms=now_ms))
     except Irreparable as missing:
@@ -78,9 +79,8 @@ def repair(tier: Tier, error: HeadWentBack, evidence: Evidence, *, now_ms: int) 
 
 
 def restore_pages(tier: Tier, head: Head) -> None:
-    """Write again the pages that a head needs and that are missing, from memory or from what their
-    segments' objects say. Blocks. Raises PageNotFound that says what is missing,
-    StoreUnavailable."""
+    """Rewrite missing pages that a head needs, from memory or from their segments' objects.
+    Blocks. Raises PageNotFound, whose message names what is missing, and StoreUnavailable."""
     if not head.pages:
         return
     listed = set(_listed_pages(tier, head))
@@ -99,16 +99,17 @@ def _listed_pages(tier: Tier, head: Head) -> Iterator[str]:
 
 
 def _is_over(head: Head, ref: PageRef) -> bool:
-    """Nothing of the page is live any more."""
+    """Return whether no segment of the page is live any more."""
     return head.is_below_floor(ref.end_offset_inclusive, ref.max_tiered_epoch)
 
 
 def check_against_objects(tier: Tier, topic_id: uuid.UUID, partition: int) -> LoadedHead:
-    """The head as it is now, for whoever has nothing else to hold it against. Blocks. Raises
-    HeadWentBack where objects were copied under a later one, and what ``ManifestStore.load``
-    raises."""
+    """Load the head and compare it with its objects, for callers that know no earlier position.
+    Blocks. Raises HeadWentBack if an object was copied under a later head, and what
+    ``ManifestStore.load`` raises."""
     topic = tier.manifests.load(topic_id, partition).head
-    # Objects first: a copy that begins after the listing is under a later head, too.
+    # List objects before the head is read: a copy that starts after the listing cannot make a
+    # current head look old.
     copies = dict(whole_copies(tier, topic))
     loaded = tier.manifests.load(topic_id, partition)
     head = loaded.head
@@ -122,16 +123,15 @@ def check_against_objects(tier: Tier, topic_id: uuid.UUID, partition: int) -> Lo
         return loaded
     raise HeadWentBack(
         f"{head_key(topic_id, partition)} in {tier.store.describe()} is of version {head.version}, "
-        f"and {newest} was copied under version {began[newest]}: an older copy stands in the "
-        "head's place; restore the newest version of that object",
+        f"and {newest} was copied under version {began[newest]}: the head was replaced by an "
+        "older copy of itself. Restore the newest version of that object",
         HeadPosition(began[newest], ""),
         loaded,
     )
 
 
 def _named(head: Head, pages: PageCache) -> Iterator[str]:
-    """Keys of the segments that a head names; a page that an older one still refers to may be
-    gone."""
+    """Yield the keys of the segments that a head names. Pages of an old head may be deleted."""
     yield from (entry.key for entry in head.entries)
     for ref in head.pages:
         with contextlib.suppress(PageNotFound, ManifestCorrupt):
@@ -139,7 +139,7 @@ def _named(head: Head, pages: PageCache) -> Iterator[str]:
 
 
 def repaired(tier: Tier, error: HeadWentBack, evidence: Evidence, *, now_ms: int) -> Head:
-    """That head; nothing is written but pages that are at hand. Raises Irreparable."""
+    """Return the repaired head. Writes only missing pages. Raises Irreparable."""
     found = None if error.found is None else error.found.head
     newest = max(
         (head for head in (found, evidence.head) if head is not None),
@@ -147,12 +147,14 @@ def repaired(tier: Tier, error: HeadWentBack, evidence: Evidence, *, now_ms: int
         default=None,
     )
     if newest is None:
-        raise Irreparable("there is no head at all, and none in memory")
+        raise Irreparable("no head is in the store, and none in memory")
     store = _Stored(tier, newest)
+    # The newest head is known as a whole: only its pages and segments are checked.
     if newest.position == error.known:
         head = store.with_pages(newest)
         store.check_live(head)
         return _held(head, evidence)
+    # Otherwise rebuild it from the older head, first with the floor that the older head knows.
     tiering = _tiering(newest.tiering, evidence)
     epochs = [max(newest.floor_epoch, error.known.floor_epoch, tiering.first_live_epoch)]
     if evidence.tiered_epoch > newest.tiering.epoch:
@@ -170,7 +172,7 @@ def repaired(tier: Tier, error: HeadWentBack, evidence: Evidence, *, now_ms: int
 def _relined(
     store: "_Stored", newest: Head, evidence: Evidence, floor_epoch: int, now_ms: int
 ) -> Head:
-    """The older head with what it lost, under the replica's log start."""
+    """Return the older head with its lost entries, above the replica's log start."""
     head = transitions.raise_floor_to(
         newest, max(newest.log_start_offset, evidence.log_start_offset), floor_epoch, now_ms=now_ms
     )
@@ -187,7 +189,7 @@ def _relined(
         try:
             head = transitions.put_back(head, entry)
         except (IllegalTransition, Diverged):
-            continue  # it brings nothing new, is expired, leaves a hole, or is of another history
+            continue  # nothing new, expired, leaves a hole, or belongs to another history
     store.check_live(head)
     if end is None:
         _check_whole_line(head, later)
@@ -198,8 +200,8 @@ def _relined(
 
 
 def _held(head: Head, evidence: Evidence) -> Head:
-    """Claimed by the repairing leader: the head that was lost may have been, by a commit whose
-    answer was lost, too."""
+    """Return the head as claimed by the repairing leader. The lost head may have had that claim
+    from a commit whose answer was lost."""
     return replace(
         head,
         leader_epoch=max(head.leader_epoch, evidence.leader_epoch),
@@ -209,7 +211,8 @@ def _held(head: Head, evidence: Evidence) -> Head:
 
 
 def _tiering(found: Tiering, evidence: Evidence) -> Tiering:
-    """No older than that of the head that was lost, and no further than the leader's own."""
+    """Return a tiering state that is not older than the lost head's and not newer than the
+    leader's."""
     epoch, own = evidence.tiered_epoch, evidence.tiering
     if own is None or epoch <= found.epoch or own.epoch < epoch:
         return found
@@ -217,12 +220,12 @@ def _tiering(found: Tiering, evidence: Evidence) -> Tiering:
 
 
 def _check_end(head: Head, pages: PageCache, end: int, end_epoch: int) -> None:
-    """The line reaches the tier's end that is known, in the same history."""
+    """Check that the line reaches the known end of the tier, in the same history."""
     if end < head.log_start_offset:
         return
     if head.highest_remote_offset < end:
         raise Irreparable(
-            f"offsets {head.next_copy_offset} to {end} were in the tier, and no whole copy of "
+            f"offsets {head.next_copy_offset} to {end} were in the tier, and no complete copy of "
             f"offset {head.next_copy_offset} is in the store"
         )
     entry = queries.find(head, pages, end)
@@ -234,7 +237,7 @@ def _check_end(head: Head, pages: PageCache, end: int, end_epoch: int) -> None:
 
 
 def _check_whole_line(head: Head, later: Iterable[SegmentEntry]) -> None:
-    """Where no end is known, every later copy must have found its place."""
+    """Check that every later copy is part of the line; used if no end is known."""
     for entry in later:
         if entry.end_offset_inclusive > head.highest_remote_offset:
             raise Irreparable(
@@ -245,7 +248,7 @@ def _check_whole_line(head: Head, later: Iterable[SegmentEntry]) -> None:
 
 
 class _Stored:
-    """What the store has of one partition, as listed now."""
+    """Objects of one partition in the store, as listed when this is created."""
 
     def __init__(self, tier: Tier, head: Head) -> None:
         self._tier = tier
@@ -256,12 +259,12 @@ class _Stored:
 
     @property
     def next_page(self) -> int:
-        """Above the number of every page."""
+        """Number above those of all pages in the store."""
         return max((int(name.partition("-")[0]) + 1 for name in self._page_names), default=0)
 
     def with_pages(self, head: Head) -> Head:
-        """The head without pages that were dropped since; one that is still needed is written
-        again. Raises Irreparable."""
+        """Return the head without pages that were dropped since; rewrite missing pages that are
+        still needed. Raises Irreparable."""
         kept = [ref for ref in head.pages if self._is_there(head, ref)]
         return head if len(kept) == len(head.pages) else replace(head, pages=tuple(kept))
 
@@ -286,8 +289,8 @@ class _Stored:
         return True
 
     def _rebuilt(self, head: Head, ref: PageRef) -> Page:
-        """A page of the whole copies that continue each other where it began; only what the head
-        says of it tells whether it is the right one."""
+        """Build a page from consecutive complete copies that start where the page starts. The
+        caller compares it with the head's reference."""
         named = {entry.key for entry in head.entries}
         entries: list[SegmentEntry] = []
         for key in sorted(self._copies):
@@ -302,8 +305,7 @@ class _Stored:
         return Page(ref.name, head.topic, head.topic_id, head.partition, tuple(entries))
 
     def later_copies(self, head: Head) -> list[SegmentEntry]:
-        """Entries that a later head may have named as copied, in the order in which they continue
-        the line."""
+        """Return entries that a later head may have named as copied, in the order of the line."""
         known = {entry.key for entry, _ in queries.present_entries(head, self.pages)}
         known -= {entry.key for entry in head.entries if entry.state is SegmentState.COPY_STARTED}
         found = {entry.key: entry for entry in self._sealed_later() if entry.key in self._copies}
@@ -315,14 +317,14 @@ class _Stored:
                 continue
             origin, entry = read
             copying = head.copying is not None and head.copying.key == key
-            # What began under this head or an earlier one, and is not named, was given up by then.
+            # A copy that started under this head or an earlier one and is not named was given up.
             if origin.head_version > self._head.version or copying:
                 found[key] = entry
         live = (entry for key, entry in found.items() if key not in known)
         return sorted(live, key=lambda entry: (entry.start_offset, -entry.end_offset_inclusive))
 
     def _sealed_later(self) -> Iterator[SegmentEntry]:
-        """Entries of pages that were sealed since."""
+        """Yield the entries of pages that were sealed after the head."""
         for name in sorted(self._page_names):
             if int(name.partition("-")[0]) >= self._head.next_page:
                 try:
@@ -331,7 +333,7 @@ class _Stored:
                     continue
 
     def check_live(self, head: Head) -> None:
-        """Every live segment is in the store, with its size. Raises Irreparable."""
+        """Check that every live segment is in the store with its size. Raises Irreparable."""
         try:
             for entry in queries.live_segments(head, self.pages):
                 _, log_bytes = self._copies.get(entry.key, ("", -1))
@@ -346,8 +348,8 @@ class _Stored:
 
 
 def whole_copies(tier: Tier, head: Head) -> Iterator[tuple[str, tuple[str, int]]]:
-    """Key (without suffix), bucket and size of the log, of each segment of a partition that has
-    both of its objects. Blocks."""
+    """Yield key (without suffix), bucket and log size (bytes) of each segment of a partition that
+    has both of its objects. Blocks."""
     folder = partition_data_prefix(head.topic, head.topic_id, head.partition)
     for bucket, store in tier.segments.stores.items():
         sizes: Mapping[str, int] = {info.key: info.size_bytes for info in store.list(folder)}

@@ -73,9 +73,9 @@ class PageNotFound(ManifestError):
 
 
 class HeadWentBack(ManifestError):
-    """The head is older than one that was seen before: it was replaced by an earlier version of
-    itself. ``known``: the position that was seen; ``found``: what the store has now, None where it
-    has no head at all."""
+    """The head is older than one seen before: it was replaced by an earlier version of itself.
+
+    ``known``: the position that was seen. ``found``: the head in the store now, None for none."""
 
     def __init__(self, message: str, known: HeadPosition, found: "LoadedHead | None") -> None:
         super().__init__(message)
@@ -147,12 +147,12 @@ class ManifestStore:
     def load(
         self, topic_id: uuid.UUID, partition: int, known: HeadPosition | None = None
     ) -> LoadedHead:
-        """The head as it is now. ``known``: a position that the caller has on record.
+        """Load the present head. ``known``: a position that the caller has on record.
 
-        Raises HeadNotFound, ManifestCorrupt, StoreUnavailable, and HeadWentBack where the head is
+        Raises HeadNotFound, ManifestCorrupt, StoreUnavailable, and HeadWentBack if the head is
         older than ``known`` or than one that this store object has read or written before."""
-        # Taken before the read: a read that overtakes a commit of another thread must not be
-        # compared with that commit.
+        # Taken before the read: a slow read must not be compared with another thread's later
+        # commit.
         known = self._latest(topic_id, partition, known)
         loaded = self.load_any(topic_id, partition)
         if known is not None and loaded.head.position.is_behind(known):
@@ -161,8 +161,8 @@ class ManifestStore:
         return loaded
 
     def load_any(self, topic_id: uuid.UUID, partition: int) -> LoadedHead:
-        """The head as it is now, however old: for repairs, and for the deletion of a topic. Raises
-        HeadNotFound, ManifestCorrupt, StoreUnavailable."""
+        """Load the present head, however old: for repairs, and for the deletion of a topic.
+        Raises HeadNotFound, ManifestCorrupt, StoreUnavailable."""
         key = head_key(topic_id, partition)
         try:
             got = self._store.get(key)
@@ -182,7 +182,7 @@ class ManifestStore:
     def _latest(
         self, topic_id: uuid.UUID, partition: int, known: HeadPosition | None
     ) -> HeadPosition | None:
-        """The later of ``known`` and the position that was seen here last."""
+        """Return the later of ``known`` and the position that this object saw last."""
         with self._lock:
             seen = self._positions.get((topic_id, partition))
         if seen is None or (known is not None and known.version > seen.version):
@@ -190,7 +190,7 @@ class ManifestStore:
         return seen
 
     def _saw(self, head: Head) -> None:
-        """Remember a position; one that is known already to be older changes nothing."""
+        """Remember the head's position unless a later one is known."""
         key = (head.topic_id, head.partition)
         with self._lock:
             seen = self._positions.get(key)
@@ -289,7 +289,7 @@ class ManifestStore:
         return written
 
     def _newer(self, loaded: LoadedHead) -> LoadedHead:
-        """What stands now, which is not older than what the caller has."""
+        """Load the present head, which must not be older than the caller's."""
         head = loaded.head
         return self.load(head.topic_id, head.partition, head.position)
 
@@ -348,8 +348,8 @@ class _Commit:
                 self._written.remove(name)
 
     def sealed(self, head: Head) -> Head:
-        """The head with its oldest entries in a page, which is written; itself where it is not yet
-        time."""
+        """Write the head's oldest entries to a page and return the head that refers to it; return
+        the head itself if it is too early for a page."""
         sealed = seal(head, page_name(head.next_page, uuid.uuid4()), self._page_entries)
         if sealed is None:
             return head
@@ -392,10 +392,10 @@ def _went_back(head: Head, known: HeadPosition, store: ObjectStore) -> str:
     key = head_key(head.topic_id, head.partition)
     return (
         f"{key} in {store.describe()} is of version {head.version} (commit {head.commit_id}), but "
-        f"version {known.version} (commit {known.commit_id}) was seen before: an older copy stands "
-        "in its place; restore the newest version of that object, or give up what it no longer "
-        "names with a RecordDeletion; nothing of the partition is copied, deleted or swept "
-        "meanwhile"
+        f"version {known.version} (commit {known.commit_id}) was seen before: the head was "
+        "replaced by an older copy of itself. Restore the newest version of that object, or give "
+        "up the records that it no longer names with a RecordDeletion. Until then nothing of the "
+        "partition is copied, deleted or swept"
     )
 
 

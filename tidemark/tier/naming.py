@@ -3,11 +3,11 @@
 Keys are listed first, and the heads of their partitions read afterwards: ``orphans`` says why in
 this order. Some keys at a time, so that memory is theirs, however large the store.
 
-A head that was replaced by an older version of itself does not name what was copied since. The
-objects tell: one whose copy began under a later head was listed before this head was read, so this
-head is not the newest, and of its partition nothing counts as unnamed. An object that does not say
-when its copy began (an older version of Tidemark wrote it) counts as unnamed only below the end of
-the line, which a head that went back has lost.
+A head that was replaced by an older version of itself does not name the segments that were copied
+since. Objects are listed before the head is read. If a listed object was copied under a later head,
+this head is not the newest, and no object of its partition counts as unnamed. An object without the
+version of its head (written by an older version of Tidemark) counts as unnamed only below the end
+of the line, because a head that went back has lost its end.
 """
 
 import uuid
@@ -101,7 +101,7 @@ class Naming:
         pages = self._tier.manifests.pages(head.topic_id, head.partition)
         names = orphans.unnamed_segments(head, pages, [place for place, _ in ours])
         unnamed = [(place, item) for place, item in ours if place.name in names]
-        # The id is a topic's, the name is not: nobody's we know.
+        # The id belongs to a topic, the name does not: the owner is not known.
         unknown = [(place.folder, item) for place, item in placed if place.folder != folder]
         kept, troubles = self._of_a_later_head(head, [place for place, _ in unnamed])
         return Judged(
@@ -113,7 +113,8 @@ class Naming:
     def _of_a_later_head(
         self, head: Head, unnamed: Sequence[Place]
     ) -> tuple[frozenset[str], list[str]]:
-        """Segments that a newer head than this one may name, and what to say of that."""
+        """Return the segments that a newer head may name, and messages about them."""
+        # A segment that was copied under a later head proves that this head is old.
         began = {
             name: origin_version(self._tier.segments.stores.values(), name)
             for name in {place.name for place in unnamed}
@@ -128,6 +129,7 @@ class Naming:
                 "repairs it, or names in the Topic's condition TierIntegrity what is missing"
             )
             return frozenset(began), [trouble]
+        # Segments without a recorded head, at the end of the line, may belong to a newer head.
         line_end = _last_start(head)
         undated = frozenset(
             place.name
@@ -137,15 +139,15 @@ class Naming:
         if not undated:
             return undated, []
         trouble = (
-            f"{len(undated)} segments, {min(undated)} among them, lie at the end of {head.name} "
-            "and do not say under which head they were copied: they are left until the line has "
-            "grown over them"
+            f"{len(undated)} segments, {min(undated)} among them, are at the end of {head.name} "
+            "and do not record the version of their head. They are kept until later segments are "
+            "copied"
         )
         return undated, [trouble]
 
 
 def _last_start(head: Head) -> int:
-    """First offset of the last live segment; where none is live, the log start."""
+    """Return the first offset of the last live segment; the log start if none is live."""
     for entry in reversed(head.finished_entries):
         return max(entry.start_offset, head.log_start_offset)
     return max(head.pages[-1].start_offset if head.pages else 0, head.log_start_offset)

@@ -64,15 +64,15 @@ class StoreUnavailable(StoreError):
 
 
 class DeletesRefused(StoreUnavailable):
-    """The store refused to delete some objects, and has deleted the others. ``refused``: those that
-    are left, with what the store says of each."""
+    """The store refused to delete some objects and deleted the others. ``refused``: the store's
+    answer by key of a remaining object."""
 
     def __init__(self, where: str, refused: Mapping[str, str], *, reason: str = "") -> None:
         key = next(iter(refused))
         super().__init__(
-            f"{where}: {len(refused)} objects cannot be deleted, {key} the first of them: "
-            f"{refused[key]}. Find out what holds them (a policy, a lock, a legal hold); it is "
-            "tried again",
+            f"{where}: {len(refused)} objects cannot be deleted, {key} among them: "
+            f"{refused[key]}. Remove the policy, lock or legal hold that holds them; the "
+            "delete is retried",
             reason=reason or "StoreRefusesDeletes",
             retriable=True,
         )
@@ -134,8 +134,8 @@ class ObjectStore(Protocol):
         """Remove; a missing object is fine."""
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """Remove all of them, in as few requests as the store needs. Raises DeletesRefused where
-        some are left and all others are gone; after another error some may be gone."""
+        """Delete all keys in as few requests as the store allows. Raises DeletesRefused if some
+        remain and all others are deleted; after another error any of them may be deleted."""
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Every object in the folder ``prefix`` (empty, or ending in ``/``) and below it."""

@@ -101,10 +101,10 @@ def find_by_timestamp(head: Head, pages: Pages, timestamp_ms: int) -> SegmentEnt
 
 
 def by_newest(head: Head, pages: Pages) -> Iterator[SegmentEntry]:
-    """Live entries by their largest timestamps, largest first, and by offset where these are equal.
-    A page is read only once its largest timestamp comes up."""
+    """Yield live entries by largest timestamp, descending, then by offset. A page is read only when
+    its largest timestamp is the next one."""
     heap: list[tuple[int, int, int, SegmentEntry | PageRef]] = []
-    numbers = itertools.count()  # so that items themselves are never compared
+    numbers = itertools.count()  # a tie-breaker: items cannot be compared
 
     def push(timestamp_ms: int, offset: int, item: SegmentEntry | PageRef) -> None:
         heapq.heappush(heap, (-timestamp_ms, offset, next(numbers), item))
@@ -204,7 +204,7 @@ def bytes_below(head: Head, pages: Pages, offset: int) -> int:
 
 
 def _entries(pages: Pages, ref: PageRef) -> tuple[SegmentEntry, ...]:
-    """Entries of a page that is what the head says of it. Raises ManifestCorrupt."""
+    """Return the entries of a page that matches the head's reference. Raises ManifestCorrupt."""
     page = pages[ref.name]
     if len(page.entries) != ref.count or (
         page.entries[0].from_offset,
@@ -219,7 +219,7 @@ def _entries(pages: Pages, ref: PageRef) -> tuple[SegmentEntry, ...]:
     ):
         raise ManifestCorrupt(
             f"page {page.name} of {page.topic}-{page.partition} is not the one that the head "
-            "refers to: another version stands in its place, restore the right one"
+            "refers to. Restore the version of that object that the head refers to"
         )
     return page.entries
 

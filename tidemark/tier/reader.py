@@ -38,7 +38,7 @@ class Snapshot:
         return queries.find(self.head, self.pages, offset)
 
     def live_segments(self) -> Iterator[SegmentEntry]:
-        """``queries.live_segments``: all that the tier answers with, oldest first."""
+        """Yield all segments that the tier serves, oldest first (``queries.live_segments``)."""
         return queries.live_segments(self.head, self.pages)
 
     def find_by_timestamp(self, timestamp_ms: int) -> SegmentEntry | None:
@@ -46,7 +46,7 @@ class Snapshot:
         return queries.find_by_timestamp(self.head, self.pages, timestamp_ms)
 
     def by_newest(self) -> Iterator[SegmentEntry]:
-        """``queries.by_newest``."""
+        """Yield live segments by largest timestamp, descending (``queries.by_newest``)."""
         return queries.by_newest(self.head, self.pages)
 
     def bytes_below(self, offset: int) -> int:
@@ -64,7 +64,7 @@ class TierReader:
     def snapshot(
         self, topic_id: uuid.UUID, partition: int, known: HeadPosition | None = None
     ) -> Snapshot:
-        """The partition as it is now. Raises HeadNotFound, HeadWentBack, StoreUnavailable."""
+        """Return the present partition. Raises HeadNotFound, HeadWentBack, StoreUnavailable."""
         return self._snapshot_of(self._manifests.load(topic_id, partition, known))
 
     def plan(

@@ -157,7 +157,7 @@ class RemoteStorageManager:
 
 
 def _delete_each(there: Sequence[tuple[ObjectStore, Sequence[str]]]) -> None:
-    """In every store, also behind one that refuses some."""
+    """Delete keys from every store; a store that refuses some does not stop the others."""
     first: DeletesRefused | None = None
     refused: dict[str, str] = {}
     for store, keys in there:

@@ -169,8 +169,8 @@ def claim(
         partitions=found.partitions,
         restores=(Restore(leader_epoch, ends),),
     )
-    # On record before the Topic is made: whoever has read further than the tier goes must see it
-    # once there are new records.
+    # Recorded before the Topic is created: a reader beyond the tier's end must see the restore
+    # before new records reuse its offsets.
     tier.topics.put(moved)
     claimed = Restorable(topic=moved, heads=dict(enumerate(heads)))
     return TierOrigin(
@@ -183,7 +183,7 @@ def claim(
 
 
 def _newest(tier: Tier, topic_id: uuid.UUID, partition: int) -> Head:
-    """The head, with what objects say that it has lost where it is older than they are."""
+    """Load the head; if it is older than its objects, return what a repair would make of it."""
     try:
         return head_repair.check_against_objects(tier, topic_id, partition).head
     except HeadWentBack as error:
@@ -194,7 +194,7 @@ def _newest(tier: Tier, topic_id: uuid.UUID, partition: int) -> Head:
 
 
 def _repaired(tier: Tier, topic_id: uuid.UUID, partition: int, now_ms: int) -> LoadedHead:
-    """The same, written."""
+    """Load the head; if it is older than its objects, repair it in the store."""
     try:
         return head_repair.check_against_objects(tier, topic_id, partition)
     except HeadWentBack as error:

@@ -60,11 +60,11 @@ _UPLOADS_AT_ONCE = 4
 _LIST_CHUNK = 1000
 #: Nothing of ours lies there, so the answer is short.
 _NO_FOLDER = "probe"
-#: So many refusals in this process, and DeleteObjects is not tried any more.
+#: Refusals after which this process no longer tries DeleteObjects.
 _REFUSALS_MAX = 3
-#: So many keys in a row that are refused one by one, and it is the store that does not work now.
+#: Single deletes refused in a row after which the store counts as failed.
 _REFUSED_IN_A_ROW_MAX = 100
-#: Reasons that may be those of one key alone; all others are the store's.
+#: Reasons that may concern one key only; all others concern the store.
 _OF_ONE_KEY = frozenset({"StoreError", "StoreAccessDenied", "StoreNotImplemented"})
 #: The reason of a StoreUnavailable.
 BUCKET_MISSING = "BucketMissing"
@@ -146,8 +146,8 @@ class S3Store:
         self._call(key, lambda path: delete_object(self._config, self._name, path))
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """DeleteObjects, ``KEYS_AT_ONCE`` keys in a request; one by one what it refuses, and all of
-        them where the store has no such request."""
+        """Delete by DeleteObjects, ``KEYS_AT_ONCE`` keys per request. Keys that it refuses, and all
+        keys of a store without this request, are deleted one by one."""
         refused: dict[str, str] = {}
         in_a_row = 0
         for begin in range(0, len(keys), KEYS_AT_ONCE):
@@ -166,15 +166,15 @@ class S3Store:
             raise DeletesRefused(self.describe(), refused)
 
     def _left_of(self, keys: Sequence[str]) -> Collection[str]:
-        """Delete them together; those that are left to be deleted one by one."""
+        """Delete keys in one request; return those that remain to be deleted one by one."""
         if self._deletes_singly:
             return keys
         try:
             return self._call("", lambda _: delete_objects(self._config, self._name, keys))
         except BulkDeleteRefused as error:
             self._refusals += 1
-            # One key may be why the whole is refused; a store that has refused a few has not got
-            # the request.
+            # One key may cause the refusal of a request. After several refusals the store does not
+            # have DeleteObjects.
             self._deletes_singly = self._refusals >= _REFUSALS_MAX
             logger.info("%s: %s; deleted one by one", self.describe(), error)
             return keys

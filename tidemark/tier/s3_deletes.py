@@ -1,9 +1,9 @@
-"""Deletes of an S3: DeleteObjects with each key's own result, and DeleteObject.
+"""S3 deletes: DeleteObjects with a result for each key, and DeleteObject.
 
-``obstore`` sends DeleteObjects also for a single key, and says of several keys only that one was
-refused. S3 answers 200 also where it refused some of the keys, and says so in the body: a key that
-is not named there counts as deleted. Not every store has this request (501), and some want headers
-that others do not (400 for a missing Content-MD5): the caller then deletes one by one.
+``obstore`` sends DeleteObjects even for a single key, and reports several keys as one failure. S3
+answers 200 even if it refused some keys, and names them in the body: all other keys are deleted.
+Some stores do not have this request (501) or require a header (400 for a missing Content-MD5). The
+caller then deletes keys one by one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,12 @@ _GONE = frozenset({"NoSuchKey", "NoSuchVersion"})
 
 
 class BulkDeleteRefused(Exception):
-    """The store does not take the request as a whole; single deletes may work."""
+    """The store refuses the whole request; single deletes may work."""
 
 
 def delete_object(config: S3Config, bucket: str, key: str) -> None:
-    """Delete one key, relative to the configured prefix; a missing one is fine. Blocks. Raises
-    StoreUnavailable, and OSError with the answer where it was refused."""
+    """Delete one key, relative to the configured prefix; a missing key is no error. Blocks. Raises
+    StoreUnavailable, and OSError with the answer if the store refuses."""
     if not key:
         raise ValueError("no key: the request would be for the bucket itself")
     path = f"{config.prefix}/{key}" if config.prefix else key
@@ -38,22 +38,26 @@ def delete_object(config: S3Config, bucket: str, key: str) -> None:
 
 
 def delete_objects(config: S3Config, bucket: str, keys: Sequence[str]) -> Mapping[str, str]:
-    """Delete up to ``KEYS_AT_ONCE`` keys, relative to the configured prefix. Returns what the store
-    says of each key that it did not delete. Blocks. Raises BulkDeleteRefused, StoreUnavailable,
-    and OSError with the answer where nothing would be deleted one by one either."""
+    """Delete up to ``KEYS_AT_ONCE`` keys, relative to the configured prefix.
+
+    Returns the store's answer for each key that it did not delete. Blocks. Raises
+    BulkDeleteRefused, StoreUnavailable, and OSError with the answer if single deletes would fail,
+    too."""
     folder = f"{config.prefix}/" if config.prefix else ""
     rows = "".join(f"<Object><Key>{escape(folder + key)}</Key></Object>" for key in keys)
     namespace = "http://s3.amazonaws.com/doc/2006-03-01/"
     body = f'<Delete xmlns="{namespace}"><Quiet>true</Quiet>{rows}</Delete>'.encode()
     answer = send(config, bucket, "POST", "", {"delete": ""}, body=body)
+    # Refusals of the whole request.
     if answer.status in _DENIED or (answer.status >= 500 and answer.status != 501):
         raise _error("DeleteObjects", answer)
     if answer.status != 200:
         raise BulkDeleteRefused(f"bucket {bucket}: status {answer.status} for DeleteObjects")
     found = parsed(answer.body, bucket)
-    if not found.tag.endswith("DeleteResult"):  # S3 may put an error into an answer 200
+    if not found.tag.endswith("DeleteResult"):  # S3 may send an error with status 200
         code = text_of(found, "Code") or found.tag
         raise BulkDeleteRefused(f"bucket {bucket}: {code} for DeleteObjects")
+    # Refusals of single keys. A foreign key means that the answer cannot be trusted.
     refused: dict[str, str] = {}
     asked = frozenset(keys)
     for error in elements(found, "Error"):
@@ -66,7 +70,7 @@ def delete_objects(config: S3Config, bucket: str, keys: Sequence[str]) -> Mappin
 
 
 def _error(request: str, answer: Answer) -> OSError:
-    """As ``obstore`` words it, for whoever makes the port's errors of it."""
+    """Build the error in ``obstore``'s words, which the caller maps to the port's errors."""
     body = answer.body.decode("utf-8", "replace")
     text = f"{request}: status code: {answer.status}: {body}"
     return FileNotFoundError(text) if answer.status == 404 else OSError(text)

@@ -1,8 +1,7 @@
-"""Requests to an S3 that ``obstore`` has no call for, or whose answer it does not give back whole.
+"""S3 requests that ``obstore`` does not offer, or whose response it does not return completely.
 
-Signed as AWS's "Signature Version 4" says (``minio``, which brokers do without, has them as private
-calls). One request is one connection; all of these may be repeated, and are after a failure that
-may pass, for as long as ``obstore`` repeats its own.
+They are signed with AWS Signature Version 4. Each request opens its own connection. All of them are
+idempotent, so temporary failures are retried for as long as ``obstore`` retries its own.
 """
 
 import base64
@@ -27,7 +26,7 @@ ANSWER_S = 30.0
 _PIECE_BYTES = 64 << 10
 #: A page has up to 1,000 rows; an answer that is larger is no answer of an S3.
 _ANSWER_BYTES_MAX = 8 << 20
-#: Statuses of what may pass, and how often a request is sent.
+#: Statuses of temporary failures, and how often a request is sent.
 _PASSING = frozenset({429, 500, 502, 503, 504})
 _ATTEMPTS = 4
 _RETRY = Backoff(first_s=0.1, most_s=2.0)
@@ -43,7 +42,7 @@ class Answer:
 
 
 class _Place(NamedTuple):
-    """Where a request goes, and how the bucket stands in it."""
+    """Host and path prefix of the requests to a bucket."""
 
     secure: bool
     host: str
@@ -59,7 +58,8 @@ def send(
     *,
     body: bytes = b"",
 ) -> Answer:
-    """The answer, whatever its status. Blocks; raises StoreUnavailable where there is none."""
+    """Send a request and return the answer, whatever its status. Blocks. Raises StoreUnavailable
+    if there is no answer."""
     began_s = time.monotonic()
     for attempt in itertools.count(1):
         late = attempt >= _ATTEMPTS or time.monotonic() - began_s > TIMEOUT_S
@@ -119,7 +119,7 @@ def _body(response: http.client.HTTPResponse, until_s: float) -> bytes:
 
 
 def parsed(body: bytes, bucket: str) -> ElementTree.Element:
-    """An answer in XML. Raises StoreUnavailable."""
+    """Parse an XML answer. Raises StoreUnavailable."""
     try:
         return ElementTree.fromstring(body)
     except ElementTree.ParseError as error:
@@ -131,17 +131,17 @@ def parsed(body: bytes, bucket: str) -> ElementTree.Element:
 
 
 def elements(answer: ElementTree.Element, name: str) -> list[ElementTree.Element]:
-    """All elements of that name; some stores leave the namespace out."""
-    return [each for each in answer.iter() if each.tag in (f"{_XML}{name}", name)]
+    """Return all elements of that name; some stores omit the namespace."""
+    return [element for element in answer.iter() if element.tag in (f"{_XML}{name}", name)]
 
 
 def text_of(element: ElementTree.Element, name: str) -> str:
-    """The text of a child, empty for none."""
+    """Return the text of a child, "" for none."""
     return element.findtext(f"{_XML}{name}") or element.findtext(name) or ""
 
 
 def _place(config: S3Config, bucket: str) -> _Place:
-    """By path where an endpoint is named, else AWS's own address of the bucket."""
+    """Return path-style access for a configured endpoint, else AWS's own host of the bucket."""
     if not config.endpoint:
         return _Place(True, f"{bucket}.s3.{config.region}.amazonaws.com", "")
     parts = urllib.parse.urlsplit(config.endpoint)
@@ -157,14 +157,15 @@ def _signed(
     body: bytes,
     now: time.struct_time,
 ) -> dict[str, str]:
-    """The headers of a request."""
+    """Return the headers of a request with its signature (AWS Signature Version 4)."""
     date, stamp = time.strftime("%Y%m%d", now), time.strftime("%Y%m%dT%H%M%SZ", now)
     digest = hashlib.sha256(body).hexdigest()
     headers = {"host": host, "x-amz-content-sha256": digest, "x-amz-date": stamp}
     if body:
-        # DeleteObjects must have it.
+        # DeleteObjects requires it.
         md5 = hashlib.md5(body, usedforsecurity=False).digest()
         headers = {"content-md5": base64.b64encode(md5).decode("ascii"), **headers}
+    # Canonical request, string to sign, signing key: the steps of AWS's specification.
     names = ";".join(headers)
     lines = [f"{name}:{value}" for name, value in headers.items()]
     canonical = "\n".join((method, path, query, *lines, "", names, digest))

@@ -1,9 +1,8 @@
 """Multipart uploads of an S3 that have begun and not ended: finding and aborting them.
 
 A copier that is killed within an upload leaves its parts in the bucket, paid for and seen by no
-listing of objects. ``obstore`` has no call for these two requests (``s3_requests``). Uploads are
-asked for without a prefix and sorted out here: MinIO takes a prefix for the whole name of one
-object.
+listing of objects. ``obstore`` does not offer these two requests (``s3_requests``). Uploads are
+listed without a prefix and filtered here: MinIO takes a prefix for the whole name of one object.
 """
 
 import time

@@ -1,10 +1,10 @@
 """Origin of a copied segment: the manifest's entry of its copy, and the head's version then.
 
-It is stored in the segment's auxiliary object, so that the object itself tells two things without
-any manifest. The copy began under a head of that version, so a head of a lower one is older than
-the object, though the object was listed before the head was read: the head has gone back. And the
-entry, with what the object and a listing say, is all that a manifest has to say of the segment: a
-head that went back can be given the segment again.
+It is stored in the segment's auxiliary object, which proves two things without a manifest. First, a
+head with a lower version than the recorded one is older than the object. If the object was listed
+before the head was read, the head went back. Second, the recorded entry, the object and a listing
+contain all that a manifest says of the segment. So the segment can be added to a head that went
+back.
 """
 
 import json
@@ -24,7 +24,7 @@ from tidemark.tier.segment import Digests, SegmentEntry, SegmentState
 
 @dataclass(frozen=True, slots=True)
 class SegmentOrigin:
-    """``head_version``: of the head that first named the segment; ``entry``: as it stood there."""
+    """Version of the head that first named a segment, and the segment's entry in that head."""
 
     head_version: int
     entry: SegmentEntry
@@ -33,7 +33,7 @@ class SegmentOrigin:
 def encode_origin(
     entry: SegmentEntry, head_version: int, topic: str, topic_id: uuid.UUID, partition: int
 ) -> bytes:
-    """The section of the auxiliary object."""
+    """Encode the section of the auxiliary object."""
     fields = {
         "headVersion": head_version,
         "topic": topic,
@@ -47,10 +47,10 @@ def encode_origin(
 def read_origin(
     store: ObjectStore, bucket: str, key: str, log_bytes: int
 ) -> tuple[SegmentOrigin, SegmentEntry] | None:
-    """Origin of the segment ``key`` (without suffix), and its entry as it would stand in a manifest
-    once the copy is finished; ``log_bytes``: size of its log as listed. None where the objects are
-    not a whole copy, or of a version of Tidemark that recorded no origin. Blocks; raises
-    StoreUnavailable."""
+    """Read the origin of the segment ``key`` (without suffix), and its entry for a finished copy.
+
+    ``log_bytes``: size of its log as listed. None if the copy is not complete, or if the version of
+    Tidemark that made it recorded no origin. Blocks. Raises StoreUnavailable."""
     try:
         data = store.get(key + AUX_SUFFIX).data
         aux = unpack(data, key)
@@ -69,9 +69,10 @@ def read_origin(
 
 
 def origin_version(stores: Iterable[ObjectStore], key: str) -> int | None:
-    """Version of the head under which the copy of the segment ``key`` (without suffix) began: 0
-    where it has no auxiliary object that can be read, so that nobody can read the segment; None
-    where that does not say. Blocks; raises StoreUnavailable."""
+    """Return the version of the head under which the copy of ``key`` (without suffix) started.
+
+    0 if its auxiliary object is missing or damaged, so that the segment is unreadable. None if the
+    object records no version. Blocks. Raises StoreUnavailable."""
     for store in stores:
         try:
             aux = unpack(store.get(key + AUX_SUFFIX).data, key)

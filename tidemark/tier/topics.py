@@ -25,7 +25,7 @@ from tidemark.tier.objects import (
     Version,
 )
 
-#: Written where a restore is recorded, lest an older program lose the record; else 1 is written.
+#: Written if a restore is recorded, because an older program would lose the record; otherwise 1.
 _FORMAT_VERSION = 2
 _ATTEMPTS = 4
 
@@ -62,7 +62,7 @@ class TopicCatalog:
 
     def put(self, topic: TopicObject) -> bool:
         """Write the object if it is new or differs, never over a tombstone; says whether it
-        wrote. No restore that was recorded is lost: brokers do not know of them."""
+        wrote. Keeps the restores on record, which brokers do not know."""
         for _ in range(_ATTEMPTS):
             found = self._load(topic.topic_id)
             if found is not None:

@@ -171,14 +171,14 @@ def expire_to(head: Head, by: Claim, offset: int, *, now_ms: int, delete_delay_m
 
 
 def raise_floor_to(head: Head, offset: int, floor_epoch: int, *, now_ms: int) -> Head:
-    """Move log start and floor of a head that is repaired (``head_repair``): without a claim, since
-    what is written over it is not yet anybody's."""
+    """Move log start and floor of a head that is repaired (``head_repair``). There is no claim to
+    check, because the repaired head has not been written yet."""
     return _raise_floor(head, Mark(offset, floor_epoch, now_ms), delete_delay_ms=0)
 
 
 def put_back(head: Head, entry: SegmentEntry) -> Head:
-    """Make a whole copy, which a head that went back names no more, part of its line again. Raises
-    IllegalTransition where it brings nothing new or leaves a hole, Diverged."""
+    """Add a complete copy to the line of a head that went back. Raises IllegalTransition if it adds
+    nothing or leaves a hole, and Diverged."""
     start = answering_from(head, entry)
     others = tuple(e for e in head.entries if e.segment_id != entry.segment_id)
     line_start = start if head.live_end is None else head.line_start_offset
@@ -187,7 +187,7 @@ def put_back(head: Head, entry: SegmentEntry) -> Head:
 
 
 def give_up_copying(head: Head, *, now_ms: int) -> Head:
-    """Mark the copy under way, if any: its copier does not write to this head any more."""
+    """Mark the unfinished copy, if any: its copier no longer writes to this head."""
     return replace(head, entries=tuple(_marked_if_copying(e, now_ms) for e in head.entries))
 
 
@@ -301,7 +301,7 @@ def _without(ref: PageRef, deleted: Collection[PendingDelete]) -> PageRef:
 
 
 def reference_of(page: Page) -> PageRef:
-    """What a head says of a page of which nothing is gone. Raises IndexError for an empty one."""
+    """Return a head's reference to a page with all its entries. Raises IndexError if empty."""
     first, last = page.entries[0], page.entries[-1]
     return PageRef(
         name=page.name,

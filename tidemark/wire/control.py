@@ -43,7 +43,7 @@ FRAME_BYTES_MAX = 64 * 1024 * 1024
 
 #: ``error_reason`` of a partition that has an object in the tier which is not what was copied.
 TIER_INTEGRITY = "TierIntegrity"
-#: And of a page of a manifest that is not there.
+#: Reason of a manifest's page that is missing.
 PAGE_NOT_FOUND = "ManifestPageNotFound"
 
 
@@ -245,8 +245,8 @@ class PartitionStatus:
 
 @entity(_nested, BROKER_STATUS)
 class SetAsideReplica:
-    """A replica whose log lacked records: its folder was set aside, and it copies all of them from
-    its leader. ``message`` names the folder and says what was missing."""
+    """A replica whose log lacked records: its directory was set aside, and it copies the whole log
+    from its leader. ``message``: the directory, and what was missing."""
 
     topic_id: uuid.UUID = wire("uuid")
     partition: int = wire("int32")
@@ -261,8 +261,8 @@ class BrokerStatusRequest:
     all is well (disk full; store unavailable, wrong key, wrong identity). ``failed_replicas`` are
     all those, led or followed, whose storage refuses at present, in every report: what is not
     named works (again). ``directory_error``: why the log directory as a whole takes nothing, empty
-    where only the files of ``failed_replicas`` refuse. ``set_aside``: those that are copied anew
-    until they are in sync."""
+    where only the files of ``failed_replicas`` refuse. ``set_aside``: those that copy their
+    whole log from the leader until they are in sync."""
 
     broker_id: int = wire("int32")
     broker_epoch: int = wire("int64")
@@ -337,8 +337,8 @@ class PartitionState:
     stands still, whatever it believes min.insync.replicas to be. ``adding`` and ``removing``: of
     the replicas, those that come and go with a reassignment under way. ``elr`` and
     ``last_known_elr``: who these replicas are, for clients that ask; a leader goes by the flag.
-    ``is_whole``, in ``ReplicaStates`` only: the log has lost nothing since the sender was told
-    this, as its process has run since or was shut down cleanly."""
+    ``is_whole``, in ``ReplicaStates`` only: the log has lost nothing since the sender received
+    this state, because its process has run since then or was shut down cleanly."""
 
     partition: int = wire("int32")
     leader: int = wire("int32")
@@ -375,8 +375,8 @@ class TopicState:
 
 @entity(_nested, PARTITION_STATES)
 class UnservedTopic:
-    """A topic that exists though no ``Topic`` has it: its partitions are not managed, and it is
-    not deleted. ``is_stray``: no ``Topic`` released it, so brokers continue to show it."""
+    """A topic that exists without a ``Topic`` object: its partitions are not managed, and it is not
+    deleted. ``is_stray``: no ``Topic`` released it, so brokers continue to show it."""
 
     name: str = wire("string")
     topic_id: uuid.UUID = wire("uuid")

@@ -15,7 +15,7 @@ from tidemark_broker.api.table import Api, Call
 from tidemark_broker.log import ActiveProducer
 from tidemark_broker.security.acls import Operation
 
-#: Of an answer. Of a partition that has more, those that wrote last are told.
+#: Producers in one response. If a partition has more, those that wrote last are returned.
 _PRODUCERS_MAX = 50_000
 _SHOWN_MAX = 249
 

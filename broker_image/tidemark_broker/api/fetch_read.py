@@ -60,15 +60,15 @@ async def read_all(
     for one in requests:
         read = _read(one, call, params, left, min_one=not has_found)
         if read.result.remote is not None and has_found and at_hand >= max_bytes:
-            # Nothing of the tier fits behind what other partitions have: it is not read in vain.
+            # The response is full: records of the tier would not fit, so they are not read.
             read.result = replace(read.result, remote=None)
         found_bytes = _found_bytes(read)
         if read.result.remote is None:
             at_hand += found_bytes
         has_found = has_found or found_bytes > 0
         if max_bytes >= 0:
-            # A first batch larger than the whole answer leaves nothing, not less than nothing: only
-            # a limit that the client itself has set below zero is an error.
+            # A first batch larger than the whole response leaves 0 bytes, not a negative number: a
+            # negative limit is an error of the client.
             left = max(0, left - found_bytes)
         reads.append(read)
         if call.turns.over:

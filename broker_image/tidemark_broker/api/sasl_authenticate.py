@@ -18,7 +18,7 @@ from tidemark_broker.net.connection import CloseConnection
 from tidemark_broker.security.errors import AuthenticationFailed, IllegalState
 
 KEY = 36
-#: What a client is told: what to correct, and not whether there is such a user.
+#: Messages for clients: what to correct, without revealing whether the user exists.
 _WRONG_PASSWORD = "authentication failed: wrong user name or password"
 _FAILED = {"OAUTHBEARER": "authentication failed: the token has expired, or is not trusted here"}
 

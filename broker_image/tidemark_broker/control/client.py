@@ -229,7 +229,7 @@ class ControlClient:
             former = answer.error_code == int(ErrorCode.duplicate_broker_registration.value)
             kind = AliveElsewhere if former else Refused
             if kind is Refused and self.want_shut_down:
-                # Its Broker is deleted, say: this controller moves no leaders for it.
+                # Its Broker may be deleted: this controller then moves no leaders for it.
                 self.may_shut_down.set()
             raise kind(f"registration refused: {answer.error_message}")
         check(answer.error_code, "registration")

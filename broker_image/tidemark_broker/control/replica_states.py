@@ -77,7 +77,7 @@ def _topic(topic_id: uuid.UUID, replicas: list[HeldReplica]) -> control.TopicSta
         tiered_epoch=tiering.epoch,
         disable_policy=int(tiering.disable_policy),
         partitions=tuple(map(_told, replicas)),
-        partition_count=max(each.partition_count for each in replicas),
+        partition_count=max(replica.partition_count for replica in replicas),
     )
 
 

@@ -113,7 +113,8 @@ class Coordinators(Generic[S]):
         """The same of one partition."""
         seat = self._seats.get(number)
         if seat is None:
-            # Nobody leads a partition in doubt for certain: there may be no other to look for.
+            # The leader of a partition in doubt is not known, so the client must not look for
+            # another coordinator.
             in_doubt = self._finder.is_in_doubt(self.topic, number)
             raise CoordinatorError(
                 ErrorCode.coordinator_load_in_progress if in_doubt else ErrorCode.not_coordinator

@@ -38,6 +38,6 @@ class Finder:
         return -1 if row is None else row.leader
 
     def is_in_doubt(self, topic: str, number: int) -> bool:
-        """Whether the controller does not know at present who leads a partition."""
+        """Return whether the controller does not know a partition's leader at present."""
         view = self._cluster.topics.get(topic)
         return view is not None and self._cluster.is_in_doubt(view.topic_id, number)

@@ -24,7 +24,7 @@ def rename_out_of_the_way(directory: Path, topic: str, partition: int) -> Path:
 
 
 def rename_aside(directory: Path, topic: str, partition: int) -> Path:
-    """T: the new name of a directory that another one is to replace, not synced yet."""
+    """T: rename a directory that another one replaces; return the new name, not yet synced."""
     target = directory.with_name(names.stray_directory_name(topic, partition, uuid.uuid4()))
     with storage_errors(f"{directory} cannot be set aside"):
         directory.rename(target)

@@ -58,8 +58,8 @@ class EpochFile:
 
     @contextmanager
     def replaced_by(self, epochs: LeaderEpochs) -> Iterator[None]:
-        """T: :meth:`save` after the block, which changes what the epochs are of. All that needs
-        room is done before it: where the disk is full, nothing has changed."""
+        """T: save the epochs after the block, which changes the log. Everything that needs disk
+        space is written before the block: a full disk leaves log and epochs unchanged."""
         data = write_epochs(epochs).encode()
         with prepared(self._path, data) as put_in_place:
             yield

@@ -83,10 +83,10 @@ class InvalidProducerEpoch(LogError):
 
 
 class TooManyProducers(LogError):
-    """A batch of a new producer, beyond the number of producers that a broker remembers.
+    """A batch of a new producer beyond the number of producers that a broker remembers.
 
-    Kafka has no such limit and no error for it. NOT_ENOUGH_REPLICAS is retried by every client, and
-    none of them takes the batch for written.
+    Kafka has no such limit and no error for it. Every client retries NOT_ENOUGH_REPLICAS, and none
+    takes the batch for written.
     """
 
     error_code = ErrorCode.not_enough_replicas
@@ -111,7 +111,7 @@ class StorageError(LogError):
 
 
 class RecordsMissing(StorageError):
-    """A log lacks records that nobody deleted: only another replica, or a backup, has them."""
+    """A log lacks records that were not deleted: only another replica or a backup has them."""
 
 
 #: What can be done about segments that are missing. Read only when a broker starts: a directory

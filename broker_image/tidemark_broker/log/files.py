@@ -23,9 +23,9 @@ def write_whole(path: Path, data: bytes) -> None:
 
 @contextmanager
 def prepared(path: Path, data: bytes) -> Iterator[Callable[[], None]]:
-    """Have ``data`` on the disk under a temporary name, and give what makes it ``path``, durably. A
-    block that ends otherwise leaves ``path`` as it was, and nothing else: on a full disk a leftover
-    would take room that others wait for."""
+    """Write ``data`` under a temporary name and yield a function that renames it to ``path``,
+    durably. If the block does not call it, ``path`` is unchanged and the temporary file is removed:
+    on a full disk other writes need its space."""
     temporary = path.with_name(f"{path.name}.{threading.get_ident()}{TEMPORARY_SUFFIX}")
     done = False
 

@@ -279,8 +279,8 @@ class LogManager:
     # -- logs that are set aside -------------------------------------------------------------
 
     def give_up(self, log: PartitionLog, reason: str) -> None:
-        """Close a log that failed while it was open and that lacks records: from now on it is
-        one that could not be opened."""
+        """Close an open log that failed and lacks records. From now on it counts as a log that
+        cannot be opened."""
         log.state.let_go()
         failure = OpenFailure(
             topic=log.topic,
@@ -295,8 +295,8 @@ class LogManager:
             self._open.failures[log.key] = failure
 
     def set_aside(self, failure: OpenFailure) -> None:
-        """T: give the directory of a log that cannot be opened another name, which is durable on
-        return: a new log may be made in its place. It is kept until :meth:`remove_strays`."""
+        """T: durably rename the directory of a log that cannot be opened, so that a new log can be
+        created in its place. The directory is kept until :meth:`remove_strays`."""
         topic, partition, directory = failure.topic, failure.partition, failure.directory
         topic_id = read_topic_id(directory)
         stray = rename_aside(directory, topic, partition)
@@ -305,21 +305,21 @@ class LogManager:
         former = self._strays.get((topic_id, partition), [])
         self._strays[topic_id, partition] = [stray]
         logger.warning("%s is set aside as %s, to be copied from its leader", directory, stray)
-        for path in former:  # of one replica the last one is enough
+        for path in former:  # only the newest directory of a replica is kept
             shutil.rmtree(path, ignore_errors=True)
 
     def _found_stray(self, path: Path, partition: int) -> None:
         try:
             self._strays.setdefault((read_topic_id(path), partition), []).append(path)
         except StorageError as error:
-            logger.warning("%s is kept, as it is not known whose it was: %s", path, error)
+            logger.warning("%s is kept, because its topic id cannot be read: %s", path, error)
 
     def strays(self) -> dict[tuple[uuid.UUID, int], tuple[Path, ...]]:
-        """The directories that were set aside, by topic id and partition."""
+        """Return the directories that were set aside, by topic id and partition."""
         return {key: tuple(paths) for key, paths in tuple(self._strays.items())}
 
     def remove_strays(self, topic_id: uuid.UUID, partition: int) -> None:
-        """T: what was set aside of that replica goes."""
+        """T: delete the directories that were set aside for a replica."""
         for path in self._strays.pop((topic_id, partition), []):
             logger.info("%s is removed", path)
             shutil.rmtree(path, ignore_errors=True)

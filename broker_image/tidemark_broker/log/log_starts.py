@@ -56,8 +56,8 @@ class LogStarts:
         self._is_named = False
         self._lock = ordered_lock(LockRank.LOG_STARTS)
         self.recorded: dict[TopicPartition, Starts] = {}
-        #: Logs whose last line failed to be written: the disk may have it, though nothing counts on
-        #: it. What is recorded of them next is written even if it says what ``recorded`` says.
+        #: Logs whose last line could not be written, though the disk may have it. Their next record
+        #: is written even if it equals ``recorded``.
         self._in_doubt: set[TopicPartition] = set()
         #: How often something else went on record.
         self.changes = 0
@@ -65,7 +65,7 @@ class LogStarts:
         self._complete = False
 
     def load(self) -> None:
-        """T: read what is on record, and have the journal's room from now on, if there is any."""
+        """T: read the recorded log starts, and reserve space for the journal if there is any."""
         try:
             self._put(b"", 0)
         except StorageError as error:

@@ -2,9 +2,9 @@
 
 Two locks: ``lock`` guards what is in memory and is held for no longer than that takes, as appends
 on the loop wait for it; ``shaping`` is held by what changes files from a thread, one at a time, and
-is taken first. Checkpoints are written between the two: a thread that wants one written may hold
-``shaping`` and never ``lock``, which the checkpoint takes of every log. A value that moves is
-replaced whole, so what only looks at one takes no lock.
+is taken first. Checkpoints rank between the two: a thread that requests one may hold ``shaping``
+but not ``lock``, because the checkpoint takes the ``lock`` of every log. A value is replaced as a
+whole, so a reader of one value takes no lock.
 """
 
 import uuid
@@ -52,9 +52,9 @@ class LogState:
         self.record_starts: Callable[[Starts], None] | None = None
         #: Called (in a thread) before a step that relies on checkpoints being as the log is now.
         self.persist_checkpoints: Callable[[], None] | None = None
-        #: Where it will begin once a removal that is under way is done; and where it will end once
-        #: a truncation is. What is on record allows for both from before the first file changes
-        #: until the last one has, or, where that failed half-way, until the log is open again.
+        #: Log start after a removal in progress, and log end after a truncation in progress. The
+        #: records on disk allow for the old and the new value from before the first file changes
+        #: until the last one has. If that fails half-way, they do until the log is open again.
         self.starts_ahead: Starts | None = None
         self.cut_ahead: int | None = None
         #: All below was compacted at least once; None: nothing was.
@@ -147,19 +147,19 @@ class LogState:
 
     @property
     def bounds_on_record(self) -> Bounds:
-        """What checkpoints hold of the bounds: a truncation that is under way counts as done."""
+        """Bounds for the checkpoints: a truncation in progress counts as done."""
         bounds, cut_ahead = self.bounds, self.cut_ahead
         return bounds if cut_ahead is None else bounds.lowered(cut_ahead)
 
     @property
     def first_dirty_on_record(self) -> int | None:
-        """What the checkpoint holds of ``first_dirty``, in the same way."""
+        """``first_dirty`` for its checkpoint: a truncation in progress counts as done."""
         dirty, cut_ahead = self.first_dirty, self.cut_ahead
         return dirty if dirty is None or cut_ahead is None else min(dirty, cut_ahead)
 
     def lower_bounds(self, offset: int) -> None:
-        """Holding both locks: nothing but the end stays above ``offset``, as is on record already
-        (``cut_ahead``)."""
+        """Lower all bounds but the end to ``offset``, as ``cut_ahead`` recorded. The caller holds
+        both locks."""
         self.truncations += 1
         self.bounds = self.bounds.lowered(offset)
         self.start_record = self.start_record.lowered(offset)

@@ -1,8 +1,8 @@
-"""The record with the largest timestamp (ListOffsets -3), by look-ups by time alone.
+"""Search for the record with the largest timestamp (ListOffsets -3) by look-ups by time.
 
-What is known of a segment is the largest timestamp in its file. That record may be deleted: a log
-start may lie within the segment, or another segment may answer for the part that holds it. Then the
-largest of the others is found by bisection, each step one look-up.
+A segment knows the largest timestamp in its file. That record may be deleted: the log start may be
+within the segment, or another segment may serve the part that contains it. Then the largest
+remaining timestamp is found by bisection, with one look-up per step.
 """
 
 from collections.abc import Callable
@@ -12,15 +12,16 @@ from typing import Protocol, TypeVar
 class _Dated(Protocol):
     @property
     def timestamp_ms(self) -> int:
-        """Of the record."""
+        """Timestamp of the record in ms."""
 
 
 _Found = TypeVar("_Found", bound=_Dated)
 
 
 def newest(find: Callable[[int], _Found | None], largest_ms: int) -> _Found | None:
-    """The first record with the largest timestamp; None where none has one. ``find`` gives the
-    first record that is not older than a time; none is newer than ``largest_ms``."""
+    """Return the first record with the largest timestamp, None if no record has one.
+
+    ``find`` returns the first record at or after a time. No record is newer than ``largest_ms``."""
     if largest_ms < 0:
         return None
     found = find(largest_ms) or find(0)
@@ -33,6 +34,6 @@ def newest(find: Callable[[int], _Found | None], largest_ms: int) -> _Found | No
         if newer is None:
             none_ms = middle_ms
         else:
-            # A look-up that was cut short tells a batch, which may be older than was asked.
+            # A look-up that reached its limit returns a batch, which may be older than requested.
             found, low_ms = newer, max(middle_ms, newer.timestamp_ms)
     return found

@@ -21,7 +21,7 @@ class OpenFailure:
     topic_id: uuid.UUID | None
     directory: Path
     reason: str
-    #: Records are missing or damaged in it, so that trying again does not help.
+    #: Records are missing or damaged in it, so a retry does not help.
     lacks_records: bool = False
 
 

@@ -139,8 +139,8 @@ def _reopen(log: LogState) -> bool:
         failure = log.failure
         held = former.end if log.kept_to is None else min(former.end, log.kept_to)
     forget_cached_pages(log.directory)
-    # A truncation that failed half-way leaves the first segment of before or of after. What is on
-    # record allows for both, the bounds may not.
+    # A truncation that failed half-way leaves either the old or the new first segment. The records
+    # on disk allow for both, the bounds in memory may not.
     start, local_start = former.log_start, starts_of(log).local_log_start_offset
     loaded = _load(log, former.recovery_point, start, local_start, clean_shutdown=False)
     epoch_file, epochs = _load_epochs(log, loaded, start)

@@ -285,7 +285,7 @@ class PartitionLog:
         return producer_id in self.state.producers
 
     def active_producers(self, most: int | None = None) -> list[ActiveProducer]:
-        """What DescribeProducers tells: of every producer, or of the ``most`` that wrote last."""
+        """Return the rows of DescribeProducers: every producer, or the ``most`` that wrote last."""
         with self.state.lock:
             return list(self.state.producers.active(most))
 
@@ -372,8 +372,8 @@ class PartitionLog:
         recent_batches: Sequence[ProducerBatch] = (),
     ) -> None:
         """T: drop every local record; the log goes on at ``offset`` with the given log start (what
-        lies between is in the tier), epochs and producers. ``recent_batches``: those before
-        ``offset``, of which the snapshot has the last one of each producer."""
+        lies between is in the tier), epochs and producers. ``recent_batches``: batches
+        before ``offset``; the snapshot has only each producer's last one."""
         truncation.truncate_fully_and_start_at(
             self.state, offset, log_start_offset, epochs, producer_snapshot, recent_batches
         )

@@ -36,10 +36,10 @@ NO_OFFSET = -1
 _INT16_MAX = 2**15 - 1
 #: One batch of a packed producer: the fields of :class:`BatchMetadata`.
 _BATCH = struct.Struct(">iqiq")
-#: Read without all of the rest when many producers are looked at.
+#: Read alone when many producers are checked.
 _TIMESTAMP = struct.Struct(">q")
-#: What follows the snapshot's bytes of a packed producer: whether it has written since it was last
-#: asked whether it is idle. Its batches follow.
+#: Follows the snapshot's bytes of a packed producer: whether it has written since its last expiry
+#: check. Its batches follow.
 _HAS_WRITTEN = struct.Struct(">?")
 _BATCHES_AT = ENTRY_BYTES + _HAS_WRITTEN.size
 
@@ -249,7 +249,7 @@ class ProducerEntry:
         self.timestamp_ms = batch.timestamp_ms
         self.txn_first_offset = NO_OFFSET
 
-    # -- for how long it is kept ----------------------------------------------------------------
+    # -- expiry ----------------------------------------------------------------------------------
 
     def is_expired(self, now_ms: int, idle_ms: int, newest_ms: int) -> bool:
         """Whether it may be forgotten: its records are so old, it has no open transaction, and it
@@ -259,10 +259,10 @@ class ProducerEntry:
         is_old = now_ms - self.timestamp_ms >= idle_ms
         return is_old and not has_written and self.txn_first_offset == NO_OFFSET
 
-    # -- packed, as a snapshot has it and more ---------------------------------------------------
+    # -- packed form -----------------------------------------------------------------------------
 
     def packed(self, producer_id: int) -> bytes:
-        """Return everything that is known of the producer; :meth:`unpacked` is the inverse."""
+        """Return the complete state of the producer as bytes; :meth:`unpacked` is the inverse."""
         return b"".join(
             (
                 pack_entry(self.snapshot(producer_id)),

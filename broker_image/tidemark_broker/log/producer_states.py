@@ -5,13 +5,13 @@ so every replica has the same, and a snapshot with the batches behind it gives i
 transaction that has ended stays *unreplicated* until its marker is committed; the last stable
 offset stops at the first one that is open or unreplicated.
 
-A producer is forgotten once it has expired (``producer.id.expiration.ms``) and not earlier: a batch
-of it that was acknowledged, and that its client sends again, would be appended twice. A client
-makes producer ids at no cost, so memory is bounded in two other ways. Of each log only the
-:data:`LIVE_MAX` producers that wrote last are objects, the others are packed. And all logs of a
-broker together know a limited number of producers: beyond it a leader refuses the first batch of a
-new one (:class:`TooManyProducers`), which the client retries. A follower takes what its leader has
-taken, and a marker is never refused, so both may exceed the limit.
+A producer is forgotten once it has expired (``producer.id.expiration.ms``) and not earlier:
+otherwise an acknowledged batch that its client sends again would be appended twice. Clients create
+producer ids at no cost, so memory is bounded in two other ways. Each log keeps only the
+:data:`LIVE_MAX` producers that wrote last as objects and packs the others. And all logs of a broker
+together know a limited number of producers. Beyond it a leader refuses the first batch of a new
+producer (:class:`TooManyProducers`), which the client retries. Followers append what their leader
+has appended, and markers are never refused, so both may exceed the limit.
 """
 
 from collections import deque
@@ -37,15 +37,14 @@ from tidemark_broker.log.producer_entry import (
 )
 from tidemark_broker.log.walk import BatchAt
 
-#: Producers of one log that are kept as objects. Those beyond are packed, half of them at a time.
+#: Producers of one log that are kept as objects. When it is reached, half of them are packed.
 LIVE_MAX = 128
-#: Producers of all logs of a broker, where nothing else is configured: 180 MB at most.
+#: Default limit of producers of all logs of a broker: 180 MB at most.
 ALL_PRODUCERS_MAX = 500_000
-#: Producers that a log may know though the broker's limit is reached, so that a client with many
+#: Producers that a log may know even if the broker's limit is reached, so that a client with many
 #: producers in one partition does not lock new producers out of all others.
 PRODUCERS_RESERVED = 100
-#: Verifications of one log, and of all logs of a broker; beyond that a log keeps its latest ones,
-#: so many.
+#: Verifications of one log. Beyond the limit of all logs of a broker, a log keeps its latest ones.
 VERIFICATIONS_OF_LOG_MAX = 10_000
 VERIFICATIONS_MAX, VERIFICATIONS_KEPT = 50_000, 20
 
@@ -132,7 +131,7 @@ class ProducerStates:
 
     def __init__(self, limit: ProducerLimit | None = None) -> None:
         self._limit = limit or ProducerLimit()
-        #: Those that wrote last, in the order in which they did. No producer is in both.
+        #: Producers that wrote last, in that order. No producer is in both dictionaries.
         self._live: dict[int, ProducerEntry] = {}
         #: All others, packed.
         self._packed: dict[int, bytes] = {}
@@ -154,7 +153,7 @@ class ProducerStates:
         return producer_id in self._live or producer_id in self._packed
 
     def _known(self, producer_id: int) -> ProducerEntry | None:
-        """Return what is known of a producer, to be read only: a packed one stays packed."""
+        """Return the state of a producer, read-only: a packed one stays packed."""
         entry = self._live.get(producer_id)
         if entry is None and (packed := self._packed.get(producer_id)) is not None:
             return ProducerEntry.unpacked(packed)
@@ -219,7 +218,7 @@ class ProducerStates:
         return None
 
     def _check_room(self, batch: ProducerBatch) -> None:
-        """Raise :class:`TooManyProducers` where another producer would be one too many."""
+        """Raise :class:`TooManyProducers` if another producer would exceed the limit."""
         limit = self._limit
         if limit.count < limit.most or len(self) < PRODUCERS_RESERVED:
             return
@@ -272,12 +271,11 @@ class ProducerStates:
         return AbortedTransaction(batch.producer_id, first_offset, batch.last_offset, stable)
 
     def _unpacked_or_new(self, producer_id: int) -> ProducerEntry:
-        """Return the entry of a producer that is not live and is about to be."""
+        """Return the entry of a producer that becomes live."""
         if len(self._live) >= LIVE_MAX:
-            # Half of them at once: the front of a dictionary is slow to reach where items are
-            # taken from it one by one.
-            for each in [*self._live][: LIVE_MAX // 2]:
-                self._packed[each] = self._live.pop(each).packed(each)
+            # Half of them at once: taking single items from the front of a dictionary is slow.
+            for oldest_id in [*self._live][: LIVE_MAX // 2]:
+                self._packed[oldest_id] = self._live.pop(oldest_id).packed(oldest_id)
         packed = self._packed.pop(producer_id, None)
         if packed is not None:
             return ProducerEntry.unpacked(packed)
@@ -363,7 +361,7 @@ class ProducerStates:
     # -- what is known ------------------------------------------------------------------------
 
     def active(self, most: int | None = None) -> Iterator[ActiveProducer]:
-        """Every producer that is known, or the ``most`` that wrote last."""
+        """Yield every known producer, or the ``most`` that wrote last."""
         skipped = 0 if most is None else max(0, len(self) - most)
         for producer_id, entry in islice(self._all(), skipped, None):
             yield ActiveProducer(

@@ -116,9 +116,9 @@ def _time_breached(log: RetentionInput, *, keeps_remote: bool) -> Breach:
     limit_ms = config.effective_local_retention_ms if keeps_remote else config.retention_ms
 
     def breached(segment: SegmentInfo) -> bool:
-        # What is in the tier loses nothing by leaving the disk, so the time of the last append
-        # bounds the age of its local copy. By record timestamps alone (Kafka's rule) one record
-        # that is dated in the future would keep everything before it here until then.
+        # Deleting the local copy of tiered records loses nothing, so the last append bounds their
+        # age. By record timestamps alone (Kafka's rule), one record dated in the future would keep
+        # everything before it on the disk.
         since_ms = segment.age_timestamp_ms
         if keeps_remote:
             since_ms = min(since_ms, segment.modified_ms)

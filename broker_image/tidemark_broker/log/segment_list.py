@@ -205,7 +205,7 @@ class SegmentList:
         return renamed
 
     def end_when_cut_to(self, offset: int) -> int:
-        """Blocks: where :meth:`cut_to` will leave the log's end."""
+        """Return the log end that :meth:`cut_to` will leave. Blocks."""
         segment = self.items[self.number_of(offset)]
         if offset >= segment.next_offset:
             return segment.next_offset
@@ -240,11 +240,13 @@ class SegmentList:
         if snapshot is not None:  # first, or a crash might leave a log that knows none of them
             self.snapshots.put(offset, snapshot)
         renamed = []
-        for segment in reversed(self.items):  # newest first: what stays is always a prefix
+        for segment in reversed(
+            self.items
+        ):  # newest first: the remaining segments are always a prefix
             renamed += rename_files(segment.paths(), names.DELETED_SUFFIX)
         self.snapshots.remove_all_but(None if snapshot is None else offset)
         active = Segment.create(self.directory, offset, created_ms=now_ms)
-        # In one step: what looks at the log without its lock finds an active segment at any time.
+        # In one step, so that readers without the lock always find an active segment.
         former, self.items, self._closed_bytes = self.items, [active], 0
         for segment in former:
             self._forget(segment)

@@ -11,8 +11,8 @@ from tidemark_broker.lock_order import LockRank, turn_of
 
 
 class SharedWork:
-    """``work`` blocks; it is never run twice at a time. Whoever waits for it may have to wait until
-    a run that is under way ends, as for a lock of that ``rank``."""
+    """``work`` blocks and never runs twice at a time. A caller may have to wait until the present
+    run ends, as for a lock of that ``rank``."""
 
     def __init__(self, work: Callable[[], None], rank: LockRank) -> None:
         self._work = work

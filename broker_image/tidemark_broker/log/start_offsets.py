@@ -111,14 +111,14 @@ def starts_recorded(log: LogState, starts: Starts) -> None:
 def recorded_ahead(
     log: LogState, starts: Starts | None = None, *, cut_to: int | None = None
 ) -> Iterator[None]:
-    """T: have ``starts`` on record before files below them go, and no bound above ``cut_to`` before
-    records from there on do; other checkpoints say the same until the block ends. Otherwise a crash
-    would miss what was to go, or trust bytes that were written after it. Where the record cannot be
-    written (:class:`StorageError`: the disk is full), nothing has changed.
+    """T: record a removal before the block carries it out: ``starts`` before files below them are
+    deleted, and no bound above ``cut_to`` before records from there on are. Other checkpoints say
+    the same until the block ends. Otherwise a crash would leave unrecorded removals, or trust bytes
+    that were written later. If the record cannot be written (:class:`StorageError`: the disk is
+    full), nothing has changed.
 
     The caller holds ``shaping`` and not ``lock``. If the block leaves the log in doubt, its files
-    may be those of before or those of after. Then the record keeps allowing for both until the log
-    is open again."""
+    may be the old or the new ones. Then the record allows for both until the log is open again."""
     log.starts_ahead, log.cut_ahead = starts, cut_to
     try:
         if starts is not None and log.record_starts is not None:

@@ -24,6 +24,7 @@ def truncate_to(log: LogState, offset: int) -> bool:
     renamed: list[Path] = []
     try:
         with log.shaping:
+            # Where the cut will be: within a batch it is the batch's first offset.
             with log.lock:
                 log.check_usable()
                 is_at_end = offset >= log.bounds.end
@@ -37,7 +38,7 @@ def truncate_to(log: LogState, offset: int) -> bool:
                 log_start = min(offset, log.bounds.log_start)
                 truncate_fully_and_start_at(log, offset, log_start, log.epochs.entries)
                 return True
-            # On record first, without the lock: appends and checkpoints go on meanwhile.
+            # Record the cut first, without the lock, so that appends and checkpoints continue.
             with recorded_ahead(log, cut_to=end), log.lock:
                 log.check_usable()
                 log.lower_bounds(end)
@@ -78,8 +79,9 @@ def truncate_fully_and_start_at(
     try:
         with log.shaping:
             former = log.bounds
-            # A crash in between must not find a log whose first segment is missing. All that needs
-            # room is written before the first file goes: a full disk leaves the log as it was.
+            # A crash in between must not find a log whose first segment is missing. Everything that
+            # needs disk space is written before the first file is deleted: a full disk leaves the
+            # log unchanged.
             ahead = Starts(min(former.log_start, log_start), max(former.local_start, offset))
             new_epochs = LeaderEpochs(tuple(epochs)).truncate_from_end(offset)
             cut_to = min(offset, former.log_start)
@@ -98,7 +100,7 @@ def truncate_fully_and_start_at(
                 log.start_record = log.start_record.not_durable_above(log_start)
                 log.epochs = new_epochs
     finally:
-        remove_files(renamed)  # before the checkpoint, which may need their room
+        remove_files(renamed)  # before the checkpoint, which may need their space
     log.checkpoint()
 
 

@@ -31,15 +31,15 @@ from tidemark_broker.replication.remote import (
 
 logger = logging.getLogger(__name__)
 
-#: What is read of the end of the tier, to know the last batches of producers again.
+#: Bytes and segments read at the end of the tier to recover producers' last batches.
 _RECALLED_BYTES, _RECALLED_SEGMENTS = 2 << 20, 8
 
 
 def claimed_end(
     tier: Tier, partition: Partition, by: Claim, claim: Transition, *, now_ms: int
 ) -> TierEnd:
-    """What the tier has, once the asker's claim, under ``by``, keeps all others from adding to it.
-    A manifest that is not found raises: whoever asks knows that there is one."""
+    """Claim the head under ``by``, so that no other leader adds to the tier; return the tier's end.
+    Raises HeadNotFound if there is no manifest: the caller knows that there is one."""
     loaded = known_head.load(tier, partition, by, now_ms=now_ms)
     return tier_end(known_head.commit(tier, partition, loaded, claim, by, now_ms=now_ms).head)
 
@@ -104,11 +104,11 @@ def _snapshot(entry: SegmentEntry, aux: Aux) -> bytes | None:
 
 
 def _recent_batches(tier: Tier, snapshot: Snapshot, last: SegmentEntry) -> Sequence[ProducerBatch]:
-    """Return the producers' batches before the end of a segment, as far as they can be read.
+    """Return the producers' batches before the end of a segment, as far as they are readable.
 
-    A producer snapshot has only the last batch of each producer, and a client may send any of its
-    last five again. Those that are not known are answered OUT_OF_ORDER_SEQUENCE_NUMBER instead of
-    their offset, so a damaged segment does not keep the replica from starting: reads report it.
+    A producer snapshot has only the last batch of each producer, and a client may repeat any of its
+    last five. The answer to an unknown one is OUT_OF_ORDER_SEQUENCE_NUMBER instead of its offset.
+    That is no reason not to start the replica, so a damaged segment is skipped; reads report it.
     """
     found: list[ProducerBatch] = []
     entry: SegmentEntry | None = last
@@ -126,8 +126,8 @@ def _recent_batches(tier: Tier, snapshot: Snapshot, last: SegmentEntry) -> Seque
 
 
 def _last_batches(tier: Tier, entry: SegmentEntry, count_bytes: int) -> list[ProducerBatch]:
-    """Return the producers' batches in the last ``count_bytes`` of a segment, from the batch on in
-    which these begin."""
+    """Return the producers' batches in the last ``count_bytes`` of a segment, starting with the
+    batch at that position."""
     position = 0
     if entry.size_bytes > count_bytes:
         index = OffsetIndex.from_bytes(

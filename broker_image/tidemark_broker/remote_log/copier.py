@@ -218,7 +218,7 @@ def prepare(log: PartitionLog, segment: SegmentInfo) -> _Prepared:
 
 
 def _with_origin(data: SegmentData, head: Head, entry: SegmentEntry) -> SegmentData:
-    """The copy also says under which head it began."""
+    """Return the copy with the version of the head under which it started."""
     origin = encode_origin(entry, head.version, head.topic, head.topic_id, head.partition)
     return replace(data, aux=replace(data.aux, origin=origin))
 

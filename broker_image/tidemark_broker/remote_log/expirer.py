@@ -117,7 +117,7 @@ class Expirer:
                 await writer.commit(lambda head: transitions.finish_delete(head, by, done))
                 logger.info("%s: deleted %d segments in the tier", self._partition.tp, len(done))
             if len(due) >= DELETES_AT_ONCE and done:
-                return True  # also behind some that the store refuses
+                return True  # even if the store refuses some
             if error is not None:
                 raise error
         if writer.head.trash:
@@ -161,8 +161,8 @@ def delete_objects(
     shared: Shared, tier: Tier, due: Sequence[PendingDelete]
 ) -> tuple[Sequence[PendingDelete], StoreError | None]:
     """Delete both objects of each marked segment (blocks): those that are gone now, and the error
-    that kept the rest. All at once; what the store refuses holds up no other. Where it fails as a
-    whole, one by one up to the first that fails."""
+    that kept the rest. Deletes all at once; a refused object does not stop the others. If that
+    request fails, deletes one by one until the first failure."""
     if not due:
         return due, None
     shared.metrics.add(tier_table.DELETE_REQUESTS, len(due))

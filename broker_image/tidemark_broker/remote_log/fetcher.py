@@ -316,7 +316,8 @@ class Fetcher:
     def _newest(
         self, tier: Tier, partition: Partition, snapshot: Snapshot | None, log_start: int
     ) -> RemoteOffset | None:
-        """By the largest timestamps of the segments, largest first: most often one is read."""
+        """Return the newest record. Segments are tried by largest timestamp, descending, so usually
+        one is read."""
         snapshot = snapshot or self._fresh(tier, partition)
         best: RemoteOffset | None = None
         for entry in snapshot.by_newest():

@@ -124,9 +124,9 @@ class HeadWriter:
 
     async def refresh(self) -> None:
         """Read the head again after a commit whose outcome is not known: what we decide upon must
-        not be older than what we wrote ourselves. Now and then also without one, since a head that
-        nobody writes to may go back unnoticed, until a sweep finds objects that it does not name
-        any more."""
+        not be older than what we wrote ourselves. Also read periodically without such a doubt:
+        the head of an idle partition may go back unnoticed, until a sweep finds objects that it no
+        longer names."""
         now_s, interval_s = self.shared.context.monotonic(), self.shared.settings.head_check_s
         if self._loaded is not None and now_s - self._read_at_s >= interval_s:
             self._outdated = True
@@ -134,8 +134,7 @@ class HeadWriter:
             await self.open()
 
     def doubt(self) -> None:
-        """A page was not found: the head, and what it refers to, is looked at before anything else
-        is decided."""
+        """Have the head and its pages read before the next decision, because a page is missing."""
         self._outdated = True
 
     async def claim(self) -> None:
@@ -226,8 +225,8 @@ class HeadWriter:
     async def _run(
         self, function: Callable[..., tuple[LoadedHead, Totals]], *args: object
     ) -> tuple[LoadedHead, Totals]:
-        """What it says, once it has ended. Local data that the tier may not have stays while its
-        head has gone back."""
+        """Run a blocking call and return its result. While the head is older than before, local
+        data that the tier may not have is kept."""
         try:
             found = await self.shared.pools.commits.run_to_end(function, *args)
         except HeadWentBack:

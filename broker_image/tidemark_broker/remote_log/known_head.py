@@ -1,11 +1,9 @@
-"""Loading a partition's head against what this replica knows of it, and repairing one that went
-back.
+"""Checked load of a partition's head, and repair of a head that went back.
 
-Every replica has the position of the newest head that it was told of on its disk, beside the end of
-the tier. A head that is older was replaced by an earlier copy of itself: nothing is decided upon
-it. The leader repairs it where that can be proven (``tidemark.tier.head_repair``); otherwise the
-partition's tier stands still, with the reason ``TierIntegrity``, and local retention with it. All
-calls block.
+Every replica stores the position of the newest known head on its disk, beside the end of the tier.
+An older head was replaced by an earlier copy of itself, and no decision is based on it. The leader
+repairs it if the repair can be proven (``tidemark.tier.head_repair``). Otherwise the partition's
+tier and local retention stop, with the reason ``TierIntegrity``. All calls block.
 """
 
 import logging
@@ -23,7 +21,8 @@ logger = logging.getLogger(__name__)
 def load(
     tier: Tier, partition: Partition, by: Claim, *, now_ms: int, memory: Head | None = None
 ) -> LoadedHead:
-    """The head as it is now; repaired by the leader, whose claim is ``by``, where it went back.
+    """Load the present head; if it went back, repair it under the leader's claim ``by``.
+
     ``memory``: the newest head that the leader has. Raises what ``ManifestStore.load`` raises."""
     topic_id, number = partition.topic_id, partition.partition
     known = partition.tier_position
@@ -32,7 +31,7 @@ def load(
     try:
         return tier.manifests.load(topic_id, number, known)
     except HeadNotFound as error:
-        # Only live segments that are there prove that this is the store that the head was in.
+        # Only the head's live segments prove that this is still the same store.
         if memory is None or known is None or memory.live_end is None:
             raise
         gone = HeadWentBack(str(error), known, None)
@@ -53,7 +52,7 @@ def commit(
     *,
     now_ms: int,
 ) -> LoadedHead:
-    """``ManifestStore.commit``, on the repaired head where the head went back meanwhile."""
+    """Commit a transition; if the head went back meanwhile, commit it on the repaired head."""
     try:
         return tier.manifests.commit(loaded, transition)
     except (HeadWentBack, HeadNotFound):

@@ -3,9 +3,10 @@
 Nothing may touch a store whose identity was not verified: another store id, or none, means
 *unavailable*, never *empty* (:mod:`tidemark.tier.identity`). The identity is read again every
 interval, and soon after any call failed, so that a store that went away, or was replaced, is
-noticed also while nothing is copied; who waits for the store is woken when it is back. Before a
-store is used, and once an hour from then on, it is also probed for conditional writes
-(:mod:`tidemark.tier.conditional_writes`): one without them is suspended like one that is away.
+noticed also while nothing is copied; tasks that wait for the store are woken when it is back.
+Before a store is used, and once an hour after that, it is also probed for conditional writes
+(:mod:`tidemark.tier.conditional_writes`). A store without them is suspended like an unreachable
+one.
 """
 
 import asyncio
@@ -50,7 +51,7 @@ class StoreGuard:
         self._settings = settings
         self._monotonic = monotonic
         self._wall_ms = wall_ms
-        #: When the store that is used now was last probed, None: never, or with a failure.
+        #: Time of the last successful probe of the present store, None for none.
         self._probed_s: float | None = None
         self._on_change = on_change
         self._accepted = _Accepted()
@@ -196,11 +197,11 @@ class StoreGuard:
         return True
 
     async def _probe(self, tier: Tier) -> None:
-        """Conditional writes, if it is time. Raises :class:`StoreUnavailable`."""
+        """Probe for conditional writes if a probe is due. Raises :class:`StoreUnavailable`."""
         now_s = self._monotonic()
         if self._probed_s is not None and now_s - self._probed_s < self._settings.probe_s:
             return
-        # A store that failed is probed again with every look at it, until it passes.
+        # A store that failed is probed with every check until it passes.
         self._probed_s = None
         await in_thread(check_conditional_writes, tier.store, now_ms=self._wall_ms())
         self._probed_s = now_s

@@ -50,7 +50,7 @@ def delete_topic(
         try:
             left, deleted = _clear(shared, tier, buried, pages, budget)
         except DeletesRefused as error:
-            refusal = refusal or error  # the other partitions go all the same
+            refusal = refusal or error  # the other partitions are deleted all the same
             continue
         budget -= deleted
         remaining += left
@@ -68,7 +68,7 @@ def _buried(shared: Shared, tier: Tier, topic: TopicObject) -> list[tuple[int, L
     heads = []
     for partition in sorted(found.union(range(topic.partitions))):
         if partition in found:
-            # However old it is: all of the partition is to go, by the word of who deleted it.
+            # However old the head is: the whole partition is to be deleted.
             loaded = tier.manifests.load_any(topic.topic_id, partition)
         else:
             loaded = tier.manifests.create(_tombstone(shared, topic, partition, now_ms))

@@ -4,10 +4,10 @@ Filled by PartitionStates only (a snapshot replaces all, a delta merges); read b
 DescribeCluster and the replica manager. A view for clients: nothing is created or deleted here.
 What a delta costs is what it names: the rows of a topic are changed in place.
 
-A partition that is counted and not named is *in doubt*: the controller does not know its state at
-present. It keeps its place, with the row that was known before, or else without a leader. A topic
-never has fewer partitions than before, since keys are hashed by their number. What is not known is
-not deleted: :meth:`MetadataCache.is_deleted` needs a tombstone, or a controller that knows all
+A partition that the controller counts but does not name is *in doubt*: its state is not known at
+present. It keeps its place, with its last known row, or else without a leader. The number of a
+topic's partitions never shrinks, because clients hash keys by it. An unknown partition does not
+count as deleted: :meth:`MetadataCache.is_deleted` needs a tombstone, or a controller that knows all
 topics.
 """
 
@@ -23,9 +23,9 @@ from tidemark_broker.listeners import REPLICATION
 from tidemark_broker.purgatory import Signal
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
-#: Names of deleted topics that are remembered, those that were deleted last.
+#: Names of the most recently deleted topics that are remembered.
 _DELETED_MAX = 10_000
-#: Topics that are no longer shown and of which it is not known whether they were deleted.
+#: Topics that are no longer shown and may or may not be deleted.
 _VANISHED_MAX = 10_000
 
 
@@ -78,13 +78,13 @@ class MetadataCache:
         self.topics_version = 0
         self._by_id: dict[uuid.UUID, TopicMetadata] = {}
         self._rows: dict[uuid.UUID, dict[int, control.PartitionState]] = {}
-        #: By topic: partitions whose row the controller does not name at present.
+        #: Partitions whose row the controller does not name at present, by topic.
         self._in_doubt: dict[uuid.UUID, set[int]] = {}
-        #: Topics that no Topic has, by their ids, and whether the controller knows all others.
+        #: Topics without a Topic object by id, and whether the controller knows all others.
         self._unserved: Mapping[uuid.UUID, control.UnservedTopic] = MappingProxyType({})
         self._knows_all = False
         self._vanished: dict[uuid.UUID, TopicMetadata] = {}
-        #: Names of topics whose tombstone has come since the snapshot.
+        #: Names of topics whose tombstone was received since the snapshot.
         self._deleted: Lru[str, bool] = Lru(_DELETED_MAX)
         #: Called with each topic whose deletion is on record (see :meth:`is_deleted`).
         self.deleted: list[Callable[[TopicMetadata], None]] = []
@@ -99,30 +99,32 @@ class MetadataCache:
         return self._by_id.get(topic_id)
 
     def partition_count(self, topic_id: uuid.UUID) -> int:
-        """How many partitions a topic has, -1 where the topic is not known."""
+        """Return the number of a topic's partitions, -1 for an unknown topic."""
         view = self._by_id.get(topic_id)
         return -1 if view is None else len(view.partitions)
 
     def has_topic(self, topic: str) -> bool:
-        """Whether a topic is there and served: one that is shown though its Topic was lost is
-        not."""
+        """Return whether a topic exists and is served. A topic whose Topic object was lost is shown
+        but not served."""
         view = self.topics.get(topic)
         return view is not None and view.topic_id not in self._unserved
 
     def is_in_doubt(self, topic_id: uuid.UUID, partition: int) -> bool:
-        """Whether the controller does not know the state of a partition at present."""
+        """Return whether the controller does not know a partition's state at present."""
         return partition in self._in_doubt.get(topic_id, ())
 
     def is_deleted(self, topic: str, partition: int) -> bool:
-        """Whether the deletion of a topic is on record, or the partition is none of those that the
-        present topic of that name has. One that is merely unknown, or in doubt, is not deleted: a
+        """Return whether the topic's deletion is on record, or the present topic of that name does
+        not have the partition. A partition that is unknown or in doubt is not deleted: a
         controller that was restored from a backup may not know it yet."""
         view = self.topics.get(topic)
         if view is not None:
             return self._knows_all and partition >= len(view.partitions)
         if topic in self._deleted:
             return True
-        return self._knows_all and all(each.name != topic for each in self._unserved.values())
+        return self._knows_all and all(
+            unserved.name != topic for unserved in self._unserved.values()
+        )
 
     def group_config(self, group_id: str) -> Mapping[str, str]:
         """What is set for a consumer group."""
@@ -162,7 +164,7 @@ class MetadataCache:
         )
         if request.full or request.brokers:
             self.brokers = MappingProxyType({row.broker_id: row for row in request.brokers})
-        self._unserved = MappingProxyType({each.topic_id: each for each in request.unserved})
+        self._unserved = MappingProxyType({topic.topic_id: topic for topic in request.unserved})
         self._knows_all = request.knows_all
         former = tuple(self.topics.values()) if request.full else ()
         former_rows = self._rows
@@ -196,9 +198,9 @@ class MetadataCache:
                 self.topics_version += 1
 
     def _settle_vanished(self, request: control.PartitionStatesRequest) -> None:
-        """Topics that are no longer shown are deleted once a tombstone, or a controller that knows
-        all topics, says so. That another topic has the name proves nothing: a restored backup may
-        have brought an older one back."""
+        """Report topics that are no longer shown as deleted once a tombstone, or a controller that
+        knows all topics, proves it. Another topic of the same name is no proof: it may be an older
+        one from a restored backup."""
         gone = {removal.topic_id for removal in request.removals if removal.partition < 0}
         for topic_id, view in tuple(self._vanished.items()):
             is_gone = topic_id in gone or self._is_gone(topic_id)
@@ -210,7 +212,7 @@ class MetadataCache:
             del self._vanished[next(iter(self._vanished))]
 
     def _is_gone(self, topic_id: uuid.UUID) -> bool:
-        """Whether the controller, which knows all topics, does not have this one any more."""
+        """Return whether the controller knows all topics and does not have this one."""
         return self._knows_all and topic_id not in self._by_id and topic_id not in self._unserved
 
     def update(self, topic_id: uuid.UUID, row: control.PartitionState) -> None:
@@ -222,7 +224,7 @@ class MetadataCache:
             _merge_rows(rows, (row,))
 
     def _merge(self, topic: control.TopicState, former: dict[int, control.PartitionState]) -> None:
-        """``former``: the rows that were known of it before a snapshot."""
+        """Merge a topic's state. ``former``: its rows before the snapshot."""
         view = topic_metadata(topic)
         rows = self._rows.setdefault(view.topic_id, {})
         _merge_rows(rows, view.partitions.values())
@@ -247,8 +249,8 @@ class MetadataCache:
         self._by_id[view.topic_id] = view
 
     def _drop(self, topic_id: uuid.UUID, *, is_delta: bool) -> None:
-        """A tombstone has come. In a snapshot it says nothing of a later topic of that name, which
-        a restored backup does not know."""
+        """Apply a tombstone. In a snapshot it does not concern a later topic of that name, which a
+        restored backup does not know."""
         view = self._forget(topic_id)
         if view is None:
             return
@@ -270,7 +272,7 @@ class MetadataCache:
 
 
 def _unknown_row(partition: int) -> control.PartitionState:
-    """A partition of which nothing is known at present: clients ask again."""
+    """Return the row of an unknown partition, without a leader: clients retry."""
     return control.PartitionState(
         partition=partition,
         leader=-1,

@@ -83,8 +83,8 @@ class RemoteOffset:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapPoint:
     """Where a replica that lacks what is only in the tier starts its own log, and what is known
-    there of producers: the bytes of a ``.snapshot``, which has the last batch of each, and their
-    batches before that."""
+    there of producers: the bytes of a ``.snapshot``, which has each producer's last batch, and
+    ``recent_batches`` before it."""
 
     next_offset: int
     log_start_offset: int
@@ -141,7 +141,7 @@ class RemoteLog(Protocol[ReplicaT_contra]):
         """First record of the tier at or after a time; None: the tier has none."""
 
     async def newest_offset(self, partition: ReplicaT_contra) -> RemoteOffset | None:
-        """First record of the tier with the largest timestamp; None: the tier has none."""
+        """Return the tier's first record with the largest timestamp, None if it has no record."""
 
     async def bytes_below(self, partition: ReplicaT_contra, offset: int) -> int:
         """Log bytes of the tier's segments that lie wholly below an offset. Raises

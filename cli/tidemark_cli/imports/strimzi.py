@@ -36,14 +36,14 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class MetadataRule:
-    """Which labels and annotations a Topic receives from its KafkaTopic: the user's own
+    """Rule for the labels and annotations that a Topic receives from its KafkaTopic: the user's own
     (:func:`is_users_own`), with the exceptions that the caller names by key."""
 
     kept: frozenset[str] = frozenset()
     dropped: frozenset[str] = frozenset()
 
     def copies(self, key: str) -> bool:
-        """Whether the key is copied."""
+        """Return whether the key is copied."""
         return key not in self.dropped and (key in self.kept or is_users_own(key))
 
     def copied(self, found: Mapping[str, str]) -> dict[str, str]:
@@ -86,7 +86,7 @@ def topic_name(document: Document) -> str:
 
 
 def is_users_own(key: str) -> bool:
-    """Whether a label or annotation key belongs to the user rather than to a tool.
+    """Return whether a label or annotation key belongs to the user rather than to a tool.
 
     Tools recognize the objects that they manage by labels and annotations: Argo CD, Flux, Helm,
     kubectl's ApplySets, kapp and others. A copy of such a key makes the new Topic look like one of

@@ -35,7 +35,7 @@ _LOCAL = ("local.retention.ms", "local.retention.bytes")
 
 
 def is_internal(name: str) -> bool:
-    """Whether a topic holds the state of a Kafka program rather than a user's records.
+    """Return whether a topic contains the state of a Kafka program rather than a user's records.
 
     By convention such names start with two underscores: Kafka's coordinators
     (``__consumer_offsets``, ``__transaction_state``), Strimzi's operators

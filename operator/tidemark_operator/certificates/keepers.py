@@ -27,10 +27,10 @@ MANAGED_BY = {MANAGED_BY_LABEL: OPERATOR}
 
 @dataclass(frozen=True, slots=True)
 class SecretForm:
-    """What tells the operator's Secrets of one use from all others: a label, and the type.
+    """Label and type that identify the operator's Secrets of one use.
 
-    ``uid_annotation``: where the uid of the owner is noted, for Secrets that Kubernetes' garbage
-    collector must not delete; "": they have an owner reference, and go with the owner."""
+    ``uid_annotation``: annotation with the owner's uid, for Secrets that Kubernetes' garbage
+    collector must not delete; "": Secrets have an owner reference and are deleted with it."""
 
     label: str
     type: str
@@ -68,7 +68,7 @@ class Kept:
 
     @property
     def is_collected(self) -> bool:
-        """Whether Kubernetes deletes the Secret with its owner."""
+        """Return whether Kubernetes deletes the Secret with its owner."""
         return bool(self.metadata.get("ownerReferences"))
 
 
@@ -146,8 +146,8 @@ class SecretKeeper:
         self, name: str, data: Mapping[str, bytes], former: Kept | None, owner: Json | None = None
     ) -> None:
         """See :class:`Keeper`."""
-        # Labels and annotations of others stay: a backup tool knows its objects by them. The type
-        # of a Secret is immutable, and one that was restored by hand may have another.
+        # Keep the labels and annotations of other tools: a backup tool identifies its objects by
+        # them. Keep the type, too: it is immutable, and a restored Secret may have another one.
         known = {} if former is None else former.metadata
         meta: Json = {
             "name": name,

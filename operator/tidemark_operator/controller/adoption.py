@@ -59,9 +59,10 @@ def look(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | None:
 
 
 def _only_stray(state: ControllerState, strays: list[uuid.UUID]) -> Adoption | None:
-    """The topic in which coordinators keep their state, where its Topic was lost, by a restored
-    backup say: brokers have it made again, and without it no group and no transaction is served. A
-    person is asked only where there are several, or where one was released on purpose."""
+    """Return the adoption of a coordinators' topic whose Topic was lost, for example by a restored
+    backup. Brokers have the Topic created again, and without the adoption no group and no
+    transaction is served. None if there are several, or if one was released on purpose: then a
+    person decides."""
     if len(strays) != 1 or strays != _with_rows(state, strays):
         return None
     (topic_id,) = strays
@@ -82,7 +83,7 @@ def its_own(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | No
     if topic.topic_id is not None or all(part in rows for part in state.held.numbers(topic.id)):
         return None
     partitions = max(_partitions(state, topic.id), topic.partitions)
-    # Its manifest may be older than its last partitions, too: those are served all the same.
+    # The manifest may be older than the last partitions, which are served all the same.
     known = dataclasses.replace(topic, partitions=partitions)
     return _as_known(state, known, topic.id, partitions, annotation="")
 

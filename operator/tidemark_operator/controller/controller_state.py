@@ -58,7 +58,7 @@ class ControllerState:
     """Everything the core knows. ``controller_epoch`` is this leader's own; ``commit`` the number
     of the last commit that any slice carries."""
 
-    #: Whether every broker that is alive has had time to report: one that has not is down.
+    #: Whether every live broker has had time to report. One that has not reported is down.
     had_time_to_report = True
     #: Definitions of our kinds that are being deleted, or are gone.
     leaving_definitions: frozenset[str] = frozenset()
@@ -203,7 +203,7 @@ class ControllerState:
         return None if key is None else self.topics[key]
 
     def topic_ids(self) -> KeysView[uuid.UUID]:
-        """The ids that Topics have."""
+        """Return the ids of all Topics."""
         return self._key_by_id.keys()
 
     def topics_named(self, name: str) -> list[TopicInfo]:
@@ -219,7 +219,7 @@ class ControllerState:
         return frozenset(self._ids_by_row_name.get(name, ()))
 
     def row_name(self, topic_id: uuid.UUID) -> str:
-        """The name of a topic as its rows have it; "" where they do not."""
+        """Return the name of a topic in its rows, "" for none."""
         row = self.row((topic_id, 0))
         return "" if row is None else row.name
 
@@ -233,17 +233,17 @@ class ControllerState:
         return self._rows.get(topic_id, _NO_ROWS)
 
     def row_topic_ids(self) -> KeysView[uuid.UUID]:
-        """The topics that have rows."""
+        """Return the ids of the topics that have rows."""
         return self._rows.keys()
 
     def partitions_of(self, topic: TopicInfo) -> int:
-        """How many partitions a topic has, in doubt or not: as many as its status or its record
-        counts as placed, and as many as brokers were told of. Partitions are never removed from a
-        topic, so the highest of these is right, whatever was restored from a backup."""
-        told = 0
+        """Return the number of a topic's partitions, those in doubt included: the highest number
+        in its status, its record and the brokers' reports. Partitions are never removed, so the
+        highest number is right even after a restored backup."""
+        reported = 0
         if topic.id not in self._tombstones:
-            told = self.held.partitions(topic.id)
-        return max(topic.partitions_placed, told)
+            reported = self.held.partitions(topic.id)
+        return max(topic.partitions_placed, reported)
 
     def keys_on(self, node_id: int) -> frozenset[RowKey]:
         """Keys of the rows that have a replica on a broker."""

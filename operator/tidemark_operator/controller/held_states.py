@@ -28,8 +28,8 @@ _NOBODY: Mapping[int, PartitionRow] = {}
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HeldTopic:
-    """A topic as one broker knows it. ``partitions``: how many it has, as far as that broker was
-    told, its replicas included."""
+    """A topic as one broker knows it. ``partitions``: its number of partitions, as far as that
+    broker knows, its own replicas included."""
 
     name: str
     tiering: Tiering
@@ -43,11 +43,11 @@ class HeldStates:
         self._rows: dict[uuid.UUID, dict[int, dict[int, PartitionRow]]] = {}
         self._topics: dict[uuid.UUID, dict[int, HeldTopic]] = {}
         self._heard: set[int] = set()
-        #: By partition: brokers whose log may lack what it had when they were told of it; and so it
-        #: stays, however they come back.
+        #: Brokers, by partition, whose log may have lost records since they received its state. A
+        #: later report of such a broker does not remove it.
         self._torn: dict[RowKey, set[int]] = {}
         self._ids_by_name: dict[str, set[uuid.UUID]] = {}
-        #: Brokers that any report of this term names as a replica.
+        #: Brokers that a report of this term names as a replica.
         self._named: set[int] = set()
 
     # ------------------------------------------------------------ what was said
@@ -84,7 +84,7 @@ class HeldStates:
             return
         by_node[node_id] = dataclasses.replace(
             said,
-            tiering=max(said.tiering, tiering, key=lambda each: each.epoch),
+            tiering=max(said.tiering, tiering, key=lambda state: state.epoch),
             partitions=max(said.partitions, partitions),
         )
 
@@ -125,7 +125,7 @@ class HeldStates:
         return node_id in self._heard
 
     def names(self, node_id: int) -> bool:
-        """Whether any broker was told of a replica on this one."""
+        """Return whether any broker reported a replica on this one."""
         return node_id in self._named
 
     def of(self, key: RowKey) -> Mapping[int, PartitionRow]:
@@ -133,7 +133,7 @@ class HeldStates:
         return self._rows.get(key[0], {}).get(key[1], _NOBODY)
 
     def is_whole(self, key: RowKey, node_id: int) -> bool:
-        """Whether a broker has a replica that has lost nothing since the broker was told of it."""
+        """Return whether a broker's replica has lost nothing since it received its state."""
         return node_id in self.of(key) and node_id not in self._torn.get(key, ())
 
     def keys_on(self, node_id: int) -> list[RowKey]:
@@ -151,9 +151,9 @@ class HeldStates:
         return self._rows.get(topic_id, {}).keys()
 
     def partitions(self, topic_id: uuid.UUID) -> int:
-        """How many partitions a topic has, as far as any broker was told."""
-        said = self._topics.get(topic_id, {}).values()
-        return max((each.partitions for each in said), default=0)
+        """Return the highest number of a topic's partitions in any broker's report."""
+        reported = self._topics.get(topic_id, {}).values()
+        return max((topic.partitions for topic in reported), default=0)
 
     def brokers_of(self, topic_id: uuid.UUID) -> frozenset[int]:
         """The brokers that know of a topic."""

@@ -124,7 +124,7 @@ class BrokerHealth:
     directory_error: str = ""
     remote_error: str = ""
     store_id: str = ""
-    #: Replicas that it copies anew, since their log lacked records; and what they lacked.
+    #: Replicas whose whole log the broker copies, with what the former log lacked.
     set_aside: tuple[tuple[RowKey, str], ...] = ()
 
 
@@ -343,7 +343,7 @@ class ClusterInfo:
     swept: str | None = None
     audits: Audits | None = None
     certificates_problem: str = ""
-    #: Objects that the API server does not let the operator create, with its words.
+    #: Objects that the API server refuses to create, with its reason.
     refused_creations: tuple[str, ...] = ()
     authorize: bool = False
     super_users: tuple[str, ...] = ()

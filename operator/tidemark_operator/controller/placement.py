@@ -93,8 +93,8 @@ class Spreads:
 
 def place_topic(draft: Draft, topic: TopicInfo) -> Placed | BrokersMissing:
     """Create the rows that a topic lacks: all of a new one, the added ones of one that grows.
-    Rows that were placed, or that brokers were told of, are never created again: their absence is
-    not evidence."""
+    Rows that were placed, or that brokers reported, are never created again: a missing row proves
+    nothing."""
     present = draft.rows_of(topic.id)
     first = draft.state.partitions_of(topic)
     missing = [
@@ -107,8 +107,8 @@ def place_topic(draft: Draft, topic: TopicInfo) -> Placed | BrokersMissing:
     assigned = {partition: _assigned(draft, topic, partition) for partition in missing}
     if len(live) < required and not all(assigned.values()):
         return BrokersMissing(required=required, live=len(live))
-    # An added partition may have been there before a restore or a rebuilding that did not know of
-    # it: no epoch of then is used again (tidemark.log_lineage). Others begin at 0, as Kafka's do.
+    # An added partition may have existed before a restore or a rebuilding that did not know it, so
+    # its earlier epochs must not be reused (tidemark.log_lineage). Others start at 0, as in Kafka.
     highest = max((row.leader_epoch for row in present.values()), default=0)
     first_epoch = highest if highest >= GENERATION else 0
     placeholders, spread = 0, Spread(present.values())

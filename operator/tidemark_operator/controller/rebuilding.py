@@ -10,23 +10,21 @@ A partition in doubt, or lost, is rebuilt from the highest (leader epoch, partit
 row and the reports name, once every replica of that state has reported and every live broker has.
 Is one of these replicas not where it should be, then a later state may have taken it away, and all
 Brokers are waited for. A replica that only an older report names need not be heard: had anybody led
-in a later state, one of those that were heard would have been told.
+in a later state, one of those that reported would know that state.
 
-A broker that is down is not waited for where the others prove what it could say (:class:`_Proof`),
-once those that are alive, whatever old slices say of them, have had time to report.
-Replicas that are *whole*, which have lost nothing since they were told their state, prove it in one
-of two ways:
+A rebuilding does not wait for a broker that is down if the others prove what it could report
+(:class:`_Proof`), once all live brokers have had time to report. A replica is *whole* if it has
+lost nothing since its broker received its state. Whole replicas prove it in one of two ways:
 
 * Fewer brokers than min.insync.replicas could have been in sync without any of the whole replicas,
   and min.insync.replicas is more than half of the replicas. Whatever ISR a later state had, a whole
   replica was in it or enough copies were missing to commit, so the whole replica whose log reaches
   furthest has all that was committed.
-* More than half of the highest state's ISR is whole and was told that very state. A later ISR
-  without them would need that the controller had lost all of these at once before its data was put
-  back.
+* More than half of the highest state's ISR is whole and received exactly that state. A later ISR
+  without them would require that all of them had failed at once before the data was restored.
 
-Whoever cannot be waited for else is given up by a person: ``tidemark.dev/rebuild-without`` names
-brokers and this rebuilding.
+A person gives up other missing brokers: ``tidemark.dev/rebuild-without`` names brokers and this
+rebuilding.
 
 A rebuilt row has no leader: which of those that held all that was committed lost a tail meanwhile
 nobody knows, so all of them are asked how far they reach (:mod:`eligible`). Its epochs are raised
@@ -125,7 +123,7 @@ def lost(state: ControllerState, topic: TopicInfo) -> list[int]:
     if state.tombstones_of(topic.id):
         return []
     if not topic.partitions_placed and topic.topic_id is None:
-        return []  # it becomes itself first (:mod:`adoption`)
+        return []  # it has to be adopted first (:mod:`adoption`)
     rows = state.rows_of(topic.id)
     return [number for number in range(state.partitions_of(topic)) if number not in rows]
 
@@ -165,8 +163,8 @@ def is_done(state: ControllerState) -> bool:
 
 
 def silent(state: ControllerState) -> tuple[int, ...]:
-    """Brokers that may have replicas and have not reported. A ``Broker`` that never registered, and
-    that neither a row nor a report names, is not one of them."""
+    """Return the brokers that may have replicas and have not reported. A ``Broker`` that never
+    registered, and that neither a row nor a report names, is not one of them."""
     return tuple(sorted(_silent(state, _expected(state))))
 
 
@@ -179,8 +177,8 @@ def _expected(state: ControllerState) -> list[int]:
 
 
 def waiting_topics(state: ControllerState) -> list[str]:
-    """The names of all topics of which partitions are to be rebuilt, those that no Topic has
-    included."""
+    """Return the names of all topics with partitions to rebuild, including topics without a Topic
+    object."""
     doubted = {topic_id for topic_id, _ in state.doubted}
     names = {topic.name for topic in _served(state) if topic.id in doubted or lost(state, topic)}
     for topic_id in doubted:
@@ -309,8 +307,8 @@ def settle(draft: Draft, topic: TopicInfo) -> Waiting | None:
 
 
 def settle_unserved(draft: Draft) -> None:
-    """The same of topics that no Topic has, which were left behind or lost theirs: a Topic may
-    adopt them later, and nobody else would settle them."""
+    """Rebuild rows of topics without a Topic object, which may be adopted later. No reconciler of a
+    Topic settles them."""
     state = draft.state
     for topic_id, partition in sorted(state.doubted):
         if state.topic_by_id(topic_id) is None:
@@ -320,7 +318,7 @@ def settle_unserved(draft: Draft) -> None:
 
 
 def has_unserved(state: ControllerState) -> bool:
-    """Whether rows of topics that no Topic has are in doubt."""
+    """Return whether rows of topics without a Topic object are in doubt."""
     return any(state.topic_by_id(topic_id) is None for topic_id, _ in state.doubted)
 
 
@@ -367,7 +365,7 @@ class _Rebuilding:
         self._highest = _highest(known)
         live = {broker.node_id for broker in state.live_brokers()}
         self.silent = _silent(state, {*live, *self._needed(state)}) - given_up
-        #: The replicas that may lead, where they prove what silent brokers could say.
+        #: Replicas that may lead because they prove what silent brokers could report.
         self._candidates: frozenset[int] = frozenset()
         is_down = state.had_time_to_report and not _silent(state, live) - given_up
         if self.silent and self._best is not None and is_down:
@@ -388,7 +386,7 @@ class _Rebuilding:
     def _is_not_where_it_should_be(self) -> bool:
         """Has a replica of the best state nothing? It was taken away, lost, or never made."""
         hosts, held = () if self._best is None else self._best.hosts, self._draft.state.held
-        return any(held.has_heard(each) and each not in self._hosting for each in hosts)
+        return any(held.has_heard(host) and host not in self._hosting for host in hosts)
 
     def _are_disks_the_same(self) -> bool:
         """Has every broker of the best state the log directory that it had when that was written?
@@ -440,7 +438,7 @@ class _Rebuilding:
 
 
 class _Proof:
-    """Whether the replicas that have reported prove what brokers that are down could say."""
+    """Proof, from the replicas that have reported, of what brokers that are down could report."""
 
     def __init__(
         self,
@@ -461,12 +459,14 @@ class _Proof:
         self._unproven = (unheard | set(best.hosts)).difference(self._whole, given_up)
 
     def candidates(self, *, is_complete: bool) -> frozenset[int]:
-        """The replicas of which the one whose log reaches furthest has all that was committed; none
+        """Return the replicas of which the one with the longest log has all committed records; none
         without a proof. ``is_complete``: every replica that has reported is where it should be."""
+        # No ISR that could commit was without a whole replica.
         if len(self._unproven) < self._min_isr and 2 * self._min_isr > len(self._best.hosts):
             return self._whole
+        # A majority of the highest state's ISR is whole and has exactly that state.
         members = self._whole.intersection(self._best.isr)
-        agree = all(_epochs(self._hosting[each]) == _epochs(self._best) for each in members)
+        agree = all(_epochs(self._hosting[member]) == _epochs(self._best) for member in members)
         if is_complete and agree and 2 * len(members) > len(self._best.isr):
             return members
         return frozenset()

@@ -6,9 +6,9 @@ for a tombstone, or for a row of a newer partition epoch that does not name the 
 is shown only once the Topic's status counts it as placed (``partitionsPlaced``: persist before
 acting), or once a broker has reported it, which was shown it before.
 
-A partition whose row is lost or in doubt is not named, but it is counted, so that clients never see
-a topic shrink. ``knows_all`` says whether the absence of a topic is a deletion on record: not while
-anything is in doubt, nor while a broker has not reported in this term.
+A partition whose row is lost or in doubt is counted but not named, so that clients never see a
+topic shrink. ``knows_all`` says whether a topic that is not named is deleted. It is false while a
+partition is in doubt, and while a broker has not reported in this term.
 """
 
 import uuid
@@ -32,7 +32,7 @@ from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.external_listeners import endpoints
 from tidemark_operator.controller.model import BrokerInfo, PartitionRow, RowKey, TopicInfo
 
-#: Topics without a Topic that one message names; where there are more, nothing counts as deleted.
+#: Topics without a Topic object in one message; if there are more, no topic counts as deleted.
 UNSERVED_MAX = 2048
 
 
@@ -136,7 +136,7 @@ def _ordered(state: ControllerState, topic: TopicInfo) -> list[PartitionRow]:
 
 
 def _unserved(state: ControllerState) -> list[UnservedTopic]:
-    """Topics that exist and that no Topic has: rows, brokers or the Cluster's status name them."""
+    """Return the topics without a Topic object that rows, brokers or the Cluster's status name."""
     left = {orphan.topic_id: orphan.name for orphan in state.cluster.orphans}
     ids, served = set(left), state.topic_ids()
     ids.difference_update(served)

@@ -385,14 +385,14 @@ def _deletion_held(_: ControllerState, topic: TopicInfo) -> Blocker | None:
 
 
 def _beyond_spec(state: ControllerState, topic: TopicInfo) -> Blocker | None:
-    """A manifest that is older than partitions which brokers have, by a restored backup say. They
-    are served: partitions are never removed."""
+    """Return the blocker of a Topic whose brokers have more partitions than its spec, for example
+    after a restored backup. They are served: partitions are never removed."""
     present = state.partitions_of(topic)
     if present <= topic.partitions:
         return None
     text = (
         f"topic {topic.name} has {count(present, 'partition')} and spec.partitions is "
-        f"{topic.partitions}: all of them are served; set spec.partitions to {present} or more"
+        f"{topic.partitions}. All of them are served. Set spec.partitions to {present} or more"
     )
     return Blocker(reason="PartitionsBeyondSpec", message=text)
 

@@ -144,8 +144,8 @@ class KubeApi:
     # ------------------------------------------------------------ writing
 
     async def create(self, kind: Kind, namespace: str, body: Json) -> Json:
-        """POST, with what all objects of the operator have in common; ``Conflict`` when the name is
-        taken."""
+        """POST with the labels and annotations of all operator objects. Raises ``Conflict`` if the
+        name is taken."""
 
         async def send(marked: Json) -> Json:
             return await self._call("POST", kind.path(namespace), query=_AS_OPERATOR, body=marked)
@@ -158,8 +158,8 @@ class KubeApi:
         await self._call("POST", kind.path(namespace), query=query, body=body)
 
     async def replace(self, kind: Kind, body: Json, *, timeout_s: float | None = None) -> Json:
-        """PUT of the whole object, which is one of the operator's own, under the resourceVersion
-        that it carries. It is marked as a new one is: a policy may have come after the object."""
+        """PUT of one of the operator's own objects under its resourceVersion. It is marked like a
+        new object, because an admission policy may be newer than the object."""
         meta = body["metadata"]
         path = kind.path(meta["namespace"], meta["name"])
 
@@ -188,8 +188,8 @@ class KubeApi:
         dry_run: bool = False,
     ) -> Json:
         """Server-side apply under the field manager ``manager``; ``dry_run``: all of it but the
-        writing. A body without a uid may make the object, and is given what all objects of the
-        operator have in common."""
+        writing. A body without a uid may create the object, so it gets the labels and annotations
+        of all operator objects."""
         query = {"fieldManager": manager, "force": "true" if force else "false"}
         if dry_run:
             query["dryRun"] = "All"

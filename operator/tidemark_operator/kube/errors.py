@@ -19,8 +19,8 @@ class KubeError(Exception):
 
     @property
     def by_policy(self) -> bool:
-        """Whether admission refused the object: a ValidatingAdmissionPolicy, or a webhook such as
-        Gatekeeper's or Kyverno's. Either error class may be one: a policy chooses its status."""
+        """Return whether admission refused the object: a ValidatingAdmissionPolicy, or a webhook
+        such as Gatekeeper's or Kyverno's. A policy chooses its status, so any error class may."""
         return "denied request" in self.message or "denied the request" in self.message
 
     @property

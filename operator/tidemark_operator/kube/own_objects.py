@@ -1,9 +1,8 @@
-"""What the objects that the operator creates have in common: labels and annotations of the
-Cluster's ``spec.objectMetadata``, and how the operator hears which of them are refused.
+"""Labels and annotations of all objects that the operator creates, from the Cluster's
+``spec.objectMetadata``, and a record of the objects that the API server refuses.
 
-Every creation goes through :meth:`OwnObjects.write`, which
-:class:`~tidemark_operator.kube.client.KubeApi` calls: a kind that is added later is covered without
-another line.
+:class:`~tidemark_operator.kube.client.KubeApi` sends every creation through
+:meth:`OwnObjects.write`, so a kind that is added later needs no code here.
 """
 
 import dataclasses
@@ -14,23 +13,25 @@ from typing import Any
 from tidemark_operator.kube.errors import Forbidden, Invalid, KubeError
 from tidemark_operator.kube.kinds import EVENT, JOB, STATEFUL_SET, TOPIC, Json, Kind
 
-#: A refusal that was not repeated for so long is over: what the operator needs it tries again much
-#: sooner, and a client may have asked for another topic instead.
+#: A refusal that was not repeated for this time is over. The operator retries its own objects much
+#: sooner, and a client may have requested another topic instead.
 REMEMBERED_S = 600.0
-TOLD_AGAIN_S = 60.0
-#: Clients choose names of topics, so the number of refusals is theirs.
+#: Shortest time between two reports of one object with changing reasons.
+REPORT_INTERVAL_S = 60.0
+#: Clients choose the names of topics, so the number of refusals is not ours to limit.
 REFUSALS_MAX = 100
 _WITH_TEMPLATE = frozenset({STATEFUL_SET.kind, JOB.kind})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CreationRefusal:
-    """An object that the API server does not let the operator create, and why, in its words."""
+    """An object that the API server refuses to create. ``said``: its reason. ``reported_s``,
+    ``at_s``: monotonic seconds of the last report and of the last refusal."""
 
     kind: str
     name: str
     said: str
-    told_s: float
+    reported_s: float
     at_s: float
 
     def __str__(self) -> str:
@@ -38,7 +39,7 @@ class CreationRefusal:
 
 
 class OwnObjects:
-    """Of one client of the API server. ``clock``: monotonic seconds."""
+    """Metadata and refusals of one API client's objects. ``clock``: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -49,7 +50,7 @@ class OwnObjects:
         self.on_refusal: Callable[[CreationRefusal], None] = lambda _: None
 
     def follow(self, cluster: Json) -> None:
-        """Take over what a Cluster's spec says. Refusals of before it count no more."""
+        """Use the metadata of a Cluster's spec from now on. A change forgets earlier refusals."""
         found = cluster["spec"].get("objectMetadata") or {}
         labels, annotations = found.get("labels") or {}, found.get("annotations") or {}
         if (labels, annotations) != (self._labels, self._annotations):
@@ -57,8 +58,8 @@ class OwnObjects:
             self._refused.clear()
 
     def marked(self, body: Json) -> Json:
-        """Return an object with the labels and annotations, and its pods' template as well; what
-        the operator itself has set goes before."""
+        """Return an object, and its pod template, with the labels and annotations. Those that the
+        operator itself sets take precedence."""
         marked = {**body, "metadata": self._metadata(body["metadata"])}
         if body.get("kind") in _WITH_TEMPLATE:
             template = body["spec"]["template"]
@@ -83,7 +84,7 @@ class OwnObjects:
         *,
         dry_run: bool = False,
     ) -> Json:
-        """Send one of the operator's own objects, marked, and remember whether it was refused."""
+        """Send one of the operator's own objects with the metadata; record a refusal."""
         name = _shown_name(kind, body)
         try:
             written = await send(self.marked(body))
@@ -97,27 +98,31 @@ class OwnObjects:
 
     def _refuse(self, kind: str, name: str, said: str) -> None:
         former, now_s = self._refused.pop((kind, name), None), self._clock()
-        # Words that change with every try (a Service's address) are no news.
-        is_news = former is None or (said != former.said and now_s - former.told_s > TOLD_AGAIN_S)
-        told = CreationRefusal(kind, name, said, now_s, now_s)
+        # A reason that changes with every retry (a Service's address) is not reported each time.
+        is_news = former is None or (
+            said != former.said and now_s - former.reported_s > REPORT_INTERVAL_S
+        )
+        refusal = CreationRefusal(kind, name, said, now_s, now_s)
         if former is not None and not is_news:
-            told = dataclasses.replace(former, at_s=now_s)
-        self._refused[kind, name] = told
+            refusal = dataclasses.replace(former, at_s=now_s)
+        self._refused[kind, name] = refusal
         if len(self._refused) > REFUSALS_MAX:
             del self._refused[next(iter(self._refused))]
         if is_news:
-            self.on_refusal(told)
+            self.on_refusal(refusal)
 
     def refused(self) -> list[CreationRefusal]:
-        """Return what is refused now, the longest known first."""
+        """Return the present refusals, oldest first."""
         since_s = self._clock() - REMEMBERED_S
-        self._refused = {key: each for key, each in self._refused.items() if each.at_s > since_s}
+        self._refused = {
+            key: refusal for key, refusal in self._refused.items() if refusal.at_s > since_s
+        }
         return list(self._refused.values())
 
 
 def _shown_name(kind: Kind, body: Json) -> str:
-    """Return how an object is named to people: a Topic as Kafka does; Events, which have names of
-    their own, all alike, since what is refused of one is refused of all."""
+    """Return the name of an object in reports: a Topic's name in Kafka; ``*`` for all Events, since
+    one refused Event means that all are refused."""
     if kind is EVENT:
         return "*"
     name = body["spec"].get("topicName") if kind is TOPIC else None
@@ -125,6 +130,6 @@ def _shown_name(kind: Kind, body: Json) -> str:
 
 
 def _is_refusal(error: KubeError) -> bool:
-    """Whether a person has to allow the object: a policy, a quota or a role refuses it. What the
-    schema refuses (``Invalid`` otherwise) is the fault of whoever described it."""
+    """Return whether a policy, a quota or a role refuses the object, so that a person has to allow
+    it. Other ``Invalid`` errors come from the schema: the object itself is wrong."""
     return isinstance(error, Forbidden) or (isinstance(error, Invalid) and error.by_policy)

@@ -1,9 +1,9 @@
 """Secrets that a manifest names: read only if their owner offers them to that kind of object.
 
-A person who may write an Export, a User or a Cluster need not be allowed to read Secrets, and the
-operator may read all of its namespace. So it uses a Secret for a manifest only if the Secret itself
-says so, by the annotation ``tidemark.dev/offered-to``: whoever can write that annotation can read
-the Secret. The operator's own Secrets are never used, whatever their annotations say.
+The operator may read all Secrets of its namespace. A person who may write an Export, a User or a
+Cluster may not be allowed to read any. So the operator uses a Secret for a manifest only if the
+Secret has the annotation ``tidemark.dev/offered-to``: a person who can write that annotation can
+read the Secret anyway. The operator's own Secrets are never used, whatever their annotations say.
 """
 
 import base64
@@ -23,8 +23,8 @@ from tidemark_operator.resources.names import (
 
 
 class OfferedTo(enum.StrEnum):
-    """Values of the annotation: which objects may name the Secret. Brokers belong to the owner of
-    their Cluster, so what is offered to Clusters may be named by Brokers, too."""
+    """Values of the annotation: kinds of objects that may name the Secret. Brokers belong to the
+    owner of their Cluster, so they may name Secrets that are offered to Clusters."""
 
     CLUSTER = "Cluster"
     EXPORT = "Export"
@@ -50,7 +50,7 @@ def offers(secret: Json) -> list[str]:
 
 
 def is_operators_own(secret: Json) -> bool:
-    """Whether the operator made the Secret: by its label, or since an object of ours owns it."""
+    """Return whether the operator created the Secret: by its label, or by an owner of our kinds."""
     meta = secret["metadata"]
     owners = meta.get("ownerReferences") or ()
     return (meta.get("labels") or {}).get(MANAGED_BY_LABEL) == OPERATOR or any(
@@ -76,8 +76,8 @@ async def offered_secret(api: KubeApi, namespace: str, name: str, to: OfferedTo)
 
 
 def _not_offered(namespace: str, name: str, offered: Iterable[str], to: OfferedTo) -> str:
-    """One message for a Secret that does not exist and for one that is not offered: who may not
-    list Secrets must not find out which exist by naming them."""
+    """Return one message for a Secret that does not exist and for one that is not offered: naming a
+    Secret must not reveal whether it exists."""
     value = ",".join([*offered, to])
     overwrite = "--overwrite " if "," in value else ""
     return (

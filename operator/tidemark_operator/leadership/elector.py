@@ -191,8 +191,7 @@ class Elector:
         return True
 
     async def _know_cluster(self, api: KubeApi) -> None:
-        """The Lease is given what the Cluster has all objects of the operator given, if there is
-        one."""
+        """Use the metadata of the Cluster, if there is one, for the Lease, too."""
         with contextlib.suppress(KubeError):
             found = await api.list_all(CLUSTER, self._lease.namespace)
             if found:

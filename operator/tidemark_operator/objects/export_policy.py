@@ -1,7 +1,7 @@
-"""What an Export asks for that the policy of its Cluster does not allow. Pure.
+"""Check of an Export against the policy of its Cluster. Pure.
 
-Everything is refused that is not allowed: a list of what is dangerous would have gaps with each new
-version of Spark or Iceberg.
+Everything that is not allowed is refused: a list of dangerous settings would have gaps with each
+new version of Spark or Iceberg.
 """
 
 import re
@@ -11,7 +11,7 @@ from tidemark_operator.resources.export import ExportSpec
 from tidemark_operator.resources.export_pod import ExportJob
 from tidemark_operator.resources.export_policy import ExportPolicy, is_code
 
-#: Keys of Spark's configuration that load nothing and whose values, addresses aside, reach nobody.
+#: Keys of Spark's configuration that load no code and, except for addresses, send nothing.
 SPARK_CONF = (
     "spark.default.parallelism",
     "spark.driver.maxResultSize",
@@ -40,7 +40,7 @@ SPARK_CONF = (
     "spark.sql.shuffle.partitions",
     "spark.task.maxFailures",
 )
-#: Properties of Iceberg's catalogs of which the same is true. Classes are Iceberg's own.
+#: Properties of Iceberg's catalogs that are safe in the same way. Classes must be Iceberg's own.
 CATALOG_PROPERTIES = (
     "audience",
     "cache-enabled",
@@ -78,8 +78,8 @@ _CLASS = re.compile(r"(^|[.-])(impl|class|factory|provider)$")
 _ICEBERGS_OWN = "org.apache.iceberg."
 _ADDRESS = re.compile(r"(^|[._-])(uri|url|endpoint)$")
 _FOLDER = re.compile(r"(^|[.-])(path|location)$")
-#: scheme://authority/path, or a path. Neither a user nor a query nor escapes: programs read these
-#: in different ways.
+#: scheme://authority/path, or a path. User, query and escapes are excluded, because programs parse
+#: them differently.
 _PLACE = re.compile(
     r"(?:(?P<scheme>[a-z][a-z0-9+.-]*):(?://(?P<authority>[A-Za-z0-9._:\[\]-]*))?)?"
     r"(?P<path>(?:/[^\s?#%\\]*)?)"
@@ -93,8 +93,9 @@ _SHOWN = 4
 def refusal(
     spec: ExportSpec, policy: ExportPolicy | None, *, in_pods: bool, image: str = ""
 ) -> str:
-    """Return what the policy does not allow and what to do, "" where it allows everything.
-    ``in_pods``: jobs are pods, not processes beside the operator; ``image``: the operator's own."""
+    """Return what the policy does not allow and what to do, "" if it allows everything.
+
+    ``in_pods``: jobs are pods, not processes beside the operator. ``image``: the default."""
     found = list(_Checks(spec, policy or ExportPolicy(), in_pods=in_pods, image=image).refused())
     if not found:
         return ""
@@ -114,7 +115,7 @@ class _Checks:
         self._job = spec.job or ExportJob()
 
     def refused(self) -> Iterator[str]:
-        """Each thing that is not allowed, with the field of the policy that would."""
+        """Yield each refused setting, with the policy's field that could allow it."""
         yield from self._program()
         yield from self._spark_conf()
         yield from self._catalog()
@@ -125,17 +126,17 @@ class _Checks:
             yield from self._pod()
 
     def _program(self) -> Iterator[str]:
-        """What runs: the image, and jars."""
+        """Check the code that runs: image and jars."""
         job, policy = self._job, self._policy
         image = job.image if self._in_pods and job.image != self._image else None
-        if image and not any(_is_of(image, each) for each in policy.images):
+        if image and not any(_is_of(image, allowed) for allowed in policy.images):
             yield _said("image", image, "images")
         for jar in job.jars:
             if not is_below(jar, policy.jars) and not self._is_of_the_image(jar):
                 yield _said("jar", jar, "jars")
 
     def _is_of_the_image(self, jar: str) -> bool:
-        """A file of an image that is allowed; what is in a volume anybody may have put there."""
+        """Return whether a jar is in the allowed image, not in a volume, which others may write."""
         if not self._in_pods:
             return False
         others = (*_NOT_OF_THE_IMAGE, *(volume.mount_path for volume in self._job.volumes))
@@ -145,7 +146,7 @@ class _Checks:
 
     def _spark_conf(self) -> Iterator[str]:
         job = self._job
-        hidden = [each.name for each in job.conf_secrets]
+        hidden = [secret.name for secret in job.conf_secrets]
         for key in (*job.conf, *hidden):
             if is_code(key):
                 yield f"Spark's {key}, which loads code (build it into an image)"
@@ -158,7 +159,7 @@ class _Checks:
 
     def _catalog(self) -> Iterator[str]:
         table, policy = self._spec.table, self._policy
-        hidden = [each.name for each in table.catalog_secrets]
+        hidden = [secret.name for secret in table.catalog_secrets]
         for key in (*table.catalog, *hidden):
             value = table.catalog.get(key)
             if not _matches(key, (*CATALOG_PROPERTIES, *policy.catalog_properties)):
@@ -169,11 +170,11 @@ class _Checks:
                 yield _said(f"the catalog's {key}", value or "from a Secret", "endpoints")
 
     def _is_known_class(self, key: str, name: str) -> bool:
-        """Iceberg's own, or the owner has allowed the property, whatever it loads."""
+        """Return whether the class is Iceberg's own, or the Cluster's owner allows the property."""
         return name.startswith(_ICEBERGS_OWN) or _matches(key, self._policy.catalog_properties)
 
     def _places(self) -> Iterator[str]:
-        """Where tables are written: the warehouse, and properties that lead elsewhere."""
+        """Check the places where tables are written: the warehouse, and properties with paths."""
         table = self._spec.table
         if table.warehouse and not self._is_warehouse(table.warehouse):
             yield _said("the warehouse", table.warehouse, "warehouses")
@@ -187,20 +188,20 @@ class _Checks:
         allowed = self._policy.warehouses
         if allowed is not None:
             return is_below(place, allowed)
-        # In a pod a path is the pod's own, or that of a claim which is allowed.
+        # In a pod, a path is the pod's own or belongs to an allowed claim.
         return self._in_pods or not _is_path(place)
 
     def _brokers(self) -> Iterator[str]:
-        """A password is shown only to the Cluster's own brokers."""
+        """Check that a password is sent only to the Cluster's own or to listed brokers."""
         source = self._spec.source
         if source is None or source.bootstrap is None or source.user_ref is None:
             return
         for address in source.bootstrap.split(","):
             if not self._is_endpoint(f"kafka://{address}"):
-                yield _said("a User's proof to", f"kafka://{address}", "endpoints")
+                yield _said("a User's credentials for", f"kafka://{address}", "endpoints")
 
     def _registry(self) -> Iterator[str]:
-        """An answer that is no schema is shown in the status, so no address is free."""
+        """Check the registry's address: a response that is no schema is shown in the status."""
         schema = self._spec.table.schema_
         if schema is None or schema.registry is None:
             return
@@ -233,13 +234,14 @@ def _said(what: str, value: str, field: str) -> str:
 
 def _matches(key: str, patterns: Iterable[str]) -> bool:
     return any(
-        key.startswith(each[:-1]) if each.endswith("*") else key == each for each in patterns
+        key.startswith(pattern[:-1]) if pattern.endswith("*") else key == pattern
+        for pattern in patterns
     )
 
 
 def _is_of(image: str, allowed: str) -> bool:
-    """Whether an image is the allowed one, or of the allowed repository. What follows a repository
-    is a tag or a digest: a colon may also begin the port of another registry."""
+    """Return whether an image is the allowed one, or a tag or digest of the allowed repository. A
+    colon that is followed by a slash begins a registry's port, not a tag."""
     rest = image.removeprefix(allowed)
     return image == allowed or (
         image.startswith(allowed) and rest[:1] in (":", "@") and "/" not in rest
@@ -247,13 +249,13 @@ def _is_of(image: str, allowed: str) -> bool:
 
 
 def is_below(place: str, allowed: Iterable[str]) -> bool:
-    """Whether a path or URI is one of the allowed places or below one of them. A URI of a form that
-    programs may read in different ways has to be the allowed one, letter by letter."""
+    """Return whether a path or URI is an allowed place or below one. A URI that programs may parse
+    differently must equal an allowed place literally."""
     parts = _parts(place)
-    for each in allowed:
-        if place == each:
+    for root_place in allowed:
+        if place == root_place:
             return True
-        root = _parts(each)
+        root = _parts(root_place)
         if parts is None or root is None or parts[:2] != root[:2]:
             continue
         if parts[2][: len(root[2])] == root[2]:
@@ -262,7 +264,7 @@ def is_below(place: str, allowed: Iterable[str]) -> bool:
 
 
 def _parts(place: str) -> tuple[str, str, tuple[str, ...]] | None:
-    """Scheme, authority and folders; None for what has another form."""
+    """Return scheme, authority and folders, None for another form."""
     found = _PLACE.fullmatch(place)
     if found is None:
         return None
@@ -276,5 +278,5 @@ def _parts(place: str) -> tuple[str, str, tuple[str, ...]] | None:
 
 
 def _is_path(place: str) -> bool:
-    """Whether it is a file of the machine, in any way of writing one."""
+    """Return whether a place is a path of the machine, in any notation."""
     return "://" not in place or place.lower().startswith(f"{_FILE}:")

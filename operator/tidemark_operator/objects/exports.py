@@ -267,7 +267,7 @@ class _Order:
             )
         self.source["kafka.sasl.username"] = user.username
         self.source.setdefault("kafka.sasl.mechanism", _MECHANISMS[user.mechanism])
-        # The operator's copy: a Secret that the User names is the User's to use, not the Export's.
+        # The operator's copy: the Secret that a User names is offered to Users, not to Exports.
         self._hide(Place.SOURCE, "kafka.sasl.password", name, _PASSWORD)
 
     def read_table(self) -> None:

@@ -71,7 +71,7 @@ class ObjectStore:
         self.tally = Tally()
         self._objects: dict[Key, Json] = {}
         self._by_kind: dict[str, set[Key]] = {}
-        #: By uid: the resourceVersion of the deletion, or the last one before it.
+        #: resourceVersion of the deletion, or the last one before it, by uid.
         self._deleted: Lru[str, int] = Lru(DELETED_MAX)
         self._reached: dict[str, int] = {}
         #: Known from a history that is over: whatever is told of them now is newer.
@@ -230,7 +230,7 @@ class ObjectStore:
             self.listener.gone(key)
 
     def deleted_at(self, uid: str) -> int:
-        """Return the resourceVersion of the deletion of an object, 0 where it was not seen."""
+        """Return the resourceVersion of an object's deletion, 0 if none was seen."""
         return self._deleted.get(uid) or 0
 
     def reached(self, kind: Kind) -> int:

@@ -102,7 +102,7 @@ class ClusterReconciler:
         return min((each for each in delays_s if each is not None), default=None)
 
     async def _settle_unserved(self) -> None:
-        """Topics that no Topic has are rebuilt with the Cluster: nothing else reconciles them."""
+        """Rebuild topics without a Topic object: no other reconciler does."""
         services = self._services
         if services.first_reports.are_in and rebuilding.has_unserved(services.state):
             await services.committer.decide(rebuilding.settle_unserved, urgent=False)

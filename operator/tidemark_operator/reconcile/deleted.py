@@ -1,8 +1,8 @@
-"""Objects whose deletion is complete for the operator, and which finalizers of others still hold.
+"""Status of objects whose deletion is complete for the operator while other finalizers hold them.
 
-Such an object keeps its last status, so without a word from the operator a Topic would be Ready
-although its records are deleted. The condition is derived from the object alone: an operator that
-stops between its release and this write is followed by one that writes it.
+Such an object keeps its last status: a Topic would stay Ready although its records are deleted. The
+condition is derived from the object alone. So if the operator stops before it writes the condition,
+the next one writes it.
 """
 
 from tidemark_operator.controller.status.conditions import Condition, condition, summary
@@ -22,8 +22,7 @@ from tidemark_operator.reconcile.elsewhere import write_conditions
 from tidemark_operator.reconcile.services import TermServices
 from tidemark_operator.resources.names import BROKER_FINALIZER, CLUSTER_FINALIZER, TOPIC_FINALIZER
 
-#: By which the operator holds an object until its part of the deletion is done; other kinds need
-#: no time.
+#: The operator's finalizer by kind. The deletion of other kinds needs no work that takes time.
 _OWN_FINALIZERS = {
     TOPIC.kind: TOPIC_FINALIZER,
     BROKER.kind: BROKER_FINALIZER,
@@ -35,19 +34,19 @@ async def report_deleted(services: TermServices, key: Key) -> None:
     """Write Ready=False, reason Deleted (of a RecordDeletion Succeeded=False, Abandoned), if only
     finalizers of others hold the object. Raises ``KubeError``."""
     body = services.objects.get(key)
-    # The Cluster is released between terms, where term.burial reports it.
+    # A Cluster is released between terms: term.burial reports it.
     if body is None or key.kind == CLUSTER.kind or not is_released(body):
         return
     spec: Json = body["spec"]
     if "clusterRef" in spec and spec["clusterRef"]["name"] != services.cluster_key.name:
         return
     if key.kind == RECORD_DELETION.kind and (body.get("status") or {}).get("completionTime"):
-        return  # Succeeded tells how it ended, which stays true
+        return  # Succeeded has the final result
     await write_conditions(services, BY_KIND[key.kind], key, body, deleted_conditions(body))
 
 
 def is_released(body: Json) -> bool:
-    """Whether an object is being deleted and the operator has done its part."""
+    """Return whether an object is being deleted and the operator has done its part."""
     own = _OWN_FINALIZERS.get(str(body["kind"]))
     return bool(body["metadata"].get("deletionTimestamp")) and own not in finalizers_of(body)
 

@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 #: What keeps a run from beginning is looked at again.
 PROBLEM_S = 15.0
-#: A Secret that is no longer offered is taken from a job within this time.
+#: A job whose Secret is no longer offered is ended within this time.
 SECRETS_S = 60.0
 SOON_S = exports.SOON_MS / 1000
 NO_IMAGE = (
@@ -73,7 +73,7 @@ class ExportReconciler:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        #: Of Exports whose jobs run: which Secrets were offered, and until when that counts.
+        #: Result of the last check of the Secrets, for Exports whose jobs run.
         self._checked: dict[str, _Checked] = {}
 
     async def reconcile(self, key: Key) -> float | None:
@@ -120,7 +120,8 @@ class ExportReconciler:
         return found
 
     async def _refused(self, export: ExportInfo, body: Json, cluster: Cluster) -> Problem | None:
-        """What the Cluster's owner or the owner of a Secret does not allow."""
+        """Return what the Cluster's owner or the owner of a Secret does not allow."""
+        # The policy of the Cluster's owner.
         services, spec = self._services, parse_export(body).spec
         said = refusal(
             spec,
@@ -130,7 +131,7 @@ class ExportReconciler:
         )
         if said:
             return Problem(reason="PolicyRefused", message=said, stops=True)
-        # Secrets are read again before each run, and while one is under way once in a while.
+        # Secrets are read before each run, and every SECRETS_S during one.
         named = secret_names(spec), spec.source and spec.source.user_ref
         checked = self._checked.get(export.key)
         begun = export.run is not None and export.run.under_way
@@ -143,8 +144,8 @@ class ExportReconciler:
         return problem
 
     async def _look_at_secrets(self, spec: ExportSpec, cluster: Cluster) -> Problem | None:
-        """Check that the job may have each Secret that it is given: what the Export names is
-        offered to Exports, the tier's keys to the Cluster, a User's Secret is the operator's."""
+        """Check that the job may have its Secrets: those that the Export names are offered to
+        Exports, the tier's keys to the Cluster, and a User's Secret is the operator's own."""
         services = self._services
         api, namespace = services.client.api, services.cluster_key.namespace
         needed = [(name, OfferedTo.EXPORT) for name in sorted(secret_names(spec))]

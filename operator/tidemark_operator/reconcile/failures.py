@@ -92,10 +92,10 @@ class Failures:
             logger.warning("%s: its conditions cannot tell that either: %s", key, refused)
 
     async def _write(self, key: Key, body: Json, reason: str, text: str) -> None:
-        """Write Stalled beside the other conditions, of which nothing newer is known.
+        """Write Stalled beside the other conditions, which stay unchanged.
 
-        The generation becomes the observed one: kstatus takes an older one for progress, and would
-        never call an object failed whose new spec cannot be reconciled.
+        The generation becomes the observed one: kstatus reports an older one as in progress, so an
+        object whose new spec cannot be reconciled would never count as failed.
         """
         former: Json = body.get("status") or {}
         generation = int(body["metadata"]["generation"])

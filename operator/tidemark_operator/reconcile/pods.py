@@ -152,7 +152,7 @@ class PodKeeper:
     async def _applied(self, broker: Broker, wanted: BrokerObjects) -> PodState:
         seen = PodState(name=f"{broker.metadata.name}-0")
         try:
-            # A pod that runs keeps what it has: only changes wait for the owner of the Secret.
+            # A running pod keeps its Secrets: only changes wait for the owner of the Secret.
             for secret in sorted(secret_names(broker.spec.pod)):
                 await self._offered(secret)
             live = await self._services.named(STATEFUL_SET, broker.metadata.name)

@@ -1,8 +1,7 @@
-"""Objects that a policy, a quota or a role does not let the operator create: reported on the
-Cluster, whose owner can give them what is required.
+"""Report, on the Cluster, of objects that a policy, a quota or a role forbids to create.
 
-Without that only a log says why consumer groups do nothing in a namespace where, for example, every
-object needs a label: ``__consumer_offsets`` is never created.
+Otherwise only a log would say why, for example, ``__consumer_offsets`` is never created in a
+namespace where a policy requires a label, and why consumer groups do not work.
 """
 
 import dataclasses
@@ -19,7 +18,7 @@ LOOK_AGAIN_S = 60.0
 
 
 def reporter(services: TermServices) -> Callable[[CreationRefusal], None]:
-    """Return what is to happen with a new refusal: one Event, and the Cluster's condition."""
+    """Return the callback for a new refusal: it emits an Event and updates the Cluster."""
 
     def report(refusal: CreationRefusal) -> None:
         services.queue.add(services.cluster_key)
@@ -32,8 +31,8 @@ def reporter(services: TermServices) -> Callable[[CreationRefusal], None]:
 
 
 def look(services: TermServices) -> float | None:
-    """Take what is refused into the state, before the Cluster's status is computed. When to look
-    again, in seconds."""
+    """Copy the refusals into the state, before the Cluster's status is computed. Return the seconds
+    until the next look, None for none."""
     refused = services.client.api.own.refused()
     state = services.state
     state.cluster = dataclasses.replace(state.cluster, refused_creations=tuple(map(str, refused)))

@@ -61,7 +61,7 @@ def asks_to_create(spec: Mapping[str, Any]) -> bool:
 
 
 def credentials_secret(spec: Mapping[str, Any]) -> str:
-    """Return the name of the Secret with the keys of a storage, "" where it has none."""
+    """Return the name of the Secret with a storage's keys, "" for none."""
     kind = next(iter(location_of(spec) or {}), "")
     return str(((spec.get(kind) or {}).get("credentialsSecretRef") or {}).get("name") or "")
 
@@ -196,7 +196,7 @@ def _check(text: str, terms: Terms) -> str:
     ensure_place(config, create=terms.create, in_use=bool(terms.store_id))
     store = open_store(config)
     if not terms.store_id:
-        # Before anything of ours is there; brokers try it again when they begin to use it.
+        # Before anything is written. Brokers probe the store again before they use it.
         check_conditional_writes(store, now_ms=wall_ms())
     return ensure_identity(store, terms.cluster_id, terms.store_id)
 

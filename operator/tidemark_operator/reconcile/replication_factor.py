@@ -1,4 +1,4 @@
-"""The parts of a manifest that what Kafka's clients have done has left behind.
+"""Updates of a Topic's manifest that follow changes made by Kafka clients.
 
 A move to another number of replicas (AlterPartitionReassignments) is committed before the manifest
 follows it, and whoever carries it out may die in between, or not be answered; the client need not
@@ -6,8 +6,8 @@ ask again. A factor that Kafka's clients alone hold was never written by anybody
 differs from what is placed, a move has made it differ, and it follows. What a person has written is
 theirs, and the partitions follow it (:mod:`resizing`).
 
-The same holds for a number of partitions that only Kafka's clients hold and that a restored backup
-has put back to a smaller one.
+The same holds for a number of partitions that only Kafka clients set and that a restored backup has
+reduced.
 """
 
 import logging
@@ -41,7 +41,8 @@ async def follow(services: Services, topic: TopicInfo) -> bool:
 
 
 async def follow_partitions(services: Services, topic: TopicInfo) -> bool:
-    """The same of the number of partitions, where brokers have more than the manifest says."""
+    """Raise the manifest's number of partitions if brokers have more and only Kafka clients set it.
+    Return whether it was written."""
     present = services.state.partitions_of(topic)
     if present <= topic.partitions:
         return False
@@ -49,7 +50,7 @@ async def follow_partitions(services: Services, topic: TopicInfo) -> bool:
 
 
 async def _write(services: Services, topic: TopicInfo, field: str, value: int) -> bool:
-    """Write a number that nobody but Kafka's clients holds; whether it was written."""
+    """Write a number that only Kafka clients own; return whether it was written."""
     key = TOPIC.key(topic.key)
     body = await services.client.api.get(TOPIC, key.namespace, key.name)
     is_clients = field in held(body).get("spec", {}) and holder(body, ("spec", field)) is None

@@ -73,7 +73,7 @@ class Services(TermServices):
         return found[0] if found else None
 
     def wake_rebuilding(self) -> None:
-        """Whatever waits for brokers' reports, or does without them, is looked at again."""
+        """Queue the objects that wait for brokers' reports, or that may no longer need them."""
         self.queue.add(self.cluster_key)
         if self.state.cluster.rebuilding is not None:
             for key in self.state.topics:

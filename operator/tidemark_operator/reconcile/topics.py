@@ -63,7 +63,7 @@ class TopicReconciler:
         self._services = services
         self._outages = Outages()
         self._first_statuses = FirstStatuses()
-        #: Topics that have more partitions than their manifest says, once that is known.
+        #: Topics with more partitions than their manifest, which were checked already.
         self._beyond_spec: set[str] = set()
         self._published: dict[str, Published] = {
             key: _published(services.state, topic) for key, topic in services.state.topics.items()

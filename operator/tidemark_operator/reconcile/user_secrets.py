@@ -142,9 +142,11 @@ class UserSecrets:
     # ------------------------------------------------------------ the Secret
 
     async def _own(self, user: UserInfo, name: str) -> tuple[Kept | None, UserProblem | None]:
-        """The User's own Secret. One that was made for a User of another uid is adopted: both were
-        restored from a backup, or the Secret was given its labels back. What a User has left whose
-        deletion was seen goes: its password may be why it was deleted."""
+        """Return the User's own Secret.
+
+        A Secret that was made for a User of another uid is adopted: both were restored from a
+        backup, or the Secret got its labels back. The Secret of a User whose deletion was seen is
+        deleted: its password may be the reason for the deletion."""
         try:
             kept = await self._keeper.read(name)
         except KeptByAnother as error:
@@ -155,14 +157,14 @@ class UserSecrets:
         return kept, None
 
     def _is_left(self, kept: Kept) -> bool:
-        """Whether the User of a Secret was deleted after the Secret was written. One that is newer
-        than the deletion was restored."""
+        """Return whether the User of a Secret was deleted after the Secret was written. A newer
+        Secret was restored."""
         deleted = self._services.objects.deleted_at(kept.owner)
         return bool(kept.owner) and int(kept.version) < deleted
 
     async def forget(self, name: str) -> None:
-        """Remove the Secret of a User that was deleted. Raises :class:`KeptByAnother` where
-        another writer changes it at this moment, ``KubeError``."""
+        """Delete the Secret of a deleted User. Raises ``KubeError``, and :class:`KeptByAnother` if
+        another writer changes it at the same time."""
         try:
             kept = await self._keeper.read(name)
         except KeptByAnother:

@@ -175,11 +175,11 @@ class ClusterBrokers(SpecModel):
 
 
 _OURS = f"!self.exists(k, k.startsWith('{GROUP}/'))"
-_OURS_MESSAGE = f"keys that begin with {GROUP}/ are the operator's"
+_OURS_MESSAGE = f"keys that begin with {GROUP}/ are reserved for the operator"
 
 
 class ObjectMetadata(SpecModel):
-    """Labels and annotations of what the operator creates; those that it sets itself go before."""
+    """Labels and annotations of the operator's objects; those that it sets itself win."""
 
     labels: Annotated[Labels, Kube(Rule(rule=_OURS, message=_OURS_MESSAGE))] = Field(
         default_factory=dict
@@ -238,8 +238,8 @@ class ClusterSpec(SpecModel):
     object_metadata: Annotated[
         ObjectMetadata | None,
         Field(
-            description="Labels and annotations of every object that the operator creates from now "
-            "on, topics that Kafka clients create among them: what admission policies require."
+            description="Labels and annotations, as admission policies require them, of every "
+            "object that the operator creates from now on, topics of Kafka clients included."
         ),
     ] = None
 

@@ -48,9 +48,8 @@ def find_condition(conditions: Iterable[Condition], type_: str) -> Condition | N
 def pending(type_: str) -> dict[str, object]:
     """Return the status that a new object has before the operator has reconciled it.
 
-    kstatus takes ``Ready=Unknown`` for progress, and knows no other outcome: an object without
-    ``Ready`` would be Current at once. The observed generation 0, which no object has, tells it to
-    wait.
+    kstatus reports ``Ready=Unknown`` as in progress. An object of a kind without ``Ready`` would be
+    Current at once. The observed generation 0, which no object has, makes kstatus wait.
     """
     condition = {
         "type": type_,

@@ -1,9 +1,9 @@
 """``Cluster.spec.exports``: what the Cluster's owner lets Exports do.
 
-An Export starts a process that holds Secrets: the tier's keys, the password of a User, and what the
-Export names. So an Export may choose neither the program that runs (images, jars, classes that
-Spark or a catalog loads) nor the addresses to which these Secrets are sent, except for what is
-listed here. An unset list is the safe default of its field.
+An Export starts a process that holds Secrets: the tier's keys, the password of a User, and those
+that the Export names. So an Export may choose the program that runs (images, jars, classes that
+Spark or a catalog loads) and the addresses to which these Secrets are sent only from these lists.
+An unset list is the safe default of its field.
 """
 
 from typing import Annotated
@@ -14,8 +14,8 @@ from tidemark_operator.resources.schema import ATOMIC, Kube, ObjectName, Rule, S
 
 ENTRIES_MAX = 64
 
-#: Keys of Spark's configuration by which code is loaded, Python or Java is told what to run, or the
-#: pod is changed. No policy allows them: build what they would load into an image. Prefixes, ...
+#: Prefixes of the keys of Spark's configuration that load code, choose what Python or Java runs, or
+#: change the pod. No policy allows them: build such code into an image.
 CODE_PREFIXES = (
     "spark.archives",
     "spark.authenticate",
@@ -44,7 +44,7 @@ CODE_PREFIXES = (
     "spark.ui.",
     "spark.yarn.",
 )
-#: ... and the ends of keys.
+#: Ends of such keys.
 CODE_ENDS = (
     "JavaOptions",
     "ClassPath",
@@ -63,7 +63,7 @@ CODE_ENDS = (
 
 
 def is_code(key: str) -> bool:
-    """Whether a key of Spark's configuration loads code."""
+    """Return whether a key of Spark's configuration loads code."""
     return key.startswith(CODE_PREFIXES) or key.endswith(CODE_ENDS)
 
 
@@ -85,7 +85,7 @@ Place = Annotated[
 
 
 class ExportPolicy(SpecModel):
-    """What Exports of the Cluster may name. Each list adds to what is allowed without it."""
+    """Settings that Exports of the Cluster may use. Each list adds to the safe defaults."""
 
     images: Annotated[
         tuple[Text, ...],
@@ -128,9 +128,9 @@ class ExportPolicy(SpecModel):
         tuple[Place, ...],
         Field(
             max_length=ENTRIES_MAX,
-            description="Addresses to which jobs may prove who they are: URIs of catalogs, of S3 "
-            "services and of schema registries, with all paths below them; brokers as "
-            "kafka://host:port. Unset: none but the Cluster's own brokers and tier.",
+            description="Addresses to which jobs may send credentials: URIs of catalogs, S3 "
+            "services and schema registries, with all paths below them; brokers as "
+            "kafka://host:port. Unset: only the Cluster's own brokers and tier.",
         ),
         Kube(**ATOMIC),
     ] = ()

@@ -31,11 +31,12 @@ SWEEP_PAUSED_ANNOTATION = f"{GROUP}/sweep-paused"
 #: The same for the authority of its clients.
 CLIENTS_RENEWAL_ANNOTATION = f"{GROUP}/renew-clients-certificates"
 
-#: On a Secret, by its owner: the kinds of objects that may name it, with commas (:class:`Holder`).
+#: On a Secret, by its owner: the kinds of objects that may name it, separated by commas
+#: (:class:`~tidemark_operator.kube.secrets.OfferedTo`).
 OFFERED_ANNOTATION = f"{GROUP}/offered-to"
-#: On the Secret of a User: the uid of the User that it was made for, or adopted by.
+#: On the Secret of a User: the uid of the User that it was created for or adopted by.
 USER_UID_ANNOTATION = f"{GROUP}/user-uid"
-#: On every object that the operator makes: Kubernetes' label of who manages it.
+#: On every object that the operator creates: Kubernetes' label of the managing tool.
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 OPERATOR = "tidemark-operator"
 

@@ -42,9 +42,9 @@ class SecretKeyRef(SpecModel):
 
 
 def secret_names(part: object) -> frozenset[str]:
-    """Return the names of all Secrets that a part of a manifest refers to, wherever they stand.
+    """Return the names of all Secrets that a part of a manifest refers to, at any depth.
 
-    Rights are checked for what this finds, so every field that names a Secret is a
+    Access is checked for these names, so every field that names a Secret is a
     :class:`SecretRef` or a :class:`SecretKeyRef` (a test compares it with the schemas)."""
     if isinstance(part, SecretRef | SecretKeyRef):
         return frozenset({part.name})

@@ -48,8 +48,8 @@ TOPIC_RULES = (
         field_path=".spec.topicName",
     ),
     Rule(
-        # What is only asked for may be taken back, such as a typing error of a paused Topic. The
-        # number is in the status before a broker, or Apache Kafka, is told of a partition.
+        # A number that has not been placed may be lowered, for example a typing error in a paused
+        # Topic. The status has the number before a broker, or Apache Kafka, receives a partition.
         rule=(
             "self.spec.partitions >= oldSelf.spec.partitions || !has(oldSelf.status) || "
             "(has(oldSelf.status.partitionsPlaced) ? "
@@ -58,7 +58,7 @@ TOPIC_RULES = (
         ),
         message=(
             "partitions may only grow once they exist, and status.partitionsPlaced of them do: "
-            "Kafka cannot take a partition away"
+            "Kafka cannot remove a partition"
         ),
         field_path=".spec.partitions",
     ),

@@ -52,7 +52,7 @@ def _take_health(services: Services, request: control.BrokerStatusRequest) -> No
 def _set_aside_changed(
     services: Services, node_id: int, former: BrokerHealth | None, health: BrokerHealth
 ) -> None:
-    """One Event for each Topic of which a replica is copied anew."""
+    """Emit one Event for each Topic with a replica that the broker copies completely."""
     known = frozenset(() if former is None else former.set_aside)
     by_topic: dict[uuid.UUID, list[tuple[int, str]]] = {}
     for (topic_id, partition), message in health.set_aside:

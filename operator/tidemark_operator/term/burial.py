@@ -51,7 +51,7 @@ async def bury(api: KubeApi, namespace: str, name: str) -> bool:
 
 
 async def _report(api: KubeApi, body: Json) -> None:
-    """Say in the status of a Cluster that others still hold that nothing is left of it."""
+    """Write condition Deleted to the status of a Cluster that other finalizers still hold."""
     former: Json = body.get("status") or {}
     generation = int(body["metadata"]["generation"])
     conditions = render(deleted_conditions(body), former, generation=generation, now_ms=wall_ms())

@@ -72,7 +72,7 @@ def grown(state: ControllerState, topic: TopicInfo, body: Json, change: TopicCha
 
 
 def _present(state: ControllerState, topic: TopicInfo) -> int:
-    """How many partitions a topic has; a manifest that was restored from a backup says fewer."""
+    """Return the number of a topic's partitions; a restored manifest may have a lower number."""
     return max(topic.partitions, state.partitions_of(topic))
 
 

@@ -134,7 +134,7 @@ def _check_name(state: ControllerState, topic: str) -> None:
     if topic in INTERNAL_TOPICS - COORDINATORS_TOPICS:
         text = f"{topic} is an internal topic that is not served here"
         raise refused(ErrorCode.invalid_topic_exception, text)
-    # That of a coordinator, whose Topic was lost, is adopted by the one that is made.
+    # The new Topic adopts a coordinators' topic whose Topic was lost.
     rows = () if topic in COORDINATORS_TOPICS else state.row_ids_named(topic)
     if state.topics_named(topic) or rows:
         raise refused(ErrorCode.topic_already_exists, f"Topic '{topic}' already exists.")

@@ -140,7 +140,7 @@ def _check_values(plain: Mapping[str, str | None], typed: Mapping[str, str | Non
     for name, value in typed.items():
         if value is not None and not TOPIC[name].type.accepts(value):
             text = f"{name} {TOPIC[name].type.requirement}"
-            # KIP-950 ("Exceptions") asks for INVALID_REQUEST where the policy is not supported.
+            # KIP-950 ("Exceptions") specifies INVALID_REQUEST for an unsupported policy.
             code = ErrorCode.invalid_request if name == POLICY else ErrorCode.invalid_config
             raise refused(code, text)
 

@@ -1,8 +1,8 @@
 """Passwords: made by the operator, or read from a Secret that a manifest names.
 
 A ``User`` makes the operator read a Secret and copy a value of it. So the operator reads only a
-Secret that its owner offers to Users, none of a type that Kubernetes or another program fills with
-credentials, and nothing that is not one line of text.
+Secret that its owner offers to Users. It refuses types that Kubernetes or other programs fill with
+credentials, and values that are not one line of text.
 """
 
 import base64

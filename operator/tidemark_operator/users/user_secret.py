@@ -13,8 +13,8 @@ from tidemark_operator.resources.names import GROUP, USER_UID_ANNOTATION
 from tidemark_operator.users.passwords import checked
 from tidemark_operator.users.scram import SALT_KEY_BYTES
 
-#: Without an owner reference: a backup tool restores a Secret before its User, which then has
-#: another uid. The garbage collector would delete the Secret, the only copy of the password.
+#: Without an owner reference: a backup tool restores a Secret before its User, which then gets a
+#: new uid. The garbage collector would delete the Secret, which is the only copy of the password.
 USER_SECRETS = SecretForm(f"{GROUP}/user", "Opaque", USER_UID_ANNOTATION)
 
 USERNAME, PASSWORD, JAAS, SALT_KEY = "username", "password", "sasl.jaas.config", "salt.key"
@@ -40,8 +40,8 @@ def password_data(username: str, kept: KeptPassword) -> dict[str, bytes]:
 
 
 def read_password(data: Mapping[str, bytes]) -> KeptPassword | None:
-    """Return the password, with a new salt key where there is none; None where the Secret has no
-    password. Raises :class:`BadPassword` for one that a person has to correct."""
+    """Return the password, with a new salt key if there is none; None without a password. Raises
+    :class:`BadPassword` for a password that a person has to correct."""
     if not data.get(PASSWORD):
         return None
     password = checked(data[PASSWORD], f"key {PASSWORD} of the User's Secret")

@@ -51,9 +51,9 @@ class Given:
 
 class OfRegistry:
     """Each value says the id of its schema. ``reads_latest``: the columns are those of the
-    subject's latest schema, and else the table's. ``message``: of Protobuf, its full name.
-    ``keys``: where keys are compared by it, too. ``has_table``: the columns may also be those of a
-    table that is there; ``names``: those that it may have."""
+    subject's latest schema, and else the table's. ``message``: full name of the Protobuf message.
+    ``keys``: the registry's keys, if keys are compared by it. ``has_table``: the table exists, so
+    its columns may be used. ``names``: names that columns may have."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class OfRegistry:
         return True
 
     def _learned(self, ids: Sequence[int]) -> Mapping[int, Source | str]:
-        """All schemas that are known, with these; instead of one that no table can have, why."""
+        """Return the known schemas with those of ``ids``; a reason replaces a refused one."""
         known = self._schemas.learn(ids)
         refused = self._refused
         if refused is None:
@@ -122,9 +122,8 @@ class OfRegistry:
         }
 
     def _look(self) -> None:
-        """Read the latest schema. If no table can have its columns, a table that is there keeps
-        those that it has, and records of that schema are dead letters: any producer may register
-        one."""
+        """Read the latest schema. If no table can have its columns, an existing table keeps its own
+        and records of that schema are dead letters, because any producer may register one."""
         if not self._reads_latest:
             return
         latest = self._schemas.latest(self._subject, self._message)

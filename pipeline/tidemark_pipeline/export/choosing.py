@@ -37,8 +37,8 @@ def choose(
     say: Callable[[str], None],
     names: ColumnNames,
 ) -> tuple[Reading, StructType]:
-    """The reading, and the fields of a table that is not ``there``. ``names``: those that columns
-    of its format may have. Raises :class:`ExportError`."""
+    """Return the reading, and the fields for a table that is not ``there``. ``names``: names that
+    columns of its format may have. Raises :class:`ExportError`."""
     if not source.get("topic"):
         raise ExportError("name the topic with the option 'topic'")
     if there is None and asked.evolution is Evolution.IGNORE and not asked.schema:

@@ -133,12 +133,14 @@ def in_both(rows: Exported, letters: Exported) -> Exported:
     offsets = behind(rows.offsets, letters.offsets)
     starts = {each: max(rows.since(each), letters.since(each)) for each in offsets}
     epochs = {}
-    for each in offsets:
-        # Of the table that is behind; where neither is, the lower one, which trusts the log less.
-        at = [own.position(each) for own in (rows, letters) if own.offsets[each] == offsets[each]]
+    for partition, offset in offsets.items():
+        # The epoch of the table that is behind. If neither is, the lower one, which is safer.
+        at = [
+            own.position(partition) for own in (rows, letters) if own.offsets[partition] == offset
+        ]
         known = [one.leader_epoch for one in at if one.leader_epoch is not None]
         if len(known) == len(at):
-            epochs[each] = min(known)
+            epochs[partition] = min(known)
     return replace(rows, offsets=offsets, starts=starts, leader_epochs=epochs)
 
 

@@ -65,7 +65,7 @@ def text(change: Change) -> str:
 
 def _of_struct(path: tuple[str, ...], table: StructType, wanted: StructType) -> Iterator[Change]:
     columns = {each.name: each for each in table}
-    by_fold = {folded(each.name): each.name for each in table}
+    by_fold = {folded(column.name): column.name for column in table}
     for each in wanted:
         where = (*path, each.name)
         if each.name in columns:

@@ -46,8 +46,8 @@ class Exported:
     ``offsets`` it has all that the topic had, without a gap; of a partition that is not named that
     is not known. ``topic_id``: of the tier's topic, empty where only brokers are read. ``epoch``:
     counts the jobs; 0 is none yet. ``deletes``: a job has deleted from the topic what it had
-    committed (:mod:`tidemark_pipeline.export.deleting`), or was about to. ``leader_epochs``: of
-    each offset, see :class:`~tidemark.log_lineage.Position`; an older version recorded none."""
+    committed (:mod:`tidemark_pipeline.export.deleting`), or was about to. ``leader_epochs``:
+    epoch of each offset (:class:`~tidemark.log_lineage.Position`); older versions recorded none."""
 
     topic: str
     topic_id: str = ""
@@ -71,8 +71,8 @@ class Exported:
     ) -> "Exported":
         """The same after a commit. No partition goes back, and none is forgotten. ``starts``: of
         partitions that are new, where they were begun; else it is known from now on only.
-        ``leader_epochs``: of ``offsets``; an offset that stays keeps the epoch that it has, since
-        nothing proves that it belongs to a later one."""
+        ``leader_epochs``: of ``offsets``. An unchanged offset keeps its epoch, because nothing
+        proves that it belongs to a later one."""
         for partition, offset in self.offsets.items():
             if offsets.get(partition, offset) < offset:
                 raise ExportError(
@@ -85,13 +85,13 @@ class Exported:
             each: self.since(each) if each in self.offsets else given.get(each, offset)
             for each, offset in both.items()
         }
-        stays = {each for each, offset in both.items() if self.offsets.get(each) == offset}
-        kept = {each: epoch for each, epoch in self.leader_epochs.items() if each in stays}
-        new = {each: epoch for each, epoch in (leader_epochs or {}).items() if each not in stays}
+        stays = {part for part, offset in both.items() if self.offsets.get(part) == offset}
+        kept = {part: epoch for part, epoch in self.leader_epochs.items() if part in stays}
+        new = {part: epoch for part, epoch in (leader_epochs or {}).items() if part not in stays}
         return replace(self, offsets=both, starts=since, leader_epochs={**kept, **new})
 
     def position(self, partition: int) -> Position:
-        """From where on the table continues with a partition."""
+        """Return the position at which the table continues with a partition."""
         return Position(self.offsets.get(partition, 0), self.leader_epochs.get(partition))
 
     def since(self, partition: int) -> int:
@@ -191,14 +191,14 @@ def check_topic(exported: Exported, topic_id: str) -> None:
 
 
 def check_lineage(exported: Exported, diverged: Mapping[int, int]) -> None:
-    """The topic still has the records that the table continues behind, or :class:`ExportError` is
-    raised. ``diverged``: by partition the offset from which on it has not."""
+    """Raise :class:`ExportError` if the topic has lost records that the table contains.
+    ``diverged``: first lost offset by partition."""
     for partition, lost_from in sorted(diverged.items()):
         what = text(f"{exported.topic}-{partition}", exported.position(partition), lost_from)
         raise ExportError(
-            f"{what}. The table has the records of before; to continue would leave out the others. "
-            "Nothing is exported or deleted. Export into a new table, or roll this table back to a "
-            f"version that ends at or below offset {lost_from} of the partition"
+            f"{what}. The table contains the lost records, and continuing would leave out the new "
+            "ones. Nothing is exported or deleted. Export into a new table, or roll this table "
+            f"back to a version that ends at or below offset {lost_from} of the partition"
         )
 
 

@@ -58,7 +58,7 @@ class Branch:
         self._table.refresh()
 
     def found(self) -> Exported | None:
-        """How far the table is, by the newest ancestor of ``main`` that an export has committed.
+        """Return the progress in the newest ancestor of ``main`` that an export has committed.
         Raises :class:`ExportError` where it has rows and nothing says which."""
         current, tagged = self._table.currentSnapshot(), self._table.snapshot(TAG)
         found = standing(
@@ -103,15 +103,16 @@ class Branch:
             )
 
     def _ancestor_of_id(self, snapshot_id: int) -> Ancestor | None:
-        """Of the table, or of what it was before snapshots expired."""
+        """Find a snapshot in the table, or in its older metadata files if it has expired."""
+        # The table itself, then what was read before, then metadata files that are not read yet.
         there = self._table.snapshot(snapshot_id)
         if there is not None:
             return _ancestor(there)
         if snapshot_id in self._expired:
             return self._expired[snapshot_id]
         parser = self._session._jvm.org.apache.iceberg.TableMetadataParser
-        files = [str(each.file()) for each in self._table.operations().current().previousFiles()]
-        for file in reversed(files):  # the newest first: it is there the longest
+        files = [str(entry.file()) for entry in self._table.operations().current().previousFiles()]
+        for file in reversed(files):  # newest first: it is deleted last
             if file in self._metadata_read:
                 continue
             try:
@@ -127,8 +128,8 @@ class Branch:
         return None
 
     def say_again(self, write: Callable[[], None] | None = None) -> None:
-        """Commit once more how far the table is, behind what ``write`` commits to the branch, if
-        anything. Raises :class:`ExportError`."""
+        """Commit the table's progress again, after the commit of ``write`` to the branch, if any.
+        Raises :class:`ExportError`."""
         try:
             for _ in range(ATTEMPTS):
                 self.refresh()
@@ -139,7 +140,7 @@ class Branch:
                 if write is not None:
                     write()
                     self.refresh()
-                # A deletion of whole files has no properties of ours: they come behind it.
+                # A deletion of whole files cannot have our properties: a second commit has them.
                 self.commit_nothing(exported)
                 commits = 1 if write is None else 2
                 if self.publish(base, exported, commits=commits) and self.is_published():

@@ -1,12 +1,12 @@
-"""How far an Iceberg table is, by the ancestors of its current snapshot.
+"""Progress of an Iceberg table, from the ancestors of its current snapshot.
 
-A table goes back to an older state by ``rollback_to_snapshot``, ``set_current_snapshot`` and the
-like. Snapshots that are no ancestors of the current one, tags and table properties survive that, so
-none of them says which rows the table has. Ancestors do. One that has expired is looked up in older
-files of the table's metadata; where these are gone as well nothing is guessed.
+``rollback_to_snapshot``, ``set_current_snapshot`` and similar calls take a table back to an older
+state. Snapshots that are no ancestors of the current one, tags and table properties survive that,
+so they do not say which rows the table has. Ancestors do. An expired ancestor is looked up in older
+metadata files of the table. If these are deleted, too, the progress is not known.
 
-``cherrypick_snapshot`` puts the rows of a snapshot behind another one, without what was before it.
-Such a table has no offsets up to which it has all records.
+``cherrypick_snapshot`` adds the rows of one snapshot after another one, without the rows before it.
+No offset exists up to which such a table has all records.
 
 Pure.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from tidemark_pipeline.export.exported import Exported, ExportError
 
-#: Of a commit that ``cherrypick_snapshot`` made: the snapshot whose rows it has.
+#: Property of a commit of ``cherrypick_snapshot``: the snapshot whose rows it has.
 _PICKED = "source-snapshot-id"
 #: Iceberg's operations by which rows go; ``replace`` rewrites files and keeps all rows.
 _REMOVING = frozenset({"overwrite", "delete"})
@@ -44,7 +44,7 @@ class Standing:
 
 
 class LineageLost(ExportError):
-    """An ancestor of the current snapshot is not known any more."""
+    """An ancestor of the current snapshot has expired and is not known any more."""
 
 
 def standing(
@@ -53,11 +53,13 @@ def standing(
     find: Callable[[int], Ancestor | None],
     tagged: Ancestor | None,
 ) -> Standing | None:
-    """How far the table ``name`` is: what the newest ancestor of ``current``, an export's, says;
-    None where no export has written it. ``find``: a snapshot by its id, None where it is not known
-    any more. ``tagged``: of the last export, whether or not it is an ancestor.
+    """Return the progress of the table ``name`` from the newest ancestor of ``current`` that an
+    export committed; None if no export has written the table.
 
-    Raises :class:`LineageLost`, and :class:`ExportError` where an export's rows were picked."""
+    ``find``: returns a snapshot by id, None if it is not known any more. ``tagged``: snapshot of
+    the last export, whether or not it is an ancestor.
+
+    Raises :class:`LineageLost`, and :class:`ExportError` if an export's rows were picked."""
     picked: Ancestor | None = None
     is_rewritten = is_replaced = False
     while current is not None:
@@ -81,8 +83,8 @@ def standing(
 
 
 def _has_exports_rows(source_id: int, find: Callable[[int], Ancestor | None]) -> bool:
-    """One that is not known any more may have been an export's, and what was picked may have been
-    picked before."""
+    """Return whether a picked snapshot may have rows of an export. An unknown snapshot may, and a
+    picked one may have been picked from another."""
     source = find(source_id)
     while source is not None and _PICKED in source.summary:
         source = find(int(source.summary[_PICKED]))
@@ -96,7 +98,7 @@ def _has_only_new_rows(summary: Mapping[str, str]) -> bool:
 def _picked(name: str, picked: Ancestor, last: Ancestor) -> ExportError:
     return ExportError(
         f"snapshot {picked.id} of {name} was made by cherrypick_snapshot and may have rows of an "
-        "export, without those of the offsets before them. Nothing is exported or deleted. Roll "
+        "export without the rows of the offsets before them. Nothing is exported or deleted. Roll "
         f"the table back: CALL CATALOG.system.set_current_snapshot('{_in_catalog(name)}', "
         f"{last.id}); the next export continues from there"
     )
@@ -106,13 +108,13 @@ def _lost(name: str, youngest: Ancestor, tagged: Ancestor | None) -> LineageLost
     to_do = "Export into a new table"
     if tagged is not None:
         to_do += (
-            ". Or, if nobody has rolled the table back, make the last export's snapshot the "
-            f"current one: CALL CATALOG.system.set_current_snapshot('{_in_catalog(name)}', "
-            f"{tagged.id}), which undoes what others have committed since"
+            ". Or, if the table was not rolled back, make the last export's snapshot the current "
+            f"one: CALL CATALOG.system.set_current_snapshot('{_in_catalog(name)}', {tagged.id}), "
+            "which undoes all later commits"
         )
     return LineageLost(
-        f"snapshot {youngest.parent_id}, an ancestor of what {name} is now, has expired, and "
-        "nothing else says whether the table was rolled back since its last export. Nothing is "
+        f"snapshot {youngest.parent_id}, an ancestor of {name}'s current snapshot, has expired, "
+        "and nothing else says whether the table was rolled back since its last export. Nothing is "
         f"exported or deleted. {to_do}"
     )
 

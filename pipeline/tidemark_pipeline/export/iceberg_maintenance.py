@@ -1,6 +1,6 @@
 """The upkeep of an Apache Iceberg table, by Iceberg's own procedures.
 
-How far the table is stands in an ancestor of its newest snapshot, and is committed again before
+The table's progress is in an ancestor of its newest snapshot, and is committed again before
 ancestors expire. The snapshot of a running job has a branch: it does not expire, nor do the files
 that it names. A job that has written files and not committed them yet is younger
 than what counts as an orphan.
@@ -58,9 +58,10 @@ def maintain(session: SparkSession, name: str, upkeep: Upkeep, say: Say) -> Main
 
 
 def _keep_offsets(session: Any, name: str) -> None:
-    """What says how far the table is may be an ancestor of compactions, and expire: so the newest
-    commit says it again. A table that no export has written stays as it is, and of one that cannot
-    tell the next export says what to do."""
+    """Commit the table's progress again, because the ancestor that has it may expire.
+
+    A table that no export has written stays unchanged. If the progress is not known, the next
+    export says what to do."""
     spark3 = session._jvm.org.apache.iceberg.spark.Spark3Util
     table = spark3.loadIcebergTable(session._jsparkSession, name)
     if table.currentSnapshot() is None:
@@ -104,7 +105,7 @@ def _literal(value: object) -> str:
     if isinstance(value, timedelta):
         return f"timestamp_millis({int((datetime.now(UTC) - value).timestamp() * 1000)})"
     if isinstance(value, dict):
-        return f"map({', '.join(quoting.literal(each) for pair in value.items() for each in pair)})"
+        return f"map({', '.join(quoting.literal(text) for pair in value.items() for text in pair)})"
     return str(value)
 
 

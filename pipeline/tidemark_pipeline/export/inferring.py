@@ -1,4 +1,4 @@
-"""Fields of JSON that nobody has described, from a bounded sample.
+"""Inference of JSON fields from a bounded sample.
 
 The sample is of both ends of each partition, for what is written today may differ from what was
 written first. How types are found is in :mod:`tidemark_pipeline.schemas.json.inference`.
@@ -67,8 +67,8 @@ def text_of_value() -> Column:
 
 
 def inferred(values: DataFrame, names: ColumnNames = ANY_FORMAT) -> StructType:
-    """Return the fields of the values that are JSON objects, where ``names`` has nothing against
-    any of a record."""
+    """Return the fields of the values that are JSON objects, except for records with a name that
+    ``names`` refuses."""
     short = f.coalesce(f.octet_length("value") <= _VALUE_BYTES_MAX, f.lit(False))
     nothing = StructType([])
     checking = Checking(nothing.json(), names, grows=True, new_max=COLUMNS_MAX)
@@ -76,7 +76,7 @@ def inferred(values: DataFrame, names: ColumnNames = ANY_FORMAT) -> StructType:
 
 
 def summary(values: DataFrame, checking: Checking) -> RecordShape:
-    """Return the shape of what the columns do not have yet."""
+    """Return the shape of the fields that the columns do not have yet."""
     schema = StructType([StructField(SHAPE, StringType())])
     rows = through_workers(values.select("value"), Summary(checking), schema).collect()
     return merged(row[SHAPE] for row in rows)

@@ -1,9 +1,9 @@
-"""Values of JSON that Spark's parser does not read as they are.
+"""JSON values that Spark's parser would change.
 
-It makes a decimal of any number that it meets: ``1e1000000000`` is twelve bytes, and keeps a task
-busy for hours. So decimals are read as the text that they are, and made decimals of behind it,
-where the text is short and its exponent has two digits at most. What is none then does not fit, as
-text does not. It takes times of any year, and maps with the same key twice.
+The parser converts any number to a decimal: ``1e1000000000`` has twelve bytes and keeps a task busy
+for hours. So decimals are read as text and converted afterwards, if the text is short and its
+exponent has two digits at most. Any other text does not fit. The parser also accepts times of any
+year and maps with repeated keys.
 """
 
 import functools
@@ -28,10 +28,10 @@ from pyspark.sql.types import (
 _TEXT_MAX = 100
 _LARGE = "[eE][+-]?0*[1-9][0-9]{2}"
 _WHOLE = "^[+-]?[0-9]+([.]0*)?([eE][+]?[0-9]+)?$"
-#: Spark's parser takes any year that its types have.
+#: Spark's parser accepts any year that these types can hold.
 _TIMES = (DateType, TimestampType, TimestampNTZType)
 _FIRST, _LAST = "0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"
-#: Of a session: of a key that is there twice the last value counts.
+#: Session setting: the last value of a repeated key counts.
 LAST_WINS = "spark.sql.mapKeyDedupPolicy", "LAST_WIN"
 
 
@@ -49,7 +49,7 @@ def loosened(kind: DataType) -> DataType:
 
 
 def is_exact(kind: DataType) -> bool:
-    """Return whether Spark's parser reads such values as they are."""
+    """Return whether Spark's parser reads values of a type unchanged."""
     if isinstance(kind, DecimalType | MapType):
         return False
     if isinstance(kind, StructType):
@@ -58,11 +58,11 @@ def is_exact(kind: DataType) -> bool:
 
 
 def tightened(column: Column, kind: DataType) -> Column:
-    """Values of the loosened type, with their decimals, null what is none; and with one value for
+    """Convert values of the loosened type: text to decimals, null if it is none, and one value for
     each key of a map."""
     if isinstance(kind, DecimalType):
         short = (f.length(column) <= _TEXT_MAX) & ~column.rlike(_LARGE)
-        if kind.scale == 0:  # as for a bigint: a fraction is not rounded off
+        if kind.scale == 0:  # as for a bigint: a fraction is refused, not rounded
             short = short & column.rlike(_WHOLE)
         return f.when(short, column.try_cast(kind))
     if is_exact(kind):
@@ -76,12 +76,13 @@ def tightened(column: Column, kind: DataType) -> Column:
     if not is_exact(kind.valueType):
         of_value = _of(tightened, kind.valueType)
         column = f.transform_values(column, lambda _, value: of_value(value))
-    # The parser takes a key twice; LAST_WINS says what is made of that.
+    # The parser accepts a repeated key; rebuilding the map applies LAST_WINS.
     return f.map_from_entries(f.map_entries(column))
 
 
 def misfits(column: Column, kind: DataType) -> Column:
-    """Whether the loosened value has text that is no such decimal, or a time that no table has."""
+    """Return whether the loosened value has text that is no such decimal, or a time that no table
+    can have."""
     if isinstance(kind, DecimalType):
         return column.isNotNull() & tightened(column, kind).isNull()
     if isinstance(kind, _TIMES):

@@ -1,5 +1,5 @@
-"""Values that are JSON objects: held against the columns by Python's workers, and what passes is
-read by Spark's own parser."""
+"""Values that are JSON objects: Python workers check them against the columns, and Spark's parser
+reads those that pass."""
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +30,7 @@ _WRITE = "write fields with their types, as in id BIGINT, name STRING"
 
 class Json:
     """``wanted``: the fields; None: those that the table has. ``grows``: fields that appear later
-    are wanted, too, where ``names`` has nothing against them."""
+    are wanted, too, if ``names`` allows them."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Json:
         schema = StructType([*loose.fields]).add(corrupt, "string")
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt}
         value, parsed, cause = f.col("value"), f.col(PARSED), f.col(CAUSE)
-        # What is refused already is not parsed: it may be nested as deep as it likes.
+        # Refused values are not parsed: they may be nested without a limit.
         text = f.when(cause.isNull(), text_of_value())
         fits = parsed.isNotNull() & parsed[corrupt].isNull() & ~misfits(parsed, columns)
         error = (
@@ -80,8 +80,8 @@ class Json:
         return read if is_exact(columns) else read.withColumn(PARSED, tightened(parsed, columns))
 
     def learn(self, read: DataFrame) -> bool:
-        """Fields that the table has not, where they are asked for: of each batch once, and records
-        whose fields were too many are dead letters."""
+        """Return the wanted fields that the table lacks, once for each batch. Records whose fields
+        exceed the limit become dead letters."""
         room = min(NEW_MAX, COLUMNS_MAX - size_of(self._columns))
         if not self._grows or room <= 0 or self._learned is self._frame:
             return False

@@ -1,7 +1,7 @@
-"""Names, texts and types within SQL statements.
+"""Quoting of names, texts and types in SQL statements.
 
-Statements are text, and names of columns come from records: a name that is written unquoted is
-read as SQL. Every name that a statement has goes through this module.
+Column names come from records, and Spark would read an unquoted name as SQL. Every name in a
+statement is quoted here.
 """
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType

@@ -27,13 +27,13 @@ _OF_KAFKA = tuple(name for name in RAW if name != "value")
 _LETTER = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 _PLACE = {"partition", "offset"}
 _TYPES = {column.name: column.type for column in columns.COLUMNS}
-#: Names of the top level that an export uses itself.
+#: Top-level names that an export uses itself.
 RESERVED = frozenset({KAFKA, DELETED, *PERIOD_COLUMNS.values()})
 ANY_FORMAT = ColumnNames(reserved=RESERVED)
 
 RAW_DDL = ", ".join(f"`{name}` {_TYPES[name]}" for name in RAW)
 LETTERS_DDL = ", ".join((*(f"`{name}` {_TYPES[name]}" for name in _LETTER), "error string"))
-#: Names at the top level that a format has for columns of its own.
+#: Top-level names that a format reserves for its own columns.
 _OF_FORMAT = {
     Format.ICEBERG: (
         *("_file", "_pos", "_spec_id", "_partition", "_row_id", "_commit_snapshot_id"),
@@ -45,16 +45,16 @@ _FORBIDDEN = {Format.ICEBERG: "", Format.DELTA: " ,;{}()="}
 
 
 def column_names(kind: Format) -> ColumnNames:
-    """Names that fields of values may have in a table of a format."""
+    """Return the names that fields of values may have in a table of a format."""
     return ColumnNames(_FORBIDDEN[kind], RESERVED | {*_OF_FORMAT[kind]})
 
 
 def bounded(frame: DataFrame, kafka: str) -> DataFrame:
-    """Return rows whose record's timestamp is between the years 1 and 9999: one beyond is the
-    nearest of them. ``kafka``: the column that has the record's own, "" where they are columns.
+    """Return rows with record timestamps bounded to the years 1 to 9999: others become the nearest
+    bound. ``kafka``: the column with the record's own fields, "" if they are columns.
 
-    Producers may send any. Iceberg's hours are 32 bits, and one beyond is in a partition that no
-    condition finds; Delta fails to write its statistics of the largest."""
+    Producers may send any timestamp. Iceberg's hours have 32 bits, so a query does not find a row
+    in a partition beyond them. Delta fails to write the statistics of the largest timestamps."""
     first, last = (f.expr(f"timestamp_seconds({second})") for second in (FIRST_SECOND, END_SECOND))
     last = last - f.expr("INTERVAL '0.000001' SECOND")
     if kafka:

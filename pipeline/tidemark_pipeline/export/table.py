@@ -78,10 +78,10 @@ class Partitioning:
 
 
 class KeyComparison(Protocol):
-    """What makes the keys of two rows equal."""
+    """Rule that decides whether the keys of two rows are equal."""
 
     def sql(self, column: str) -> str:
-        """Return an expression that is equal for equal keys, of a column with their bytes."""
+        """Return an expression over a column of key bytes whose values are equal for equal keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +89,8 @@ class Layout:
     """``columns``: of a table that is not there yet, as Spark's DDL has them. ``kafka``: the column
     that has the record's own (``key``, ``partition``, ``offset``, ``timestamp``); "": they are
     columns themselves. ``properties``: of a table that is not there yet, in its format's words.
-    ``deletes``: the job deletes from the topic what it has committed. ``keys``: what makes keys
-    equal, where that is not their bytes."""
+    ``deletes``: the job deletes from the topic what it has committed. ``keys``: rule for
+    equal keys, None to compare their bytes."""
 
     columns: str
     kafka: str = ""
@@ -101,7 +101,7 @@ class Layout:
     keys: KeyComparison | None = None
 
     def same_key(self, column: str) -> str:
-        """Return the SQL expression that is equal for equal keys, of a column with their bytes."""
+        """Return the SQL expression over a column of key bytes that is equal for equal keys."""
         return column if self.keys is None else self.keys.sql(column)
 
     def of_record(self, name: str) -> str:

@@ -1,8 +1,7 @@
 """Upsert by key: of each key the table has the last record, and no row once that has no value.
 
-The key is the record's, byte for byte, as Kafka's own compaction has it. Where a schema registry
-has a subject for keys, the id of the key's schema is left out
-(:mod:`~tidemark_pipeline.schemas.registry.keys`).
+Keys are compared byte for byte, as in Kafka's compaction. If a schema registry has a subject for
+keys, the id of the key's schema is not compared (:mod:`~tidemark_pipeline.schemas.registry.keys`).
 
 The last record is the one
 with the highest offset. That is said of one partition, and a producer keeps a key in one; only when

@@ -1,4 +1,4 @@
-"""Batches on their way through Python's workers, in pieces whose size is bounded."""
+"""Frames that Python workers process in batches of bounded size."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-#: Of what one worker takes at a time, and gives.
+#: Bound of one batch that a worker receives or returns.
 _BATCH_BYTES = 64 * 1024 * 1024
 _CONF = "spark.sql.execution.arrow.maxBytesPerBatch"
 
@@ -16,6 +16,6 @@ def through_workers(
     work: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
     schema: StructType,
 ) -> DataFrame:
-    """Return the frame that ``work`` makes, with ``schema``."""
+    """Return the frame that ``work`` makes of the batches of ``frame``, with ``schema``."""
     frame.sparkSession.conf.set(_CONF, str(_BATCH_BYTES))
     return frame.mapInArrow(work, schema)

@@ -47,8 +47,8 @@ _OF_OURS = {"maxBytesPerTrigger": str(1024**3)}
 _OF_KAFKA = {"maxOffsetsPerTrigger": "1000000"}
 _LOOK_S = 1
 _ONCE_LOOK_S = 60.0
-#: What Spark says where the process that plans a stream has not started within 10 s, for which it
-#: has no setting.
+#: Spark's error if the process that plans a stream does not start within 10 s, which no setting
+#: changes.
 _WORKER_LATE = re.compile(r"(?:failed|waiting for the Python worker) to connect back")
 _WORKER_ATTEMPTS = 5
 
@@ -294,7 +294,7 @@ class _Batches:
 
 
 def check_log_lineage(survey: Survey, parts: Iterable[Part], exported: Exported) -> None:
-    """Raises :class:`ExportError` where the topic has lost records that the table has passed."""
+    """Raise :class:`ExportError` if the topic has lost records that the table contains."""
     at = {
         part: exported.position(part.partition)
         for part in parts
@@ -305,9 +305,9 @@ def check_log_lineage(survey: Survey, parts: Iterable[Part], exported: Exported)
 
 
 def with_late_workers(run: Callable[[], None]) -> None:
-    """Call ``run``, and again where Spark's Python process did not start in time. It is started for
-    a query before its first batch, so each call begins at what is committed. Raises
-    :class:`Unavailable` where it never starts."""
+    """Call ``run``; repeat it if Spark's Python process did not start in time. The process starts
+    before a query's first batch, so each call continues at the committed offsets. Raises
+    :class:`Unavailable` if it never starts."""
     for attempt in range(1, _WORKER_ATTEMPTS + 1):
         try:
             return run()

@@ -51,7 +51,7 @@ def propagate(
         raise ExportError(f"no export has written {name}: nothing says which records its rows are")
     with Survey(topic_options({**source, "topic": exported.topic})) as survey:
         parts = survey.parts()
-        # Below the log start there may be other records by now than those that the table has.
+        # Offsets below the log start may have belonged to other records than the table's.
         check_log_lineage(survey, parts, exported)
         starts = {part.partition: at for part, at in survey.log_starts(parts).items()}
     gone = below(exported, {str(part.topic_id or "") for part in parts}, starts)

@@ -38,7 +38,7 @@ class Source:
     message: str = ""
 
     def is_same_schema(self, other: "Source") -> bool:
-        """Return whether both are of one schema, whichever message of it is meant."""
+        """Return whether both have the same schema, whatever their messages."""
         return replace(self, message="") == replace(other, message="")
 
     @property

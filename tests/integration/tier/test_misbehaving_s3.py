@@ -99,7 +99,7 @@ def test_what_is_refused_for_good_is_named_and_holds_up_no_other(
         store.delete_many(keys)
     assert set(caught.value.refused) == {keys[0], keys[4]}
     assert set(stub.objects) == {f"p/{keys[0]}", f"p/{keys[4]}"}
-    for words in ("2 objects cannot be deleted", keys[0], "a lock"):
+    for words in ("2 objects cannot be deleted", keys[0], "lock or legal hold"):
         assert words in str(caught.value)
 
 

@@ -248,7 +248,7 @@ def test_a_topic_that_was_made_anew_under_its_name_ends_a_query(
     copy(anew, 20)
     stream = reader(anew)
     assert stream.partitions(begin, begin) == []
-    with pytest.raises(DataLoss, match="t was deleted and made anew"):
+    with pytest.raises(DataLoss, match="t was deleted and re-created"):
         stream.partitions(begin, stream.latestOffset())
     lenient = reader(anew, failOnDataLoss="false")
     lenient.partitions(begin, begin)

@@ -231,7 +231,7 @@ def test_a_missing_object_keeps_the_head_as_it_is(world: World, suffix: str) -> 
     with pytest.raises(HeadWentBack) as error:
         world.load_knowing(tier)
     for evidence in (world.evidence(), world.evidence(head=world.versions[-1][0])):
-        with pytest.raises(HeadWentBack, match=r"no whole copy of offset|is missing"):
+        with pytest.raises(HeadWentBack, match=r"no complete copy of offset|is missing"):
             head_repair.repair(tier, error.value, evidence, now_ms=9)
     assert world.memory.objects[world.key] == old
     assert {k for k in before if k.startswith("data/")} <= set(world.memory.objects)
@@ -306,4 +306,4 @@ def test_an_audit_reports_a_head_that_is_older_than_its_objects(world: World) ->
     (finding,) = audit.plan(tier_on(world.memory), topic).findings
     assert (finding.kind, finding.partition) == (FindingKind.MANIFEST, place.partition)
     assert world.key in finding.detail
-    assert "an older copy stands in the head's place" in finding.detail
+    assert "the head was replaced by an older copy of itself" in finding.detail

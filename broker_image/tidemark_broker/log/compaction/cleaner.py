@@ -222,7 +222,7 @@ class _Cleaning:
         self.stats.keyless_records = keep.keyless
 
     def _last_batches(self) -> dict[int, LastBatch]:
-        with self._log.lock:  # for no longer than the bytes take: appends wait for it
+        with self._log.lock:  # appends wait for it, so only the bytes are taken here
             snapshot = self._log.producers.snapshot()
         return {
             producer.producer_id: LastBatch(producer.last_offset, producer.producer_epoch)

@@ -67,8 +67,8 @@ class ReplicaFetchResult:
     """``error_code``: 0, 1 (out of range: see ``log_start_offset`` and ``next_offset``), 6, 56, 74,
     75, 100, 109 (start at ``local_log_start_offset`` from the tier). A ``diverging_epoch`` other
     than -1 comes without records. ``remote_end_*``: last copied record, -1 for none. ``head_*``:
-    position of the newest head of the manifest, -1 for none; ``tier_damaged``: that head went back,
-    so local data that is in the tier, too, is to stay."""
+    position of the newest head of the manifest, -1 for none. ``tier_damaged``: that head went back,
+    so local copies of tiered data are to be kept."""
 
     topic_id: uuid.UUID = wire("uuid")
     partition: int = wire("int32")

@@ -65,7 +65,7 @@ class LogDirectory:
             FoundLog(log, _state_of(log), logs.clean_shutdown and not log.truncated_at_open)
             for log in logs.logs()
         ]
-        #: Why folders were set aside in this life.
+        #: Why directories were set aside since this process started.
         self._reasons: dict[tuple[uuid.UUID | None, int], str] = {}
         self._waiting: list[tuple[Partition, asyncio.Future[None]]] = []
         self._requested = asyncio.Event()
@@ -197,32 +197,31 @@ class LogDirectory:
             self._logs.discard(failure)
 
     def lacks_records(self, tp: TopicPartition, topic_id: uuid.UUID) -> bool:
-        """Is it one of them, of that topic, and are records missing or damaged in it, so that only
-        another replica can help?"""
+        """Return whether it is a failed log of that topic whose records are missing or damaged, so
+        that only another replica can help."""
         failure = self._failure_of(tp)
         return failure is not None and failure.lacks_records and failure.topic_id == topic_id
 
     def set_aside(self, tp: TopicPartition) -> None:
-        """Give the folder of one of them another name (blocks)."""
+        """Rename the directory of a failed log (blocks)."""
         failure = self._failure_of(tp)
         if failure is not None:
             self._logs.set_aside(failure)
             self._reasons[failure.topic_id, failure.partition] = failure.reason
 
     def give_up(self, log: PartitionLog, reason: str) -> None:
-        """A log that failed while it was open lacks records: it is one of them from now on."""
+        """Count an open log that failed and lacks records as a failed log from now on."""
         self._logs.give_up(log, reason)
 
     def strays(self) -> dict[TopicIdPartition, str]:
-        """Replicas whose former folder is kept beside the present one, with the reason where it is
-        known."""
+        """Return replicas whose former directory is kept, its name, and the reason if known."""
         return {
             key: f"{paths[-1].name}: {self._reasons.get(key, 'set aside before the last start')}"
             for key, paths in self._logs.strays().items()
         }
 
     def remove_strays(self, key: TopicIdPartition) -> None:
-        """Of a replica that has all records again, or is gone (blocks)."""
+        """Delete the former directories of a replica that is in sync or deleted (blocks)."""
         self._logs.remove_strays(*key)
         self._reasons.pop(key, None)
 

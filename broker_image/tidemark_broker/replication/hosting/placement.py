@@ -117,9 +117,10 @@ class Placement:
         return None
 
     def may_copy(self, row: control.PartitionState) -> bool:
-        """May a replica whose log lacks records begin anew, because its leader has them all? A
-        leader that was elected cleanly has all that is committed; and nobody counts on this replica
-        while it is neither in the ISR nor an eligible leader."""
+        """Return whether a replica whose log lacks records may copy the whole log from its leader.
+
+        A leader that was elected cleanly has all committed records. And a replica that is neither
+        in the ISR nor an eligible leader is not counted as a copy of any record."""
         node_id = self._context.node_id
         return (
             row.leader >= 0

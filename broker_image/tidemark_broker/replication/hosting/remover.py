@@ -70,7 +70,7 @@ class Remover:
         return None
 
     async def give_up(self, partition: Partition, reason: str) -> None:
-        """End a hosted replica whose log lacks records. Its folder stays as it is."""
+        """Stop a hosted replica whose log lacks records. Its directory stays unchanged."""
         self._fetchers.unfollow(partition.tp)
         if self._context.remote is not None:
             self._context.remote.on_stop(partition)

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
-#: A full disk is looked at so often at least: what waits for room is to be in sync soon after.
+#: Longest pause between probes of a full disk: replicas are to be in sync soon after it has space.
 _LONGEST_PROBE_PAUSE_S = 4.0
 
 
@@ -71,8 +71,8 @@ class Repairs:
         return found
 
     async def probe_room(self, partitions: Sequence[Partition]) -> None:
-        """See whether the disk takes writes again; one look is for all replicas. Once it does, what
-        could not be written counts as working, and what did not open is tried at once."""
+        """Probe once, for all replicas, whether the disk accepts writes again. If it does, replicas
+        that could not be written count as working, and logs that did not open are retried."""
         if not self._context.failures.count:
             self._probe = self._probe.succeeded()
             return
@@ -97,7 +97,7 @@ class Repairs:
             self._context.failures.succeeded(partition.tp)
 
     def _waits_for_room(self, partition: Partition) -> bool:
-        """Could it not be written when last tried, though it is whole, and may it be tried now?"""
+        """Return whether its last write failed, though its log is complete, and a retry is due."""
         return (
             self._context.failures.has_failed(partition.tp)
             and partition.log.failure is None
@@ -106,8 +106,8 @@ class Repairs:
         )
 
     async def reopen(self, partitions: Iterable[Partition]) -> dict[Partition, str]:
-        """Open every log again that refuses everything since its disk failed. Returns those that
-        lack records, and why: opening them again does not help."""
+        """Reopen every log that refuses all requests since its disk failed. Returns those that lack
+        records, with the reason: reopening does not help them."""
         lacking: dict[Partition, str] = {}
         self._forget_pauses()
         for partition in partitions:

@@ -40,8 +40,8 @@ _LOCKS_TIMEOUT_S = 5.0
 @dataclass(frozen=True, slots=True)
 class HeldReplica:
     """A replica that is on the disk, with what its broker was told last; None: nothing, or what was
-    told cannot be read. ``is_whole``: nothing of its log was lost since. ``partition_count``: how
-    many partitions its topic has, as far as this process was told."""
+    told cannot be read. ``is_whole``: nothing of its log was lost since. ``partition_count``:
+    number of partitions of its topic, as far as this process knows."""
 
     topic: str
     topic_id: uuid.UUID
@@ -323,8 +323,8 @@ class ReplicaManager:
             self._take_overs.begin(partition)
 
     async def _copy_anew(self, partition: Partition, reason: str) -> None:
-        """A log that lacks records does not come back: where its leader has them, a new one takes
-        its place and copies them."""
+        """Replace a log that lacks records by a new one that copies them from the leader, if the
+        leader has them."""
         row, stored = partition.row, partition.stored
         view = self.metadata.by_id(partition.topic_id)
         if row is None or stored is None or view is None or not self._placement.may_copy(row):
@@ -333,14 +333,14 @@ class ReplicaManager:
         await self._placement.place(Assignment(view, row, stored.controller_epoch))
 
     async def _remove_strays(self) -> None:
-        """What was set aside goes once its replica is in sync: all of it is here again."""
+        """Delete directories that were set aside for replicas that are in sync again."""
         for key in self._logs.strays():
             partition = self._hosted.by_key.get(key)
             if partition is not None and self.context.node_id in partition.isr:
                 await in_thread(self._logs.remove_strays, key)
 
     def set_aside(self) -> tuple[control.SetAsideReplica, ...]:
-        """Replicas that are copied anew while their former folder is kept."""
+        """Return replicas that copy their whole log while their former directory is kept."""
         return tuple(
             control.SetAsideReplica(topic_id=key[0], partition=key[1], message=reason[:1000])
             for key, reason in sorted(self._logs.strays().items())

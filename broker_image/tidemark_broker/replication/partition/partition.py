@@ -110,7 +110,7 @@ class Partition:
         self.durable_log_start_notified = log.durable_log_start_offset
         self.remote_end: RemoteEnd | None = None if stored is None else stored.remote_end
         self.head_tiered_epoch = -1 if stored is None else stored.head_tiered_epoch
-        #: The newest head of the manifest that this replica knows of; an older one is damage.
+        #: Position of the newest known head of the manifest; an older head is damage.
         self.tier_position = None if stored is None else stored.tier_position
         #: The head went back and is not repaired: what is in the tier is not certain.
         self.tier_damaged = stored is not None and stored.tier_damaged
@@ -291,7 +291,7 @@ class Partition:
 
     @property
     def durable_tier_position(self) -> HeadPosition | None:
-        """The newest head as this replica's file has it."""
+        """Position of the newest head in this replica's state file."""
         return None if self._on_disk is None else self._on_disk.tier_position
 
     @property

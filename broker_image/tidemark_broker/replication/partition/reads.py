@@ -340,15 +340,15 @@ async def _by_time(partition: Partition, timestamp: int, *, read_committed: bool
             if timestamp == MAX_TIMESTAMP:
                 found = await in_lookup_thread(_newest, log)
             elif remote is not None:
-                return remote  # what the tier alone has comes first
+                return remote  # records that only the tier has come first
             else:
                 found = await in_lookup_thread(log.offset_by_timestamp, timestamp)
             if log.local_log_start_offset == local_start:
-                break  # else what lay between the two went to the tier, unseen by either
+                break  # otherwise records moved to the tier unseen by both look-ups
         else:
             return OffsetResult(error=ErrorCode.request_timed_out)
         if remote is not None and (found is None or found.timestamp_ms <= remote.timestamp_ms):
-            return remote  # of two that are equal the first one, as within a log
+            return remote  # of equal timestamps the first one, as within a log
     except StorageError as error:
         partition.storage_failed(error)
         return OffsetResult(error=ErrorCode.kafka_storage_error)
@@ -367,14 +367,14 @@ async def _by_time(partition: Partition, timestamp: int, *, read_committed: bool
 
 
 def _newest(log: PartitionLog) -> TimestampOffset | None:
-    """The first local record with the largest timestamp (blocking)."""
+    """Return the first local record with the largest timestamp (blocking)."""
     largest_ms = max(segment.largest_timestamp_ms for segment in log.segments())
     return newest(log.offset_by_timestamp, largest_ms)
 
 
 async def _remote_by_time(partition: Partition, timestamp: int) -> OffsetResult | None:
-    """The tier is asked first, and only where it alone holds a part of the log. Of the largest
-    timestamp Kafka asks the local log alone, and so answers with another record, or none."""
+    """Query the tier, if it alone has a part of the log. For the largest timestamp Kafka queries
+    the local log only, so its answer may be another record or none."""
     log = partition.log
     remote = partition.context.remote
     if (

@@ -45,7 +45,7 @@ class RefusedBatches:
 
     def __init__(self) -> None:
         self._lowest: dict[_Key, _Refused] = {}
-        #: Batches that were refused since their producer is new, and one too many.
+        #: Batches that were refused because their new producer would exceed the limit.
         self.of_new_producers = 0
         self._warned_at_s = -KEPT_S
 
@@ -67,8 +67,8 @@ class RefusedBatches:
             del self._lowest[next(iter(self._lowest))]
 
     def note_new_producer(self, tp: TopicPartition, message: str, now_s: float) -> None:
-        """Count a batch that was refused as its producer would be one too many, and write that to
-        the broker's log, once a minute at most."""
+        """Count a batch that was refused because its new producer would exceed the limit. Log that
+        at most once a minute."""
         self.of_new_producers += 1
         if now_s - self._warned_at_s >= KEPT_S:
             self._warned_at_s = now_s

@@ -23,8 +23,8 @@ def note(partition: Partition, offset: int, epoch: int) -> None:
 
 
 def saw(partition: Partition, position: HeadPosition | None) -> None:
-    """A head of this position was read, written, or reported by the leader; durable soon. An older
-    one is never believed again."""
+    """Record the position of a head that was read, written or reported by the leader; durable soon.
+    An older position is ignored."""
     known = partition.tier_position
     if position is not None and (known is None or position.version > known.version):
         partition.tier_position = position

@@ -58,7 +58,7 @@ class StorageFailures:
         return backoff is None or backoff.ready(now_s)
 
     def try_all_now(self) -> None:
-        """What made them fail is over: no pause lasts any longer."""
+        """End all pauses, because the cause of the failures is over."""
         self._backoffs = {tp: backoff.succeeded() for tp, backoff in self._backoffs.items()}
 
     @property

@@ -6,9 +6,9 @@ no harm. Each (transaction, partition) waits for itself, so a partition without 
 own transaction only, and a broker that does not answer only what it leads. One request is under way
 to each broker, with whatever has gathered for it meanwhile.
 
-A partition needs no marker once its deletion is on record. One that is merely unknown, or without a
-leader, keeps its marker for as long as it takes: after a restored backup a partition may be unknown
-until its broker returns, and a marker that is dropped is a transaction that never ends there.
+A partition needs no marker once its deletion is on record. An unknown partition, or one without a
+leader, keeps its marker indefinitely: after a restored backup a partition may be unknown until its
+broker returns. If the marker were dropped, the transaction would never end there.
 """
 
 import heapq
@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 from tidemark.backoff import Backoff
 from tidemark_broker.replication.types import TopicPartition
 
-#: Instead of a broker: no leader of the partition is known at present; its deletion is on record.
+#: In place of a leader's id: the leader is unknown at present; the deletion is on record.
 UNKNOWN = -1
 DELETED = -2
 #: Markers of one request.
@@ -70,7 +70,7 @@ class _Unfinished:
 
 
 class MarkerQueue:
-    """``leader_of`` gives the broker that leads a partition now, or one of the two above."""
+    """``leader_of`` returns the leader of a partition, :data:`UNKNOWN` or :data:`DELETED`."""
 
     def __init__(self, leader_of: Callable[[TopicPartition], int]) -> None:
         self._leader_of = leader_of

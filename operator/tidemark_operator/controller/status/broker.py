@@ -138,12 +138,12 @@ def _main(
 
 
 def _fenced_text(broker: BrokerInfo, now_ms: int) -> str:
-    """Since when, which stays as it was first written, and what to do."""
+    """Return the message of a fenced broker. The time in it stays as first written."""
     before = find(broker.status, READY) or {}
     if before.get("reason") == "Fenced" and "fenced since" in str(before.get("message")):
         return str(before["message"])
     return (
-        f"fenced since {time_text(now_ms)}: no heartbeat of it reaches the operator, or it has not "
-        f"caught up after its start. Start the broker with node.id {broker.node_id}, or look at "
-        "its log; if it never comes back, delete this Broker"
+        f"fenced since {time_text(now_ms)}: the operator receives no heartbeat, or the broker "
+        f"has not caught up after its start. Start the broker with node.id {broker.node_id}, or "
+        "look at its log. If it never returns, delete this Broker"
     )

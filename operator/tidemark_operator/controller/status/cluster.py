@@ -158,7 +158,7 @@ def _storage(state: ControllerState) -> list[Condition]:
 
 
 def _refused_creations(state: ControllerState) -> list[Condition]:
-    """ObjectsAccepted; absent while the API server takes what the operator creates."""
+    """Return ObjectsAccepted, absent while the API server accepts the operator's objects."""
     refused = state.cluster.refused_creations
     if not refused:
         return []

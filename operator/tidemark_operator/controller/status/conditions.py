@@ -68,9 +68,9 @@ def render(
 
 
 def stalled_first(rendered: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Order rendered conditions for kstatus: an object that is stalled has failed, also while other
-    parts of it are reconciled. The order changes only where both are True, so that an upgrade does
-    not rewrite every status."""
+    """Order rendered conditions for kstatus, so that a stalled object counts as failed even while
+    other parts of it are reconciled. The order changes only if both are True: an upgrade must not
+    rewrite every status."""
     true = {str(item["type"]) for item in rendered if item["status"] == TRUE}
     if not {"Stalled", "Reconciling"} <= true:
         return rendered

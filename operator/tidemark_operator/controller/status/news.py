@@ -35,7 +35,7 @@ def damage_news(topic: TopicInfo, status: Json) -> tuple[Event, ...]:
 
 
 def waiting_news(topic: TopicInfo, status: Json) -> tuple[Event, ...]:
-    """A topic waits for brokers, told when ``status`` says so first."""
+    """Return the Event of a topic that starts to wait for brokers with ``status``."""
     old, new = find(topic.status, READY) or {}, find(status, READY) or {}
     if new.get("reason") != _MISSING or old.get("reason") == _MISSING:
         return ()
@@ -43,7 +43,7 @@ def waiting_news(topic: TopicInfo, status: Json) -> tuple[Event, ...]:
 
 
 def config_changes(before: Sequence[ConfigEntry], after: Sequence[ConfigEntry]) -> str:
-    """Name the keys that differ between two configurations, and their values; "" for none."""
+    """Return the keys that differ between two configurations, with new values; "" for none."""
     old = {entry.name: entry.value for entry in before}
     new = {entry.name: entry.value for entry in after}
     changed = [

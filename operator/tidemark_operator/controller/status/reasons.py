@@ -121,8 +121,8 @@ TOPIC = (
     Reason(
         "PartitionsBeyondSpec",
         "Stalled=True",
-        "Brokers have more partitions of this topic than spec.partitions says, as after a restored "
-        "backup of etcd. All of them are served.",
+        "Brokers have more partitions of this topic than spec.partitions, for example after a "
+        "restored backup of etcd. All of them are served.",
         "Set spec.partitions to the number that the message names, or more.",
     ),
     Reason(
@@ -189,8 +189,8 @@ TOPIC = (
         "ReplicasBehind",
         "FullyReplicated=False",
         "Replicas are catching up, or their brokers are down; the message names both.",
-        "Start the brokers that are down, or delete the Broker of one that never comes back. Wait "
-        "for those that are catching up.",
+        "Start the brokers that are down, or delete the Broker of one that never returns. Wait for "
+        "those that are catching up.",
     ),
     Reason(
         "MinInsyncReplicasTooHigh",
@@ -221,9 +221,9 @@ TOPIC = (
     Reason(
         "ObjectDamaged",
         "TierIntegrity=False",
-        "An object of the tier is not what was copied, and its range is refused; or a partition's "
-        "head is older than one that was seen before, and nothing of that partition is copied, "
-        "deleted or swept.",
+        "An object of the tier is not what was copied, and its range is refused. Or a partition's "
+        "head is older than one seen before, and nothing of that partition is copied, deleted or "
+        "swept.",
         "Bring the object back (the message has its key), or give the records up.",
     ),
     Reason(
@@ -286,7 +286,7 @@ TIER = (
     Reason(
         "TierIntegrity",
         "TieringSettled=False",
-        "An object of the tier is not what was written last: see the condition TierIntegrity.",
+        "An object of the tier is not what was written last. See the condition TierIntegrity.",
         "Bring the object back, or give the records up.",
     ),
     Reason(
@@ -455,7 +455,7 @@ TIER = (
     Reason(
         "StoreWithoutConditionalWrites",
         "TieringSettled=False",
-        "The store ignores If-Match or If-None-Match, so that brokers would overwrite each other's "
+        "The store ignores If-Match or If-None-Match, so brokers would overwrite each other's "
         "commits. Nothing is copied, expired or deleted.",
         "Use a store with conditional writes, or a version or setting of it that has them.",
     ),
@@ -469,7 +469,7 @@ TIER = (
         "StoreRefusesDeletes",
         "TieringSettled=False",
         "The store refuses to delete some objects. All others are deleted.",
-        "Remove the policy, lock or legal hold that holds the objects; the message has the first.",
+        "Remove the policy, lock or legal hold that holds the objects. The message names one.",
     ),
     Reason(
         "StoreError",
@@ -505,8 +505,8 @@ BROKER = (
     Reason(
         "Fenced",
         "Ready=False, Reconciling=True; Registered=False",
-        "No heartbeat of the broker reaches the operator, or it has not caught up after its start.",
-        "Start the broker, or look at its log; delete the Broker of one that never comes back.",
+        "The operator receives no heartbeat, or the broker has not caught up after its start.",
+        "Start the broker, or look at its log. Delete the Broker of one that never returns.",
     ),
     Reason(
         "ShutDown",
@@ -661,8 +661,8 @@ CLUSTER = (
         "CreationRefused",
         "ObjectsAccepted=False",
         "An admission policy, a quota or a role does not let the operator create objects, or the "
-        "Topics that Kafka clients ask for. The message has the API server's words. A refusal that "
-        "is not repeated is forgotten after ten minutes.",
+        "Topics that Kafka clients request. The message has the API server's reason. A refusal "
+        "that is not repeated is forgotten after ten minutes.",
         "Set the labels and annotations that the policy requires in spec.objectMetadata of the "
         "Cluster, or allow the objects.",
     ),
@@ -803,7 +803,7 @@ RECORD_DELETION = (
         "TopicNotReady",
         "Succeeded=Unknown, Reconciling=True",
         "The Topic is not placed yet.",
-        "See its Ready.",
+        "See the Topic's condition Ready.",
     ),
     Reason(
         "PartitionsOffline",
@@ -1007,16 +1007,16 @@ EXPORT = (
     Reason(
         "PolicyRefused",
         "Ready=False, Stalled=True, Exporting=False",
-        "The Export asks for an image, a setting, an address or a volume that its Cluster does not "
-        "allow. A job that runs is ended.",
+        "The Export names an image, a setting, an address or a volume that its Cluster does not "
+        "allow. A running job is ended.",
         "Remove what the message names, or have the Cluster's owner allow it in "
         "Cluster.spec.exports.",
     ),
     Reason(
         "SecretNotOffered",
         "Ready=False, Stalled=True, Exporting=False",
-        "A Secret that the job needs does not exist, or its owner does not offer it. A job that "
-        "runs is ended when an offer is withdrawn.",
+        "A Secret that the job needs does not exist, or its owner does not offer it. A running job "
+        "is ended when an offer is withdrawn.",
         "Do what the message says: the Secret's owner sets the annotation tidemark.dev/offered-to.",
     ),
     Reason(

@@ -66,14 +66,14 @@ class Counts:
     refusing: tuple[PartitionRow, ...]
     #: Those whose leader has not acknowledged that it leads.
     starting: tuple[PartitionRow, ...]
-    #: Brokers that live, and whose storage refuses replicas: of which partitions, and why.
+    #: Live brokers whose storage refuses replicas, with these partitions and the reason.
     failing: tuple[tuple[int, list[int], str], ...]
-    #: Partitions with replicas that are not in sync; the brokers of these that are not live, and
-    #: those that are.
+    #: Partitions with replicas that are not in sync, and the brokers of these replicas that are
+    #: not live and that are live.
     behind: tuple[int, ...]
     down: tuple[int, ...]
     catching_up: tuple[int, ...]
-    #: Partitions of which a broker copies its replica anew, since its log lacked records.
+    #: Brokers that copy whole replicas because their logs lacked records, with the partitions.
     copied_anew: tuple[tuple[int, list[int]], ...]
 
 
@@ -121,7 +121,7 @@ def _copied_anew(state: ControllerState, topic: TopicInfo) -> Iterator[tuple[int
 
 
 def _behind(state: ControllerState, row: PartitionRow) -> list[int]:
-    """Brokers whose replicas are to stay, and are not in sync."""
+    """Return the brokers whose replicas are to stay and are not in sync."""
     in_sync = state.in_sync(row)
     return [node for node in moving.target(row) if node in row.hosts and node not in in_sync]
 
@@ -391,7 +391,7 @@ def _pending(status: TieringStatus) -> str:
 
 
 def _why_failing(counted: Counts) -> str:
-    """Which brokers' replicas are missing since their storage refuses, and why."""
+    """Describe the replicas whose storage refuses writes: brokers, partitions and reasons."""
     shown = [
         f"broker {node_id}, partition {numbers(partitions)}"
         + (f" ({quoted(reason, shown=300)})" if reason else "")
@@ -422,7 +422,7 @@ def _replicated(counted: Counts, resized: Resizing | None) -> Condition:
         return condition("FullyReplicated", False, "Placeholders", text)
     if counted.copied_anew:
         brokers = "; ".join(
-            f"broker {node_id} copies partition {numbers(partitions)} from the leader, since its "
+            f"broker {node_id} copies partition {numbers(partitions)} from the leader, because its "
             "log lacked records"
             for node_id, partitions in counted.copied_anew[:3]
         )
@@ -432,13 +432,13 @@ def _replicated(counted: Counts, resized: Resizing | None) -> Condition:
 
 
 def _behind_text(counted: Counts) -> str:
-    """Which replicas are out of sync, why, and what to do."""
+    """Describe the replicas that are out of sync, the cause and what to do."""
     missing = counted.desired - counted.in_sync
     reasons = []
     if counted.down:
         reasons.append(
             f"brokers {numbers(counted.down)} are down: start them, or delete the Broker of one "
-            "that never comes back"
+            "that never returns"
         )
     if counted.catching_up:
         reasons.append(f"brokers {numbers(counted.catching_up)} are catching up: wait")
@@ -471,7 +471,7 @@ def _settled(
 
 
 def _config_effective(topic: TopicInfo) -> list[Condition]:
-    """ConfigEffective, while the manifest asks for more in-sync replicas than there can be."""
+    """Return ConfigEffective=False if the manifest requires more in-sync replicas than exist."""
     asked, factor = topic.config.get("min.insync.replicas", ""), topic.replication_factor
     if not asked.isdecimal() or int(asked) <= factor:
         return []

@@ -142,8 +142,8 @@ class Link:
         return change
 
     def _as_sent(self, part: PartitionStatesRequest) -> PartitionStatesRequest:
-        """Until the last part of a large change is sent, what the broker lacks may be in the
-        rest."""
+        """Return the part without ``knows_all`` unless it is the last one of a change: a topic that
+        the broker does not know may be in a later part."""
         if self._change.rows:
             return dataclasses.replace(part, knows_all=False)
         return part

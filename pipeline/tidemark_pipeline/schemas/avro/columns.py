@@ -58,11 +58,13 @@ def to_arrow(
 def _last_of_each_key(
     pairs: list[pa.Array], lengths: kernel.Longs
 ) -> tuple[list[pa.Array], kernel.Longs]:
-    """Keys and values of maps with so many entries each, of a repeated key the last one only. Avro
-    forbids no repetition; Arrow and Spark do, and do not look."""
+    """Keep only the last entry of each repeated key; ``lengths``: entries of each map.
+
+    Avro allows repeated keys. Arrow and Spark do not, but do not check them either."""
     keys, values = pairs
     if not len(keys):
         return pairs, lengths
+    # One number for each pair of map and key; unique finds the first one from the end.
     rows = np.repeat(np.arange(len(lengths)), lengths)
     codes = keys.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
     of_map = rows * (int(codes.max()) + 1) + codes

@@ -1,7 +1,6 @@
-"""Which Avro schemas write a value as the same bytes.
+"""Signatures of Avro schemas: schemas with the same signature write a value as the same bytes.
 
-Names, documentation, aliases and defaults are not written. So two schemas of one signature differ
-in what they are called only.
+Names, documentation, aliases and defaults are not written, so they are not part of a signature.
 """
 
 from tidemark_pipeline.schemas.avro.schema import Schema
@@ -10,7 +9,7 @@ _SAME = {"int": "whole", "long": "whole", "string": "bytes"}
 
 
 def signature(schema: Schema) -> str:
-    """Return the same text for schemas by which equal values have equal bytes."""
+    """Return a text that is the same for schemas that write equal values as equal bytes."""
     return _signature(schema, [])
 
 

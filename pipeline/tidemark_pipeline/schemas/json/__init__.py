@@ -1,1 +1,1 @@
-"""JSON: which records can be rows, and the columns that records have."""
+"""JSON: check of records against columns, and inference of columns from records."""

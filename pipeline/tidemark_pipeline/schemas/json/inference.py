@@ -1,11 +1,11 @@
-"""Columns of JSON that nobody has described, from the records themselves.
+"""Inference of JSON columns from the records themselves.
 
-A :class:`RecordShape` says what has been seen at one place, and can be merged with that of other
-records. Types are those on which all records agree: bigint, double, decimal, boolean, string, lists
-and structs. Where they do not agree the column is a string. What was always null, or empty, has no
-type and is left out.
+A :class:`RecordShape` records the kinds of values at one place, and can be merged with shapes of
+other records. A column has the type on which all records agree: bigint, double, decimal, boolean,
+string, list or struct. If they disagree, it is a string. A field that is always null or empty has
+no type and is left out.
 
-Pure: shapes are made by workers and merged by the driver.
+Pure: workers build shapes, and the driver merges them.
 """
 
 import math
@@ -31,7 +31,7 @@ from tidemark_pipeline.schemas.json.text import RecordRefused
 from tidemark_pipeline.schemas.values.bounds import DEPTH_MAX
 from tidemark_pipeline.schemas.values.names import ColumnNames, folded
 
-#: Of all shapes that are merged: places beyond them are not remembered.
+#: Places in all merged shapes; further ones are not recorded.
 PLACES_MAX = 5_000
 _LONG_LEAST, _LONG_END = -(2**63), 2**63
 _DIGITS_OF_LONG, _DIGITS_MAX = 20, 38
@@ -52,14 +52,15 @@ class Seen(IntFlag):
 
 @dataclass(slots=True)
 class Places:
-    """How many more places may be remembered."""
+    """Number of places that may still be recorded."""
 
     left: int = PLACES_MAX
 
 
 @dataclass(slots=True)
 class RecordShape:
-    """``count``: values that were seen; ``digits``: of the largest whole number beyond a bigint."""
+    """Values seen at one place. ``count``: their number. ``digits``: of the largest whole number
+    beyond a bigint."""
 
     count: int = 0
     seen: Seen = field(default_factory=lambda: Seen(0))
@@ -92,7 +93,7 @@ class RecordShape:
                     inner.add(item, places)
 
     def merge(self, other: "RecordShape", places: Places) -> None:
-        """Add what another shape has seen."""
+        """Add the values that another shape has seen."""
         self.count += other.count
         self.seen |= other.seen
         self.digits = max(self.digits, other.digits)
@@ -116,13 +117,13 @@ class RecordShape:
             self.seen |= Seen.LONG
             return
         digits = len(str(abs(value)))
-        # A decimal has 38 digits at most. A double would drop some without notice, a text none.
+        # A decimal has 38 digits at most. A double would silently drop digits, a string keeps them.
         self.seen |= Seen.DECIMAL if digits <= _DIGITS_MAX else Seen.TEXT
         self.digits = max(self.digits, min(digits, _DIGITS_MAX))
 
     @property
     def is_typed(self) -> bool:
-        """Return whether there was more than null, empty lists and empty objects."""
+        """Return whether a value other than null, empty lists and empty objects was seen."""
         return (
             bool(self.seen & ~(Seen.LIST | Seen.OBJECT))
             or (self.item is not None and self.item.is_typed)
@@ -150,13 +151,13 @@ class RecordShape:
         return LongType()
 
     def struct(self) -> StructType:
-        """Return the fields, in the order of their names."""
+        """Return the fields, ordered by name."""
         found = ((name, inner.type()) for name, inner in sorted(self.distinct().items()))
         return StructType([StructField(name, kind) for name, kind in found if kind is not None])
 
     def distinct(self) -> dict[str, "RecordShape"]:
-        """Return the fields that have types, of names that differ by case only the most frequent
-        one."""
+        """Return the fields that have types. Of names that differ by case only, the most frequent
+        one is chosen."""
         chosen: dict[str, str] = {}
         typed = [name for name, inner in self.fields.items() if inner.is_typed]
         for name in sorted(typed, key=lambda name: (-self.fields[name].count, name)):
@@ -164,7 +165,7 @@ class RecordShape:
         return {name: self.fields[name] for name in chosen.values()}
 
     def to_json(self) -> list[Any]:
-        """Return it as JSON can have it."""
+        """Return the shape as a value for :mod:`json`; :meth:`of_json` is the inverse."""
         fields = {name: inner.to_json() for name, inner in self.fields.items()}
         item = None if self.item is None else self.item.to_json()
         return [self.count, int(self.seen), self.digits, fields, item]
@@ -193,7 +194,7 @@ def new_fields(value: Any, where: str, names: ColumnNames, depth: int) -> int:
             if (size := new_fields(item, f"{where}.{name}", names, depth + 1))
         )
     if isinstance(value, list):
-        # Items of a list share their columns: the largest says how many there are at least.
+        # Items of a list share their columns, so the largest item is a lower bound.
         items = (new_fields(item, f"{where}.{ELEMENT}", names, depth + 1) for item in value)
         return max(items, default=0)
     if isinstance(value, float) and math.isinf(value):
@@ -206,8 +207,9 @@ def new_fields(value: Any, where: str, names: ColumnNames, depth: int) -> int:
 def checked_name(
     name: str, where: str, names: ColumnNames, by_fold: dict[str, str], *, is_top_level: bool
 ) -> int:
-    """Return 0. Raises :class:`RecordRefused` where no column can have the name, or where
-    ``by_fold``, which it is added to, has it in another case."""
+    """Add a name to ``by_fold`` and return 0, so that it can be part of a sum. Raises
+    :class:`RecordRefused` if no column can have the name, or if ``by_fold`` has it in another
+    case."""
     objection = names.objection(name, is_top_level=is_top_level)
     if objection:
         raise RecordRefused(f"{where!r}: {objection}")
@@ -219,7 +221,7 @@ def checked_name(
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """A column that a table has not, with all that is in it."""
+    """A new column with its nested columns, which is added as a whole."""
 
     count: int
     path: tuple[str, ...]
@@ -231,9 +233,9 @@ class _Unit:
 
 
 def grown(table: StructType, shape: RecordShape, room: int) -> tuple[StructType, int]:
-    """Return the table's columns with those that the shape has besides, the most frequent first and
-    ``room`` at most, and how many these are. Where types differ the table's stays. ``shape``: of
-    :func:`~tidemark_pipeline.schemas.json.record_check.unknown_parts` of records."""
+    """Return the table's columns with up to ``room`` new ones, the most frequent first, and the
+    number of new columns. If types differ, the table's type stays. ``shape``: shape of the records'
+    :func:`~tidemark_pipeline.schemas.json.record_check.unknown_parts`."""
     added: dict[tuple[str, ...], list[StructField]] = {}
     count = 0
     for unit in sorted(_units(table, shape, ()), key=lambda unit: (-unit.count, unit.path)):

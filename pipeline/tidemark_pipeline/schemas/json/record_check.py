@@ -1,8 +1,7 @@
-"""What keeps a JSON record from being a row, found before Spark's parser reads it.
+"""Check of JSON records against a table's columns, before Spark's parser reads them.
 
-Spark's parser passes over a name that it does not know, also one that is a column's in another
-case, and makes infinity of a number that is too large. So a record is held against the columns
-first. Batches go through Python's workers for that, as those of Avro and Protobuf do.
+Spark's parser ignores unknown names, even a column's name in another case, and turns a number that
+is too large into infinity. So Python workers check each record first, as for Avro and Protobuf.
 """
 
 import json
@@ -39,12 +38,12 @@ from tidemark_pipeline.schemas.values.bounds import COLUMNS_MAX, END_SECOND, FIR
 from tidemark_pipeline.schemas.values.names import ColumnNames, folded
 from tidemark_pipeline.schemas.values.pieces import reasons
 
-#: Columns that a batch gets: the cause where a record is refused, and whether the only one is that
-#: it has fields which the table has not, but could have.
+#: Columns that are added to a batch: the cause if a record is refused, and whether its only cause
+#: is new fields that the table could have.
 CAUSE, HAS_NEW_FIELDS = "_cause", "_has_new_fields"
-#: Fields that one batch may add to a table: more are no fields, but data.
+#: Fields that one batch may add to a table. If there are more, the names are data.
 NEW_MAX = 100
-#: The column of a summary.
+#: Column of a summary.
 SHAPE = "shape"
 _FLOAT_MAX = 3.4028235677973366e38
 _DOUBLE_END = 2**1024
@@ -54,7 +53,7 @@ _Check = Callable[[Any, "_Found"], None]
 
 @dataclass(slots=True)
 class _Found:
-    """Of one record: how many columns it would add, and where the first is."""
+    """New columns of one record: their number, and the place of the first."""
 
     new: int = 0
     where: str = ""
@@ -62,16 +61,16 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``cause``: why the record is no row; "": nothing is known that keeps it from being one.
-    ``has_new_fields``: it could be one if the table had more columns."""
+    """Result of a check. ``cause``: why the record cannot be a row, "" if no cause is known.
+    ``has_new_fields``: it could be a row if the table had more columns."""
 
     cause: str = ""
     has_new_fields: bool = False
 
 
 class RecordCheck:
-    """Of records for a table with ``columns``. ``grows``: fields that the table has not are not
-    passed over, ``new_max`` of one record at most."""
+    """Check of records for a table with ``columns``. ``grows``: new fields are reported instead of
+    ignored; one record may have ``new_max`` of them."""
 
     def __init__(
         self,
@@ -85,7 +84,7 @@ class RecordCheck:
         self._check = self._of_struct(columns, "", 1)
 
     def judge(self, value: bytes) -> Verdict:
-        """Look at one value. Never raises for what it has."""
+        """Return the verdict on one value, whatever it contains."""
         found = _Found()
         try:
             self._check(parse_object(value), found)
@@ -95,8 +94,8 @@ class RecordCheck:
             return Verdict()
         if found.new > self._new_max:
             return Verdict(
-                f"it has {found.new} fields that the table has not, and {self._new_max} at once "
-                "are the most that are added"
+                f"it has {found.new} fields that the table does not have, and {self._new_max} at "
+                "once are the most that are added"
             )
         return Verdict(
             f"{found.where}: the table has no such field; a batch adds {NEW_MAX} fields at most, "
@@ -105,7 +104,7 @@ class RecordCheck:
         )
 
     def _of(self, kind: DataType, where: str, depth: int) -> _Check | None:
-        """None where nothing of a value can be lost unnoticed."""
+        """Build the check of a column, None if no part of its values can be lost silently."""
         if isinstance(kind, StructType):
             return self._of_struct(kind, where, depth + 1)
         if isinstance(kind, ArrayType):
@@ -120,6 +119,7 @@ class RecordCheck:
         return _of_text(where) if isinstance(kind, StringType) else None
 
     def _of_struct(self, columns: StructType, where: str, depth: int) -> _Check:
+        # Prepared once for each column, as the check runs for each record.
         prefix = f"{where}." if where else ""
         known = frozenset(columns.fieldNames())
         by_fold = {folded(name): name for name in known}
@@ -131,7 +131,7 @@ class RecordCheck:
 
         def check_struct(value: Any, found: _Found) -> None:
             if type(value) is not dict:
-                return  # Spark's parser says that it does not fit
+                return  # Spark's parser reports that it does not fit
             if not value.keys() <= known:
                 unknown = {n: item for n, item in value.items() if n not in known}
                 for name, item in unknown.items():
@@ -186,8 +186,8 @@ def _of_number(where: str, most: float | None) -> _Check:
 
 
 def _of_text(where: str) -> _Check:
-    """Spark writes values that are no text as JSON again, and a number beyond a double as another
-    text."""
+    """Build the check of a string column: Spark writes other values as JSON, and a number beyond a
+    double as a different text."""
 
     def check_text(value: Any, found: _Found) -> None:
         kind = type(value)
@@ -204,7 +204,8 @@ def _of_text(where: str) -> _Check:
 
 
 def _of_time(where: str) -> _Check:
-    """A whole number is seconds, which Spark multiplies without a look at the product."""
+    """Build the check of a time column: a whole number is seconds, and Spark multiplies it without
+    an overflow check."""
 
     def check_time(value: Any, _: _Found) -> None:
         if type(value) is int and not FIRST_SECOND <= value < END_SECOND:
@@ -220,7 +221,7 @@ def _beyond(where: str) -> RecordRefused:
 
 
 def checked_schema(given: StructType) -> StructType:
-    """Return the schema of the frame that :class:`Checking` makes of one of ``given``."""
+    """Return the schema of a frame of schema ``given`` after :class:`Checking`."""
     return StructType(
         [
             *given.fields,
@@ -232,7 +233,7 @@ def checked_schema(given: StructType) -> StructType:
 
 @dataclass(frozen=True, slots=True)
 class Checking:
-    """Batches on their way through a worker, for a table with ``columns`` (Spark's JSON)."""
+    """Worker's check of batches for a table with ``columns`` (a schema as Spark's JSON)."""
 
     columns: str
     names: ColumnNames = field(default_factory=ColumnNames)
@@ -245,7 +246,7 @@ class Checking:
         return StructType.fromJson(json.loads(self.columns))
 
     def check(self) -> RecordCheck:
-        """Make what looks at single records."""
+        """Build the check of single records."""
         return RecordCheck(self.fields, self.names, grows=self.grows, new_max=self.new_max)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -258,7 +259,7 @@ class Checking:
                 verdict = Verdict() if value is None else check.judge(value)
                 new.append(verdict.has_new_fields)
                 if verdict.cause:
-                    # Names may have what no text can: half of a surrogate pair.
+                    # A name may have half of a surrogate pair, which cannot be encoded.
                     causes[place] = verdict.cause.encode("utf-8", "replace").decode("utf-8")
             arrays = [*batch.columns, reasons(len(values), causes), pa.array(new, pa.bool_())]
             yield pa.RecordBatch.from_arrays(
@@ -268,8 +269,8 @@ class Checking:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Batches of values to the shape of all that ``checking`` would let pass with more columns: one
-    row for each task."""
+    """Worker's summary of batches: one row per task with the shape of all values that ``checking``
+    would accept if the table had more columns."""
 
     checking: Checking
 
@@ -285,8 +286,8 @@ class Summary:
 
 
 def unknown_parts(value: Any, kind: DataType) -> Any:
-    """Return what of a value the columns do not have, with what it is in; None where that is
-    nothing. Of a map the values, as a list."""
+    """Return the parts of a value that the columns do not have, with their parents; None for none.
+    The values of a map are returned as a list."""
     if isinstance(kind, StructType) and isinstance(value, dict):
         columns = {column.name: column.dataType for column in kind}
         parts = {
@@ -305,7 +306,7 @@ def unknown_parts(value: Any, kind: DataType) -> Any:
 
 
 def merged(texts: Iterable[str]) -> RecordShape:
-    """Merge what :class:`Summary` has written."""
+    """Merge the shapes that :class:`Summary` wrote."""
     shape, places = RecordShape(), Places()
     for text in texts:
         shape.merge(RecordShape.of_json(json.loads(text)), places)

@@ -1,7 +1,7 @@
-"""A value's text as JSON (RFC 8259), read so that nothing of it is lost without notice.
+"""Strict parser of a value as JSON (RFC 8259), which loses nothing silently.
 
-Spark's parser takes more than JSON: text in single quotes, a second object behind the first, bytes
-that are not UTF-8, numbers beyond a double. It makes something else of each of them.
+Spark's parser accepts more than JSON: text in single quotes, a second object after the first, bytes
+that are not UTF-8, numbers beyond a double. It changes each of them.
 """
 
 import json
@@ -15,12 +15,12 @@ DOES_NOT_FIT = "JSON that does not fit the schema"
 DEPTH_MAX = 100
 _FRAME = b"\x00"
 _FRAME_BYTES = 5
-#: A string, or what opens or closes an object or a list. A string that does not end goes to the end
-#: of the text: to look for its end again behind each of its quotes would take hours.
+#: A string, or a bracket of an object or list. An unterminated string extends to the end of the
+#: text: a search for its end after each of its quotes would take hours.
 _NESTING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 _SURROGATES = "\\ud", "\\uD"
-#: ``NaN`` and ``Infinity``, which Spark's parser takes, are no numbers that are too large: infinity
-#: is what Python makes of those.
+#: ``NaN`` and ``Infinity``, which Spark's parser accepts, must not look like numbers that are too
+#: large, which Python reads as infinity.
 _DECODER = json.JSONDecoder(parse_constant=lambda _: math.nan)
 
 
@@ -29,8 +29,9 @@ class RecordRefused(ValueError):
 
 
 def parse_object(value: bytes) -> dict[str, Any]:
-    """Parse a value, behind the frame that a registry's serializer puts before it. Of a repeated
-    name the last value counts; a number that no double can hold is infinite. Raises
+    """Parse a value after the frame of a registry's serializer, if there is one.
+
+    The last value of a repeated name counts. A number beyond a double is infinite. Raises
     :class:`RecordRefused`."""
     if value.startswith(_FRAME):
         value = value[_FRAME_BYTES:]
@@ -38,7 +39,7 @@ def parse_object(value: bytes) -> dict[str, Any]:
         text = value.decode("utf-8")
     except UnicodeDecodeError:
         raise RecordRefused(_cause_of(value)) from None
-    # Python's parser recurses: the depth is known before it runs.
+    # Python's parser recurses, so the depth is checked before it runs.
     if _depth(text) > DEPTH_MAX:
         raise RecordRefused(f"nested more than {DEPTH_MAX} deep")
     parsed = _parsed(text)
@@ -57,7 +58,7 @@ def _parsed(text: str) -> Any:
 
 
 def _cause_of(value: bytes) -> str:
-    """Tell JSON with a few wrong bytes from what is none at all."""
+    """Return the cause for bytes that are not UTF-8: JSON with wrong bytes, or no JSON at all."""
     try:
         json.loads(value.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
@@ -66,7 +67,7 @@ def _cause_of(value: bytes) -> str:
 
 
 def _depth(text: str) -> int:
-    """Return a depth above the limit only where it is."""
+    """Return the depth; 0 or a lower bound suffices if it is within the limit."""
     if text.count("{") + text.count("[") <= DEPTH_MAX:
         return 0
     depth = deepest = 0
@@ -83,7 +84,7 @@ def _depth(text: str) -> int:
 
 
 def _check_text(parsed: Any) -> None:
-    """Half of a surrogate pair is no character, and Spark writes another in its place."""
+    """Refuse half of a surrogate pair, which Spark would replace by another character."""
     try:
         json.dumps(parsed, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:

@@ -48,8 +48,7 @@ _FIRST_S = int(dt.datetime(1, 1, 1, tzinfo=dt.UTC).timestamp())
 _END_S = int(dt.datetime(9999, 12, 31, tzinfo=dt.UTC).timestamp()) + 86_400
 
 
-#: What a message that is parsed may raise when it is read off. Its depth is bounded, and so is
-#: Python's stack.
+#: Errors of reading the fields of a parsed message. Its depth is bounded, and so is Python's stack.
 _UNREADABLE = (
     *(ValueError, TypeError, OverflowError, RecursionError),
     *(pa.ArrowException, json_format.Error),

@@ -58,7 +58,7 @@ class RegistryAccess:
         return self.subject or f"{topic}-value"
 
     def key_subject_of(self, topic: str) -> str:
-        """Return that of the keys of a topic."""
+        """Return the subject of a topic's keys."""
         return self.key_subject or f"{topic}-key"
 
     @classmethod

@@ -91,8 +91,8 @@ class Registry:
         return _registered(self._ask(f"/subjects/{name}/versions/latest?format=serialized"))
 
     def versions(self, subject: str) -> tuple[int, ...]:
-        """Return the versions that a subject has, those that were deleted since too. Raises the
-        same."""
+        """Return a subject's versions, deleted ones included. Raises RegistryDown,
+        RegistryRefused and NotThere."""
         path = f"/subjects/{quote(subject, safe='')}/versions?deleted=true"
         found = self._ask(path, list)
         if not all(type(version) is int for version in found):

@@ -1,11 +1,11 @@
-"""Keys that a registry's serializer wrote, compared by their values.
+"""Comparison by value of keys that a registry's serializer wrote.
 
-A serializer writes the id of the key's schema before the key. If the schema is registered anew, for
-another documentation or after the registry was lost, the same key has other bytes from then on.
-Where the topic has a subject for keys, keys are compared without the id. Keys by schemas that write
-equal values as other bytes stay different keys.
+A serializer writes the id of the key's schema before the key. If the schema gets another id, for
+example with new documentation or after the registry was lost, the same key has other bytes. If the
+topic has a subject for keys, keys are compared without the id. Keys of schemas that encode equal
+values differently stay different keys.
 
-A key is not looked at one by one: an 8-byte number may begin as if it had an id.
+Only the subject decides, not the bytes of a key: an 8-byte number may look as if it had an id.
 """
 
 from dataclasses import dataclass, field
@@ -16,21 +16,21 @@ from tidemark_pipeline.schemas.registry.client import NotThere, Reference, Regis
 from tidemark_pipeline.schemas.registry.wire import HEADER_BYTES, MAGIC
 from tidemark_pipeline.schemas.values.refused import SchemaRefused
 
-#: Of a subject: the newest ones are asked for.
+#: Versions of a subject that are read, the newest ones.
 VERSIONS_MAX = 1_000
 _UNFRAMED, _LATEST = 0, 1
 
 
 @dataclass(slots=True)
 class RegistryKeys:
-    """Keys of ``subject``. ``known``: by version the schema's id, and its signature."""
+    """Keys of ``subject``. ``known``: the schema's id and signature by version."""
 
     registry: Registry
     subject: str
     known: dict[int, tuple[int, str]] = field(default_factory=dict)
 
     def refresh(self) -> None:
-        """Ask for versions that are new. Raises
+        """Read new versions. Raises
         :class:`~tidemark_pipeline.schemas.registry.client.RegistryDown` and RegistryRefused."""
         try:
             versions = self.registry.versions(self.subject)
@@ -42,9 +42,11 @@ class RegistryKeys:
                 self.known[version] = found.id, _signature_of(found)
 
     def sql(self, column: str) -> str:
-        """Return an expression that is equal for equal keys, of a column with their bytes."""
+        """Return an expression over a column of key bytes that is equal for equal keys."""
         if not self.known:
             return column
+        # Each encoding has a marker that replaces the schema's id; ids that are not known, such as
+        # those of later versions, count as the latest encoding.
         latest = self.known[max(self.known)][1]
         others: dict[str, list[int]] = {}
         for number, found in self.known.values():
@@ -71,8 +73,5 @@ def _signature_of(found: Registered) -> str:
         return found.kind
     try:
         return signature(parse_schema(found.text))
-    except (
-        SchemaRefused,
-        RecursionError,
-    ):  # one that refers to others, for example: equal to itself
-        return found.text
+    except (SchemaRefused, RecursionError):
+        return found.text  # for example a schema with references: equal to itself only

@@ -1,7 +1,7 @@
-"""Names of columns that come from data: which of them a table can have, and which are one name.
+"""Rules for column names that come from data: allowed names, and names that count as equal.
 
-Field names are written by producers. Tables compare names without regard to case, reserve some, and
-use some characters as separators, so a name is checked before it becomes a column.
+Producers choose field names. Tables compare names without regard to case, reserve some, and use
+some characters as separators. So a name is checked before it becomes a column.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ _SURROGATES = range(0xD800, 0xE000)
 
 
 def folded(name: str) -> str:
-    """Return the same text for all names that Spark takes for one (Java's ``equalsIgnoreCase``,
-    which compares character by character)."""
+    """Return a text that is the same for all names that Spark considers equal (Java's
+    ``equalsIgnoreCase``, which compares character by character)."""
     if name.isascii():
         return name.lower()
     return "".join(map(_folded_character, name))
@@ -30,14 +30,14 @@ def _folded_character(character: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ColumnNames:
-    """Names that columns may have. ``characters``: further ones that the format forbids;
-    ``reserved``: names that the top level may not have, folded."""
+    """Rule for the names of a table's columns. ``characters``: further characters that the format
+    forbids. ``reserved``: names, folded, that are forbidden at the top level."""
 
     characters: str = ""
     reserved: frozenset[str] = frozenset()
 
     def objection(self, name: str, *, is_top_level: bool) -> str:
-        """Return why a column cannot have the name, "" where it can."""
+        """Return why a column cannot have the name, "" if it can."""
         if not name:
             return "a column needs a name"
         if len(name) > NAME_LENGTH_MAX:
