@@ -65,8 +65,8 @@ class _FailuresAtOnce:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """In each process the order of locks is checked; in the one that others report to, failures are
-    named at once."""
+    """Turn the lock order check on in each process. Failures of the worker processes are named at
+    once."""
     check_lock_order()
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if getattr(config.option, "numprocesses", None) and terminal is not None:
@@ -74,14 +74,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """The report of the order of locks goes."""
+    """Remove the report of the lock order check."""
     end_check()
 
 
 @pytest.fixture(autouse=True)
 def _locks_in_order() -> Iterator[None]:
-    """No broker takes a lock out of order (``tidemark_broker/lock_order.py``), in this process or
-    in one that the test has started, however lucky the timing was."""
+    """Fail the test if a broker takes a lock out of order (``tidemark_broker/lock_order.py``), in
+    this process or in one that the test starts, whether or not it deadlocks."""
     yield
     assert not reported()
 

@@ -267,7 +267,7 @@ def _check_status(new: Json, old: Json) -> None:
 
 
 def _check_verdict(body: Json) -> None:
-    """No status makes tools that wait go on too early, or wait for what has failed."""
+    """Check that no status makes tools stop waiting too early, or wait for a failed object."""
     conditions = (body.get("status") or {}).get("conditions")
     if conditions and any(each["type"] == "Stalled" for each in conditions):
         said, meant = kstatus.verdict(body), kstatus.expected(body)

@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Verdict(enum.StrEnum):
-    """As kstatus names them."""
+    """Results, named as in kstatus."""
 
     IN_PROGRESS = "InProgress"
     FAILED = "Failed"

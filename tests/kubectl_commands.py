@@ -38,7 +38,7 @@ class Command(NamedTuple):
 
 
 def commands() -> Iterator[Command]:
-    """Every kubectl command that the repository's texts and programs name."""
+    """Return every kubectl command in the repository's texts and programs."""
     for path in sorted(_files()):
         name = path.relative_to(ROOT)
         text = path.read_text(encoding="utf-8")
@@ -59,7 +59,7 @@ def commands() -> Iterator[Command]:
 
 
 def ambiguous_names(command: str) -> list[str]:
-    """The words of a command that name a kind of Tidemark as another project may, too."""
+    """Return the words of a command that may name a kind of another project, too."""
     words = [word.rstrip(".,:") for word in _WORD.findall(command)][1:]
     verb = next((word for word in words if word in _VERBS), None)
     if verb is None:
@@ -86,7 +86,7 @@ def _files() -> Iterator[Path]:
 
 
 def strings_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, text) of each string; what an f-string fills in is NAME."""
+    """Yield (line, text) of each string. Values of f-strings become NAME."""
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             parts = (

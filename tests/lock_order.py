@@ -1,4 +1,4 @@
-"""The check of the order of locks, turned on for a process and for those that it starts."""
+"""Lock order check, turned on for a process and for the processes that it starts."""
 
 import os
 import sys
@@ -10,15 +10,15 @@ from tidemark_broker.lock_order import REPORT_VARIABLE
 
 
 def check_lock_order() -> None:
-    """Have each lock that a broker makes from now on checked, here and in processes that are
-    started from here. Each process that calls it has a report of its own."""
+    """Turn the check on for all locks that brokers create from now on, here and in processes that
+    are started here. Each calling process has its own report."""
     descriptor, path = tempfile.mkstemp(prefix="tidemark-lock-order-")
     os.close(descriptor)
     os.environ[REPORT_VARIABLE] = path
 
 
 def reported() -> str:
-    """What was taken out of order since the last call; empty if nothing was."""
+    """Return the violations since the last call, empty for none."""
     path = Path(os.environ[REPORT_VARIABLE])
     if not path.exists() or not path.stat().st_size:
         return ""
@@ -35,7 +35,7 @@ def end_check() -> None:
 
 
 def in_order(main: Callable[[], int]) -> int:
-    """Run a command with the check on; its status, or 1 if a lock was taken out of order."""
+    """Run a command with the check on. Return its status, or 1 if a lock was taken out of order."""
     check_lock_order()
     try:
         status, found = main(), reported()

@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def verdict(names: list[str], status: int) -> str:
-    """Return the last line: a test that passes only when it is run again is not forgotten."""
+    """Return the last line, which names every test that passed only in a retry."""
     if status:
         return f"failed again, at least one of: {', '.join(names)}"
     return f"passed only when run again: {', '.join(names)}"

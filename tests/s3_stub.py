@@ -1,7 +1,5 @@
-"""A small S3 in memory that misbehaves as it is asked to: what MinIO does not do.
-
-It takes every signature, and keeps no parts of uploads: bodies above 8 MiB are not for it.
-"""
+"""Small S3 in memory that misbehaves on request, which MinIO does not. It accepts every signature
+and does not keep parts of uploads, so bodies are limited to 8 MiB."""
 
 import hashlib
 import threading
@@ -30,7 +28,7 @@ class Behaviour:
 
 
 class S3Stub:
-    """``objects`` by bucket and key; ``requests``: method and path with query of each."""
+    """The store. ``objects``: by bucket and key. ``requests``: method and path of each."""
 
     def __init__(self) -> None:
         self.behaviour = Behaviour()
@@ -50,7 +48,7 @@ class S3Stub:
 
     @property
     def config(self) -> dict[str, Any]:
-        """As ``remoteStorage.s3`` has it."""
+        """Return the ``remoteStorage.s3`` of this store."""
         return {
             "endpoint": f"http://127.0.0.1:{self._server.server_port}",
             "region": "us-east-1",
@@ -61,7 +59,7 @@ class S3Stub:
         }
 
     def refuses(self, key: str) -> str | None:
-        """The code with which a delete of ``key`` is refused now."""
+        """Return the error code for a delete of ``key``, if it is refused now."""
         for part, (code, times) in self.behaviour.errors.items():
             if part in key and times:
                 self.behaviour.errors[part] = (code, times - 1)

@@ -217,7 +217,7 @@ def _rebuilt_rows(cluster: Cluster, topic: str, count: int) -> bool:
 
 
 def _shown(cluster: Cluster) -> dict[str, Any]:
-    """The partitions of every topic, as a client sees them that has just begun."""
+    """Return the partitions of every topic as a new client sees them."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 1})
     found = admin.list_topics(timeout=30).topics
     return {name: known.partitions for name, known in found.items()}
@@ -230,7 +230,7 @@ def _group(cluster: Cluster, group: str) -> Consumer:
 
 
 def _commit(cluster: Cluster, topic: str, group: str) -> dict[int, int]:
-    """Offsets of a group, by partition."""
+    """Commit offsets of a group, by partition."""
     consumer = _group(cluster, group)
     offsets = [TopicPartition(topic, number, 10 + number) for number in range(PARTITIONS)]
     consumer.commit(offsets=offsets, asynchronous=False)

@@ -1,1 +1,1 @@
-"""Brokers whose disk gets full under load, and has room again: :mod:`tests.full_disk.__main__`."""
+"""Brokers whose disk becomes full and is freed again under load (``make full-disk``)."""

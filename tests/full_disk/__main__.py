@@ -1,12 +1,12 @@
-"""``make full-disk SEEDS=20``: the disk of one broker gets full under load and has room again.
+"""``make full-disk SEEDS=20``: the disk of one broker becomes full under load and is freed again.
 
-Three brokers, each with its log directory on a tmpfs of 48 MB, a tiered topic with a small local
-retention, and producers with acks=all. In each seed one broker's disk is filled, for some seconds,
-once or several times; the broker may be killed and started on the full disk. From the moment when
-there is room, every replica has to be in sync within 30 s, without a restart and while the load
-goes on. Then all that was acknowledged is read back, from the tier and the brokers, and compared.
+Three brokers run with their log directories on tmpfs mounts of 48 MB, a tiered topic with a small
+local retention, and producers with acks=all. In each seed the disk of one broker is filled for some
+seconds, once or several times. The broker may be killed and restarted on the full disk. Once the
+disk has space, every replica must be in sync within 30 s, without a restart and under load. Then
+all acknowledged records are read back, from the tier and the brokers, and compared.
 
-Mounting needs root. What was mounted and started is gone at the end, also after Ctrl-C.
+Mounting needs root. Mounts and processes are removed at the end, also after Ctrl-C.
 """
 
 import argparse
@@ -37,7 +37,7 @@ _READY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What happens in one seed."""
+    """Faults of one seed."""
 
     seed: int
     partitions: int
@@ -70,7 +70,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a seed came to; ``problem`` is empty where all was well."""
+    """Result of a seed; ``problem`` is empty if it passed."""
 
     in_sync_s: float
     acknowledged: int
@@ -80,7 +80,7 @@ class Outcome:
 
 
 class Seeds:
-    """One after the other on one cluster."""
+    """Runs seeds one after the other on one cluster."""
 
     def __init__(self, cluster: Cluster, disks: dict[int, Disk]) -> None:
         self._cluster = cluster
@@ -89,7 +89,7 @@ class Seeds:
         self._read: dict[int, int] = {}
 
     def run(self, plan: Plan) -> Outcome:
-        """One seed, on a topic of its own, which goes in the end."""
+        """Run one seed on a topic of its own, which is deleted at the end."""
         name = f"full-{plan.seed}"
         self._create(plan, name)
         load = Load(self._cluster.bootstrap, name, plan.partitions, plan.seed)
@@ -124,7 +124,7 @@ class Seeds:
         return Outcome(in_sync_s, len(load.acknowledged), len(out), text)
 
     def _unexpected(self) -> Iterator[str]:
-        """Exceptions that a broker did not expect, and logs that did not open."""
+        """Return unexpected exceptions of brokers, and logs that did not open."""
         for node in self._disks:
             path = self._cluster.local.layout.log(f"broker-{node}")
             with path.open(errors="replace") as log:
@@ -154,7 +154,8 @@ class Seeds:
         self._cluster.wait_for_leaders(name)
 
     def _await_in_sync(self, name: str, plan: Plan, deadline_s: float) -> str:
-        """Why not every replica is in sync by then; empty where each is."""
+        """Wait until every replica is in sync. Return the reason if one is not in time, otherwise
+        an empty text."""
         while True:
             rows = self._cluster.view(name).rows
             out = {
@@ -235,7 +236,7 @@ def _go(folder: Path, seeds: Sequence[int]) -> int:
 
 
 def main() -> int:
-    """1 where a replica stayed out, or a record is missing."""
+    """Return 1 if a replica stayed out of sync or a record is missing."""
     parser = argparse.ArgumentParser(prog="make full-disk")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first", type=int, default=1, help="the first seed")

@@ -1,4 +1,4 @@
-"""Small disks of brokers, filled by something else and given room again. Needs root."""
+"""Small disks of brokers that tests fill and free again. Needs root."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ class Disk:
         self._filler: threading.Thread | None = None
 
     def mount(self) -> None:
-        """Raises ``CalledProcessError`` where that is not allowed."""
+        """Mount the disk. Raises ``CalledProcessError`` if that is not allowed."""
         self.path.mkdir(parents=True, exist_ok=True)
         options = f"size={SIZE_BYTES}"
         subprocess.run(
@@ -32,18 +32,18 @@ class Disk:
         )
 
     def unmount(self) -> None:
-        """Contents and all."""
+        """Unmount the disk and drop its contents."""
         self.give_room()
         subprocess.run(["umount", "--lazy", str(self.path)], check=False, capture_output=True)
 
     @property
     def free_bytes(self) -> int:
-        """What is left of it."""
+        """Free space in bytes."""
         figures = os.statvfs(self.path)
         return figures.f_bavail * figures.f_bsize
 
     def fill(self, left_bytes: int = 0) -> None:
-        """Take all but that much, and whatever becomes free, until :meth:`give_room`."""
+        """Fill the disk up to that much free space, and keep it full until :meth:`give_room`."""
         self._left_bytes = left_bytes
         self._full.set()
         self._take()
@@ -52,7 +52,7 @@ class Disk:
             self._filler.start()
 
     def give_room(self) -> None:
-        """Everything that :meth:`fill` has taken."""
+        """Free everything that :meth:`fill` has taken."""
         self._full.clear()
         if self._filler is not None:
             self._filler.join()

@@ -1,4 +1,4 @@
-"""A producer that never stops trying, and a reader of all that it was acknowledged."""
+"""A producer that retries forever, and a reader of all acknowledged records."""
 
 import threading
 import time
@@ -25,12 +25,12 @@ class Load:
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """In a thread of its own."""
+        """Start the producer in its own thread."""
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Until all that was sent is acknowledged, or has failed."""
+        """Stop after every sent record is acknowledged or has failed."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()

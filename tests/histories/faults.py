@@ -111,7 +111,7 @@ class Faults:
         self._target.signal(node, signal.SIGCONT)
 
     def _restore(self, node: str, lasts_s: float) -> None:
-        """A backup of etcd is made, leaders move, and it is put back while that broker is down."""
+        """Back up etcd, let leaders move, and restore it while that broker is down."""
         self._target.back_up()
         others = [each for each in self._target.nodes if each not in (node, OPERATOR)]
         self._restart(self._chance.choice(others), 0.1)

@@ -65,10 +65,10 @@ class Target(Protocol):
         """SIGSTOP and SIGCONT."""
 
     def back_up(self) -> None:
-        """Keep what the controller has stored, in place of what was kept before."""
+        """Back up the controller's data, replacing the former backup."""
 
     def put_back(self) -> None:
-        """What the controller has stored is what was kept, under an operator that runs."""
+        """Restore the controller's data from the backup while the operator runs."""
 
 
 class TidemarkTarget:
@@ -129,7 +129,7 @@ class TidemarkTarget:
 
     @contextmanager
     def _without_control_plane(self) -> Iterator[Path]:
-        """The folder of etcd, while neither it nor the API server runs."""
+        """Stop etcd and the API server, and yield etcd's directory."""
         record = self._record("control-plane")
         assert record is not None
         processes.kill(self._local.layout, record)

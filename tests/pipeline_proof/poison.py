@@ -1,7 +1,5 @@
-"""Records that once ended an export, or lost a value without notice: of JSON, Avro and Protobuf.
-
-Each is expected to be a dead letter for a cause, or a row; sound records are between them.
-"""
+"""Records of JSON, Avro and Protobuf that once ended an export or silently lost a value. Each is
+expected to be a dead letter with a cause, or a row. Sound records are between them."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -61,7 +59,7 @@ message Order {
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """A record. ``cause``: what its dead letter says; "": it is a row."""
+    """A record. ``cause``: of its dead letter, "" for a row."""
 
     value: bytes
     key: bytes
@@ -86,14 +84,14 @@ class Case:
 
 
 def cases(registry: str, sound: int) -> Iterator[Case]:
-    """``sound``: how many records are between the poisoned ones, about."""
+    """Return all cases, with about ``sound`` sound records between poisoned ones."""
     yield json_case(sound)
     yield avro_case(registry, sound)
     yield protobuf_case(sound)
 
 
 def json_case(sound: int) -> Case:
-    """Fields are inferred, and the table grows, by hour."""
+    """JSON: fields are inferred, and the table grows, partitioned by hour."""
     good = [Produced(_SOUND % n, b"%d" % n) for n in range(sound)]
     letters = [Produced(value, b"k", cause=cause) for value, cause in JSON_LETTERS]
     rows = [Produced(json.dumps(value).encode(), b"k") for value, _ in JSON_ROWS]
@@ -112,7 +110,7 @@ def json_case(sound: int) -> Case:
 
 
 def avro_case(registry: str, sound: int) -> Case:
-    """By a registry and by key; the keys' schema is registered anew in between."""
+    """Avro: by registry and key; the keys' schema gets another id in between."""
     client = SchemaRegistryClient({"url": registry})
     topic = "poison-avro"
 
@@ -169,7 +167,7 @@ def avro_case(registry: str, sound: int) -> Case:
 
 
 def protobuf_case(sound: int) -> Case:
-    """By a file."""
+    """Protobuf: by a schema file."""
     order = GetMessageClass(by_name(compiled(_PROTO), "Order"))
 
     def message(number: int) -> bytes:
@@ -198,7 +196,7 @@ def protobuf_case(sound: int) -> Case:
 
 
 def _mixed(sound: Sequence[Produced], poison: Sequence[Produced]) -> list[Produced]:
-    """Poison between sound records."""
+    """Mix poisoned records with sound ones."""
     step = max(1, len(sound) // (len(poison) + 1))
     made: list[Produced] = []
     left = list(poison)

@@ -352,7 +352,7 @@ class Proof:
         return f"{len(offsets):,} rows, {len(letters)} dead letters"
 
     def _produce(self, topic: str, batch: Sequence[Produced], into: dict[int, Produced]) -> None:
-        """``into``: the records by their offsets."""
+        """Produce records; add them to ``into`` by offset."""
         producer = Producer({**self._client, "linger.ms": 20, "enable.idempotence": True})
 
         def acknowledged(record: Produced) -> Callable[[Any, Any], None]:

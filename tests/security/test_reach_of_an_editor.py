@@ -194,7 +194,7 @@ def made_of(part: Json, victim: str = "") -> Json:
 
 @pytest.fixture
 async def editor(world: ClusterWorld, tmp_path: Path) -> AsyncIterator[KubeApi]:
-    """The API as somebody has it who holds these roles in the namespace and no other right."""
+    """Yield an API client that has only these roles in the namespace."""
     text = (BASE_CHART / "templates" / "roles.yaml").read_text("utf-8")
     roles = yaml.safe_load_all("\n".join(x for x in text.splitlines() if not x.startswith("{{")))
     home = f"/namespaces/{world.namespace}"
@@ -244,7 +244,7 @@ async def put_secret(world: ClusterWorld, name: str, offered: str = "", **meta: 
 
 @pytest.fixture
 async def peer(world: ClusterWorld) -> BrokerPeer:
-    """A Cluster with a policy, a Topic, two Users, and the Secrets of others."""
+    """Create a Cluster with a policy, a Topic, two Users, and Secrets of other owners."""
     await world.create_cluster()
     await world.api.merge_patch(CLUSTER, world.namespace, "demo", {"spec": {"exports": POLICY}})
     operator = await jobs.start_operator(world)
@@ -264,7 +264,7 @@ async def peer(world: ClusterWorld) -> BrokerPeer:
 
 
 def secrets_of(job: Json) -> set[str]:
-    """All Secrets that a Job's pod is given."""
+    """Return all Secrets that a Job's pod can read."""
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     found = {volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
@@ -306,7 +306,7 @@ async def attacks(world: ClusterWorld, editor: KubeApi, wanted: dict[str, Json])
 
 
 def reason_of(status: Json, condition: str) -> str:
-    """Of a condition that the operator has written."""
+    """Return the reason of a condition that the operator has written."""
     for each in status.get("conditions") or ():
         if each["type"] == condition and each["reason"] != "Pending":
             return str(each["reason"])

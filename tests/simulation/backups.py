@@ -89,7 +89,7 @@ class Backups:
     # ------------------------------------------------------------ a broker that is down
 
     def _grow(self, copies: list[list[Json]]) -> None:
-        """A user adds partitions, of which the backups that there are know nothing."""
+        """Add partitions that the existing backups do not know."""
         cluster, chance = self._cluster, self._cluster.world.chance
         topic = cluster.kube.find(TOPIC, "t")
         present = len(cluster.clients.keys)
@@ -117,7 +117,7 @@ class Backups:
         cluster.world.after(down_s + _LED_AFTER_S, self._check_led, machine, proven)
 
     def _check_led(self, machine: Any, proven: Any) -> None:
-        """The others lead what they can prove, and it comes back."""
+        """Check that the others lead what they can prove, then restart the broker."""
         cluster = self._cluster
         if cluster.faulting:
             cluster.checks.led_without(machine, proven)

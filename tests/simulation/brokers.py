@@ -289,7 +289,7 @@ class BrokerProcess:
     # ------------------------------------------------------------ what others see
 
     def answer(self, entity: Any, _: Connection) -> Any:
-        """What another broker asks."""
+        """Answer a request of another broker."""
         node_id = getattr(entity, "replica_id", self.node_id)
         return self._serve[type(entity)](entity, Identity(CLUSTER_ID, node_id), room())
 

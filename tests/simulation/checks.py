@@ -154,7 +154,7 @@ class Checks:
             self.ledgers[facts.name, number] = Ledger(facts)
 
     def grow(self, topic: str, partitions: int) -> None:
-        """More partitions are made."""
+        """Record that the topic has more partitions."""
         for number in range(partitions):
             self.ledgers.setdefault((topic, number), Ledger(self.topics[topic]))
 
@@ -223,8 +223,8 @@ class Checks:
             shown[name] = count
 
     def proven_without(self, down: Machine) -> dict[Key, list[BrokerProcess]]:
-        """Partitions of which the other replicas prove what is committed, as they are whole and
-        fewer than min.insync.replicas are missing, which is most of the replicas."""
+        """Return partitions whose committed records the other replicas prove: they are whole, and
+        fewer than min.insync.replicas, which is most of the replicas, are missing."""
         found: dict[Key, list[BrokerProcess]] = {}
         for key, ledger in self.ledgers.items():
             row = self.rows.get(key)
@@ -237,8 +237,8 @@ class Checks:
         return found
 
     def led_without(self, down: Machine, proven: dict[Key, list[BrokerProcess]]) -> None:
-        """Invariant 28: a live broker leads each of these, though the API's data was put back while
-        one was down."""
+        """Invariant 28: a live broker leads each of these partitions, though etcd was restored
+        while one broker was down."""
         for key, processes in proven.items():
             row = self.rows[key]
             if down.alive is not None or any(each.machine.alive is not each for each in processes):

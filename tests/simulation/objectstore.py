@@ -68,8 +68,8 @@ class ObjectStorage:
             self._changed(who, key, before, data)
 
     def put_back(self, key: str) -> str:
-        """A head becomes an older version of itself, as in a bucket that is restored: nobody wrote
-        it. Which one; empty where it has no former version."""
+        """Replace a head by an older version of itself, as in a restored bucket. Return its key,
+        empty if no head has an older version."""
         chance = self.world.chance
         if not self.former.get(key):
             return ""

@@ -272,13 +272,13 @@ def _nobody_asks_the_tier() -> Iterator[None]:
 
 
 def _named_rows_only(cache: MetadataCache, topic: control.TopicState, _: Any) -> None:
-    """A partition that the controller does not name has no place."""
+    """Forget the places of partitions that the controller does not name."""
     _merge(cache, dataclasses.replace(topic, partition_count=-1), {})
 
 
 @contextlib.contextmanager
 def _unknown_is_deleted() -> Iterator[None]:
-    """A marker is given up for a partition that is not named at present."""
+    """Give up the marker of a partition that is not named at present."""
 
     def is_deleted(cache: MetadataCache, topic: str, partition: int) -> bool:
         view = cache.topics.get(topic)
@@ -293,7 +293,7 @@ def _unknown_is_deleted() -> Iterator[None]:
 
 
 def _as_placed(state: ControllerState, topic: TopicInfo) -> int:
-    """Partitions that brokers have beyond what the Topic's status counts are not counted."""
+    """Ignore partitions of brokers beyond those in the Topic's status."""
     return topic.partitions_placed
 
 

@@ -1,11 +1,11 @@
-"""Transactions whose end is decided: the marker of each has to reach its partition.
+"""Transactions with a decided end: the marker of each must reach its partition.
 
-A producer writes a transaction to one partition, and its coordinator is told to commit it. What is
-decided is durable, as ``__transaction_state`` is: when the coordinator's process dies another
-broker continues, under a higher coordinator epoch. The real :class:`MarkerSender` of that broker
-looks for the partition's leader. Once it says that nothing is left to do, no leader may have the
-transaction open: else ``read_committed`` readers never see its records, and the last stable offset
-is stuck.
+A producer writes a transaction to one partition, and its coordinator decides to commit it.
+Decisions are durable, like ``__transaction_state``: when the coordinator's process dies, another
+broker continues under a higher coordinator epoch. The real :class:`MarkerSender` of that broker
+looks for the partition's leader. Once it has nothing left to do, no leader may have the transaction
+open. Otherwise ``read_committed`` consumers never see its records, and the last stable offset is
+stuck.
 """
 
 from functools import partial
@@ -25,7 +25,7 @@ _FIRST_PRODUCER_ID = 1000
 
 
 class Transactions:
-    """Of one run."""
+    """Transactions of one run."""
 
     def __init__(self, cluster: Any) -> None:
         self._cluster = cluster
@@ -64,7 +64,7 @@ class Transactions:
     async def _appended(
         self, process: BrokerProcess, partition: Partition, key: Key, number: int
     ) -> None:
-        """Whatever is answered: a transaction that may have begun is brought to its end."""
+        """Register a transaction that may have begun, whatever the answer, so that it is ended."""
         producer_id, now_ms = _FIRST_PRODUCER_ID + number, self._world.wall_ms()
         data = build_batch(
             [Record(b"", b"transaction %d" % number, (), now_ms)],
@@ -81,14 +81,14 @@ class Transactions:
             self._world.after_step.append(partial(self._decide, producer_id, key))
 
     def _decide(self, producer_id: int, key: Key) -> None:
-        """EndTxn is answered."""
+        """Decide a transaction: EndTxn is answered."""
         self._decided[producer_id] = key
         self._hand_over(self._coordinator, producer_id, key)
 
     # ------------------------------------------------------------ the coordinator
 
     def _coordinate(self) -> None:
-        """Some broker coordinates; another one, with all that is decided, when it is gone."""
+        """Choose a broker as coordinator; replace it, with all decisions, when it dies."""
         world = self._world
         if world.over:
             return
@@ -128,13 +128,13 @@ class Transactions:
     # ------------------------------------------------------------ the end
 
     def unfinished(self) -> str:
-        """Why not every decided transaction has ended; empty once all have."""
+        """Return why a decided transaction has not ended, empty if all have."""
         for producer_id, key in self._decided.items():
             return f"the transaction of producer {producer_id} waits for its marker in {key}"
         return ""
 
     def check(self) -> None:
-        """Invariant 28: no leader has a transaction open that is complete for its coordinator."""
+        """Invariant 28: no leader has a transaction open that its coordinator has completed."""
         cluster = self._cluster
         for producer_id, key in self._complete.items():
             row = cluster.checks.rows.get(key)

@@ -71,8 +71,8 @@ def run_suite(suite: Suite, *, side: str, only: str, folder: Path) -> "Ended | N
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A suite was run; ``wrong``: what is not as it should be, a line for each; ``retried``: tests
-    that failed first, and passed when they were run again."""
+    """Result of a suite. ``wrong``: one line per problem. ``retried``: tests that failed first and
+    passed when they were repeated."""
 
     run: Recorded
     wrong: Sequence[str]

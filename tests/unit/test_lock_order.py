@@ -22,7 +22,7 @@ from tidemark_broker.lock_order import (
 
 @pytest.fixture(autouse=True)
 def _report_is_read() -> Iterator[None]:
-    """What these tests provoke is no failure of theirs."""
+    """Discard the violations that these tests provoke."""
     yield
     reported()
 

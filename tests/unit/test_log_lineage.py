@@ -1,4 +1,4 @@
-"""Offsets that outlive a cluster: whether the log still has the records that they have passed."""
+"""Offsets that outlive a cluster are checked against the log's lineage."""
 
 from tidemark.leader_epochs import GENERATION
 from tidemark.log_lineage import (
@@ -49,7 +49,7 @@ def test_a_leader_of_an_older_epoch_leads_another_log() -> None:
     assert divergence(Position(0, 3), log(restores=(), leader_epoch=2, end=90)) is None
 
 
-def test_the_first_of_several_restores_counts_that_the_position_does_not_know() -> None:
+def test_the_first_restore_after_the_position_counts() -> None:
     twice = (RESTORED, Restore(2000, {0: 450}))
     assert divergence(Position(1000, 3), log(restores=twice)) == 400
     assert divergence(Position(1000, 1001), log(restores=twice)) == 450

@@ -82,8 +82,8 @@ def transaction_story(name: str) -> Iterator[Step]:
 
 
 def late_transaction_story(name: str) -> Iterator[Step]:
-    """Its first batch was lost on its way, and the second one comes first: refused in a transaction
-    of version 2 (KIP-890), taken in one of version 1 (KIP-360)."""
+    """Send the second batch of a producer before the first. In a transaction of version 2 (KIP-890)
+    it is refused, in one of version 1 (KIP-360) it is appended."""
     who = {"transactional_id": name, **PRODUCER}
     yield _initialised("of a late transaction", transactional_id=name)
     yield _adds("of a late one", who, numbered(STORY, 0))

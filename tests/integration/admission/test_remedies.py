@@ -1,4 +1,4 @@
-"""What messages and documentation tell people to do is accepted by the real API server."""
+"""Remedies in messages and documentation are accepted by the real API server."""
 
 import re
 import shlex
@@ -33,8 +33,8 @@ def test_kubectl_knows_every_resource_that_a_command_names(
         assert ended.returncode == 0, (resource, ended)
 
 
-def test_topic_whose_name_is_taken_gets_another_name_by_being_made_again(api: Api) -> None:
-    """The remedy of NameTaken, AdoptionRequired and NameRefused."""
+def test_topic_whose_name_is_taken_can_be_recreated_under_another_name(api: Api) -> None:
+    """The remedy of NameTaken, AdoptionRequired and NameRefused works."""
     made = api.create(topic(topicName="orders"))
     with pytest.raises(Refused, match="immutable"):
         api.replace(edited(made, "spec.topicName", "orders-2"))

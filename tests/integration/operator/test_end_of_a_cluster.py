@@ -107,7 +107,9 @@ async def test_a_cluster_that_was_removed_by_force_and_made_again_goes_on(
     assert former in await world.event("ClusterAdopted")
 
 
-async def test_what_others_hold_after_its_deletion_is_not_ready(world: ClusterWorld) -> None:
+async def test_deleted_objects_that_other_finalizers_hold_are_not_ready(
+    world: ClusterWorld,
+) -> None:
     """Also of a broker that was ready, and of the Cluster once all else is gone."""
     await furnished(world)
     await world.create(USER, "u")

@@ -1,5 +1,5 @@
-"""Admission policies that want labels on everything: what the operator creates has them, and what
-is refused is reported where its owner looks."""
+"""Admission policies that require labels: the operator's objects have them, and refused objects are
+reported on the Cluster."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -53,14 +53,14 @@ _POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 
 
 class Policy:
-    """Of one namespace, while it stands."""
+    """Admission policy of one namespace, in force inside the context."""
 
     def __init__(self, world: ClusterWorld) -> None:
         self._world = world
         self._name = world.namespace
 
     async def stand(self, *groups: str, operations: Sequence[str]) -> None:
-        """Objects of these API groups need a label from now on, templates of pods as well."""
+        """Require a label on objects of these API groups and on pod templates."""
         rule = {
             "apiGroups": list(groups),
             "apiVersions": ["*"],
@@ -92,7 +92,7 @@ class Policy:
         await self._world.api._call("POST", path, body=body)
 
     async def refuses(self, path: str, body: Json) -> bool:
-        """Whether it is in force: the API server learns of it a moment later."""
+        """Return whether the policy is in force, which the API server needs a moment for."""
         try:
             await self._world.api._call("POST", path, body=body, query={"dryRun": "All"})
         except KubeError as error:
@@ -123,7 +123,7 @@ def cluster(world: ClusterWorld, **spec: Any) -> Json:
 
 
 async def everything(world: ClusterWorld) -> list[Json]:
-    """All objects of the namespace, of every kind that the API server lists."""
+    """Return all objects of the namespace, of every kind that the API server lists."""
     groups = (await world.api._call("GET", "/apis"))["groups"]
     paths = ["/api/v1", *(f"/apis/{each['preferredVersion']['groupVersion']}" for each in groups)]
     found: list[Json] = []
@@ -215,7 +215,7 @@ async def test_everything_that_the_operator_creates_has_the_labels_of_the_cluste
     assert not condition_of((await world.get(CLUSTER, "demo"))["status"], "ObjectsAccepted")
 
 
-async def test_what_a_policy_refuses_is_told_to_clients_and_on_the_cluster(
+async def test_refused_objects_are_reported_to_clients_and_on_the_cluster(
     world: ClusterWorld, policy: Policy
 ) -> None:
     await world.api.create(CLUSTER, world.namespace, cluster(world))

@@ -1,5 +1,5 @@
-"""Tables that others have moved to another state: an export continues where the table really is,
-or says how to get there, and deletes nothing that the table has not."""
+"""Tables that other tools have moved to another state. An export continues at the table's real
+offsets, or says how to repair the table. It deletes no record that the table lacks."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -31,7 +31,7 @@ def rows_of(lake: Lake, *offsets: int) -> Any:
 
 
 def written(lake: Lake, commits: int) -> list[int]:
-    """One record in each; the snapshots (versions of Delta) behind each commit."""
+    """Export single records; return the snapshots (versions of Delta) of each commit."""
     table = lake.table()
     at = table.claim("t", "")
     found = [newest(lake)]
@@ -68,7 +68,8 @@ def call(lake: Lake, procedure: str, arguments: str) -> None:
 
 
 def expired_by_others(lake: Lake) -> None:
-    """Who knows nothing of exports: compacts, and lets all snapshots go but the newest."""
+    """Compact the table and expire all snapshots but the newest, as a tool that knows nothing of
+    exports."""
     catalog, _, table = lake.name.partition(".")
     lake.session.sql(
         f"CALL {catalog}.system.rewrite_data_files(table => '{table}', "
@@ -84,7 +85,7 @@ def kept_up(lake: Lake) -> None:
 
 
 def nothing(lake: Lake) -> None:
-    """No upkeep."""
+    """Do no upkeep."""
 
 
 @pytest.mark.parametrize("upkeep", [nothing, kept_up, expired_by_others])
@@ -114,7 +115,7 @@ def test_delta_continues_behind_a_restore_whatever_has_gone_since(
     assert offsets(lake) == list(range(4))
 
 
-def test_a_lineage_that_nobody_knows_any_more_is_refused_and_its_remedy_helps(lake: Lake) -> None:
+def test_an_unknown_lineage_is_refused_and_its_remedy_works(lake: Lake) -> None:
     """Snapshots and older metadata are gone: it may have been rolled back, or not."""
     ids = written(lake, 5)
     lake.commit_of_others()
@@ -131,7 +132,7 @@ def test_a_lineage_that_nobody_knows_any_more_is_refused_and_its_remedy_helps(la
     assert offsets(lake) == list(range(5))
 
 
-def test_rows_that_were_picked_are_refused_and_the_remedy_helps(lake: Lake) -> None:
+def test_picked_rows_are_refused_and_the_remedy_works(lake: Lake) -> None:
     ids = written(lake, 5)
     call(lake, "rollback_to_snapshot", str(ids[2]))
     call(lake, "cherrypick_snapshot", str(ids[5]))
@@ -162,7 +163,7 @@ def test_a_branch_that_main_is_moved_to_has_the_offsets_of_its_own_ancestors(lak
     assert begins_at(lake) == {0: 3}
 
 
-def test_a_table_that_was_made_anew_begins_anew(lake: Lake) -> None:
+def test_a_recreated_table_starts_from_the_beginning(lake: Lake) -> None:
     """And one that was replaced with rows of others is refused."""
     written(lake, 3)
     lake.session.sql(f"DROP TABLE {lake.name}")
@@ -199,7 +200,9 @@ def test_an_older_version_that_was_written_over_the_table_is_refused(
 
 
 @pytest.mark.parametrize("kind", Format)
-def test_others_may_delete_single_rows(session: SparkSession, tmp_path: Path, kind: Format) -> None:
+def test_other_tools_may_delete_single_rows(
+    session: SparkSession, tmp_path: Path, kind: Format
+) -> None:
     lake = new_lake(session, {}, tmp_path / "warehouse", kind)
     table = lake.table()
     at = table.claim("t", "")

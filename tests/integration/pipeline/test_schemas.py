@@ -78,7 +78,7 @@ class Topic:
         self.said: list[str] = []
 
     def copy(self, values: list[bytes]) -> None:
-        """Records whose keys are their offsets."""
+        """Copy records whose keys are their offsets."""
         start = self.tier.loaded.head.next_copy_offset
         self.tier.copy(values, keys=[b"%d" % (start + n) for n in range(len(values))])
 
@@ -206,7 +206,7 @@ def test_avro_by_a_registry(topic: Topic, registry: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("kind", Format)
-def test_a_key_whose_schema_is_registered_anew_stays_one_row(
+def test_a_key_keeps_its_row_when_its_schema_gets_another_id(
     session: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -260,7 +260,7 @@ def test_a_key_whose_schema_is_registered_anew_stays_one_row(
 
 
 def _registered(client: SchemaRegistryClient, subject: str, fields: Any) -> int:
-    """A schema that no version of the subject is compatible with."""
+    """Register a schema that no version of the subject is compatible with."""
     client.set_compatibility(f"{subject}-key", level="NONE")
     text = json.dumps({"type": "record", "name": "K2", "fields": fields})
     return int(client.register_schema(f"{subject}-key", Schema(text, "AVRO")))
@@ -386,7 +386,7 @@ def test_json_whose_fields_are_inferred(topic: Topic) -> None:
 
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("kind", Format)
-def test_poisoned_json_is_dead_letters_and_the_job_goes_on(
+def test_poisoned_json_becomes_dead_letters_and_the_job_continues(
     session: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -55,14 +55,14 @@ FUTURE_MS = NOW_MS + 10_000_000
 
 
 async def newest(host: TieredHost) -> tuple[int, int, int]:
-    """Offset, timestamp and leader epoch of the answer to the largest timestamp."""
+    """Return offset, timestamp and leader epoch of the answer to the largest timestamp."""
     found = await reads.list_offset(host.partition, reads.MAX_TIMESTAMP)
     assert int(found.error) == 0
     return found.offset, found.timestamp_ms, found.leader_epoch
 
 
 async def all_in_the_tier(host: TieredHost) -> None:
-    """Nothing is left locally."""
+    """Delete all local segments, so that only the tier has records."""
     await host.copied()
     host.config |= {"local.retention.ms": "0", "local.retention.bytes": "0"}
     await host.apply()

@@ -118,7 +118,7 @@ def away(host: TieredHost, folder: str) -> Iterator[Path]:
         shutil.move(kept, found)
 
 
-async def test_a_page_that_is_gone_and_is_brought_back(host: TieredHost) -> None:
+async def test_a_missing_page_that_is_restored(host: TieredHost) -> None:
     """An object of one of its segments is gone, too, by which it could be made again."""
     await watched_leader(host, lambda *_: None, page_entries=2)
     await host.produce(400)
@@ -190,7 +190,7 @@ async def test_a_manifest_that_is_full_and_a_shorter_retention(
     await host.until(lambda: not host.summary.error_reason)
 
 
-async def test_what_the_leader_lacks_is_copied_once_a_replica_leads_that_has_it(
+async def test_records_that_the_leader_lacks_are_copied_by_a_leader_that_has_them(
     cluster: TieredCluster,
 ) -> None:
     """An older head was brought back by hand, under a newer version, and the leader's own log has

@@ -1,5 +1,5 @@
-"""Heads of a manifest that are replaced by an older version of themselves, as by a bucket that is
-restored: it is noticed, repaired where that can be proven, and nothing is deleted meanwhile."""
+"""Heads that are replaced by an older version of themselves, as in a restored bucket: they are
+detected and repaired if a repair can be proven, and nothing is deleted before that."""
 
 import shutil
 from collections.abc import Callable
@@ -24,14 +24,14 @@ def head_file(host: TieredHost) -> Path:
 
 
 def sweep(host: TieredHost) -> SweepReport:
-    """``tidemark sweep --delete`` of all that nothing names, however young."""
+    """Run ``tidemark sweep --delete`` on all unnamed objects, however young."""
     tier = host.tier()
     lease = SweepLease(tier.store, "test", lambda: 2**50).take()
     return Sweeper(tier, now_ms=lambda: 2**50, delay_ms=0, lease=lease).run()
 
 
 async def tiered(host: TieredHost, records: int) -> None:
-    """So many records more, all closed segments copied and gone locally."""
+    """Write that many more records; copy all closed segments and delete them locally."""
     await host.produce(records)
     await host.copied()
     await host.partition.context.states.written()
@@ -45,7 +45,7 @@ async def all_is_read(host: TieredHost) -> None:
 
 @pytest.fixture
 async def began(make_host: MakeHost) -> TieredHost:
-    """A copy of its head is kept when a third of the log is in the tier."""
+    """Keep a copy of the head when a third of the log is in the tier."""
     host = make_host()
     await host.apply()
     await tiered(host, 100)
@@ -59,7 +59,7 @@ def put_back(host: TieredHost) -> None:
 
 
 async def restarted(host: TieredHost, make_host: MakeHost, **config: object) -> TieredHost:
-    """The same broker in another process, as the controller knows it."""
+    """Restart the broker in another process, with the controller's present state."""
     await host.close()
     again = make_host(**config)
     again.topic, again.row = host.topic, replace(host.row, leader_epoch=2)
@@ -182,7 +182,7 @@ async def test_a_new_leader_knows_the_head_from_the_former_one(cluster: TieredCl
     assert two.head().cluster_id == CLUSTER
 
 
-async def test_a_page_that_is_gone_is_made_again_from_its_segments(host: TieredHost) -> None:
+async def test_a_missing_page_is_rebuilt_from_its_segments(host: TieredHost) -> None:
     await watched_leader(host, lambda *_: None, page_entries=2)
     await host.produce(400)
     await host.copied()
@@ -197,7 +197,7 @@ async def test_a_page_that_is_gone_is_made_again_from_its_segments(host: TieredH
     assert host.live() == before
 
 
-async def test_a_head_that_is_deleted_is_written_again_where_its_segments_are(
+async def test_a_deleted_head_is_rewritten_if_its_segments_exist(
     began: TieredHost,
 ) -> None:
     before, version = began.live(), began.head().version
@@ -208,7 +208,7 @@ async def test_a_head_that_is_deleted_is_written_again_where_its_segments_are(
     await all_is_read(began)
 
 
-async def test_no_head_is_written_where_its_segments_are_not(began: TieredHost) -> None:
+async def test_no_head_is_written_without_its_segments(began: TieredHost) -> None:
     """As in another file system that is mounted in the place of the tier's."""
     kept = [(path, path.read_bytes()) for path in began.tier_path.rglob("*") if path.is_file()]
     for path, _ in kept:

@@ -1,4 +1,4 @@
-"""Stores that say S3 and do something else: ignored conditions, refused deletes."""
+"""S3-compatible stores that misbehave: ignored conditions, refused deletes."""
 
 import contextlib
 from collections.abc import Iterator

@@ -201,7 +201,7 @@ def test_as_many_as_the_schema_takes() -> None:
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
-def test_a_coordinators_topic_whose_Topic_was_lost_is_adopted_unasked(name: str) -> None:
+def test_a_coordinators_topic_whose_Topic_was_lost_is_adopted_automatically(name: str) -> None:
     """Brokers have it made again after a restored backup; until then no group is served."""
     world = World(
         brokers=[broker(1), broker(2)],
@@ -221,7 +221,7 @@ def test_a_coordinators_topic_whose_Topic_was_lost_is_adopted_unasked(name: str)
     assert [*world.state.rows_of(numbered_uuid(5))] == [0, 1, 2]
 
 
-def test_a_coordinators_topic_is_not_adopted_unasked_where_that_is_ambiguous() -> None:
+def test_an_ambiguous_coordinators_topic_is_not_adopted_automatically() -> None:
     for orphans, numbers in (((5,), (5,)), ((), (5, 6))):
         world = World(
             brokers=[broker(1)],

@@ -130,7 +130,8 @@ def test_whoever_of_those_that_had_everything_reaches_furthest_leads() -> None:
 
 
 def _one_down(told: PartitionRow, *, min_isr: int = 2, down: tuple[int, ...] = (3,)) -> World:
-    """Slices are behind, and the brokers that are up have reported what all were told."""
+    """Build a world whose slices are behind, and in which the live brokers have reported what all
+    brokers knew."""
     brokers = [broker(n, fenced=n in down) for n in range(1, 6) if n < 4 or n in down]
     world = _behind(_told(1, 2, 3), brokers=tuple(brokers))
     (key,) = world.state.topics
@@ -144,7 +145,7 @@ def _one_down(told: PartitionRow, *, min_isr: int = 2, down: tuple[int, ...] = (
     return world
 
 
-def test_a_broker_that_is_down_is_not_waited_for_where_the_others_prove_what_is_committed() -> None:
+def test_rebuilding_does_not_wait_for_a_broker_that_is_down_if_the_others_prove_the_state() -> None:
     """With min.insync.replicas 2 of three one of the other two has it, whatever the ISR became."""
     world = _one_down(_told(1, 2, 3, isr=(1, 3), leader=3))
     world.decide()
@@ -209,7 +210,7 @@ def test_a_majority_that_was_told_different_states_proves_nothing() -> None:
     assert "brokers 3 have" in _blocked(world)
 
 
-def test_as_many_brokers_as_the_minimum_may_have_gone_on_without_the_others() -> None:
+def test_brokers_that_are_down_may_have_continued_without_the_others() -> None:
     """Brokers 3 and 4 are down; a move may have taken the partition to both of them. But not
     where a majority of the ISR was told the same state and is whole."""
     world = _one_down(_told(1, 2, 3), down=(3, 4))
@@ -230,7 +231,7 @@ def test_a_replica_that_is_gone_proves_nothing() -> None:
 
 
 def _grown(**fields: object) -> World:
-    """A topic of two partitions had grown to four when etcd was put back to before it did."""
+    """Build a topic that grew from two to four partitions before an older etcd was restored."""
     world = World(
         brokers=[broker(1), broker(2), broker(3)],
         topics=[_topic(partitions=2, **({"partitions_placed": 2} | fields))],
@@ -286,7 +287,7 @@ def test_a_partition_that_only_a_broker_that_is_down_has_keeps_its_place() -> No
     assert (numbered_uuid(1), 2) not in [each.key for each in world.state.all_rows()]
 
 
-def test_no_partition_between_those_that_brokers_have_is_made_anew() -> None:
+def test_no_partition_between_those_of_the_brokers_is_recreated() -> None:
     world = _grown()
     _grown_reports(world, 0, 1, 3)
     world.state.put_topic(dataclasses.replace(world.view(), partitions=4))

@@ -96,7 +96,7 @@ def test_partitions_that_are_added_later_are_new_ones() -> None:
     assert added.leader_epoch == ORIGIN.leader_epoch
 
 
-def test_partitions_added_without_the_annotation_begin_above_epochs_of_before_a_restore() -> None:
+def test_partitions_added_after_a_restore_start_above_all_earlier_epochs() -> None:
     high = dataclasses.replace(ORIGIN, leader_epoch=3 * GENERATION)
     world = world_of(restored(high.text()))
     world.reconcile()

@@ -148,7 +148,7 @@ def test_only_news_is_decided_upon_and_a_broker_that_goes_takes_its_reports_alon
     assert not any(world.state.failed())
 
 
-def test_the_topic_says_which_brokers_replica_is_missing_and_why() -> None:
+def test_the_topic_names_missing_replicas_and_their_cause() -> None:
     """Also in Ready, which stays True: whoever looks at that alone has to see it."""
     world = _world()
     world.state.health[3] = BrokerHealth(storage_error="t-0 cannot be opened: No space left")
@@ -162,7 +162,7 @@ def test_the_topic_says_which_brokers_replica_is_missing_and_why() -> None:
         )
 
 
-def test_the_topic_says_which_replica_is_copied_anew() -> None:
+def test_the_topic_names_the_replica_that_copies_its_whole_log() -> None:
     world = _world(isr=(1, 2))
     world.state.health[3] = BrokerHealth(set_aside=((KEY, "offsets 0 to 9 are missing"),))
     world.tell(world.row().leader)

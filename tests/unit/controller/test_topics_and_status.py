@@ -103,7 +103,7 @@ def test_replicas_out_of_sync_are_named_with_what_to_do() -> None:
     assert "catching up" not in text
 
 
-def test_min_insync_replicas_above_the_replication_factor_is_told() -> None:
+def test_min_insync_replicas_above_the_replication_factor_is_reported() -> None:
     config = {"min.insync.replicas": "3"}
     world = World(brokers=_brokers(1, 2), topics=[topic(replication_factor=2, config=config)])
     result = world.reconcile()

@@ -1,8 +1,8 @@
-"""What a log is to lose is on record before its files go, whichever write fails on the way.
+"""A removal of records is recorded before its files are deleted, whichever write fails.
 
-Each operation that removes records is run on a disk that refuses its first, second, ... write, once
-or from then on. Whatever was refused: the log serves what it holds, the directory opens after a
-crash without a record missing that was not to go, and the operation can be repeated.
+Each operation that removes records runs on a disk that refuses its first, second, ... write, once
+or from then on. Whatever was refused: the log serves its records, the directory opens after a crash
+without the loss of a record that was to stay, and the operation can be repeated.
 """
 
 import errno
@@ -43,7 +43,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill loses nothing that was written, so nothing here depends on what was synced."""
+    """Skip fsync: a kill loses no written data."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda _: None)
 
@@ -60,7 +60,7 @@ def tmp_path(tmp_path: Path) -> Iterator[Path]:
 
 
 class FailingDisk:
-    """Refuses the write number ``at`` (0: the first), and with ``for_good`` all that follow."""
+    """Disk that refuses the write number ``at`` (from 0), and with ``for_good`` all later ones."""
 
     def __init__(self, code: int, *, at: int, for_good: bool) -> None:
         self.code = code
@@ -97,7 +97,7 @@ class FailingDisk:
         return call
 
     def _short(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        """A disk that gets full takes what still fits: half of it here."""
+        """Write the part that fits on the disk, here half."""
 
         def call(descriptor: int, data: Any, *position: int) -> Any:
             if self.refuses():
@@ -149,7 +149,7 @@ def _start_from_the_tier(log: PartitionLog, _: LogManager) -> None:
 
 
 def _start_anew_below(log: PartitionLog, _: LogManager) -> None:
-    """As where a Delete has taken what was in the tier only."""
+    """Start the log below its start, as after a Delete of records that only the tier had."""
     log.truncate_fully_and_start_at(1, log_start_offset=1, epochs=())
 
 
@@ -173,8 +173,8 @@ OPERATIONS = (
 
 
 def _filled(manager: LogManager) -> PartitionLog:
-    """Records 0 to END - 1, two to a batch, the first ones in the tier only; a part is not flushed
-    since."""
+    """Write records 0 to END - 1, two per batch: the first ones are in the tier only, and a part is
+    not flushed."""
     log = manager.create(topic="t", topic_id=ID, partition=0, config=CONFIG)
     _append(log, END // 2 - 4)
     log.flush()
@@ -186,7 +186,7 @@ def _filled(manager: LogManager) -> PartitionLog:
 
 
 def _offsets_of(log: PartitionLog) -> list[int]:
-    """Base offsets of the batches that it serves, from its local log start to its end."""
+    """Return the base offsets of the log's batches, from its local start to its end."""
     offset, found = log.local_log_start_offset, []
     while offset < log.next_offset:
         read = log.read(offset, max_bytes=700, up_to_offset=log.next_offset, min_one=True)
@@ -197,7 +197,7 @@ def _offsets_of(log: PartitionLog) -> list[int]:
 
 
 class Extent(NamedTuple):
-    """What a log has at one moment; ``local_start`` to ``end`` of it is here."""
+    """Extent of a log at one moment; ``local_start`` to ``end`` are local."""
 
     log_start: int
     local_start: int
@@ -209,7 +209,7 @@ class Extent(NamedTuple):
 
 
 def _check(log: PartitionLog, before: Extent, after: Extent) -> None:
-    """It serves all that it says it has, all that was to stay, and nothing that never was."""
+    """Check that the log serves its whole extent, all records that were to stay, and no others."""
     assert log.failure is None
     now, held = Extent.of(log), _offsets_of(log)
     assert log.segments()[0].base_offset <= now.local_start
@@ -242,7 +242,7 @@ def test_no_failing_write_lets_records_go_before_it_is_on_record(
     shutil.copytree(logs, clean)
 
     def started() -> tuple[LogManager, PartitionLog]:
-        """A broker that finds what is there, as if the former one had been killed."""
+        """Start a broker on the directory, as if the former one had been killed."""
         manager = start()
         assert manager.failures == []
         [log] = manager.logs()

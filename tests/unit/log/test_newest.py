@@ -1,4 +1,4 @@
-"""The record with the largest timestamp, found by look-ups by time alone."""
+"""Search for the record with the largest timestamp by look-ups by time."""
 
 from dataclasses import dataclass
 

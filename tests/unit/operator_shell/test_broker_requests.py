@@ -127,7 +127,7 @@ async def test_an_error_is_shown_at_once_and_figures_later(asked: Asked) -> None
     assert {key, asked.world.services.cluster_key} <= set(queue._ready)
 
 
-async def test_a_replica_that_is_copied_anew_is_told_once_by_an_event(asked: Asked) -> None:
+async def test_an_event_reports_once_that_a_replica_is_set_aside(asked: Asked) -> None:
     world = asked.world
     await world.start_broker(1)
     world.make_topic(replicas=1)

@@ -1,4 +1,4 @@
-"""Objects that are deleted and held by finalizers of others do not look ready."""
+"""Deleted objects that other finalizers hold do not look ready."""
 
 from collections.abc import AsyncIterator
 
@@ -38,7 +38,7 @@ async def world() -> AsyncIterator[ShellWorld]:
 
 
 async def reconcile(world: ShellWorld, kind: Kind, name: str) -> None:
-    """As a worker does, a few times."""
+    """Reconcile a few times, as a worker does."""
     services = world.services
     reconcilers = {
         TOPIC.kind: TopicReconciler(services).reconcile,
@@ -66,7 +66,7 @@ SPECS: dict[str, tuple[Kind, Json]] = {
 
 
 @pytest.mark.parametrize("case", SPECS)
-async def test_an_object_that_others_hold_after_its_deletion_is_not_ready(
+async def test_a_deleted_object_that_other_finalizers_hold_is_not_ready(
     world: ShellWorld, case: str
 ) -> None:
     kind, spec = SPECS[case]

@@ -1,4 +1,4 @@
-"""What an Export may name, by the policy of its Cluster."""
+"""Settings that an Export may use under the policy of its Cluster."""
 
 from typing import Any
 

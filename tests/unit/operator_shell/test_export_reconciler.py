@@ -40,7 +40,7 @@ def make_secret(world: ShellWorld, name: str, **metadata: Any) -> None:
 
 
 def offer(world: ShellWorld, secret: str, to: str) -> None:
-    """Its owner changes the annotation."""
+    """Change the annotation, as the Secret's owner does."""
     body = world.server.find(SECRET, secret)
     assert body is not None
     meta = {**body["metadata"], "annotations": {OFFERED_ANNOTATION: to}}
@@ -321,7 +321,7 @@ async def test_a_secret_is_used_once_it_is_offered_and_no_longer_than_that(
     assert ready(world) == ("False", "SecretNotOffered")
 
 
-async def test_a_job_goes_on_without_the_secret_that_it_was_given(
+async def test_a_job_continues_if_its_secret_is_deleted(
     world: ShellWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is deleted, as by a tool that renews it, keeps the next run from beginning."""

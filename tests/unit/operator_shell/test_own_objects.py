@@ -1,4 +1,4 @@
-"""What objects of the operator have in common, and which of them are refused."""
+"""Common labels and annotations of the operator's objects, and the record of refused ones."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ def test_pods_are_made_from_templates_that_have_the_labels(kind: str) -> None:
     assert template["annotations"] == {"cost": "7"}
 
 
-def test_without_a_word_of_the_cluster_objects_are_as_they_were() -> None:
+def test_objects_are_unchanged_without_object_metadata() -> None:
     body = {"kind": "Secret", "metadata": {"name": "x"}}
     own = OwnObjects()
     own.follow({"spec": {}})
@@ -91,7 +91,7 @@ async def test_a_refusal_is_reported_once_and_forgotten_in_time(error: KubeError
     assert own.refused() == []
 
 
-async def test_words_that_change_with_every_try_are_told_once_a_minute() -> None:
+async def test_a_reason_that_changes_with_every_retry_is_reported_once_a_minute() -> None:
     clock, told = [0.0], []
     own = following(clock)
     own.on_refusal = told.append
@@ -103,7 +103,7 @@ async def test_words_that_change_with_every_try_are_told_once_a_minute() -> None
     assert only.said == told[-1].said
 
 
-async def test_what_was_accepted_is_refused_no_more() -> None:
+async def test_an_accepted_object_is_no_longer_refused() -> None:
     own = following([0.0])
     await refuse(own, BY_POLICY)
     await accept(own, "another")
@@ -112,7 +112,7 @@ async def test_what_was_accepted_is_refused_no_more() -> None:
     assert own.refused() == []
 
 
-async def test_other_labels_are_tried_anew() -> None:
+async def test_changed_labels_clear_the_refusals() -> None:
     own = following([0.0])
     await refuse(own, BY_POLICY)
     own.follow({"spec": {"objectMetadata": GIVEN}})
@@ -124,7 +124,7 @@ async def test_other_labels_are_tried_anew() -> None:
 @pytest.mark.parametrize(
     "error", [BY_SCHEMA, Conflict(409, "exists"), Unavailable(503, "busy")], ids=str
 )
-async def test_what_no_person_has_to_allow_is_no_refusal(error: KubeError) -> None:
+async def test_other_errors_are_no_refusals(error: KubeError) -> None:
     own = following([0.0])
     await refuse(own, error)
     assert own.refused() == []
@@ -147,7 +147,7 @@ async def test_refusals_are_bounded_however_many_topics_clients_ask_for() -> Non
 # ---------------------------------------------------------------- in a term
 
 
-async def test_slices_and_all_else_have_the_labels_of_their_cluster() -> None:
+async def test_slices_and_other_objects_have_the_labels_of_their_cluster() -> None:
     world = ShellWorld()
     body = world.make_cluster(objectMetadata=GIVEN)
     world.api.own.follow(body)
@@ -158,7 +158,7 @@ async def test_slices_and_all_else_have_the_labels_of_their_cluster() -> None:
         assert world.api.own.marked({"metadata": {}})["metadata"]["labels"] == {"team": "other"}
 
 
-async def test_what_was_there_before_the_cluster_had_labels_has_them_once_it_is_written() -> None:
+async def test_existing_objects_get_the_labels_when_they_are_next_written() -> None:
     world = ShellWorld()
     world.make_cluster(UNDER_REPLICATED)
     keeper: Any = SecretKeeper(world.api, NAMESPACE)  # type: ignore[arg-type]

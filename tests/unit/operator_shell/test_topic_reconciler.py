@@ -301,7 +301,7 @@ async def test_events_tell_that_a_topic_is_offline_and_that_it_is_back(world: Sh
     assert world.events.reasons == ["BrokerReady", "TopicOnline"]
 
 
-async def test_event_tells_once_that_brokers_are_missing(world: ShellWorld) -> None:
+async def test_an_event_reports_missing_brokers_once(world: ShellWorld) -> None:
     world.make_topic(replicas=3, config={"min.insync.replicas": "2"})
     reconciler = TopicReconciler(world.services)
     for _ in range(3):
@@ -311,7 +311,7 @@ async def test_event_tells_once_that_brokers_are_missing(world: ShellWorld) -> N
     assert event.message.startswith("1 broker missing (1 of 2 are live)")
 
 
-async def test_event_tells_of_a_configuration_that_the_manifest_changed(world: ShellWorld) -> None:
+async def test_an_event_reports_a_configuration_change_of_the_manifest(world: ShellWorld) -> None:
     world.make_topic(config={"retention.ms": "1000", "flush.ms": "5"})
     reconciler = TopicReconciler(world.services)
     await reconciler.reconcile(T)
@@ -399,7 +399,7 @@ async def test_a_topic_is_restored_from_a_tier_that_answers(
     assert world.status(TOPIC, "t")["topicId"] == id_text(topic_id)
 
 
-async def test_partitions_that_only_were_asked_for_are_taken_back() -> None:
+async def test_partitions_that_were_not_placed_can_be_removed() -> None:
     world = ShellWorld()
     world.make_cluster()
     world.make_topic(partitions=3000)

@@ -205,7 +205,7 @@ async def test_a_password_that_somebody_writes_into_the_users_secret_is_taken(
     assert b'password="my own"' in secret_of(world)["sasl.jaas.config"]
 
 
-async def test_a_user_that_is_made_again_gets_another_password(world: ShellWorld) -> None:
+async def test_a_recreated_user_gets_another_password(world: ShellWorld) -> None:
     """The former one may be why it was deleted."""
     world.make_user()
     await reconcile(world)
@@ -218,7 +218,7 @@ async def test_a_user_that_is_made_again_gets_another_password(world: ShellWorld
 
 
 def restored(world: ShellWorld, data: dict[str, bytes], **meta: Any) -> None:
-    """A backup tool, or a person, puts the Secret back under another uid of its own."""
+    """Restore the Secret under another uid, as a backup tool or a person does."""
     texts = {key: base64.b64encode(value).decode() for key, value in data.items()}
     body = {"metadata": {"name": "alice", **meta}, "type": "Opaque", "data": texts}
     if world.server.find(SECRET, "alice") is not None:
@@ -304,7 +304,7 @@ async def test_a_password_that_cannot_be_used_is_not_thrown_away(world: ShellWor
     assert fits(world, "my own")
 
 
-async def test_a_restored_certificate_is_shown_on(world: ShellWorld) -> None:
+async def test_a_restored_certificate_is_still_served(world: ShellWorld) -> None:
     world.make_user(authentication={"type": "tls"})
     await reconcile(world)
     data = secret_of(world)

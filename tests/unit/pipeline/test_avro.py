@@ -388,7 +388,7 @@ def test_blocks_with_their_sizes_are_read() -> None:
     assert decoded(schema, [b"\x03\x04\x02\x04\x02\x06\x00"])[0] == [{"f0": [1, 2, 3]}]
 
 
-def test_of_a_key_that_a_map_has_twice_the_last_value_counts() -> None:
+def test_the_last_value_of_a_repeated_map_key_counts() -> None:
     """Avro forbids no repetition, and a map of Spark's with two equal keys has no meaning."""
     schema = record({"type": "map", "values": "int"}, {"type": "array", "items": "int"})
 

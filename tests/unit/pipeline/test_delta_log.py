@@ -57,7 +57,7 @@ def test_after_a_rollback_what_was_said_then_counts() -> None:
         log(*before, Commit(5, "RESTORE", {"version": None, "timestamp": "2026-01-01"}))
 
 
-def test_a_table_that_was_made_anew_begins_anew() -> None:
+def test_a_recreated_table_starts_from_the_beginning() -> None:
     replaced = Commit(3, "CREATE OR REPLACE TABLE")
     assert log(made(), claimed(1), wrote(2), replaced) is None
     assert log(made(), claimed(1), wrote(2), replaced, claimed(4), wrote(5)) == AT[5]

@@ -1,4 +1,4 @@
-"""How far an Iceberg table is: what ancestors of its current snapshot say, and nothing else."""
+"""Progress of an Iceberg table, which only the ancestors of its current snapshot have."""
 
 import pytest
 
@@ -67,7 +67,7 @@ def test_rows_of_a_picked_snapshot_are_refused_with_the_way_back() -> None:
     ("operation", "is_rewritten"),
     [("append", False), ("replace", False), ("overwrite", True), ("delete", True)],
 )
-def test_what_others_have_removed_since_is_told(operation: str, is_rewritten: bool) -> None:
+def test_rows_removed_by_others_are_reported(operation: str, is_rewritten: bool) -> None:
     known = {1: wrote(1, None), 2: Ancestor(2, 1, {}, operation), 3: other(3, 2)}
     at = standing("lake.db.t", known[3], known.get, None)
     assert at is not None

@@ -1,4 +1,4 @@
-"""JSON records: which are dead letters and why, and the columns that are inferred from them."""
+"""JSON records: dead letters with their causes, and columns inferred from the others."""
 
 import json
 import time
@@ -65,7 +65,7 @@ def batch(*values: Any) -> pa.RecordBatch:
 def learned(
     table: StructType, *values: Any, room: int = NEW_MAX, names: ColumnNames = ANY_FORMAT
 ) -> tuple[StructType, int]:
-    """The table's columns after a batch, by way of two workers."""
+    """Return the table's columns after a batch that two workers processed."""
     summary = Summary(Checking(table.json(), names, grows=True))
     half = len(values) // 2
     texts = [
@@ -174,7 +174,7 @@ def test_a_hostile_text_takes_time_in_proportion_to_its_length(end: bytes) -> No
     assert time.process_time() - began_s < 5
 
 
-def test_numbers_are_held_against_floats_and_times() -> None:
+def test_numbers_are_checked_against_floats_and_times() -> None:
     columns = of(f=FloatType(), t=TimestampType(), m=MapType(TEXT, DOUBLE))
     assert "f: a number is beyond a float" in cause({"f": 1e39}, columns)
     assert cause({"f": 1e38, "t": 253_402_300_799}, columns) == ""
@@ -206,7 +206,7 @@ def test_names_are_one_where_java_takes_them_for_one() -> None:
     assert folded("ß") != folded("ss")
 
 
-def test_a_batch_says_of_each_record_what_becomes_of_it() -> None:
+def test_a_batch_has_a_verdict_on_each_record() -> None:
     checking = Checking(TABLE.json(), ANY_FORMAT, grows=True)
     given = batch({"id": 1}, None, {"new": 1}, b"{", {"\ud800": 1})
     (out,) = checking(iter([given]))
@@ -266,7 +266,7 @@ def test_a_new_field_is_called_what_most_records_call_it() -> None:
     assert "differs from it by case only" in cause({"new": 1}, found, grows=True)
 
 
-def test_records_that_are_refused_teach_nothing() -> None:
+def test_refused_records_add_no_columns() -> None:
     wide = {f"f{n}": n for n in range(120)}
     assert learned(TABLE, wide, {"kafka": 1, "new": 1}, {"a.b": 1, "n2": 1}, b"{") == (TABLE, 0)
 
@@ -282,7 +282,7 @@ def test_fields_within_lists_and_maps_are_new_too() -> None:
     assert cause(value, found, grows=True) == ""
 
 
-def test_a_table_that_is_full_grows_no_more() -> None:
+def test_a_full_table_gets_no_more_columns() -> None:
     full = of(**{f"c{n}": LONG for n in range(COLUMNS_MAX)})
     assert learned(full, {"new": 1}, room=COLUMNS_MAX - size_of(full)) == (full, 0)
 

@@ -1,5 +1,5 @@
-"""Keys with the id of their schema before them: which schemas write equal values as equal bytes,
-and what keys are compared by."""
+"""Keys with the id of their schema: which schemas encode equal values as equal bytes, and what is
+compared."""
 
 import json
 from typing import Any

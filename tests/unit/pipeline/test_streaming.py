@@ -29,7 +29,7 @@ def at(offset: int) -> Offsets:
 
 
 def plain(offsets: Offsets) -> Offsets:
-    """Without what a checkpoint has beside offsets."""
+    """Return a checkpoint's offsets without its other entries."""
     return {topic: rows for topic, rows in offsets.items() if not topic.startswith("#")}
 
 
@@ -179,7 +179,7 @@ def test_a_checkpoint_beyond_the_end_of_a_restored_topic_is_refused(
         reader(small_tier).partitions(known, begin)
 
 
-def test_a_lenient_query_continues_where_a_restored_topic_parted(small_tier: SmallTier) -> None:
+def test_a_lenient_query_continues_at_the_first_lost_offset(small_tier: SmallTier) -> None:
     copy(small_tier)
     begin = {**reader(small_tier).latestOffset(), "t": {"0": 15}}
     small_tier.restore()
@@ -237,9 +237,7 @@ def test_records_that_a_later_leader_wrote_in_the_place_of_others_are_not_passed
         reader(small_tier).partitions(begin, at(10))
 
 
-def test_a_topic_that_was_made_anew_under_its_name_ends_a_query(
-    small_tier: SmallTier, tmp_path: Path
-) -> None:
+def test_a_recreated_topic_ends_a_query(small_tier: SmallTier, tmp_path: Path) -> None:
     """Though it has as many records."""
     copy(small_tier)
     begin = reader(small_tier).latestOffset()

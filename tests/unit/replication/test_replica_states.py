@@ -58,7 +58,7 @@ async def test_a_replica_is_not_whole_after_a_crash_until_its_leader_has_taken_i
     assert (await _said(one)).partitions[0].is_whole
 
 
-async def test_a_topic_is_said_to_have_as_many_partitions_as_were_ever_told(node: Nodes) -> None:
+async def test_a_topic_reports_the_highest_known_number_of_partitions(node: Nodes) -> None:
     """Those that other brokers have, too; a backup may not know of them."""
     one = node(1)
     elsewhere = row(partition=3, leader=2, replicas=(2,), isr=(2,))

@@ -187,7 +187,7 @@ def test_topics_that_were_deleted_while_the_controller_was_not_heard() -> None:
     assert told[3:] == [("d", d)]
 
 
-def test_a_deletion_on_record_is_of_no_later_topic_of_that_name() -> None:
+def test_a_recorded_deletion_does_not_concern_a_later_topic_of_that_name() -> None:
     """A backup brings back the tombstone of a former topic and knows nothing of the present one."""
     cache = MetadataCache("c")
     former, present = uuid.UUID(int=1), uuid.UUID(int=2)

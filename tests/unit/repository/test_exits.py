@@ -80,7 +80,7 @@ TAKEN = {
         "Placeholders": "unit/controller/test_placement.py::"
         "test_a_joining_broker_fills_one_placeholder_of_each_partition_fewest_live_first",
         "MinInsyncReplicasTooHigh": _STATUS
-        + "test_min_insync_replicas_above_the_replication_factor_is_told",
+        + "test_min_insync_replicas_above_the_replication_factor_is_reported",
         "ReplicasBehind": _STATUS + "test_a_third_broker_makes_it_whole",
         "Disabling": _STATUS + "test_disabling_from_begin_to_end",
         "ObjectDamaged": "integration/remote_log/test_damaged_objects.py::"
@@ -103,10 +103,10 @@ TAKEN = {
         "CustomMetadataTooLarge": "integration/remote_log/test_custom_metadata.py::"
         "test_above_the_limit_copying_stops_and_nothing_is_recorded",
         "LocalDataMissing": _TIER_EXITS
-        + "test_what_the_leader_lacks_is_copied_once_a_replica_leads_that_has_it",
+        + "test_records_that_the_leader_lacks_are_copied_by_a_leader_that_has_them",
         "ManifestNotFound": "integration/remote_log/test_prefix.py::"
         "test_a_manifest_that_is_gone_is_unavailable_and_not_empty",
-        "ManifestPageNotFound": _TIER_EXITS + "test_a_page_that_is_gone_and_is_brought_back",
+        "ManifestPageNotFound": _TIER_EXITS + "test_a_missing_page_that_is_restored",
         "ManifestCorrupt": _TIER_EXITS + "test_a_head_that_is_damaged_and_is_brought_back",
         "ManifestRefused": _TIER_EXITS + "test_a_manifest_that_is_full_and_a_shorter_retention",
         "RemoteObjectMissing": _TIER_EXITS + "test_a_segment_that_is_gone_and_is_brought_back",
@@ -172,7 +172,7 @@ TAKEN = {
         "BrokersRefused": "unit/operator_shell/test_made_brokers.py::"
         "test_what_is_refused_is_told_and_stops_nothing_else",
         "CreationRefused": "integration/operator/test_object_metadata.py::"
-        "test_what_a_policy_refuses_is_told_to_clients_and_on_the_cluster",
+        "test_refused_objects_are_reported_to_clients_and_on_the_cluster",
         "SecondCluster": _EXITS + "test_of_two_clusters_of_a_namespace_one_is_deleted",
         "CertificatesUnusable": "unit/operator_shell/test_pacemaker.py::"
         "test_an_authority_that_is_spoilt_later_stands_in_the_clusters_conditions",
@@ -228,7 +228,7 @@ TAKEN = {
     },
     "Topic, Broker, Cluster, User and Export": {
         "Deleted": "integration/operator/test_end_of_a_cluster.py::"
-        "test_what_others_hold_after_its_deletion_is_not_ready",
+        "test_deleted_objects_that_other_finalizers_hold_are_not_ready",
     },
     "Every kind": {
         "NotUnderstood": "unit/operator_shell/test_workers.py::"

@@ -1,5 +1,8 @@
-"""Messages advise nothing that cannot be done: each field that they name is there, and none that is
-immutable is to be changed. ``tests/integration/admission/test_remedies.py`` tries commands."""
+"""Messages advise only what is possible: each named field exists, and no immutable one is to be
+changed.
+
+``tests/integration/admission/test_remedies.py`` tries the commands.
+"""
 
 import ast
 import re

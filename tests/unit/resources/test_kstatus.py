@@ -1,4 +1,4 @@
-"""Tools that wait by kstatus (helm --wait, Flux) go on exactly when an object is done."""
+"""Tools that wait by kstatus (helm --wait, Flux) continue exactly when an object is done."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ CRDS = Path(__file__).parents[3] / "crds"
 
 
 def definitions() -> dict[str, Any]:
-    """The schema of each kind that has conditions."""
+    """Return the schema of each kind that has conditions."""
     found = {}
     for path in sorted(CRDS.glob("*.yaml")):
         spec = yaml.safe_load(path.read_text("utf-8"))["spec"]

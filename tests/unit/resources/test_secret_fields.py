@@ -1,4 +1,4 @@
-"""Every field that names a Secret is one whose Secret is looked at before it is used."""
+"""Every field that names a Secret is checked before the Secret is used."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -37,7 +37,7 @@ FIELDS = {
 
 
 def fields_of(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """All fields below a schema, elements of lists as ``[]``."""
+    """Yield all fields below a schema, elements of lists as ``[]``."""
     for name, inner in (schema.get("properties") or {}).items():
         yield from fields_of(inner, f"{path}.{name}" if path else name)
     if "items" in schema:
@@ -46,7 +46,7 @@ def fields_of(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dic
 
 
 def names_secret(path: str, schema: dict[str, Any]) -> bool:
-    """By its name, or by the form of a reference: a name and a key."""
+    """Return whether a field names a Secret, by its name or by its form: a name and a key."""
     properties, last = set(schema.get("properties") or {}), path.rpartition(".")[2].lower()
     if properties == {"name", "key"}:
         return True

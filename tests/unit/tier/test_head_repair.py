@@ -1,5 +1,5 @@
-"""A head that goes back to any earlier version of itself is noticed, and repaired from what the
-store still has, or nothing is written and what is missing is named."""
+"""A head that goes back to any earlier version is detected. It is repaired from the objects in the
+store, or nothing is written and the error names what is missing."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +30,7 @@ SIZE = 100
 
 @dataclass
 class World:
-    """One partition's tier, and every version that its head has had."""
+    """One partition's tier, with every version of its head."""
 
     place: Any
     memory: Any
@@ -119,7 +119,7 @@ class World:
 
 @pytest.fixture
 def world(place: Any, memory: Any, tmp_path: Path) -> World:
-    """Pages were sealed, expired and dropped; a copy was given up; the last is under way."""
+    """Build a tier with sealed, expired and dropped pages, a given-up and an unfinished copy."""
     world = World(place, memory, tmp_path)
     for n in range(11):
         world.copy(n * 10, n * 10 + 9)

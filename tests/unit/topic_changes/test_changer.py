@@ -668,7 +668,7 @@ async def test_a_factor_that_a_move_could_not_write_is_written_later(changes: Ch
 
 
 @pytest.mark.parametrize("is_git", [False, True])
-async def test_a_number_of_partitions_that_a_backup_put_back_follows_what_brokers_have(
+async def test_a_restored_number_of_partitions_follows_the_brokers(
     changes: Changes, is_git: bool
 ) -> None:
     """Where nobody but Kafka's clients has written it; what a person has written they correct."""

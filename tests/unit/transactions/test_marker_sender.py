@@ -1,4 +1,4 @@
-"""Which partitions of a decided transaction still need their marker, by what a broker was told."""
+"""Partitions of a decided transaction that still need their marker, by a broker's metadata."""
 
 import asyncio
 import uuid
@@ -26,7 +26,7 @@ HOURS_S = 4 * 3600.0
 
 
 class World:
-    """The sender of broker 1, which leads what it is told to; broker 2 is not there."""
+    """The sender of broker 1, which leads its own partitions; broker 2 is down."""
 
     def __init__(self) -> None:
         self.cluster = MetadataCache("c")
@@ -50,7 +50,7 @@ class World:
         self.cluster.apply(partition_states(*topics, full=full, **fields))
 
     async def pass_hours(self) -> None:
-        """So that whatever waits is looked at again and again."""
+        """Let hours pass, so that everything that waits is retried."""
         for _ in range(40):
             self.now_s += HOURS_S / 40
             self.sender.add((9, "other"), MARKER, [])  # wakes it
@@ -70,7 +70,7 @@ async def world() -> AsyncIterator[World]:
 
 
 def data(*leaders: int, count: int = -1) -> control.TopicState:
-    """Its partitions, led by these; None of them: in doubt."""
+    """Return the topic with partitions of these leaders; None: in doubt."""
     rows = tuple(row(partition=number, leader=leader) for number, leader in enumerate(leaders))
     return topic_state(DATA, "data", partitions=rows, partition_count=count)
 

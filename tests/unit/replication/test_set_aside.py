@@ -1,4 +1,4 @@
-"""A follower whose log lacks records sets it aside and copies all of them from its leader."""
+"""A follower whose log lacks records sets it aside and copies the whole log from its leader."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ FOLLOWS = row(leader=1, leader_epoch=1, partition_epoch=1)
 
 
 async def _two(node: Nodes) -> tuple[Node, Node]:
-    """A leader and a follower that is in sync, both with several segments."""
+    """Create a leader and a follower in sync, both with several segments."""
     one, two = node(1), node(2)
     await one.lead(1)
     await two.follow(1, 1)
@@ -35,7 +35,7 @@ def _strays(node: Node) -> list[Path]:
 
 
 async def _without_its_first_segment(node: Nodes, two: Node) -> Node:
-    """Broker 2, started again."""
+    """Restart broker 2 without its first segment."""
     await two.stop()
     min(two.log_folder.glob("*.log")).unlink()
     again = node(2)
@@ -79,7 +79,7 @@ async def test_a_follower_that_lacks_records_copies_them_from_its_leader(node: N
     ],
     ids=["in the ISR", "eligible leader", "no leader", "it leads", "unclean leader"],
 )
-async def test_a_replica_that_is_counted_on_sets_nothing_aside(
+async def test_a_replica_in_the_isr_or_elr_sets_nothing_aside(
     node: Nodes, counted_on: dict[str, object]
 ) -> None:
     """Whoever elects it, or leads without all records, could take an empty log for the whole."""
@@ -94,7 +94,7 @@ async def test_a_replica_that_is_counted_on_sets_nothing_aside(
     assert [each.topic_id for each in again.manager.failed_replicas()] == [TOPIC_ID]
 
 
-async def test_a_log_that_loses_a_segment_while_it_is_open_is_copied_anew(
+async def test_an_open_log_that_loses_a_segment_is_copied_from_the_leader(
     node: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = await _two(node)
@@ -119,7 +119,7 @@ async def test_a_log_that_loses_a_segment_while_it_is_open_is_copied_anew(
     await two.catch_up(one)
 
 
-async def test_what_was_set_aside_is_known_after_a_restart_and_goes_with_the_replica(
+async def test_stray_directories_survive_a_restart_and_are_deleted_with_the_replica(
     node: Nodes,
 ) -> None:
     one, two = await _two(node)
@@ -136,7 +136,7 @@ async def test_what_was_set_aside_is_known_after_a_restart_and_goes_with_the_rep
     assert not last.log_folder.exists()
 
 
-async def test_of_one_replica_one_directory_is_kept(node: Nodes) -> None:
+async def test_only_the_newest_stray_directory_of_a_replica_is_kept(node: Nodes) -> None:
     one, two = await _two(node)
     known = newer(FOLLOWS, isr=(1,))
     for _ in range(2):
@@ -147,7 +147,7 @@ async def test_of_one_replica_one_directory_is_kept(node: Nodes) -> None:
         assert len(_strays(two)) == 1
 
 
-async def test_logs_wait_for_room_no_longer_than_for_the_next_look(
+async def test_logs_open_at_the_next_probe_once_the_disk_has_space(
     node: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long the pauses between tries have become while the disk was full."""
