@@ -27,7 +27,7 @@ class Commands(LazyGroup):
         ),
         "top": LazyCommand(
             f"{_COMMANDS}.top:top",
-            "Show where the offsets of each partition live, who lags and what is not well.",
+            "Show where each partition's offsets are, what lags and what is not well.",
         ),
         "sweep": LazyCommand(
             f"{_COMMANDS}.sweep:sweep",
@@ -35,7 +35,7 @@ class Commands(LazyGroup):
         ),
         "restore": LazyCommand(
             f"{_COMMANDS}.restore:restore",
-            "Make the topics of a lost cluster anew, from what lies in its tier.",
+            "Recreate the topics of a lost cluster from its tier.",
         ),
         "import": LazyCommand(
             f"{_COMMANDS}.import_topics:import_topics",

@@ -42,7 +42,7 @@ class BrokerDeletions:
 
 
 def _check_epochs(brokers: Brokers, topic: str, below: Mapping[int, Position]) -> None:
-    """DeleteRecords names offsets alone, so the log is looked at right before it."""
+    """Check the log's epochs just before DeleteRecords, which names offsets alone."""
     known = {part: at.leader_epoch for part, at in below.items() if at.leader_epoch is not None}
     for part, end in brokers.epoch_ends(topic, known).items():
         log = LogLineage(
@@ -51,4 +51,4 @@ def _check_epochs(brokers: Brokers, topic: str, below: Mapping[int, Position]) -
         lost_from = divergence(below[part], log)
         if lost_from is not None:
             what = text(f"{topic}-{part}", below[part], lost_from)
-            raise ExportError(f"{what}. Nothing is deleted; start the export again")
+            raise ExportError(f"{what}. Nothing is deleted. Restart the export")

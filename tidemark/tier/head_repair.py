@@ -269,8 +269,8 @@ class _Stored:
         return head if len(kept) == len(head.pages) else replace(head, pages=tuple(kept))
 
     def _is_there(self, head: Head, ref: PageRef) -> bool:
-        # The head that was lost may have dropped a page of which nothing is live, and its delete
-        # may still be on its way. What its segments have left is a sweep's.
+        # The lost head may have dropped a page without live segments, and its delete may still be
+        # pending. A sweep removes the rest of its segments.
         if _is_over(head, ref):
             return False
         if ref.name in self._page_names:

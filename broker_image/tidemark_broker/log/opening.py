@@ -159,7 +159,7 @@ def _reopen(log: LogState) -> bool:
         try:
             _load_producers(log, loaded)
         except LogError:
-            log.failure = failure  # or nobody would try to open it once more
+            log.failure = failure  # otherwise it would not be retried
             raise
         log.start_record = log.start_record.not_durable_above(record.durable)
         log.truncations = truncations + 1

@@ -103,7 +103,7 @@ class Fetcher:
         return await self._look_up(partition, work, log_start)
 
     async def newest_offset(self, partition: Partition) -> RemoteOffset | None:
-        """See :class:`RemoteLog`."""
+        """Return the tier's first record with the largest timestamp (:class:`RemoteLog`)."""
         snapshot, log_start = self._snapshot(partition), partition.log_start_offset
 
         def work(tier: Tier) -> RemoteOffset | None:

@@ -141,7 +141,7 @@ class RemoteLogManager:
         return await self._fetcher.offset_by_timestamp(partition, timestamp_ms)
 
     async def newest_offset(self, partition: Partition) -> RemoteOffset | None:
-        """See the protocol."""
+        """Return the tier's first record with the largest timestamp (:class:`RemoteLog`)."""
         return await self._fetcher.newest_offset(partition)
 
     async def bytes_below(self, partition: Partition, offset: int) -> int:

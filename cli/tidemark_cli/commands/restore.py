@@ -59,7 +59,7 @@ def restore(
     prefix: PrefixOption = "",
     region: RegionOption = "",
 ) -> None:
-    """Make the topics of a lost cluster anew, from what lies in its tier.
+    """Recreate the topics of a lost cluster from its tier.
 
     The new Cluster's remoteStorage has to be that tier. What was not copied is lost; --dry-run says
     up to which offset each partition goes.

@@ -60,7 +60,7 @@ def top(
     context: ContextOption = "",
     namespace: NamespaceOption = "",
 ) -> None:
-    """Show where the offsets of each partition live, who lags and what is not well."""
+    """Show where each partition's offsets are, what lags and what is not well."""
     ask = asking(client_config)
     kube = open_kube(called, directory, kubeconfig, context, namespace)
     query = Query(sort=sort, pattern=name, only_unwell=not_well, page_size=limit)

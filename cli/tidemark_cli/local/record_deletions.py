@@ -149,7 +149,7 @@ def _partitions(below: Mapping[int, Position]) -> list[dict[str, int]]:
     found = []
     for partition, at in sorted(below.items()):
         point = {"partition": partition, "beforeOffset": at.offset}
-        # The topic may be restored from its tier before the object is looked at.
+        # The topic may be restored from its tier before the object is reconciled.
         if at.leader_epoch is not None:
             point["leaderEpoch"] = at.leader_epoch
         found.append(point)

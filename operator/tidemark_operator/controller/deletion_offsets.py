@@ -132,7 +132,7 @@ def freeze(
 
 
 def _resolved(answer: PointAnswer, target: DeletionTarget) -> ResolvedOffset:
-    """In the answer's own words; what is refused is not deleted, so nothing of it counts."""
+    """Return the answer as a resolved offset. A refused partition has no records to delete."""
     refused = bool(_refused(answer, target))
     records = 0 if refused else max(0, answer.offset - answer.log_start_offset)
     size_bytes = 0 if refused else answer.size_bytes
@@ -145,7 +145,7 @@ def _resolved(answer: PointAnswer, target: DeletionTarget) -> ResolvedOffset:
 
 
 def _refused(answer: PointAnswer, target: DeletionTarget) -> str:
-    """Why nothing of a partition is deleted; empty where it is."""
+    """Return why nothing of a partition is deleted, "" if its records are."""
     if answer.offset > answer.high_watermark:
         beyond = f"{answer.offset} is beyond the high watermark {answer.high_watermark}"
         return f"OFFSET_OUT_OF_RANGE: {beyond}"
@@ -153,7 +153,7 @@ def _refused(answer: PointAnswer, target: DeletionTarget) -> str:
         return (
             f"OFFSET_OUT_OF_RANGE: the last record below {answer.offset} is of leader epoch "
             f"{answer.last_epoch}, later than leaderEpoch {target.leader_epoch}: the topic was "
-            "restored from its tier, or a leader was elected uncleanly. These are other records: "
-            "make another RecordDeletion to delete them"
+            "restored from its tier, or a leader was elected uncleanly. These are other records. "
+            "Create another RecordDeletion to delete them"
         )
     return ""

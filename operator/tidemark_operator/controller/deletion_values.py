@@ -44,8 +44,8 @@ def error_name(code: int) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionTarget:
-    """An entry of the spec; ``partition`` None stands for all. One of the two points is set.
-    ``leader_epoch``: the records that are meant are of this epoch or an earlier one."""
+    """An entry of the spec. ``partition``: None for all. One of the two points is set.
+    ``leader_epoch``: the records to delete have this epoch or an earlier one."""
 
     partition: int | None
     before_offset: int | None = None

@@ -49,7 +49,7 @@ class PartitionPoint(SpecModel):
         ),
         Rule(
             rule="!has(self.leaderEpoch) || (has(self.beforeOffset) && self.beforeOffset >= 0)",
-            message="leaderEpoch goes with a beforeOffset of 0 or more",
+            message="leaderEpoch needs a beforeOffset of 0 or more",
             field_path=".leaderEpoch",
         ),
     )
@@ -79,9 +79,9 @@ class PartitionPoint(SpecModel):
             ge=0,
             description=(
                 "A leader epoch in which the log had the records below beforeOffset. If the last "
-                "of them is of a later epoch by now, the topic was restored from its tier or a "
-                "leader was elected uncleanly: these are other records, and none of the partition "
-                "goes."
+                "of them has a later epoch now, the topic was restored from its tier or a leader "
+                "was elected uncleanly. These are other records, and none of the partition is "
+                "deleted."
             ),
         ),
     ] = None

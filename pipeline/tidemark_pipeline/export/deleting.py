@@ -21,8 +21,8 @@ class Deleter(Protocol):
     """Deletes records of a topic, wherever it is asked for that."""
 
     def delete(self, topic: str, topic_id: str, below: Mapping[int, Position]) -> None:
-        """By partition all below an offset; returns once they are gone. Where the log has records
-        of a later leader epoch there, they are not those that are meant. Raises
+        """Delete all records below an offset of each partition; return once they are deleted.
+        Records of a later leader epoch are other records and are kept. Raises
         :class:`~tidemark_pipeline.errors.ExportError`
         (:class:`~tidemark_pipeline.errors.Unavailable` where it may be tried again) where they are
         not, or the topic has another id."""

@@ -47,8 +47,8 @@ class Commit:
 
     @property
     def is_anew(self) -> bool:
-        """What was there before is of no more use: also where all rows were overwritten, perhaps
-        with those of an older version."""
+        """Return whether earlier offsets are invalid, also because all rows were overwritten,
+        perhaps with those of an older version."""
         if self.operation == _WRITE:
             is_partial = self.parameters.get("predicate") or self.parameters.get(_DYNAMIC)
             return self.parameters.get("mode") == "Overwrite" and is_partial in (None, "false")

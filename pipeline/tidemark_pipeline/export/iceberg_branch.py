@@ -40,14 +40,15 @@ ColumnChange = tuple[tuple[str, ...], bool, Any]
 
 
 class Branch:
-    """Of the job ``job``, in ``table``: Iceberg's own, as its catalog has loaded it. What is said
-    here of the table holds as of the last :meth:`refresh`. ``session``, which knows the table as
-    ``name``: Spark's."""
+    """Branch of the job ``job`` in ``table``, an Iceberg table that its catalog has loaded.
+
+    The table's state is that of the last :meth:`refresh`. ``session``: Spark's session, in which the
+    table is called ``name``."""
 
     def __init__(self, session: Any, name: str, table: Any, job: str) -> None:
         self.name = BRANCH + job
         self._session, self._name, self._table = session, name, table
-        #: The snapshot in which the rows that were exported last were found.
+        #: The snapshot in which the rows of the last export were found.
         self._rows_checked: int | None = None
         #: Snapshots that have expired, by id, and the files of metadata that they are known from.
         self._expired: dict[int, Ancestor] = {}
@@ -80,7 +81,7 @@ class Branch:
         return found.exported
 
     def _check_last_rows(self, found: Standing) -> None:
-        """Raises :class:`ExportError` where others have taken the table back by overwriting it."""
+        """Raise :class:`ExportError` if another tool has overwritten the table with older rows."""
         now = self._session.table(self._name)
         older = f"SELECT * FROM {self._name} VERSION AS OF {found.snapshot_id}"
         prefix = prefix_of_record(self._name, now.schema)
@@ -91,7 +92,7 @@ class Branch:
         except JAVA_ERRORS as error:
             raise ExportError(
                 f"others have removed rows from {self._name} since snapshot {found.snapshot_id}, "
-                "the last export's, which cannot be read any more: export into a new table"
+                "the last export's, which is no longer readable. Export into a new table"
             ) from error
         if gone:
             in_catalog = self._name.partition(".")[2]

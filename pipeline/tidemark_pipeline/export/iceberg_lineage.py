@@ -18,7 +18,7 @@ from tidemark_pipeline.export.exported import Exported, ExportError
 
 #: Property of a commit of ``cherrypick_snapshot``: the snapshot whose rows it has.
 _PICKED = "source-snapshot-id"
-#: Iceberg's operations by which rows go; ``replace`` rewrites files and keeps all rows.
+#: Iceberg's operations that remove rows; ``replace`` rewrites files and keeps all rows.
 _REMOVING = frozenset({"overwrite", "delete"})
 
 
@@ -34,8 +34,8 @@ class Ancestor:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """``exported``: how far a table is, by the snapshot ``snapshot_id``. ``is_rewritten``: others
-    have removed rows since; ``is_replaced``: all that it had."""
+    """Progress of a table, as of the snapshot ``snapshot_id``. ``is_rewritten``: other tools have
+    removed rows since then; ``is_replaced``: all rows."""
 
     exported: Exported
     snapshot_id: int

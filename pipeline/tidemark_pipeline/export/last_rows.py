@@ -1,9 +1,9 @@
-"""Whether a table that others have rewritten still ends with the rows that were exported last.
+"""Check that a rewritten table still ends with the rows of the last export.
 
-``INSERT OVERWRITE`` with what an older version of the table had takes it back without a rollback:
-the newest version follows the last export's, and has not its rows. A deletion of single rows by
-others is theirs to do. The two are told apart by the last rows of each partition, which an older
-version has not: by the very last one where all rows were replaced, else by some of them.
+``INSERT OVERWRITE`` with an older version of the table takes it back without a rollback: the newest
+version follows the last export's and lacks its rows. Other tools may delete single rows. The last
+rows of each partition, which an older version lacks, tell the two cases apart: the very last row if
+all rows were replaced, otherwise some of them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,18 +12,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
-#: Of the last rows of a partition, within so many of its last offsets.
+#: Last rows of a partition that are compared, and the last offsets in which they are looked for.
 SOME = 10
 _OFFSETS = 10_000
-#: Conditions of one look.
+#: Partitions in one query.
 _PARTITIONS = 200
 
 
 def without_last_rows(
     before: DataFrame, now: DataFrame, prefix: str, offsets: Mapping[int, int], rows: int = SOME
 ) -> list[int]:
-    """The partitions whose last ``rows`` rows ``before`` has, and ``now`` has none of. ``prefix``:
-    of the columns ``partition`` and ``offset``; ``offsets``: by partition where the rows end."""
+    """Return the partitions whose last ``rows`` rows are in ``before`` and none of them in ``now``.
+    ``prefix``: of the columns ``partition`` and ``offset``. ``offsets``: end of the rows by
+    partition."""
     place = (f.col(f"{prefix}partition"), f.col(f"{prefix}offset"))
     newest_first = Window.partitionBy("partition").orderBy(f.desc("offset"))
     found: list[int] = []
@@ -37,7 +38,7 @@ def without_last_rows(
         )
         last = numbered.where(f.col("place") <= rows).select("partition", "offset")
         gone = last.join(now.where(near).select(*place), ["partition", "offset"], "left_anti")
-        # Of a partition, whether each of its last rows is gone.
+        # Each last row counts once, and once more if it is missing.
         counts = (
             last.withColumn("is_gone", f.lit(0))
             .unionByName(gone.withColumn("is_gone", f.lit(1)))

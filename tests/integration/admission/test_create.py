@@ -561,13 +561,13 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "leader epoch of the high watermark": (
         record_deletion(partitions=[{"partition": 0, "beforeOffset": -1, "leaderEpoch": 3}]),
-        "leaderEpoch goes with a beforeOffset of 0 or more",
+        "leaderEpoch needs a beforeOffset of 0 or more",
     ),
     "leader epoch of a time": (
         record_deletion(
             partitions=[{"partition": 0, "beforeTime": "2013-07-01T00:00:00Z", "leaderEpoch": 3}]
         ),
-        "leaderEpoch goes with a beforeOffset of 0 or more",
+        "leaderEpoch needs a beforeOffset of 0 or more",
     ),
     "all without a point": (record_deletion(all={}), "give either beforeOffset: -1 or beforeTime"),
     "time without a zone": (

@@ -133,11 +133,11 @@ class ReplicaManager:
         """Every replica that is open."""
         return [
             replace(
-                _held(each.tp, each.topic_id, each.stored),
-                is_whole=each.doubt is None and each.log.failure is None,
-                partition_count=self.metadata.partition_count(each.topic_id),
+                _held(partition.tp, partition.topic_id, partition.stored),
+                is_whole=partition.doubt is None and partition.log.failure is None,
+                partition_count=self.metadata.partition_count(partition.topic_id),
             )
-            for each in self.partitions
+            for partition in self.partitions
         ]
 
     def held_unopened(self) -> list[HeldReplica]:
