@@ -343,7 +343,7 @@ class Brokers:
                 _check(result.error_code, f"{topic}-{result.partition_index}")
                 found[int(result.partition_index)] = int(result.offset)
         if found.keys() != timestamps.keys():
-            raise BrokersUnavailable(f"{topic}: the leader's answer is not of what was asked")
+            raise BrokersUnavailable(f"{topic}: the leader's response lacks requested partitions")
         return found
 
     def _epoch_ends(
@@ -375,7 +375,7 @@ class Brokers:
                 partition, end = int(result.partition), int(result.end_offset)
                 found[partition] = EpochEnd(None if end < 0 else end, leaders[partition])
         if found.keys() != epochs.keys():
-            raise BrokersUnavailable(f"{topic}: the leader's answer is not of what was asked")
+            raise BrokersUnavailable(f"{topic}: the leader's response lacks requested partitions")
         return found
 
     def _delete_records(
@@ -402,7 +402,7 @@ class Brokers:
                 _check(result.error_code, f"{topic}-{result.partition_index}")
                 found[int(result.partition_index)] = int(result.low_watermark)
         if found.keys() != below.keys():
-            raise BrokersUnavailable(f"{topic}: the leader's answer is not of what was asked")
+            raise BrokersUnavailable(f"{topic}: the leader's response lacks requested partitions")
         return found
 
     def _fetch(self, topic: str, partition: int, offset: int) -> Fetched:

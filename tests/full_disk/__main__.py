@@ -94,6 +94,7 @@ class Seeds:
         self._create(plan, name)
         load = Load(self._cluster.bootstrap, name, plan.partitions, plan.seed)
         load.start()
+        # Fill and free the disk under load; note which partitions the broker falls out of.
         disk, out = self._disks[plan.node], set[int]()
         try:
             time.sleep(3)  # so that there is something in the tier
@@ -111,9 +112,11 @@ class Seeds:
                 }
         finally:
             disk.give_room()
+        # The disk has space: every replica must be in sync in time.
         began_s = time.monotonic()
         problem = self._await_in_sync(name, plan, began_s + IN_SYNC_WITHIN_S)
         in_sync_s = time.monotonic() - began_s
+        # Every acknowledged record must be readable.
         load.stop()
         missing, changed = load.differences()
         problems = [problem, *load.failed[:3], reported(), *self._unexpected()]

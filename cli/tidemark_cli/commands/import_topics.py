@@ -177,6 +177,7 @@ def _kafka_topics(
         documents = read(paths)
     except DocumentError as error:
         fail(str(error))
+    # Strimzi's other kinds are reported, foreign ones are ignored.
     topics = []
     for document in documents:
         if strimzi.is_topic(document):

@@ -42,7 +42,7 @@ ColumnChange = tuple[tuple[str, ...], bool, Any]
 class Branch:
     """Branch of the job ``job`` in ``table``, an Iceberg table that its catalog has loaded.
 
-    The table's state is that of the last :meth:`refresh`. ``session``: Spark's session, in which the
+    The table's state is that of the last :meth:`refresh`. ``session``: Spark's, in which the
     table is called ``name``."""
 
     def __init__(self, session: Any, name: str, table: Any, job: str) -> None:

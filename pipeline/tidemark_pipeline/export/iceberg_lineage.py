@@ -63,6 +63,7 @@ def standing(
     picked: Ancestor | None = None
     is_rewritten = is_replaced = False
     while current is not None:
+        # A picked commit repeats the properties of another snapshot, so they do not count.
         source = current.summary.get(_PICKED)
         if source is not None and picked is None and _has_exports_rows(int(source), find):
             picked = current
@@ -71,6 +72,7 @@ def standing(
             if picked is not None:
                 raise _picked(name, picked, current)
             return Standing(exported, current.id, is_rewritten, is_replaced)
+        # Not a commit of an export: note whether it removed rows, and continue with its parent.
         is_rewritten |= current.operation in _REMOVING
         is_replaced |= current.operation in _REMOVING and _has_only_new_rows(current.summary)
         if current.parent_id is None:

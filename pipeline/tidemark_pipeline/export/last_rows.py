@@ -29,6 +29,7 @@ def without_last_rows(
     newest_first = Window.partitionBy("partition").orderBy(f.desc("offset"))
     found: list[int] = []
     for some in _divided(offsets):
+        # Only the last offsets of each partition are read.
         near = " OR ".join(
             f"({prefix}`partition` = {part} AND {prefix}`offset` >= {end - _OFFSETS})"
             for part, end in some.items()
@@ -36,6 +37,7 @@ def without_last_rows(
         numbered = (
             before.where(near).select(*place).withColumn("place", f.row_number().over(newest_first))
         )
+        # The last rows of the last export, and those of them that the table lacks now.
         last = numbered.where(f.col("place") <= rows).select("partition", "offset")
         gone = last.join(now.where(near).select(*place), ["partition", "offset"], "left_anti")
         # Each last row counts once, and once more if it is missing.

@@ -76,6 +76,7 @@ class Repairs:
         if not self._context.failures.count:
             self._probe = self._probe.succeeded()
             return
+        # Probe when a replica is due, and otherwise with pauses that grow to a few seconds.
         due = [partition for partition in partitions if self._waits_for_room(partition)]
         now_s = self._context.monotonic()
         if not due and not self._probe.ready(now_s):
@@ -88,6 +89,7 @@ class Repairs:
             logger.info("%d replicas wait for their disk: %s", self._context.failures.count, error)
             return
         self._is_full = False
+        # The disk has space again: end all pauses, so that replicas are in sync soon.
         if was_full:
             self._pauses.clear()
             self._context.failures.try_all_now()

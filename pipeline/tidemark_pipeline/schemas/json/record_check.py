@@ -132,6 +132,7 @@ class RecordCheck:
         def check_struct(value: Any, found: _Found) -> None:
             if type(value) is not dict:
                 return  # Spark's parser reports that it does not fit
+            # Spark's parser would ignore these names.
             if not value.keys() <= known:
                 unknown = {n: item for n, item in value.items() if n not in known}
                 for name, item in unknown.items():
