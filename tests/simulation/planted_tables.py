@@ -1,4 +1,4 @@
-"""Broken rules of exports and their tables, for :mod:`tests.simulation.tables` to find."""
+"""Planted bugs of exports and their tables, which :mod:`tests.simulation.tables` must find."""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _positions = Survey.positions
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TableBug:
-    """``plant`` breaks the rule while it is entered."""
+    """A planted bug. ``plant`` breaks the rule inside its context."""
 
     name: str
     plant: Callable[[], AbstractContextManager[Any]]
@@ -34,7 +34,8 @@ def _tag_says(
     find: Callable[[int], Ancestor | None],
     tagged: Ancestor | None,
 ) -> Standing | None:
-    """Where an ancestor has expired, what the last export said counts, rolled back or not."""
+    """If an ancestor has expired, trust the last export's tag, whether or not the table was rolled
+    back."""
     try:
         return _standing(name, current, find, tagged)
     except iceberg_lineage.LineageLost:
@@ -48,7 +49,7 @@ def _newest_says(
     find: Callable[[int], Ancestor | None],
     tagged: Ancestor | None,
 ) -> Standing | None:
-    """The tag counts whatever the table is."""
+    """Trust the tag whatever the table's state."""
     found = None if tagged is None else Exported.of_properties(tagged.summary)
     if found is None or tagged is None:
         return _standing(name, current, find, tagged)
@@ -56,7 +57,7 @@ def _newest_says(
 
 
 def _later_epochs(survey: Survey, offsets: Any) -> Any:
-    """As if the next leader had had the records."""
+    """Record later epochs, as if the next leader had had the records."""
     return {
         part: dataclasses.replace(at, leader_epoch=(at.leader_epoch or 0) + 1)
         for part, at in _positions(survey, offsets).items()

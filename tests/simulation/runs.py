@@ -27,7 +27,7 @@ _ROTATION = (
 
 
 def profile_of(seed: int) -> Profile:
-    """The profile of a seed for which no kind is named."""
+    """Return the profile of a seed if no kind is named."""
     return _ROTATION[seed % len(_ROTATION)]
 
 
@@ -59,12 +59,12 @@ def _one(seed: int, profile: Profile | None) -> Outcome:
 
 
 def outcomes(seeds: range, processes: int, profile: Profile | None) -> Iterator[Outcome]:
-    """Run them all, on every core; without a ``profile`` each has that of :func:`profile_of`."""
+    """Run all seeds on every core; without a ``profile`` each has that of :func:`profile_of`."""
     return _all(seeds, processes, functools.partial(_one, profile=profile))
 
 
 def table_outcomes(seeds: range, processes: int) -> Iterator[Outcome]:
-    """The same with a topic and its table."""
+    """Run all seeds of a topic and its table."""
     return _all(seeds, processes, _one_of_tables)
 
 

@@ -1,14 +1,13 @@
-"""A topic and its table, over restores, unclean elections and rollbacks.
+"""Simulation of a topic and its table over restores, unclean elections and rollbacks.
 
 The topic is a list of records for each partition, with real leader epochs and a real tier in
-memory, and stub brokers answer for it. The table is a stub as well: snapshots with rows. What
-decides is production code: the export with its order of looks, claims, commits and deletions; the
-lineage of the log and of the table; and ``tidemark restore``. One seed is one run, the same in any
-process.
+memory; stub brokers answer for it. The table is a stub, too: snapshots with rows. All decisions are
+made by production code: the export with its checks, claims, commits and deletions, the lineage of
+the log and of the table, and ``tidemark restore``. One seed is one run, the same in any process.
 
-After each run of the export that was not refused the table has every record of the topic below its
-offsets, and none twice. Nothing is ever deleted from the topic that the table has not. A refusal
-has a reason, and what it names helps.
+After each accepted run of the export, the table has every record of the topic below its offsets
+exactly once. No record is deleted from the topic that the table lacks. A refusal has a cause, and
+its remedy works.
 """
 
 import dataclasses
@@ -65,13 +64,13 @@ class Violation(Exception):
 
 
 class Killed(Exception):
-    """The job ends here."""
+    """Ends the job at this point."""
 
 
 @dataclasses.dataclass(slots=True)
 class Log:
-    """``records``: numbers, by offset from 0 on; what is below ``start`` is deleted. ``expired``:
-    offsets that went by retention, which no table needs to have."""
+    """One partition. ``records``: numbers by offset from 0; those below ``start`` are deleted.
+    ``expired``: offsets deleted by retention, which no table needs to have."""
 
     records: list[int] = dataclasses.field(default_factory=list)
     start: int = 0
@@ -98,7 +97,7 @@ class Log:
 
 
 class World:
-    """The topic, its tier, the table, and what may happen to them."""
+    """The topic, its tier, the table, and the faults that may happen to them."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -124,7 +123,7 @@ class World:
         self.events.append(text)
 
     def open_tier(self) -> Tier:
-        """As another process has it, which has seen nothing yet."""
+        """Open the tier as a new process that has seen no head yet."""
         manifests, topics = ManifestStore(self.store), TopicCatalog(self.store)
         segments = RemoteStorageManager({NO_BUCKET: self.store})
         return Tier(self.store, manifests, segments, topics, TierReader(manifests, topics))
@@ -132,7 +131,8 @@ class World:
     # ---------------------------------------------------------------- the topic
 
     def _add_partition(self) -> None:
-        """As the controller places it: above the epochs of the others once these are high."""
+        """Add a partition as the controller does: above the epochs of the others once these are
+        high."""
         highest = max((log.leader_epoch for log in self.logs.values()), default=0)
         log = self.logs[len(self.logs)] = Log()
         log.lead(highest if highest >= 2**20 else 0)
@@ -164,8 +164,8 @@ class World:
         self.note(f"{part} is led in epoch {log.leader_epoch}")
 
     def elect_uncleanly(self) -> None:
-        """What is in the tier stays: the leader takes it over. Offsets without an epoch do not
-        show that a leader was elected so."""
+        """Elect a leader uncleanly, which takes over the records of the tier. Offsets without an
+        epoch do not show such an election."""
         if self.is_older:
             return
         part = self.any_log()
@@ -182,7 +182,7 @@ class World:
                 self._describe()
 
     def expire(self) -> None:
-        """Retention; the tier may not have heard of it."""
+        """Expire records by retention; the tier may not know it yet."""
         part = self.any_log()
         log = self.logs[part]
         to = self.random.randint(log.start, log.end)
@@ -230,7 +230,7 @@ class World:
         self.note("the bucket is backed up")
 
     def lose_brokers(self) -> None:
-        """With their disks and the API's data; the bucket, too, may be put back."""
+        """Lose all brokers with their disks and the API's data; the bucket may be restored, too."""
         self.now_ms += self.random.randint(1, 40) * _DAY_MS
         has_heads = any(key.startswith(HEADS_PREFIX) for key in self._backup)
         if has_heads and self.random.random() < 0.3:
@@ -314,8 +314,8 @@ class World:
     # ---------------------------------------------------------------- the export
 
     def run_export(self) -> None:
-        """A job, disturbed in the middle now and then; then one that is let alone, which says
-        whether all is well."""
+        """Run a job, sometimes disturbed in the middle, then an undisturbed one, and check the
+        table."""
         if self.random.random() < 0.3:
             self.interrupted = self._disturb
             self._job()
@@ -329,7 +329,7 @@ class World:
         self._follow_remedy()
 
     def _job(self) -> ExportError | None:
-        """Why it was refused, if it was."""
+        """Run a job. Return the error with which it was refused, None if it was not."""
         options = {"topic": TOPIC, "path": "/", "bootstrap": "b:1"}
         deleter = _Deleter(self) if self.deletes else None
         try:
@@ -342,7 +342,7 @@ class World:
         return None
 
     def _disturb(self) -> None:
-        """In the middle of something."""
+        """Disturb a running job."""
         happens = self.random.random()
         if happens < 0.1:
             raise Killed
@@ -352,7 +352,7 @@ class World:
             what()
 
     def batches(self, offsets: Mapping[int, int]) -> Iterator[dict[int, int]]:
-        """Up to where micro-batches of a stream that begins there go."""
+        """Yield the ends of a stream's micro-batches after these offsets."""
         at = {part: offsets.get(part, log.start) for part, log in self.logs.items()}
         if any(log.start > at[part] for part, log in self.logs.items()):
             raise DataLoss("records have expired, or were deleted, before they were read")
@@ -386,7 +386,8 @@ class World:
                 raise Violation(f"record {number} at {part}/{offset} is deleted and in no table")
 
     def _check_refusal(self, error: ExportError) -> None:
-        """Of the log: it ends below the table's offsets, or has records there that it lacks."""
+        """Check that the log gives a cause: it ends below the table's offsets, or has records there
+        that the table lacks."""
         if "lost the records" not in str(error) or self.table.is_older or self.table.is_disturbed:
             return
         offsets, rows = self.table.exported().offsets, self.table.rows()
@@ -424,7 +425,7 @@ class World:
 
 
 class StubTable:
-    """Snapshots with rows, a tag, and the last files of metadata, as Iceberg has them."""
+    """Snapshots with rows, a tag, and the last metadata files, as in Iceberg."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -441,11 +442,11 @@ class StubTable:
         self.is_disturbed = False
 
     def rows(self) -> frozenset[Row]:
-        """Of its newest snapshot."""
+        """Return the rows of the newest snapshot."""
         return self._rows[self._main]
 
     def exported(self) -> Exported:
-        """How far it is."""
+        """Return the table's progress."""
         return self._standing() or Exported(TOPIC)
 
     # ---------------------------------------------------------------- of a job
@@ -460,7 +461,7 @@ class StubTable:
         return self._mine
 
     def commit(self, frame: Mapping[int, int], exported: Exported) -> Written:
-        """``frame``: where it ends by partition; rows are read when they are written."""
+        """Commit a batch. ``frame``: its end by partition; rows are read when they are written."""
         mine, world = self._mine, self._world
         assert mine is not None
         check_ours(mine, self._standing())
@@ -499,7 +500,7 @@ class StubTable:
         self._changed(f"the table is rolled back to {self._main}")
 
     def pick(self) -> None:
-        """As ``cherrypick_snapshot`` behind a rollback: the rows that a snapshot added."""
+        """Add the rows of a snapshot after a rollback, like ``cherrypick_snapshot``."""
         self.roll_back()
         line = self._line()
         others = [
@@ -518,12 +519,12 @@ class StubTable:
         self._changed(f"others compact: {self._main}")
 
     def expire_snapshots(self) -> None:
-        """By others, who keep what has a name."""
+        """Expire snapshots as another tool, which keeps named ones."""
         self._there = {each: self._there[each] for each in {self._main, self._tag}}
         self._changed("others let snapshots expire")
 
     def maintain(self) -> None:
-        """As ``tidemark spark maintain``: what was found is committed again first."""
+        """Do the upkeep of ``tidemark spark maintain``: commit the progress again, then expire."""
         self.compact()
         try:
             found = self._standing()
@@ -573,7 +574,7 @@ class StubTable:
 
 
 class _StubBrokers:
-    """Answers as leaders do."""
+    """Brokers that answer as leaders."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -634,7 +635,7 @@ def _of_logs(logs: Mapping[int, Log]) -> Iterator[Row]:
 
 
 def _epochs_of(tier: Tier, topic_id: uuid.UUID, part: int) -> LeaderEpochs:
-    """As a leader has them that takes its log over from the tier."""
+    """Return the epochs of a leader that takes the log over from the tier."""
     found = LeaderEpochs()
     for entry in tier.reader.snapshot(topic_id, part).live_segments():
         for epoch, start in entry.leader_epochs:
@@ -645,7 +646,7 @@ def _epochs_of(tier: Tier, topic_id: uuid.UUID, part: int) -> LeaderEpochs:
 
 @contextmanager
 def _stubbed(world: World) -> Iterator[None]:
-    """The job with what it would read Spark, brokers and the store by."""
+    """Run the job with stubs for Spark, brokers and the store."""
 
     def run(_session: Any, options: Any, batches: Any, *_: Any) -> None:
         with mock.patch.object(job, "planned_end", lambda _checkpoint, number, _topic: number):
@@ -666,7 +667,7 @@ def _stubbed(world: World) -> Iterator[None]:
 
 
 def simulate_tables(seed: int, steps: int = STEPS) -> Outcome:
-    """One run."""
+    """Simulate one seed."""
     began_s = time.process_time()
     world = World(seed)
     violation = None
