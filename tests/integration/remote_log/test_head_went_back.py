@@ -116,7 +116,7 @@ async def test_an_unproven_head_stops_copies_deletions_and_sweeps(
     put_back(again)
     await again.apply()
     await again.until(lambda: again.summary.error_reason == "TierIntegrity")
-    for words in (head_key(TOPIC_ID, 0), "was seen before", "RecordDeletion", "no whole copy"):
+    for words in (head_key(TOPIC_ID, 0), "was seen before", "RecordDeletion", "no complete copy"):
         assert words in again.summary.error_message
     objects, local = again.objects(), again.partition.log.local_log_start_offset
     await again.produce(200)
