@@ -253,7 +253,7 @@ def _grown_reports(world: World, *partitions: int) -> None:
     [{}, {"topic_id": None, "partitions_placed": 0}, {"config": {"min.insync.replicas": "2"}}],
 )
 def test_partitions_that_were_added_after_the_backup_are_served(fields: dict[str, object]) -> None:
-    """Whatever is left of the Topic's status. The manifest is told what it lacks."""
+    """Whatever remains of the Topic's status. Its message names the number for the spec."""
     world = _grown(**fields)
     _grown_reports(world, 0, 1, 2, 3)
     told = snapshot.full(world.state)
@@ -268,7 +268,7 @@ def test_partitions_that_were_added_after_the_backup_are_served(fields: dict[str
     result = world.reconcile()
     assert ready(result)["Ready"] == ("True", "Serving")
     assert ready(result)["Stalled"] == ("True", "PartitionsBeyondSpec")
-    assert "set spec.partitions to 4 or more" in messages(result)["Stalled"]
+    assert "Set spec.partitions to 4 or more" in messages(result)["Stalled"]
     assert result.status["partitionsPlaced"] == 4
     world.state.put_topic(dataclasses.replace(world.view(), partitions=4))
     assert ready(world.reconcile())["Stalled"][0] == "False"
