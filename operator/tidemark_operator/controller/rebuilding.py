@@ -19,7 +19,8 @@ lost nothing since its broker received its state. Whole replicas prove it in one
 * Fewer brokers than min.insync.replicas could have been in sync without any of the whole replicas,
   and min.insync.replicas is more than half of the replicas. Whatever ISR a later state had, a whole
   replica was in it or enough copies were missing to commit, so the whole replica whose log reaches
-  furthest has all that was committed.
+  furthest has all that was committed. A known state with fewer in sync, and nobody eligible, says
+  that the minimum was another one.
 * More than half of the highest state's ISR is whole and received exactly that state. A later ISR
   without them would require that all of them had failed at once before the data was restored.
 
@@ -461,8 +462,12 @@ class _Proof:
     def candidates(self, *, is_complete: bool) -> frozenset[int]:
         """Return the replicas of which the one with the longest log has all committed records; none
         without a proof. ``is_complete``: every replica that has reported is where it should be."""
+        # The minimum is that of the manifest, which may be older: a state that it does not allow
+        # says that it was lower. Otherwise a broker that has left such an ISR is eligible.
+        fits = len(self._best.isr) >= self._min_isr or self._whole.intersection(self._best.elr)
         # No ISR that could commit was without a whole replica.
-        if len(self._unproven) < self._min_isr and 2 * self._min_isr > len(self._best.hosts):
+        is_enough = len(self._unproven) < self._min_isr
+        if fits and is_enough and 2 * self._min_isr > len(self._best.hosts):
             return self._whole
         # A majority of the highest state's ISR is whole and has exactly that state.
         members = self._whole.intersection(self._best.isr)

@@ -163,6 +163,16 @@ def test_rebuilding_does_not_wait_for_a_broker_that_is_down_if_the_others_prove_
     assert world.row() == led
 
 
+def test_a_state_that_the_minimum_of_the_backup_does_not_allow_proves_nothing_by_it() -> None:
+    """It was lowered after the backup: broker 3 alone may have acknowledged. Where it was not, who
+    left the ISR is eligible."""
+    alone = _told(1, 2, 3, isr=(3,), leader=3)
+    assert "brokers 3 have" in _blocked(_one_down(alone))
+    world = _one_down(dataclasses.replace(alone, elr=(1,)))
+    world.decide()
+    assert world.row().last_known_elr == (1, 2)
+
+
 def test_a_live_broker_that_has_not_reported_is_waited_for() -> None:
     world = _one_down(_told(1, 2, 3))
     world.state.held.forget_broker(2)
