@@ -121,16 +121,16 @@ class TidemarkStreamReader(DataSourceStreamReader):
         new = [part for part in parts if known.offset(part) is None]
         starts = {part: known.offset(part) or 0 for part in parts}
         starts.update({part: extent.log_start for part, extent in survey.extents(new).items()})
-        # A log that ends below where the query is may have been restored from its tier: the query
-        # is not to wait until new records have reached that offset. One that accepts losses goes
-        # back to where the log parted, at once, and once.
+        # A log that ends below the query's offset may have been restored from its tier. The query
+        # must not wait until new records have reached that offset. A query that accepts data loss
+        # goes back to the first lost offset at once, and only once.
         is_strict = self._options.fail_on_data_loss
         behind = [part for part in parts if survey.reads_brokers and ends[part] < starts[part]]
         lost = self._diverged(survey, behind if is_strict else parts, known)
         starts.update(lost)
         waiting = {part: self._waiting(survey, part, starts[part], ends[part]) for part in parts}
         found = limited(waiting, self._options.limits)
-        # An offset that stays keeps its epoch: nothing proves that it belongs to a later one.
+        # An unchanged offset keeps its epoch: nothing proves that it belongs to a later one.
         moved = {
             part: end for part, end in found.items() if part in lost or known.offset(part) != end
         }

@@ -157,7 +157,7 @@ def claim(
             ),
         )
         heads.append(committed.head)
-    # As the heads are now: until it was fenced the old cluster may have gone on.
+    # Read after fencing: the old cluster may have committed until then.
     by_heads = restored_epoch(max(head.leader_epoch for head in heads), now_ms)
     # The heads, or the clock, may be older than an earlier restore.
     earlier = (restore.leader_epoch + 1 for restore in found.topic.restores)

@@ -21,10 +21,10 @@ from tidemark.tier.objects import StoreUnavailable
 from tidemark.tier.s3_config import S3Config
 
 TIMEOUT_S = 10.0
-#: Of an answer that comes in small pieces, none of which is late.
+#: Time limit of a whole response, which may arrive in small pieces that are each in time.
 ANSWER_S = 30.0
 _PIECE_BYTES = 64 << 10
-#: A page has up to 1,000 rows; an answer that is larger is no answer of an S3.
+#: A page has up to 1,000 rows; S3 sends no larger response.
 _ANSWER_BYTES_MAX = 8 << 20
 #: Statuses of temporary failures, and how often a request is sent.
 _PASSING = frozenset({429, 500, 502, 503, 504})
@@ -102,8 +102,8 @@ def _sent(
 
 
 def _body(response: http.client.HTTPResponse, until_s: float) -> bytes:
-    """The body, cut off where it is too large. One that ends early must not look like that of a
-    server that is no S3. Raises OSError, HTTPException."""
+    """Read the body up to the size limit. A body that ends early raises, so that it does not look
+    like the response of a server that is no S3. Raises OSError, HTTPException."""
     expected, body = response.length, bytearray()
     most = _ANSWER_BYTES_MAX if expected is None else min(expected, _ANSWER_BYTES_MAX)
     while len(body) < most:

@@ -50,7 +50,7 @@ class LogStarts:
         self._local_starts = OffsetCheckpoint(directory / LOCAL_LOG_START_CHECKPOINT)
         self._journal = directory / JOURNAL
         self._used_bytes = 0
-        #: Length of former lines that are still to be erased before another one is written.
+        #: Length of former lines, which must be erased before another line is written.
         self._stale_bytes = 0
         #: Whether a power cut leaves the journal's name, as far as this process knows.
         self._is_named = False
@@ -140,10 +140,10 @@ class LogStarts:
         self._erase()
 
     def _erase(self) -> None:
-        """Until it succeeds nothing is appended: a write that failed may be on the disk all the
-        same, and what stands behind the end is not read."""
+        """Erase former lines before anything is appended. A failed write may be on the disk all the
+        same, and lines after an end mark are not read."""
         if self._stale_bytes:
-            self._put(_END, 0)  # where this is not on disk, nothing else of it has changed
+            self._put(_END, 0)  # the end mark first: without it the journal is unchanged
             self._put(b"\0" * self._stale_bytes, 0)
             self._stale_bytes = 0
 

@@ -252,8 +252,9 @@ class ProducerEntry:
     # -- expiry ----------------------------------------------------------------------------------
 
     def is_expired(self, now_ms: int, idle_ms: int, newest_ms: int) -> bool:
-        """Whether it may be forgotten: its records are so old, it has no open transaction, and it
-        has not written since this was last asked. ``newest_ms``: what is later is of the future."""
+        """Return whether it may be forgotten: it is idle for ``idle_ms``, has no open transaction,
+        and has not written since the last check. A timestamp above ``newest_ms`` is in the future
+        and counts as ``newest_ms``."""
         has_written, self.has_written = self.has_written, False
         self.timestamp_ms = min(self.timestamp_ms, newest_ms)
         is_old = now_ms - self.timestamp_ms >= idle_ms

@@ -141,7 +141,7 @@ class ProducerStates:
         self._unreplicated: deque[EndedTransaction] = deque()
         self._verifications: dict[int, _Verification] = {}
         self._is_told_anew = False
-        #: The latest time at which it was looked who has expired.
+        #: The latest time of a check for expired producers.
         self._newest_ms = 0
         #: None: everything below the high watermark is stable.
         self.first_unstable_offset: int | None = None
@@ -374,19 +374,20 @@ class ProducerStates:
             )
 
     def expire(self, now_ms: int, idle_ms: int) -> None:
-        """Forget producers whose records are so old (``producer.id.expiration.ms``), unless they
-        have written since this was last asked: of those that copy old records Kafka forgets what
-        it needs to know a batch again. A timestamp in the future counts as one of now, so that no
-        client has a producer remembered for ever; but what was the past already stays so where the
-        clock goes back. And verifications that nobody ended."""
+        """Forget expired producers and verifications.
+
+        A producer expires by its records' timestamps (``producer.id.expiration.ms``), but not if
+        it has written since the last call: Kafka would forget a producer that copies old records.
+        A future timestamp counts as the present time, so that no client is remembered forever. If
+        the clock goes back, a timestamp that was in the past before is not in the future."""
         newest_ms = self._newest_ms = max(self._newest_ms, now_ms)
         for producer_id, entry in [*self._live.items()]:
             if entry.is_expired(now_ms, idle_ms, newest_ms):
                 del self._live[producer_id]
                 self._limit.count -= 1
         for producer_id, packed in [*self._packed.items()]:
-            # Most are neither old nor of the future, and need not be unpacked to see that. One that
-            # was packed after it had written stays for one look longer than a live one.
+            # Most timestamps are neither old nor in the future, which is visible without unpacking.
+            # A producer that wrote before it was packed stays for one check longer than a live one.
             if now_ms - idle_ms < packed_timestamp_ms(packed) <= newest_ms:
                 continue
             entry = ProducerEntry.unpacked(packed)

@@ -186,9 +186,9 @@ class MetadataCache:
         self._settle_vanished(request)
 
     def _show_strays(self) -> None:
-        """A topic whose Topic was lost, by a restored backup say, is shown as before: its leaders
-        go on leading, and a Topic of its name may adopt it. The controller may hear of it from
-        another broker only after it has sent a snapshot without it."""
+        """Show topics whose Topic object was lost, for example by a restored backup, as before.
+        Their leaders continue to lead, and a Topic of the same name may adopt them. The controller
+        may receive them from another broker only after it has sent a snapshot without them."""
         for topic_id, unserved in self._unserved.items():
             view = self._vanished.get(topic_id)
             if view is not None and unserved.is_stray and view.name not in self.topics:

@@ -60,7 +60,7 @@ class ControllerState:
 
     #: Whether every live broker has had time to report. One that has not reported is down.
     had_time_to_report = True
-    #: Definitions of our kinds that are being deleted, or are gone.
+    #: Definitions of our kinds that are being deleted or do not exist.
     leaving_definitions: frozenset[str] = frozenset()
 
     def __init__(self, *, controller_id: str, controller_epoch: int, cluster: ClusterInfo) -> None:
@@ -250,7 +250,7 @@ class ControllerState:
         return frozenset(self._by_broker.get(node_id, ()))
 
     def has_unknown_hosts(self) -> bool:
-        """Whether rows name brokers that have no Broker."""
+        """Return whether rows name brokers without a Broker object."""
         return any(
             keys and node_id not in self.brokers for node_id, keys in self._by_broker.items()
         )

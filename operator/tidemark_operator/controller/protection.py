@@ -17,11 +17,11 @@ def held_text(kind: str) -> str:
 
 
 def leaving_text(definitions: frozenset[str]) -> str:
-    """What the Cluster's condition says while definitions are being deleted."""
+    """Return the message of the Cluster's condition while definitions are being deleted."""
     names = ", ".join(sorted(definitions))
     return (
-        f"the definition of {names} is being deleted, and its objects with it: nothing is deleted "
-        "for that, and all goes on as it was. Install the definitions again, and then the objects "
+        f"the definition of {names} is being deleted, with its objects. The operator deletes "
+        "nothing, and the cluster continues. Install the definitions again, and then the objects "
         "from their manifests (docs/exits.md)"
     )
 

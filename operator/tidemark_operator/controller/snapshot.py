@@ -153,9 +153,9 @@ def _unserved(state: ControllerState) -> list[UnservedTopic]:
 
 
 def _knows_all(state: ControllerState, unserved: Collection[UnservedTopic]) -> bool:
-    """Whether a topic that is neither served nor ``unserved`` was deleted. A broker that has not
-    reported may have one that a restored backup does not know of; so may a broker that the backup
-    itself does not know of, though rows name it."""
+    """Return whether a topic that is neither served nor ``unserved`` is deleted. A broker that has
+    not reported may have a topic that a restored backup does not know. So may a broker that rows
+    name and the backup itself does not know."""
     return (
         state.cluster.rebuilding is None
         and not state.doubted

@@ -153,7 +153,7 @@ class KubeApi:
         return await self.own.write(kind, body, send)
 
     async def try_create(self, kind: Kind, namespace: str, body: Json) -> None:
-        """A dry run of a POST: nothing is written, and a refusal is nobody's concern."""
+        """Dry run of a POST: nothing is written, and a refusal is not reported."""
         query = {**_AS_OPERATOR, "dryRun": "All"}
         await self._call("POST", kind.path(namespace), query=query, body=body)
 

@@ -1,11 +1,12 @@
-"""Whether the definition of one of our kinds is being deleted, and all of its objects with it.
+"""Check whether the definition of one of our kinds is being deleted, with all of its objects.
 
-A definition has its ``deletionTimestamp`` before the first object of the kind is deleted, so a read
-of it that follows such a deletion shows it. The right to read our definitions comes with the chart
-``tidemark-base``. Without it a creation is requested that cannot succeed (a dry run of an object
-without a spec): while a definition is terminating the API server refuses it with 405 ("create not
-allowed while custom resource definition is terminating", ``customresource_handler.go`` of
-apiextensions-apiserver), before it looks at the object. It knows that from a watch that may lag.
+A definition gets its ``deletionTimestamp`` before the first object of the kind is deleted, so a
+later read shows it. The chart ``tidemark-base`` grants the right to read our definitions. Without
+it the operator tries a creation that cannot succeed: a dry run of an object without a spec. While a
+definition is terminating, the API server refuses that with 405 before it validates the object
+("create not allowed while custom resource definition is terminating",
+``customresource_handler.go`` of apiextensions-apiserver). It knows that from a watch that may
+lag.
 """
 
 import asyncio
@@ -18,16 +19,16 @@ from tidemark_operator.kube.kinds import Json, Kind
 DEFINITION = Kind(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition"
 )
-#: How far that watch lags at most; 0.8 s were seen (a comment in ``customresource_handler.go``).
+#: Longest lag of that watch; a comment in ``customresource_handler.go`` names 0.8 s.
 LAG_S = 2.0
 _NAME = "is-the-kind-served"
 _TERMINATING = 405
-#: How RBAC's refusal ends; admission and a namespace that is terminating say something else.
+#: In the message of a refusal by RBAC, but not by admission or a terminating namespace.
 _NO_RIGHT = "cannot create resource"
 
 
 class Definition(enum.Enum):
-    """What is known of a kind's definition."""
+    """State of a kind's definition."""
 
     SERVED = enum.auto()
     LEAVING = enum.auto()
@@ -35,7 +36,7 @@ class Definition(enum.Enum):
 
 
 async def look_at_definition(api: KubeApi, kind: Kind, namespace: str) -> Definition:
-    """Return whether the kind stays. Raises ``KubeError`` where the API server does not say."""
+    """Return the state of the kind's definition. Raises ``KubeError`` without a clear answer."""
     try:
         found = await api.get(DEFINITION, "", f"{kind.plural}.{kind.group}")
     except NotFound:

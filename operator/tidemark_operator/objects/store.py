@@ -50,9 +50,9 @@ class StoreListener(Protocol):
 
 @dataclass(slots=True)
 class _Doubt:
-    """A deletion that is not believed yet: the object as the API server has it, or had it last
-    (``gone``); ``successor``: a later one of the same name; ``with_kind``: the definition of the
-    kind was being deleted."""
+    """A deletion in doubt. ``body``: the object in the API server, or its last version (``gone``).
+    ``successor``: a later object of the same name. ``with_kind``: the kind's definition was being
+    deleted."""
 
     body: Json
     gone: bool
@@ -76,8 +76,8 @@ class ObjectStore:
         self._reached: dict[str, int] = {}
         #: Known from a history that is over: whatever is told of them now is newer.
         self._former: set[Key] = set()
-        #: Called when a deletion is to be looked at (:mod:`tidemark_operator.term.definitions`);
-        #: None: every deletion is believed at once.
+        #: Called when a deletion is to be checked (:mod:`tidemark_operator.term.definitions`);
+        #: None: every deletion counts at once.
         self.doubted: Callable[[], None] | None = None
         self._doubts: dict[Key, _Doubt] = {}
         self._believed: Lru[str, bool] = Lru(DELETED_MAX)
@@ -85,12 +85,12 @@ class ObjectStore:
     # ------------------------------------------------------------ deletions in doubt
 
     def believe(self, uid: str) -> None:
-        """The deletion of this object was asked for, or was looked at: it counts."""
+        """Let the deletion of this object count, because it was requested or checked."""
         self._believed.put(uid, True)
         self._believed.evict()
 
     def believed(self, body: Json) -> Json:
-        """The object, without its deletion while that is in doubt."""
+        """Return the object, without its deletion while that is in doubt."""
         meta = body["metadata"]
         if self.doubted is None or not meta.get("deletionTimestamp"):
             return body
@@ -100,27 +100,28 @@ class ObjectStore:
         return {**body, "metadata": kept}
 
     def in_doubt(self) -> set[str]:
-        """The kinds of which a deletion is to be looked at."""
+        """Return the kinds with deletions to check."""
         return {key.kind for key, doubt in self._doubts.items() if not doubt.with_kind}
 
     def has_vanished(self, key: Key) -> bool:
-        """Whether the object is gone and the store holds on to it: nothing is done about it."""
+        """Return whether the object is deleted and the store keeps it; it is not reconciled."""
         doubt = self._doubts.get(key)
         return doubt is not None and doubt.gone
 
     def vanish(self, kind: str) -> None:
-        """The definition of a kind is being deleted: what was deleted since goes with it, which is
-        nobody's wish about the object. It stays as it is until it is made again."""
+        """Keep the deleted objects of a kind whose definition is being deleted. Their deletion is
+        no decision about them, so they stay unchanged until they are re-created."""
         for key, doubt in self._doubts.items():
             if key.kind == kind:
                 doubt.with_kind = True
 
     def release(self, kind: str) -> list[tuple[Key, bool]]:
-        """The kind stays: deletions of its objects count. The keys, and whether they are gone."""
+        """Let deletions of a kind's objects count, because the kind stays. Return their keys, and
+        whether they are gone."""
         found = [
             key for key, doubt in self._doubts.items() if key.kind == kind and not doubt.with_kind
         ]
-        told = []
+        released = []
         for key in found:
             doubt = self._doubts.pop(key)
             self.believe(str(doubt.body["metadata"]["uid"]))
@@ -131,11 +132,11 @@ class ObjectStore:
                 self.put(doubt.body)
             if doubt.successor is not None:
                 self.put(doubt.successor)
-            told.append((key, doubt.gone and doubt.successor is None))
-        return told
+            released.append((key, doubt.gone and doubt.successor is None))
+        return released
 
     def _doubt(self, body: Json, *, gone: bool) -> bool:
-        """Whether the deletion of a known object is in doubt."""
+        """Record a deletion and return whether it is in doubt."""
         if self.doubted is None or body["metadata"]["uid"] in self._believed:
             return False
         key = key_of(body)
@@ -147,14 +148,14 @@ class ObjectStore:
         return True
 
     def _waits(self, key: Key, body: Json) -> bool:
-        """Whether an object has to wait until it is known why another of its name was deleted."""
+        """Return whether an object must wait for the check of the deletion of its predecessor."""
         doubt = self._doubts.get(key)
         if doubt is None or doubt.body["metadata"]["uid"] == body["metadata"]["uid"]:
             return False
         if not doubt.with_kind:
             doubt.successor = body
             return True
-        # It is made again, or restored, after its definition: what the former one has left is its.
+        # It was re-created or restored after its definition, and continues its predecessor.
         del self._doubts[key]
         self._deleted.put(str(doubt.body["metadata"]["uid"]), 0)
         return False

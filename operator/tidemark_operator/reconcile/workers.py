@@ -60,7 +60,7 @@ class Workers:
     async def _one(self, key: Key) -> str:
         """Reconcile one key; what fails comes again, and never ends the worker."""
         queue, began_at = self._services.queue, self._version(key)
-        if self._services.objects.has_vanished(key):  # with its definition: it stays as it was
+        if self._services.objects.has_vanished(key):  # with its definition: it is kept
             queue.done(key)
             return "done"
         try:

@@ -39,7 +39,7 @@ async def bury(api: KubeApi, namespace: str, name: str) -> bool:
     if not is_leaving(body) or await _needed(api, namespace, name):
         return False
     if await look_at_definition(api, CLUSTER, namespace) is not Definition.SERVED:
-        logger.warning("Cluster %s/%s goes with its definition: it is kept", namespace, name)
+        logger.warning("Cluster %s/%s is kept: its definition is being deleted", namespace, name)
         return False
     await _remove_slices(api, namespace, body)
     if CLUSTER_FINALIZER in finalizers_of(body):

@@ -1,9 +1,9 @@
-"""Deletions of our objects are carried out only while their kind is served.
+"""Check that deletions of our objects do not come from the deletion of their kind.
 
 The deletion of a CustomResourceDefinition (``kubectl delete crd``, an uninstalled chart) makes
-Kubernetes delete all objects of the kind. None of these deletions is a decision about a topic, a
-user or a broker, so none is carried out: the store keeps the objects as they were, and the cluster
-continues. A deletion counts once the API server has shown that the kind is served
+Kubernetes delete all objects of the kind. These deletions are no decisions about topics, users or
+brokers, so the operator does not carry them out: the store keeps the objects unchanged, and the
+cluster continues. A deletion counts once the API server has shown that the kind is served
 (:mod:`tidemark_operator.kube.definitions`).
 """
 
@@ -20,13 +20,16 @@ from tidemark_operator.objects.store import ObjectStore
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 3.0
-#: Where it is not known whether the kind stays, data is kept, and a deleted User loses its access.
+#: Kinds whose objects are kept while it is not known whether the kind stays. A deleted User loses
+#: its access.
 _WITH_DATA = (TOPIC.kind, BROKER.kind, CLUSTER.kind)
 
 
 class DefinitionWatch:
-    """Looks at deletions that the store doubts, leading or not. ``deliver``: there is news of an
-    object, and whether it is gone; ``changed``: other definitions than before are being deleted."""
+    """Checks deletions in doubt, whether or not this operator leads.
+
+    ``deliver``: called with an object whose deletion counts, and whether it is gone. ``changed``:
+    called when other definitions than before are being deleted."""
 
     def __init__(
         self,
@@ -44,7 +47,7 @@ class DefinitionWatch:
         self.leaving: frozenset[str] = frozenset()
 
     async def run(self, api: KubeApi) -> None:
-        """Until cancelled."""
+        """Check deletions until cancelled."""
         self._objects.doubted = self._wake.set
         while True:
             pause_s = LOOK_AGAIN_S if self.leaving or self._objects.in_doubt() else None
@@ -79,7 +82,7 @@ class DefinitionWatch:
         if found is Definition.UNKNOWN and kind.kind in _WITH_DATA:
             logger.warning(
                 "a %s is deleted, and the operator's account may not read the definition of %s, "
-                "which may be going, too: nothing is deleted until it may (upgrade tidemark-base)",
+                "which may be deleted, too. Nothing is deleted until it may: upgrade tidemark-base",
                 kind.kind,
                 kind.plural,
             )

@@ -112,7 +112,7 @@ class Partition:
         self.head_tiered_epoch = -1 if stored is None else stored.head_tiered_epoch
         #: Position of the newest known head of the manifest; an older head is damage.
         self.tier_position = None if stored is None else stored.tier_position
-        #: The head went back and is not repaired: what is in the tier is not certain.
+        #: The head went back and is not repaired: the tier's contents are not certain.
         self.tier_damaged = stored is not None and stored.tier_damaged
         #: On a follower: its leader's log start when that last told the head's tiered epoch.
         self.head_log_start_offset = -1

@@ -32,8 +32,8 @@ def saw(partition: Partition, position: HeadPosition | None) -> None:
 
 
 def doubt(partition: Partition, *, is_damaged: bool) -> None:
-    """Whether the head went back and is not repaired; durable soon, so that local retention does
-    not trust the tier after a start, before anybody has looked at the head again."""
+    """Record whether the head went back and is not repaired; durable soon. So after a start, local
+    retention does not trust the tier before the head was checked again."""
     if partition.tier_damaged != is_damaged:
         partition.tier_damaged = is_damaged
         partition.context.states.soon(partition)

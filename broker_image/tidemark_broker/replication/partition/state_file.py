@@ -22,9 +22,8 @@ VERSION = 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredState:
     """One replica's file. ``row`` is None where no controller ever spoke of the replica;
-    ``head_tiered_epoch``: of the head that told ``remote_end``, -1 where none did;
-    ``tier_position``: the newest head that was seen; ``tier_damaged``: the head went back and was
-    not repaired."""
+    ``head_tiered_epoch``: of the head that named ``remote_end``, -1 for none. ``tier_position``:
+    the newest head that was seen. ``tier_damaged``: the head went back and was not repaired."""
 
     topic: str
     topic_id: uuid.UUID

@@ -1048,7 +1048,7 @@ PROTECTED = (
         "DefinitionDeleted",
         "Stalled=True, of the Cluster",
         "A CustomResourceDefinition of tidemark.dev is being deleted, and all objects of its kind "
-        "with it. Nothing is deleted for that: topics, users and brokers stay as they were.",
+        "with it. The operator deletes nothing: topics, users and brokers stay unchanged.",
         "Install the definitions again, then the objects from their manifests "
         "(exits.md, A definition that is being deleted).",
     ),
