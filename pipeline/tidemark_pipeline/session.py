@@ -59,6 +59,9 @@ def local_session(
         conf = _settings(name, cores, scratch)
         for key, value in (settings or {}).items():
             conf.set(key, value)
+        # Statements have names that records brought: Spark would put a variable of the environment,
+        # the job's secrets among them, in place of one that is called ${env:...}.
+        conf.set("spark.sql.variable.substitute", "false")
         java = [UNCHECKED_ARROW, conf.get(_JAVA_OPTIONS, ""), SHORT_JOB if short else ""]
         conf.set(_JAVA_OPTIONS, " ".join(filter(None, java)))
         gateway = None

@@ -17,6 +17,9 @@ from tidemark_pipeline.schemas.protobuf.descriptors import by_name, compiled
 
 #: A nested field's name that closes its struct, where a statement has it unquoted.
 INJECTION = "a:bigint>, injected string COMMENT 'by a record', z struct<b"
+#: Nested fields' names that a statement reads as something else. The last two are what Spark puts a
+#: variable of the job's environment for, and nothing.
+INJECTIONS = (INJECTION, "${env:PATH}", "${nothing}")
 #: For columns ``id bigint, name string, in struct<x: double>, large decimal(20,0)``: values, and
 #: what their causes say.
 JSON_LETTERS: list[tuple[bytes, str]] = [
@@ -95,13 +98,13 @@ def json_case(sound: int) -> Case:
     good = [Produced(_SOUND % n, b"%d" % n) for n in range(sound)]
     letters = [Produced(value, b"k", cause=cause) for value, cause in JSON_LETTERS]
     rows = [Produced(json.dumps(value).encode(), b"k") for value, _ in JSON_ROWS]
-    injected = Produced(json.dumps({"in": {INJECTION: 1}}).encode(), b"k")
+    injected = [Produced(json.dumps({"in": {name: 1}}).encode(), b"k") for name in INJECTIONS]
     far = [Produced(_SOUND % n, b"far", time) for n, time in enumerate(_FAR)]
     return Case(
         name="json",
         table={"schema": "infer", "evolution": Evolution.GROW, "partition": "hour"},
         first=good,
-        then=lambda: _mixed(good, [*letters, *rows, injected, *far]),
+        then=lambda: _mixed(good, [*letters, *rows, *injected, *far]),
         columns={
             *("id", "name", "in", "large"),
             *("_corrupt_record", "dash-x", "_number", "odd"),

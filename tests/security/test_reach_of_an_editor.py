@@ -119,6 +119,31 @@ CARRIED: dict[str, Json] = {
         }
     },
     "address in a Secret": {"table": {"catalogSecrets": [value("offered", "uri")]}},
+    "address in a Secret beside one that is allowed": {
+        "table": rest(catalogSecrets=[value("offered", "uri")])
+    },
+    "secret where errors name it": {"job": {"confSecrets": [value("offered", "spark.log.level")]}},
+    "type of a catalog from a Secret": {"table": {"catalogSecrets": [value("offered", "type")]}},
+    "variable of the job in a setting": {
+        "job": {"conf": {"spark.log.level": "${env:TIDEMARK_SECRET_1}"}}
+    },
+    "variable of the job as a user of files": {
+        "job": {"conf": {"spark.hadoop.fs.s3a.access.key": "${env.TIDEMARK_SECRET_1}"}}
+    },
+    "variable of the job in the table": {
+        "table": {"properties": {"comment": "${env:TIDEMARK_SECRET_1}"}}
+    },
+    "variable of the job in a catalog": {"table": rest(warehouse="env:TIDEMARK_SECRET_1")},
+    "region that is a host": {"table": {"catalog": {"client.region": "evil.example/#"}}},
+    "prefix out of a catalog's path": {
+        "table": {
+            "catalog": {
+                "type": "rest",
+                "uri": "https://catalog.example/iceberg",
+                "prefix": "../../other",
+            }
+        }
+    },
     "store of files": {"job": {"conf": {"spark.hadoop.fs.s3a.endpoint": "https://evil.example"}}},
     "registry elsewhere": {"table": avro(url="https://evil.example", secrets=[value("offered")])},
     "registry that hands out credentials": {"table": avro(url="http://169.254.169.254/latest")},

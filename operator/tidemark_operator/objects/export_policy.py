@@ -74,10 +74,36 @@ CATALOG_PROPERTIES = (
     "uri",
     "user",
 )
-_CLASS = re.compile(r"(^|[.-])(impl|class|factory|provider)$")
+#: Keys whose value may come from a Secret. Programs name the value of any other key in an error,
+#: which a status shows, and some change its case first.
+SECRET_SPARK_CONF = (
+    "spark.hadoop.fs.s3a.access.key",
+    "spark.hadoop.fs.s3a.secret.key",
+    "spark.hadoop.fs.s3a.session.token",
+)
+SECRET_CATALOG_PROPERTIES = (
+    "credential",
+    "jdbc.password",
+    "jdbc.user",
+    "password",
+    "s3.access-key-id",
+    "s3.secret-access-key",
+    "s3.session-token",
+    "token",
+    "user",
+)
+#: Spark's catalogs read keys without regard to case, and some programs trim them.
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
+_CLASS = re.compile(r"(^|[.-])(impl|class|factory|provider)$", re.IGNORECASE)
 _ICEBERGS_OWN = "org.apache.iceberg."
-_ADDRESS = re.compile(r"(^|[._-])(uri|url|endpoint)$")
-_FOLDER = re.compile(r"(^|[.-])(path|location)$")
+_ADDRESS = re.compile(r"(^|[._-])(uri|url|endpoint)$", re.IGNORECASE)
+_FOLDER = re.compile(r"(^|[.-])(path|location)$", re.IGNORECASE)
+#: Clients build a host name from it.
+_REGION = re.compile(r"(^|[._-])region$", re.IGNORECASE)
+_REGION_NAME = re.compile(r"[A-Za-z0-9-]+")
+#: Spark and Hadoop replace ``${...}`` by another setting or by a variable of the environment, which
+#: contains the Secrets of the job. Iceberg does so with ``env:...``.
+_REFERENCE = re.compile(r"[$][{]|^\s*env:", re.IGNORECASE)
 #: scheme://authority/path, or a path. User, query and escapes are excluded, because programs parse
 #: them differently.
 _PLACE = re.compile(
@@ -145,29 +171,47 @@ class _Checks:
         )
 
     def _spark_conf(self) -> Iterator[str]:
-        job = self._job
-        hidden = [secret.name for secret in job.conf_secrets]
-        for key in (*job.conf, *hidden):
+        job, listed = self._job, self._policy.spark_conf
+        for key, value in job.conf.items():
             if is_code(key):
-                yield f"Spark's {key}, which loads code (build it into an image)"
-            elif not job.conf.get(key, "").isprintable():
+                yield _of_code(key)
+            elif not value.isprintable():
                 yield f"a value of Spark's {key} with a control character"
-            elif not _matches(key, (*SPARK_CONF, *self._policy.spark_conf)):
+            elif not _KEY.fullmatch(key) or not _matches(key, (*SPARK_CONF, *listed)):
                 yield _said("Spark's", key, "sparkConf")
-            elif _ADDRESS.search(key) and not self._is_endpoint(job.conf.get(key, "")):
-                yield _said(f"{key}", job.conf.get(key, "from a Secret"), "endpoints")
+            elif _ADDRESS.search(key) and not self._is_endpoint(value):
+                yield _said(key, value, "endpoints")
+            else:
+                yield from _misread(f"Spark's {key}", key, value)
+        for hidden in job.conf_secrets:
+            key = hidden.name
+            if is_code(key):
+                yield _of_code(key)
+            elif not _matches(key, (*SECRET_SPARK_CONF, *listed)):
+                yield _said("Spark's", f"{key} from a Secret", "sparkConf")
+            elif _ADDRESS.search(key):
+                yield f"{key} from a Secret (write the address itself)"
 
     def _catalog(self) -> Iterator[str]:
-        table, policy = self._spec.table, self._policy
-        hidden = [secret.name for secret in table.catalog_secrets]
-        for key in (*table.catalog, *hidden):
-            value = table.catalog.get(key)
-            if not _matches(key, (*CATALOG_PROPERTIES, *policy.catalog_properties)):
+        table, listed = self._spec.table, self._policy.catalog_properties
+        for key, value in table.catalog.items():
+            what = f"the catalog's {key}"
+            if not _KEY.fullmatch(key) or not _matches(key, (*CATALOG_PROPERTIES, *listed)):
                 yield _said("the catalog's", key, "catalogProperties")
-            elif _CLASS.search(key) and not self._is_known_class(key, value or ""):
-                yield _said(f"the catalog's {key}", value or "from a Secret", "catalogProperties")
-            elif _ADDRESS.search(key) and not self._is_endpoint(value or ""):
-                yield _said(f"the catalog's {key}", value or "from a Secret", "endpoints")
+            elif _CLASS.search(key) and not self._is_known_class(key, value):
+                yield _said(what, value, "catalogProperties")
+            elif _ADDRESS.search(key) and not self._is_endpoint(value):
+                yield _said(what, value, "endpoints")
+            elif key == "prefix" and _parts(f"/{value}") is None:
+                yield f"{what} {value}, which leads out of the catalog's path"
+            else:
+                yield from _misread(what, key, value)
+        for hidden in table.catalog_secrets:
+            key = hidden.name
+            if not _matches(key, (*SECRET_CATALOG_PROPERTIES, *listed)):
+                yield _said("the catalog's", f"{key} from a Secret", "catalogProperties")
+            elif _ADDRESS.search(key):
+                yield f"the catalog's {key} from a Secret (write the address itself)"
 
     def _is_known_class(self, key: str, name: str) -> bool:
         """Return whether the class is Iceberg's own, or the Cluster's owner allows the property."""
@@ -178,7 +222,9 @@ class _Checks:
         table = self._spec.table
         if table.warehouse and not self._is_warehouse(table.warehouse):
             yield _said("the warehouse", table.warehouse, "warehouses")
+        yield from _misread("the warehouse", "", table.warehouse or "")
         for key, value in table.properties.items():
+            yield from _misread(f"the table's {key}", key, value)
             if _CLASS.search(key):
                 yield f"the table's property {key}, which loads a class"
             elif _FOLDER.search(key) and not self._is_warehouse(value):
@@ -230,6 +276,18 @@ class _Checks:
 
 def _said(what: str, value: str, field: str) -> str:
     return f"{what} {value} (spec.exports.{field})"
+
+
+def _of_code(key: str) -> str:
+    return f"Spark's {key}, which loads code (build it into an image)"
+
+
+def _misread(what: str, key: str, value: str) -> Iterator[str]:
+    """Yield why a program would read the value as something else, if it would."""
+    if _REFERENCE.search(value):
+        yield f"{what} {value}, which refers to a variable or setting (write the value itself)"
+    elif _REGION.search(key) and value and not _REGION_NAME.fullmatch(value):
+        yield f"{what} {value}, which is no region"
 
 
 def _matches(key: str, patterns: Iterable[str]) -> bool:

@@ -40,6 +40,7 @@ CODE_PREFIXES = (
     "spark.sql.catalog.",
     "spark.sql.hive.",
     "spark.sql.sources.",
+    "spark.sql.variable.",
     "spark.submit.",
     "spark.ui.",
     "spark.yarn.",

@@ -11,6 +11,7 @@ import argparse
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -155,10 +156,12 @@ def _say(progress: "Progress") -> None:
 
 
 def _without(secrets: Iterable[str], text: str) -> str:
-    """What catalogs and drivers say may have the address that they were given, password and all."""
-    for each in secrets:
-        if each:
-            text = text.replace(each, _HIDDEN)
+    """What catalogs and drivers say may have the address that they were given, password and all.
+    Some change the case, or leave out the line end. A secret that is a part of another is hidden
+    after that one."""
+    found = {form for each in secrets for form in (each, each.strip()) if form}
+    for each in sorted(found, key=len, reverse=True):
+        text = re.sub(re.escape(each), _HIDDEN, text, flags=re.IGNORECASE)
     return text
 
 

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from tests import apicurio
 from tests.integration.pipeline.lakes import Killed, Lake, new_lake
 from tests.integration.pipeline.marks import MARKS
-from tests.pipeline_proof.poison import INJECTION, JSON_LETTERS, JSON_ROWS
+from tests.pipeline_proof.poison import INJECTIONS, JSON_LETTERS, JSON_ROWS
 from tidemark_pipeline.export import json_values
 from tidemark_pipeline.export import wanted as wanting
 from tidemark_pipeline.export.asked import INFER
@@ -411,21 +411,22 @@ def test_poisoned_json_becomes_dead_letters_and_the_job_continues(
     topic = Topic(session, tmp_path / "grown", monkeypatch, kind)
     topic.copy(good)
     topic.run(**given)
-    injected = json.dumps({"in": {INJECTION: 1}}).encode()
+    injected = [json.dumps({"in": {name: 1}}).encode() for name in INJECTIONS]
     sound = [json.dumps(value).encode() for value, _ in JSON_ROWS]
-    topic.copy([*values, injected, *sound])
+    topic.copy([*values, *injected, *sound])
     topic.run(**given)
     letters = {offset: error for offset, _, error in topic.letters()}
     rows = {row["offset"]: row for row in topic.rows()}
     for offset, (_, said) in enumerate(JSON_LETTERS, len(good)):
         assert said in letters.pop(offset)
         assert offset not in rows
-    injection = len(good) + len(JSON_LETTERS)
-    if kind is Format.DELTA:  # no column of Delta's has such a name
-        assert "cannot have the character" in letters.pop(injection)
-    else:
-        assert rows[injection]["in"][INJECTION] == 1
-    for offset, (_, had) in enumerate(JSON_ROWS, injection + 1):
+    first = len(good) + len(JSON_LETTERS)
+    for offset, name in enumerate(INJECTIONS, first):
+        if kind is Format.DELTA:  # no column of Delta's has such a name
+            assert "cannot have the character" in letters.pop(offset)
+        else:
+            assert rows[offset]["in"][name] == 1
+    for offset, (_, had) in enumerate(JSON_ROWS, first + len(INJECTIONS)):
         assert {name: rows[offset][name] for name in had} == had
     assert letters == {}
     assert set(topic.session.table(topic.lake.name).columns) == {

@@ -6,6 +6,8 @@ import pytest
 
 from tidemark_operator.objects.export_policy import (
     CATALOG_PROPERTIES,
+    SECRET_CATALOG_PROPERTIES,
+    SECRET_SPARK_CONF,
     SPARK_CONF,
     is_below,
     refusal,
@@ -145,6 +147,78 @@ def test_addresses_are_looked_up_wherever_they_stand() -> None:
     assert "registry https://evil" in said(policy, table={"schema": registry})
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"job": {"conf": {"spark.log.level": "${env:TIDEMARK_SECRET_1}"}}},
+        {"job": {"conf": {"spark.hadoop.fs.s3a.access.key": "${env.TIDEMARK_SECRET_1}"}}},
+        {"job": {"conf": {"spark.hadoop.fs.s3a.access.key": "x${fs.s3a.secret.key}"}}},
+        {"table": {"catalog": {"type": "rest", "scope": "env:TIDEMARK_SECRET_1"}}},
+        {"table": {"catalog": {"type": "rest", "prefix": "env:TIDEMARK_SECRET_1"}}},
+        {"table": {"warehouse": "env:TIDEMARK_SECRET_1"}},
+        {"table": {"properties": {"comment": "${env:TIDEMARK_SECRET_1}"}}},
+    ],
+)
+def test_no_value_refers_to_the_environment_of_the_job(parts: dict[str, Any]) -> None:
+    everything = {"sparkConf": ["spark.*"], "catalogProperties": ["p*", "s*"]}
+    for policy in (None, everything):
+        assert "refers to a variable" in said(policy, **parts)
+
+
+def test_a_secret_is_the_value_only_of_what_is_secret() -> None:
+    def hidden(name: str) -> dict[str, Any]:
+        return {"name": name, "secretKeyRef": {"name": "s", "key": "k"}}
+
+    for key in (*SECRET_SPARK_CONF, "spark.log.level", "spark.sql.session.timeZone"):
+        is_refused = "from a Secret" in said(job={"confSecrets": [hidden(key)]})
+        assert is_refused is (key not in SECRET_SPARK_CONF), key
+    for key in (*SECRET_CATALOG_PROPERTIES, "type", "client.region", "prefix", "uri"):
+        is_refused = "from a Secret" in said(table={"catalogSecrets": [hidden(key)]})
+        assert is_refused is (key not in SECRET_CATALOG_PROPERTIES), key
+    # An address that is allowed beside it does not allow that of the Secret, which replaces it.
+    policy = {
+        "endpoints": ["https://c.example"],
+        "catalogProperties": ["u*"],
+        "sparkConf": ["spark.hadoop.fs.s3a.*"],
+    }
+    catalog = {"type": "rest", "uri": "https://c.example"}
+    assert said(policy, table={"catalog": catalog}) == ""
+    both = {"catalog": catalog, "catalogSecrets": [hidden("uri")]}
+    assert "uri from a Secret" in said(policy, table=both)
+    endpoint = "spark.hadoop.fs.s3a.endpoint"
+    job = {"conf": {endpoint: "https://c.example"}, "confSecrets": [hidden(endpoint)]}
+    assert f"{endpoint} from a Secret" in said(policy, job=job)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        # Spark's catalogs read keys without regard to case.
+        {"table": {"catalog": {"s3.ENDPOINT": "https://evil.example"}}},
+        {"table": {"catalog": {"s3.endpoint ": "https://evil.example"}}},
+        {"table": {"catalog": {"s3.Client-Factory-Impl\u200b": "evil.Factory"}}},
+        {"job": {"conf": {"spark.hadoop.fs.s3a.endpoint ": "https://evil.example"}}},
+        {"job": {"conf": {"spark.hadoop.fs.s3a.bucket.lake.endpoint": "https://evil.example"}}},
+        {"job": {"conf": {"spark.hadoop.fs.s3a.x\nspark.plugins=": "evil"}}},
+    ],
+)
+def test_another_spelling_of_a_key_passes_no_pattern(parts: dict[str, Any]) -> None:
+    policy = {"sparkConf": ["spark.hadoop.fs.s3a.*"], "catalogProperties": ["s3.*"]}
+    assert said(policy, **parts)
+
+
+def test_a_region_or_a_prefix_leads_to_no_other_host_or_path() -> None:
+    for region in ("x.evil.example/#", "evil.example", "a b", "a@b"):
+        assert "no region" in said(table={"catalog": {"client.region": region}})
+        assert "no region" in said(job={"conf": {"spark.hadoop.fs.s3a.endpoint.region": region}})
+    assert said(table={"catalog": {"client.region": "eu-central-1"}}) == ""
+    for prefix in ("../../admin", "a/../../b", "%2e%2e/x", "a?b", "a#b"):
+        assert "leads out" in said(table={"catalog": {"prefix": prefix}})
+    assert said(table={"catalog": {"prefix": "warehouses/one"}}) == ""
+
+
 def test_what_is_allowed_without_a_policy_loads_no_code() -> None:
     assert not [key for key in SPARK_CONF if is_code(key)]
+    assert {*SECRET_SPARK_CONF} < {*SPARK_CONF}
+    assert {*SECRET_CATALOG_PROPERTIES} < {*CATALOG_PROPERTIES}
     assert len(set(CATALOG_PROPERTIES)) == len(CATALOG_PROPERTIES)

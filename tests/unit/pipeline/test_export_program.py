@@ -69,6 +69,33 @@ def test_what_is_secret_is_told_to_nobody(monkeypatch: pytest.MonkeyPatch) -> No
     assert ended == (Phase.FAILED, "cannot connect to jdbc:x://host?password=***")
 
 
+@pytest.mark.parametrize(
+    ("secrets", "said", "told"),
+    [
+        (("Secret-Word",), "value SECRET-WORD or secret-word", "value *** or ***"),
+        (("secret-word\n",), "value 'secret-word'", "value '***'"),
+        (("word", "secret-word-2"), "value secret-word-2", "value ***"),
+        (("a+b.c",), "value a+b.c, not aab-c", "value ***, not aab-c"),
+    ],
+)
+def test_a_secret_is_hidden_however_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, secrets: tuple[str, ...], said: str, told: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(export_job, "_export", fail)
+    hidden = tuple(
+        Hidden(place=Place.CATALOG, name=f"n{n}", variable=f"P{n}") for n, _ in enumerate(secrets)
+    )
+    order = Order(source={"topic": "t"}, table={"table": "db.t"}, hidden=hidden)
+    environment = {f"P{n}": secret for n, secret in enumerate(secrets)}
+    ended = export_job.run(
+        {ORDER_VARIABLE: order.to_json(), **environment}, Told(), threading.Event()
+    )
+    assert ended == (Phase.FAILED, told)
+
+
 def test_a_job_that_is_stopped_in_the_middle_has_not_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
