@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 from tidemark_pipeline.export.evolution import changes
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.shapes import ANY_FORMAT, check_fields, column_names
-from tidemark_pipeline.schemas.json.inference import grown, size_of
+from tidemark_pipeline.schemas.json.inference import Places, RecordShape, grown, size_of
 from tidemark_pipeline.schemas.json.record_check import (
     CAUSE,
     HAS_NEW_FIELDS,
@@ -174,6 +174,26 @@ def test_a_hostile_text_takes_time_in_proportion_to_its_length(end: bytes) -> No
     assert time.process_time() - began_s < 5
 
 
+def test_a_path_in_a_message_is_not_as_long_as_the_record() -> None:
+    """A full path for each name takes time in the square of the record's length."""
+    value = json.dumps({"p" * 400_000: {str(n): 1 for n in range(40_000)}}).encode()
+    began_s = time.process_time()
+    said = cause(value, TABLE, grows=True)
+    assert time.process_time() - began_s < 1
+    assert "a column's name has at most 255 characters" in said
+    assert len(said) < 500
+
+
+def test_names_that_no_column_can_have_are_not_remembered() -> None:
+    """A name with null or an empty object is no field, so the record passes."""
+    value = {"new": {"n" * 1_000_000: None, "x": 1}, "m" * 1_000_000: {}}
+    assert cause(value, TABLE, grows=True) == ""
+    shape = RecordShape()
+    shape.add(value, Places())
+    assert len(json.dumps(shape.to_json())) < 1_000
+    assert shape.struct().simpleString() == "struct<new:struct<x:bigint>>"
+
+
 def test_numbers_are_checked_against_floats_and_times() -> None:
     columns = of(f=FloatType(), t=TimestampType(), m=MapType(TEXT, DOUBLE))
     assert "f: a number is beyond a float" in cause({"f": 1e39}, columns)
@@ -200,6 +220,7 @@ def test_names_are_one_where_java_takes_them_for_one() -> None:
         ("\u212a", "k"),
         ("\u0130", "i"),
         ("\u0131", "I"),
+        ("\u0130x", "i\u0307X"),
         ("Σ", "ς"),
     ):
         assert folded(one) == folded(other)

@@ -29,10 +29,13 @@ from pyspark.sql.types import (
 
 from tidemark_pipeline.schemas.json.text import RecordRefused
 from tidemark_pipeline.schemas.values.bounds import DEPTH_MAX
-from tidemark_pipeline.schemas.values.names import ColumnNames, folded
+from tidemark_pipeline.schemas.values.names import NAME_LENGTH_MAX, ColumnNames, folded
 
 #: Places in all merged shapes; further ones are not recorded.
 PLACES_MAX = 5_000
+#: Characters of a field's path in a message. Full paths of all fields would together grow with the
+#: square of the record's length.
+PATH_LENGTH_MAX = 300
 _LONG_LEAST, _LONG_END = -(2**63), 2**63
 _DIGITS_OF_LONG, _DIGITS_MAX = 20, 38
 ELEMENT, VALUE = "element", "value"
@@ -88,7 +91,9 @@ class RecordShape:
         elif kind is dict:
             self.seen |= Seen.OBJECT
             for name, item in value.items():
-                inner = self._field(name, places)
+                # No column can have a longer name. Records with such a name pass if its value is
+                # null or empty, and thousands of these names would fill the driver's memory.
+                inner = self._field(name, places) if len(name) <= NAME_LENGTH_MAX else None
                 if inner is not None:
                     inner.add(item, places)
 
@@ -188,11 +193,13 @@ def new_fields(value: Any, where: str, names: ColumnNames, depth: int) -> int:
     :class:`RecordRefused` where a table cannot have them."""
     if isinstance(value, dict):
         by_fold: dict[str, str] = {}
-        return sum(
-            checked_name(name, f"{where}.{name}", names, by_fold, is_top_level=False) + size
-            for name, item in value.items()
-            if (size := new_fields(item, f"{where}.{name}", names, depth + 1))
-        )
+        size = 0
+        for name, item in value.items():
+            inner = f"{where}.{name}"[:PATH_LENGTH_MAX]
+            if count := new_fields(item, inner, names, depth + 1):
+                checked_name(name, inner, names, by_fold, is_top_level=False)
+                size += count
+        return size
     if isinstance(value, list):
         # Items of a list share their columns, so the largest item is a lower bound.
         items = (new_fields(item, f"{where}.{ELEMENT}", names, depth + 1) for item in value)
@@ -206,17 +213,15 @@ def new_fields(value: Any, where: str, names: ColumnNames, depth: int) -> int:
 
 def checked_name(
     name: str, where: str, names: ColumnNames, by_fold: dict[str, str], *, is_top_level: bool
-) -> int:
-    """Add a name to ``by_fold`` and return 0, so that it can be part of a sum. Raises
-    :class:`RecordRefused` if no column can have the name, or if ``by_fold`` has it in another
-    case."""
+) -> None:
+    """Add a name to ``by_fold``. Raises :class:`RecordRefused` if no column can have the name, or
+    if ``by_fold`` has it in another case."""
     objection = names.objection(name, is_top_level=is_top_level)
     if objection:
         raise RecordRefused(f"{where!r}: {objection}")
     other = by_fold.setdefault(folded(name), name)
     if other != name:
         raise RecordRefused(f"{where!r}: {other} differs from it by case only")
-    return 0
 
 
 @dataclass(frozen=True, slots=True)

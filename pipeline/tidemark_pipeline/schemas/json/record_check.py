@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 
 from tidemark_pipeline.schemas.json.inference import (
     ELEMENT,
+    PATH_LENGTH_MAX,
     VALUE,
     Places,
     RecordShape,
@@ -153,7 +154,7 @@ class RecordCheck:
     def _find_new(self, unknown: dict[str, Any], prefix: str, depth: int, found: _Found) -> None:
         names: dict[str, str] = {}
         for name, item in unknown.items():
-            where = prefix + name
+            where = (prefix + name)[:PATH_LENGTH_MAX]
             if size := new_fields(item, where, self._names, depth):
                 checked_name(name, where, self._names, names, is_top_level=not prefix)
                 found.new += size

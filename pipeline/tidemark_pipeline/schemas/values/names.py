@@ -11,15 +11,17 @@ FORBIDDEN_CHARACTERS = ".`\\"
 #: The limit of the Hive metastore and AWS Glue, which is below that of the formats.
 NAME_LENGTH_MAX = 255
 _FIRST_PRINTABLE, _DELETE = 0x20, 0x7F
+#: What ``toLowerCase`` makes of U+0130, the only character that it makes two of.
+_DOTTED_I = "i\u0307"
 _SURROGATES = range(0xD800, 0xE000)
 
 
 def folded(name: str) -> str:
-    """Return a text that is the same for all names that Spark considers equal (Java's
-    ``equalsIgnoreCase``, which compares character by character)."""
+    """Return a text that is the same for all names that Spark or a table considers equal: by Java's
+    ``equalsIgnoreCase``, which compares character by character, or by ``toLowerCase``."""
     if name.isascii():
         return name.lower()
-    return "".join(map(_folded_character, name))
+    return "".join(map(_folded_character, name)).replace(_DOTTED_I, "i")
 
 
 def _folded_character(character: str) -> str:
