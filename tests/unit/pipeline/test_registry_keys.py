@@ -13,6 +13,7 @@ from tidemark_pipeline.schemas.avro.schema import parse_schema
 from tidemark_pipeline.schemas.registry.access import RegistryAccess
 from tidemark_pipeline.schemas.registry.client import NotThere, Reference, Registered, Registry
 from tidemark_pipeline.schemas.registry.keys import RegistryKeys
+from tidemark_pipeline.schemas.values.refused import SchemaRefused
 
 
 def record(*kinds: Any, **more: Any) -> dict[str, Any]:
@@ -51,6 +52,16 @@ def test_names_and_documentation_are_not_written(one: Any, other: Any) -> None:
 @pytest.mark.parametrize(("one", "other"), DIFFERENT)
 def test_schemas_that_write_other_bytes_differ(one: Any, other: Any) -> None:
     assert of(one) != of(other)
+
+
+@pytest.mark.parametrize("is_cyclic", [False, True])
+def test_a_schema_that_unfolds_to_millions_of_types_has_no_signature(is_cyclic: bool) -> None:
+    """Each name is used twice by the one before it."""
+    schema: Any = record("K" if is_cyclic else "int", name="R0")
+    for n in range(1, 40):
+        schema = record(schema, f"R{n - 1}", name=f"R{n}")
+    with pytest.raises(SchemaRefused, match="more than 5000 types"):
+        of(record(schema))
 
 
 class Versions(Registry):

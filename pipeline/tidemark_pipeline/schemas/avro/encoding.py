@@ -3,31 +3,43 @@
 Names, documentation, aliases and defaults are not written, so they are not part of a signature.
 """
 
-from tidemark_pipeline.schemas.avro.schema import Schema
+import itertools
+from collections.abc import Iterator
 
+from tidemark_pipeline.schemas.avro.schema import Schema
+from tidemark_pipeline.schemas.values.refused import SchemaRefused
+
+#: Types of a schema in which every name is expanded. Forty names, each used twice by the next,
+#: expand to 2^40 types.
+UNFOLDED_MAX = 5_000
 _SAME = {"int": "whole", "long": "whole", "string": "bytes"}
 
 
 def signature(schema: Schema) -> str:
-    """Return a text that is the same for schemas that write equal values as equal bytes."""
-    return _signature(schema, [])
+    """Return a text that is the same for schemas that write equal values as equal bytes. Raises
+    :class:`SchemaRefused` if the schema has more than :data:`UNFOLDED_MAX` types."""
+    return _signature(schema, [], itertools.count(1))
 
 
-def _signature(schema: Schema, within: list[Schema]) -> str:
+def _signature(schema: Schema, within: list[Schema], counter: Iterator[int]) -> str:
+    if next(counter) > UNFOLDED_MAX:
+        raise SchemaRefused(f"the schema comes to more than {UNFOLDED_MAX} types")
     for distance, outer in enumerate(reversed(within)):
         if outer is schema:  # a type that contains itself
             return f"^{distance}"
     inner = [*within, schema]
     match schema.kind:
         case "record":
-            return f"({','.join(_signature(field.schema, inner) for field in schema.fields)})"
+            return (
+                f"({','.join(_signature(field.schema, inner, counter) for field in schema.fields)})"
+            )
         case "union":
-            return f"[{','.join(_signature(branch, inner) for branch in schema.branches)}]"
+            return f"[{','.join(_signature(branch, inner, counter) for branch in schema.branches)}]"
         case "enum":
             return f"enum{list(schema.symbols)}"
         case "fixed":
             return f"fixed{schema.size}"
         case "array" | "map":
             assert schema.items is not None
-            return f"{schema.kind}<{_signature(schema.items, inner)}>"
+            return f"{schema.kind}<{_signature(schema.items, inner, counter)}>"
     return _SAME.get(schema.kind, schema.kind)
