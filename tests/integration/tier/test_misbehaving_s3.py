@@ -1,16 +1,22 @@
 """S3-compatible stores that misbehave: ignored conditions, refused deletes."""
 
 import contextlib
-from collections.abc import Iterator
+import itertools
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.s3_stub import Behaviour, S3Stub
+from tidemark.backoff import Backoff
+from tidemark.tier import s3_requests
 from tidemark.tier.conditional_writes import NoConditionalWrites, check_conditional_writes
 from tidemark.tier.config import parse
 from tidemark.tier.objects import DeletesRefused, StoreUnavailable
 from tidemark.tier.open import open_store
 from tidemark.tier.s3 import S3Store
+from tidemark.tier.s3_config import S3Config
 
 NOW_MS = 2**50
 
@@ -132,3 +138,71 @@ def test_a_store_that_deletes_nothing_is_judged_by_its_writes(
     stub.objects["p/probes/of-one-that-died"] = b"1"
     with pytest.raises(NoConditionalWrites) if ignored else contextlib.nullcontext():
         check_conditional_writes(store, now_ms=NOW_MS)
+
+
+def _answering(pieces: Callable[[], Iterator[bytes]]) -> contextlib.AbstractContextManager[str]:
+    """The address of a server that writes these to whoever connects, and hangs up."""
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            while self.rfile.readline().strip():
+                pass
+            with contextlib.suppress(OSError):
+                for piece in pieces():
+                    self.wfile.write(piece)
+
+    @contextlib.contextmanager
+    def serving() -> Iterator[str]:
+        with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+            server.daemon_threads, server.block_on_close = True, False
+            thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+            thread.start()
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+            server.shutdown()
+            thread.join()
+
+    return serving()
+
+
+def _store_at(endpoint: str) -> S3Store:
+    fields = {"accessKeyId": "k", "secretAccessKey": "s", "buckets": ["stub"]}
+    return S3Store(S3Config.parse({**fields, "endpoint": endpoint}))
+
+
+_HEADERS = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n<DeleteResult>"
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_requests, "ANSWER_S", 0.05)
+    monkeypatch.setattr(s3_requests, "_RETRY", Backoff(first_s=0.001, most_s=0.001))
+
+
+def test_an_answer_that_breaks_off_is_tried_again_and_is_still_one_of_an_s3(quick: None) -> None:
+    asked = itertools.count()
+
+    def broken_off() -> Iterator[bytes]:
+        next(asked)
+        yield _HEADERS
+
+    with _answering(broken_off) as endpoint:
+        store = _store_at(endpoint)
+        with pytest.raises(StoreUnavailable) as raised:
+            store.delete_many(["a", "b"])
+    assert (raised.value.reason, raised.value.retriable) == ("StoreUnreachable", True)
+    assert next(asked) == 4
+
+
+def test_an_answer_that_never_ends_is_given_up(quick: None) -> None:
+    stop = threading.Event()
+
+    def drips() -> Iterator[bytes]:
+        yield _HEADERS
+        while not stop.wait(0.01):
+            yield b" "
+
+    with _answering(drips) as endpoint:
+        store = _store_at(endpoint)
+        with pytest.raises(StoreUnavailable, match="of its answer came in"):
+            store.delete_many(["a", "b"])
+        stop.set()
