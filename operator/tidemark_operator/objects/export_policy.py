@@ -146,6 +146,7 @@ class _Checks:
         yield from self._spark_conf()
         yield from self._catalog()
         yield from self._places()
+        yield from self._schema_file()
         yield from self._brokers()
         yield from self._registry()
         if self._in_pods:
@@ -229,6 +230,14 @@ class _Checks:
                 yield f"the table's property {key}, which loads a class"
             elif _FOLDER.search(key) and not self._is_warehouse(value):
                 yield _said(f"the table's {key}", value, "warehouses")
+
+    def _schema_file(self) -> Iterator[str]:
+        """A schema's file of the operator's machine; errors in it are shown in the status."""
+        schema = self._spec.table.schema_
+        if schema is None or schema.file is None or self._in_pods:
+            return
+        if not is_below(schema.file, (*(self._policy.warehouses or ()), *self._policy.jars)):
+            yield _said("the schema's file", schema.file, "jars")
 
     def _is_warehouse(self, place: str) -> bool:
         allowed = self._policy.warehouses

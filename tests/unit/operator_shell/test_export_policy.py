@@ -106,6 +106,10 @@ def test_a_process_of_a_local_operator_reaches_no_path_of_its_machine() -> None:
         assert "warehouses" in said(in_pods=False, table={"warehouse": warehouse}), warehouse
     assert said(in_pods=False) == ""
     assert "jars" in said(in_pods=False, job={"jars": ["/home/me/a.jar"]})
+    schema = {"schema": {"format": "avro", "file": "/home/me/a.avsc"}}
+    assert "jars" in said(in_pods=False, table=schema)
+    assert said({"jars": ["/home/me"]}, in_pods=False, table=schema) == ""
+    assert said(table=schema) == ""
     mine = {"warehouses": ["/srv"], "jars": ["/srv/jars"]}
     parts = {"table": {"warehouse": "/srv/lake"}, "job": {"jars": ["/srv/jars/a.jar"]}}
     assert said(mine, in_pods=False, **parts) == ""
