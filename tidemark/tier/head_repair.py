@@ -41,7 +41,7 @@ from tidemark.tier.layout import (
 from tidemark.tier.manifest import HeadWentBack, LoadedHead, PageCache, PageNotFound
 from tidemark.tier.open import Tier
 from tidemark.tier.segment import SegmentEntry, SegmentState
-from tidemark.tier.segment_origin import origin_version, read_origin
+from tidemark.tier.segment_origin import SegmentOrigin, origin_version, read_origin
 from tidemark.tier.transitions import reference_of
 from tidemark.tiering import Tiering
 
@@ -256,6 +256,7 @@ class _Stored:
         self.pages = tier.manifests.pages(head.topic_id, head.partition)
         self._copies = dict(whole_copies(tier, head))
         self._page_names = set(_listed_pages(tier, head))
+        self._origins: dict[str, tuple[SegmentOrigin, SegmentEntry] | None] = {}
 
     @property
     def next_page(self) -> int:
@@ -298,21 +299,28 @@ class _Stored:
             place = place_of_data(key + LOG_SUFFIX)
             if key in named or begins > ref.end_offset_inclusive or place.number > begins:
                 continue
-            bucket, log_bytes = self._copies[key]
-            read = read_origin(self._tier.segments.stores[bucket], bucket, key, log_bytes)
+            read = self._origin(key)
             if read is not None and read[1].end_offset_inclusive >= begins:
                 entries.append(replace(read[1], from_offset=begins))
         return Page(ref.name, head.topic, head.topic_id, head.partition, tuple(entries))
+
+    def _origin(self, key: str) -> tuple[SegmentOrigin, SegmentEntry] | None:
+        """Read an origin once: each page that is missing looks at all segments before it."""
+        if key not in self._origins:
+            bucket, log_bytes = self._copies[key]
+            store = self._tier.segments.stores[bucket]
+            self._origins[key] = read_origin(store, bucket, key, log_bytes)
+        return self._origins[key]
 
     def later_copies(self, head: Head) -> list[SegmentEntry]:
         """Return entries that a later head may have named as copied, in the order of the line."""
         known = {entry.key for entry, _ in queries.present_entries(head, self.pages)}
         known -= {entry.key for entry in head.entries if entry.state is SegmentState.COPY_STARTED}
         found = {entry.key: entry for entry in self._sealed_later() if entry.key in self._copies}
-        for key, (bucket, log_bytes) in self._copies.items():
+        for key in self._copies:
             if key in known or key in found:
                 continue
-            read = read_origin(self._tier.segments.stores[bucket], bucket, key, log_bytes)
+            read = self._origin(key)
             if read is None:
                 continue
             origin, entry = read

@@ -295,6 +295,27 @@ def test_a_page_that_is_another_version_is_refused(world: World) -> None:
         world.live()
 
 
+def test_missing_pages_read_each_segment_once(
+    place: Any, memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(place, memory, tmp_path)
+    for n in range(60):
+        world.copy(n * 10, n * 10 + 9)
+    head = world.loaded.head
+    lost = {page_key(place.topic_id, place.partition, ref.name) for ref in head.pages}
+    assert len(lost) > 3
+    kept = {key: memory.objects.pop(key) for key in lost}
+    read: list[str] = []
+    get = type(memory).get
+    monkeypatch.setattr(
+        type(memory), "get", lambda self, key: (read.append(key), get(self, key))[1]
+    )
+    head_repair.restore_pages(tier_on(memory), head)
+    assert {key: memory.objects[key] for key in lost} == kept
+    data = [key for key in read if key.startswith("data/")]
+    assert len(data) == len(set(data)) <= 60
+
+
 def test_an_audit_reports_a_head_that_is_older_than_its_objects(world: World) -> None:
     place = world.place
     topic = TopicObject(
