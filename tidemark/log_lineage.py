@@ -96,7 +96,7 @@ def restored_epoch(highest_epoch: int, now_ms: int) -> int:
     return max(highest_epoch + 2 * GENERATION, by_clock)
 
 
-def merged(known: Iterable[Restore], more: Iterable[Restore]) -> tuple[Restore, ...]:
+def merge_restores(known: Iterable[Restore], more: Iterable[Restore]) -> tuple[Restore, ...]:
     """Return the union of both, ordered by leader epoch.
 
     Beyond :data:`RESTORES_MAX` the two oldest become one restore with the lower ends. That may
@@ -110,7 +110,7 @@ def merged(known: Iterable[Restore], more: Iterable[Restore]) -> tuple[Restore, 
     return tuple(found)
 
 
-def text(name: str, position: Position, lost_from: int) -> str:
+def loss_text(name: str, position: Position, lost_from: int) -> str:
     """Describe, for messages, which records the partition ``name`` has lost and why."""
     epoch = "" if position.leader_epoch is None else f" (leader epoch {position.leader_epoch})"
     return (

@@ -8,7 +8,7 @@ the resource waits for, too; what is missing is its object, which people can loo
 from collections.abc import Mapping
 
 from tidemark.kafka_client.access import Access
-from tidemark.log_lineage import LogLineage, Position, divergence, text
+from tidemark.log_lineage import LogLineage, Position, divergence, loss_text
 from tidemark_pipeline.brokers import Brokers, BrokersUnavailable, Refused
 from tidemark_pipeline.errors import ExportError, Unavailable
 
@@ -50,5 +50,5 @@ def _check_epochs(brokers: Brokers, topic: str, below: Mapping[int, Position]) -
         )
         lost_from = divergence(below[part], log)
         if lost_from is not None:
-            what = text(f"{topic}-{part}", below[part], lost_from)
+            what = loss_text(f"{topic}-{part}", below[part], lost_from)
             raise ExportError(f"{what}. Nothing is deleted. Restart the export")

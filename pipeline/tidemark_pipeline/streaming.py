@@ -29,7 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tidemark.ids import id_text
-from tidemark.log_lineage import Position, text
+from tidemark.log_lineage import Position, loss_text
 from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.limits import Waiting, Weight, limited
 from tidemark_pipeline.options import Options
@@ -250,7 +250,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
         found = survey.divergences(positions) if positions else {}
         for part, lost_from in found.items():
             if self._options.fail_on_data_loss:
-                what = text(f"{part.topic}-{part.partition}", positions[part], lost_from)
+                what = loss_text(f"{part.topic}-{part.partition}", positions[part], lost_from)
                 raise DataLoss(
                     f"{what}. Start a new query with a new checkpoint, or set "
                     f"failOnDataLoss=false to continue from offset {lost_from}"

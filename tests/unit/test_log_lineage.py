@@ -7,7 +7,7 @@ from tidemark.log_lineage import (
     Position,
     Restore,
     divergence,
-    merged,
+    merge_restores,
     restored_epoch,
 )
 
@@ -68,11 +68,11 @@ def test_a_restored_epoch_is_above_all_that_the_lost_cluster_may_have_used() -> 
 
 def test_restores_are_bounded_and_the_folded_trust_no_more_than_before() -> None:
     many = [Restore(n, {0: 1000 - n, 1: n}) for n in range(1, RESTORES_MAX + 5)]
-    found = merged(many[:3], many)
+    found = merge_restores(many[:3], many)
     assert len(found) == RESTORES_MAX
     for epoch in range(RESTORES_MAX + 6):
         for offset in (0, 1, 500, 985, 1000):
             exact = divergence(Position(offset, epoch), log(restores=tuple(many)))
             folded = divergence(Position(offset, epoch), log(restores=found))
             assert exact is None or (folded is not None and folded <= exact)
-    assert merged(found, found) == found
+    assert merge_restores(found, found) == found

@@ -84,11 +84,11 @@ def restore_pages(tier: Tier, head: Head) -> None:
     if not head.pages:
         return
     listed = set(_listed_pages(tier, head))
-    needed = [ref for ref in head.pages if not _is_over(head, ref)]
+    needed = [ref for ref in head.pages if not _is_dead_page(head, ref)]
     if all(ref.name in listed for ref in needed):
         return
     try:
-        _Stored(tier, head).with_pages(head)
+        _StoredObjects(tier, head).with_pages(head)
     except Irreparable as missing:
         raise PageNotFound(f"{head.name}: {missing}; nothing is deleted meanwhile") from missing
 
@@ -98,7 +98,7 @@ def _listed_pages(tier: Tier, head: Head) -> Iterator[str]:
     return _page_names(info.key for info in tier.store.list(prefix))
 
 
-def _is_over(head: Head, ref: PageRef) -> bool:
+def _is_dead_page(head: Head, ref: PageRef) -> bool:
     """Return whether no segment of the page is live any more."""
     return head.is_below_floor(ref.end_offset_inclusive, ref.max_tiered_epoch)
 
@@ -148,12 +148,12 @@ def repaired(tier: Tier, error: HeadWentBack, evidence: Evidence, *, now_ms: int
     )
     if newest is None:
         raise Irreparable("no head is in the store, and none in memory")
-    store = _Stored(tier, newest)
+    store = _StoredObjects(tier, newest)
     # The newest head is known as a whole: only its pages and segments are checked.
     if newest.position == error.known:
         head = store.with_pages(newest)
         store.check_live(head)
-        return _held(head, evidence)
+        return _claimed(head, evidence)
     # Otherwise rebuild it from the older head, first with the floor that the older head knows.
     tiering = _tiering(newest.tiering, evidence)
     epochs = [max(newest.floor_epoch, error.known.floor_epoch, tiering.first_live_epoch)]
@@ -162,15 +162,15 @@ def repaired(tier: Tier, error: HeadWentBack, evidence: Evidence, *, now_ms: int
         epochs.append(max(epochs[0], evidence.tiered_epoch))
     for last, floor_epoch in ((epoch is epochs[-1], epoch) for epoch in epochs):
         try:
-            return _relined(store, newest, evidence, floor_epoch, now_ms)
+            return _with_lost_entries(store, newest, evidence, floor_epoch, now_ms)
         except Irreparable:
             if last:
                 raise
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _relined(
-    store: "_Stored", newest: Head, evidence: Evidence, floor_epoch: int, now_ms: int
+def _with_lost_entries(
+    store: "_StoredObjects", newest: Head, evidence: Evidence, floor_epoch: int, now_ms: int
 ) -> Head:
     """Return the older head with its lost entries, above the replica's log start."""
     head = transitions.raise_floor_to(
@@ -196,10 +196,10 @@ def _relined(
     else:
         _check_end(head, store.pages, end, evidence.end_epoch)
     head = transitions.give_up_copying(head, now_ms=now_ms)
-    return _held(replace(head, next_page=max(head.next_page, store.next_page)), evidence)
+    return _claimed(replace(head, next_page=max(head.next_page, store.next_page)), evidence)
 
 
-def _held(head: Head, evidence: Evidence) -> Head:
+def _claimed(head: Head, evidence: Evidence) -> Head:
     """Return the head as claimed by the repairing leader. The lost head may have had that claim
     from a commit whose answer was lost."""
     return replace(
@@ -247,7 +247,7 @@ def _check_whole_line(head: Head, later: Iterable[SegmentEntry]) -> None:
             )
 
 
-class _Stored:
+class _StoredObjects:
     """Objects of one partition in the store, as listed when this is created."""
 
     def __init__(self, tier: Tier, head: Head) -> None:
@@ -272,7 +272,7 @@ class _Stored:
     def _is_there(self, head: Head, ref: PageRef) -> bool:
         # The lost head may have dropped a page without live segments, and its delete may still be
         # pending. A sweep removes the rest of its segments.
-        if _is_over(head, ref):
+        if _is_dead_page(head, ref):
             return False
         if ref.name in self._page_names:
             return True

@@ -157,7 +157,7 @@ class ManifestStore:
         loaded = self.load_any(topic_id, partition)
         if known is not None and loaded.head.position.is_behind(known):
             raise HeadWentBack(_went_back(loaded.head, known, self._store), known, loaded)
-        self._saw(loaded.head)
+        self._remember(loaded.head)
         return loaded
 
     def load_any(self, topic_id: uuid.UUID, partition: int) -> LoadedHead:
@@ -189,7 +189,7 @@ class ManifestStore:
             return known
         return seen
 
-    def _saw(self, head: Head) -> None:
+    def _remember(self, head: Head) -> None:
         """Remember the head's position unless a later one is known."""
         key = (head.topic_id, head.partition)
         with self._lock:
@@ -232,7 +232,7 @@ class ManifestStore:
                     return found
                 _give_up_if_last(attempt, error)
             else:
-                self._saw(first)
+                self._remember(first)
                 return created
             self._sleep(_RETRY.pause_s(attempt + 1))
         raise AssertionError("unreachable: the last attempt returns or raises")
@@ -259,7 +259,7 @@ class ManifestStore:
                 _give_up_if_last(attempt, error)
                 loaded = current
             else:
-                self._saw(written.head)
+                self._remember(written.head)
                 return written
             self._sleep(_RETRY.pause_s(attempt + 1))
         raise AssertionError("unreachable: the last attempt returns or raises")
@@ -285,7 +285,7 @@ class ManifestStore:
             if written.head.commit_id != commit.commit_id:
                 commit.discard_pages(None, written)
                 raise
-        self._saw(head)
+        self._remember(head)
         return written
 
     def _newer(self, loaded: LoadedHead) -> LoadedHead:

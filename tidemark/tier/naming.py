@@ -103,14 +103,14 @@ class Naming:
         unnamed = [(place, item) for place, item in ours if place.name in names]
         # The id belongs to a topic, the name does not: the owner is not known.
         unknown = [(place.folder, item) for place, item in placed if place.folder != folder]
-        kept, troubles = self._of_a_later_head(head, [place for place, _ in unnamed])
+        kept, troubles = self._kept_for_newer_head(head, [place for place, _ in unnamed])
         return Judged(
             unnamed=[item for place, item in unnamed if place.name not in kept],
             unknown=unknown,
             troubles=troubles,
         )
 
-    def _of_a_later_head(
+    def _kept_for_newer_head(
         self, head: Head, unnamed: Sequence[Place]
     ) -> tuple[frozenset[str], list[str]]:
         """Return the segments that a newer head may name, and messages about them."""

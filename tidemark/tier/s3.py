@@ -152,7 +152,7 @@ class S3Store:
         in_a_row = 0
         for begin in range(0, len(keys), KEYS_AT_ONCE):
             chunk = [check_key(key) for key in keys[begin : begin + KEYS_AT_ONCE]]
-            for key in self._left_of(chunk):
+            for key in self._delete_in_bulk(chunk):
                 try:
                     self.delete(key)
                 except StoreUnavailable as error:
@@ -165,7 +165,7 @@ class S3Store:
         if refused:
             raise DeletesRefused(self.describe(), refused)
 
-    def _left_of(self, keys: Sequence[str]) -> Collection[str]:
+    def _delete_in_bulk(self, keys: Sequence[str]) -> Collection[str]:
         """Delete keys in one request; return those that remain to be deleted one by one."""
         if self._deletes_singly:
             return keys

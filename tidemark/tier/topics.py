@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from tidemark.ids import id_text, parse_id
-from tidemark.log_lineage import Restore, merged
+from tidemark.log_lineage import Restore, merge_restores
 from tidemark.tier.codec import ManifestCorrupt
 from tidemark.tier.layout import TOPICS_PREFIX, topic_key
 from tidemark.tier.objects import (
@@ -66,7 +66,7 @@ class TopicCatalog:
         for _ in range(_ATTEMPTS):
             found = self._load(topic.topic_id)
             if found is not None:
-                topic = replace(topic, restores=merged(found[0].restores, topic.restores))
+                topic = replace(topic, restores=merge_restores(found[0].restores, topic.restores))
             if found is not None and (found[0] == topic or found[0].deleted):
                 return False
             if self._write(topic, None if found is None else found[1]):

@@ -133,7 +133,7 @@ class HeadWriter:
         if self._outdated:
             await self.open()
 
-    def doubt(self) -> None:
+    def mark_outdated(self) -> None:
         """Have the head and its pages read before the next decision, because a page is missing."""
         self._outdated = True
 
@@ -231,7 +231,7 @@ class HeadWriter:
             found = await self.shared.pools.commits.run_to_end(function, *args)
         except HeadWentBack:
             if not self._retired:
-                remote_end.doubt(self.partition, is_damaged=True)
+                remote_end.note_damage(self.partition, is_damaged=True)
             raise
         self._read_at_s = self.shared.context.monotonic()
         return found
@@ -239,8 +239,8 @@ class HeadWriter:
     def _adopt(self, loaded: LoadedHead, totals: Totals) -> None:
         self._loaded, self.totals, self._outdated = loaded, totals, False
         if not self._retired:
-            remote_end.doubt(self.partition, is_damaged=False)
-            remote_end.saw(self.partition, loaded.head.position)
+            remote_end.note_damage(self.partition, is_damaged=False)
+            remote_end.note_position(self.partition, loaded.head.position)
         self._check_prefix()
         self.announce()
 

@@ -179,7 +179,7 @@ class LeaderTasks:
                     logger.exception("%s: %s failed in an unforeseen way", self.partition.tp, name)
                 self._failed(name, error)
                 if isinstance(error, PageNotFound):
-                    self.writer.doubt()
+                    self.writer.mark_outdated()
                 backoff = await self._pause(backoff)
                 continue
             self._clear(name)

@@ -53,7 +53,7 @@ class ClusterReconciler:
         if not services.seen.problem:
             await keep_objects(services)
         self._tell(key)
-        refused_s = refused_creations.look(services)
+        refused_s = refused_creations.take_refusals(services)
         await self._write(key, generation)
         return refused_s
 

@@ -157,10 +157,10 @@ class _Checks:
         job, policy = self._job, self._policy
         image = job.image if self._in_pods and job.image != self._image else None
         if image and not any(_is_of(image, allowed) for allowed in policy.images):
-            yield _said("image", image, "images")
+            yield _refused_setting("image", image, "images")
         for jar in job.jars:
             if not is_below(jar, policy.jars) and not self._is_of_the_image(jar):
-                yield _said("jar", jar, "jars")
+                yield _refused_setting("jar", jar, "jars")
 
     def _is_of_the_image(self, jar: str) -> bool:
         """Return whether a jar is in the allowed image, not in a volume, which others may write."""
@@ -179,9 +179,9 @@ class _Checks:
             elif not value.isprintable():
                 yield f"a value of Spark's {key} with a control character"
             elif not _KEY.fullmatch(key) or not _matches(key, (*SPARK_CONF, *listed)):
-                yield _said("Spark's", key, "sparkConf")
+                yield _refused_setting("Spark's", key, "sparkConf")
             elif _ADDRESS.search(key) and not self._is_endpoint(value):
-                yield _said(key, value, "endpoints")
+                yield _refused_setting(key, value, "endpoints")
             else:
                 yield from _misread(f"Spark's {key}", key, value)
         for hidden in job.conf_secrets:
@@ -189,7 +189,7 @@ class _Checks:
             if is_code(key):
                 yield _of_code(key)
             elif not _matches(key, (*SECRET_SPARK_CONF, *listed)):
-                yield _said("Spark's", f"{key} from a Secret", "sparkConf")
+                yield _refused_setting("Spark's", f"{key} from a Secret", "sparkConf")
             elif _ADDRESS.search(key):
                 yield f"{key} from a Secret (write the address itself)"
 
@@ -198,11 +198,11 @@ class _Checks:
         for key, value in table.catalog.items():
             what = f"the catalog's {key}"
             if not _KEY.fullmatch(key) or not _matches(key, (*CATALOG_PROPERTIES, *listed)):
-                yield _said("the catalog's", key, "catalogProperties")
+                yield _refused_setting("the catalog's", key, "catalogProperties")
             elif _CLASS.search(key) and not self._is_known_class(key, value):
-                yield _said(what, value, "catalogProperties")
+                yield _refused_setting(what, value, "catalogProperties")
             elif _ADDRESS.search(key) and not self._is_endpoint(value):
-                yield _said(what, value, "endpoints")
+                yield _refused_setting(what, value, "endpoints")
             elif key == "prefix" and _parts(f"/{value}") is None:
                 yield f"{what} {value}, which leads out of the catalog's path"
             else:
@@ -210,7 +210,7 @@ class _Checks:
         for hidden in table.catalog_secrets:
             key = hidden.name
             if not _matches(key, (*SECRET_CATALOG_PROPERTIES, *listed)):
-                yield _said("the catalog's", f"{key} from a Secret", "catalogProperties")
+                yield _refused_setting("the catalog's", f"{key} from a Secret", "catalogProperties")
             elif _ADDRESS.search(key):
                 yield f"the catalog's {key} from a Secret (write the address itself)"
 
@@ -222,14 +222,14 @@ class _Checks:
         """Check the places where tables are written: the warehouse, and properties with paths."""
         table = self._spec.table
         if table.warehouse and not self._is_warehouse(table.warehouse):
-            yield _said("the warehouse", table.warehouse, "warehouses")
+            yield _refused_setting("the warehouse", table.warehouse, "warehouses")
         yield from _misread("the warehouse", "", table.warehouse or "")
         for key, value in table.properties.items():
             yield from _misread(f"the table's {key}", key, value)
             if _CLASS.search(key):
                 yield f"the table's property {key}, which loads a class"
             elif _FOLDER.search(key) and not self._is_warehouse(value):
-                yield _said(f"the table's {key}", value, "warehouses")
+                yield _refused_setting(f"the table's {key}", value, "warehouses")
 
     def _schema_file(self) -> Iterator[str]:
         """A schema's file of the operator's machine; errors in it are shown in the status."""
@@ -237,7 +237,7 @@ class _Checks:
         if schema is None or schema.file is None or self._in_pods:
             return
         if not is_below(schema.file, (*(self._policy.warehouses or ()), *self._policy.jars)):
-            yield _said("the schema's file", schema.file, "jars")
+            yield _refused_setting("the schema's file", schema.file, "jars")
 
     def _is_warehouse(self, place: str) -> bool:
         allowed = self._policy.warehouses
@@ -253,7 +253,9 @@ class _Checks:
             return
         for address in source.bootstrap.split(","):
             if not self._is_endpoint(f"kafka://{address}"):
-                yield _said("a User's credentials for", f"kafka://{address}", "endpoints")
+                yield _refused_setting(
+                    "a User's credentials for", f"kafka://{address}", "endpoints"
+                )
 
     def _registry(self) -> Iterator[str]:
         """Check the registry's address: a response that is no schema is shown in the status."""
@@ -262,7 +264,7 @@ class _Checks:
             return
         for url in schema.registry.url.split(","):
             if not self._is_endpoint(url):
-                yield _said("the registry", url, "endpoints")
+                yield _refused_setting("the registry", url, "endpoints")
 
     def _is_endpoint(self, address: str) -> bool:
         return is_below(address, self._policy.endpoints)
@@ -271,19 +273,19 @@ class _Checks:
         job, policy = self._job, self._policy
         account = job.service_account_name
         if account is not None and account not in policy.service_accounts:
-            yield _said("service account", account, "serviceAccounts")
+            yield _refused_setting("service account", account, "serviceAccounts")
         for volume in job.volumes:
             if volume.claim_name not in policy.claims:
-                yield _said("claim", volume.claim_name, "claims")
+                yield _refused_setting("claim", volume.claim_name, "claims")
         for key in job.pod_labels:
             if not _matches(key, policy.pod_labels):
-                yield _said("label", key, "podLabels")
+                yield _refused_setting("label", key, "podLabels")
         for key in job.pod_annotations:
             if not _matches(key, policy.pod_annotations):
-                yield _said("annotation", key, "podAnnotations")
+                yield _refused_setting("annotation", key, "podAnnotations")
 
 
-def _said(what: str, value: str, field: str) -> str:
+def _refused_setting(what: str, value: str, field: str) -> str:
     return f"{what} {value} (spec.exports.{field})"
 
 

@@ -93,7 +93,7 @@ class ClusterReconciler:
             await self._audits.look()
         await self._settle_unserved()
         brokers_s = await self._made_brokers.keep(key, body)
-        refused_s = refused_creations.look(services)
+        refused_s = refused_creations.take_refusals(services)
         later_s = await self._write(key, generation)
         configured = bool(body["spec"].get("remoteStorage"))
         check_s = STORAGE_CHECK_S if configured else None

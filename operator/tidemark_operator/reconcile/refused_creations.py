@@ -30,7 +30,7 @@ def reporter(services: TermServices) -> Callable[[CreationRefusal], None]:
     return report
 
 
-def look(services: TermServices) -> float | None:
+def take_refusals(services: TermServices) -> float | None:
     """Copy the refusals into the state, before the Cluster's status is computed. Return the seconds
     until the next look, None for none."""
     refused = services.client.api.own.refused()

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from tidemark_pipeline.export.exported import ExportError
 from tidemark_pipeline.export.shapes import ANY_FORMAT, check_fields
-from tidemark_pipeline.export.worker_frames import through_workers
+from tidemark_pipeline.export.worker_frames import map_in_workers
 from tidemark_pipeline.schemas.decoding import UNKNOWN, Decoding, output_schema
 from tidemark_pipeline.schemas.registered import Schemas
 from tidemark_pipeline.schemas.registry.keys import RegistryKeys
@@ -141,4 +141,4 @@ class OfRegistry:
 
 
 def _decoded(frame: DataFrame, columns: StructType, decoding: Decoding) -> DataFrame:
-    return through_workers(frame, decoding, output_schema(frame.schema, columns))
+    return map_in_workers(frame, decoding, output_schema(frame.schema, columns))

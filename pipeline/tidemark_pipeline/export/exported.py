@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from tidemark.log_lineage import Position, text
+from tidemark.log_lineage import Position, loss_text
 from tidemark_pipeline.errors import ExportError
 
 __all__ = ["ExportError", "Exported", "Mode", "Superseded", "begin", "check_ours"]
@@ -194,7 +194,7 @@ def check_lineage(exported: Exported, diverged: Mapping[int, int]) -> None:
     """Raise :class:`ExportError` if the topic has lost records that the table contains.
     ``diverged``: first lost offset by partition."""
     for partition, lost_from in sorted(diverged.items()):
-        what = text(f"{exported.topic}-{partition}", exported.position(partition), lost_from)
+        what = loss_text(f"{exported.topic}-{partition}", exported.position(partition), lost_from)
         raise ExportError(
             f"{what}. The table contains the lost records, and continuing would leave out the new "
             "ones. Nothing is exported or deleted. Export into a new table, or roll this table "

@@ -128,7 +128,7 @@ class Branch:
                 return self._expired[snapshot_id]
         return None
 
-    def say_again(self, write: Callable[[], None] | None = None) -> None:
+    def repeat_progress(self, write: Callable[[], None] | None = None) -> None:
         """Commit the table's progress again, after the commit of ``write`` to the branch, if any.
         Raises :class:`ExportError`."""
         try:

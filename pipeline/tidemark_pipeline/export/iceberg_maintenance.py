@@ -72,7 +72,7 @@ def _keep_offsets(session: Any, name: str) -> None:
             return
     except ExportError:
         return
-    branch.say_again()
+    branch.repeat_progress()
 
 
 def _compact(procedures: "Procedures", say: Say) -> tuple[int, int, int]:

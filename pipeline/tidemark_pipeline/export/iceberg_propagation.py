@@ -46,7 +46,7 @@ class IcebergPropagation:
         if self._table.properties().get(_MODE) != _COPY:
             self._session.sql(f"ALTER TABLE {self._name} SET TBLPROPERTIES ('{_MODE}'='{_COPY}')")
         target = f"{self._name}.branch_{self._branch.name}"
-        self._branch.say_again(lambda: self._delete(target, where))
+        self._branch.repeat_progress(lambda: self._delete(target, where))
 
     def _delete(self, target: str, where: str) -> None:
         self._session.sql(f"DELETE FROM {target} WHERE {where}")
@@ -62,7 +62,7 @@ class IcebergPropagation:
             (done,) = procedures.call("rewrite_data_files", options=options)
             failed = done["failed_data_files_count"]
             procedures.call("rewrite_position_delete_files", options={"rewrite-all": "true"})
-        self._branch.say_again()
+        self._branch.repeat_progress()
         say("all older snapshots expire")
         expired = procedures.call("expire_snapshots", older_than=timedelta(), retain_last=1)
         return Propagated(

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
 from tidemark_pipeline.export.shapes import ANY_FORMAT
-from tidemark_pipeline.export.worker_frames import through_workers
+from tidemark_pipeline.export.worker_frames import map_in_workers
 from tidemark_pipeline.schemas.json.inference import RecordShape, grown
 from tidemark_pipeline.schemas.json.record_check import SHAPE, Checking, Summary, merged
 from tidemark_pipeline.schemas.values.bounds import COLUMNS_MAX
@@ -78,5 +78,5 @@ def inferred(values: DataFrame, names: ColumnNames = ANY_FORMAT) -> StructType:
 def summary(values: DataFrame, checking: Checking) -> RecordShape:
     """Return the shape of the fields that the columns do not have yet."""
     schema = StructType([StructField(SHAPE, StringType())])
-    rows = through_workers(values.select("value"), Summary(checking), schema).collect()
+    rows = map_in_workers(values.select("value"), Summary(checking), schema).collect()
     return merged(row[SHAPE] for row in rows)

@@ -10,7 +10,7 @@ from tidemark_pipeline.export.exported import ExportError
 from tidemark_pipeline.export.inferring import summary, text_of_value
 from tidemark_pipeline.export.json_decimals import LAST_WINS, is_exact, loosened, misfits, tightened
 from tidemark_pipeline.export.shapes import ANY_FORMAT
-from tidemark_pipeline.export.worker_frames import through_workers
+from tidemark_pipeline.export.worker_frames import map_in_workers
 from tidemark_pipeline.schemas.json.inference import grown, size_of
 from tidemark_pipeline.schemas.json.record_check import (
     CAUSE,
@@ -57,7 +57,7 @@ class Json:
         self._columns, self._frame = columns, frame
         frame.sparkSession.conf.set(*LAST_WINS)
         checking = Checking(columns.json(), self._names, self._grows)
-        checked = through_workers(frame, checking, checked_schema(frame.schema))
+        checked = map_in_workers(frame, checking, checked_schema(frame.schema))
         corrupt = _CORRUPT
         while corrupt in {column.name.lower() for column in columns}:
             corrupt += "_"

@@ -11,7 +11,7 @@ _BATCH_BYTES = 64 * 1024 * 1024
 _CONF = "spark.sql.execution.arrow.maxBytesPerBatch"
 
 
-def through_workers(
+def map_in_workers(
     frame: DataFrame,
     work: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
     schema: StructType,

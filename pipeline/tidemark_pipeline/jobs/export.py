@@ -119,7 +119,7 @@ def export(
                 reached = stream_options(options, batches.progress.exported, once=every_s is None)
                 _run(session, reached, batches, every_s, stop)
 
-            with_late_workers(run)
+            retry_late_workers(run)
         finally:
             table.close()
         return batches.progress
@@ -304,7 +304,7 @@ def check_log_lineage(survey: Survey, parts: Iterable[Part], exported: Exported)
     check_lineage(exported, {part.partition: lost_from for part, lost_from in diverged.items()})
 
 
-def with_late_workers(run: Callable[[], None]) -> None:
+def retry_late_workers(run: Callable[[], None]) -> None:
     """Call ``run``; repeat it if Spark's Python process did not start in time. The process starts
     before a query's first batch, so each call continues at the committed offsets. Raises
     :class:`Unavailable` if it never starts."""

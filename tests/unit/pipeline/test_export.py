@@ -18,7 +18,7 @@ from tidemark_pipeline.export.exported import (
 )
 from tidemark_pipeline.export.formats import catalog_settings
 from tidemark_pipeline.export.wanted import Wanted
-from tidemark_pipeline.jobs.export import planned_end, stream_options, with_late_workers
+from tidemark_pipeline.jobs.export import planned_end, retry_late_workers, stream_options
 from tidemark_pipeline.jobs.export_job import judged
 
 FOUND = Exported("t", "id", {0: 17, 1: 4}, 3, "a")
@@ -147,7 +147,7 @@ def test_a_python_worker_that_starts_late_is_started_again() -> None:
         if error is not None:
             raise error
 
-    with_late_workers(run)
+    retry_late_workers(run)
     assert calls == []
 
 
@@ -156,7 +156,7 @@ def test_a_machine_on_which_no_worker_starts_says_what_to_do() -> None:
         raise RuntimeError("Timed out while waiting for the Python worker to connect back")
 
     with pytest.raises(Unavailable, match=r"did not start within .* 5 times: .* more CPU") as found:
-        with_late_workers(late)
+        retry_late_workers(late)
     assert judged(found.value)[0] is Phase.FAILED  # so the operator starts it again
 
 
@@ -168,5 +168,5 @@ def test_other_failures_are_not_tried_again() -> None:
         raise ExportError("the table is of the topic u")
 
     with pytest.raises(ExportError, match="of the topic u"):
-        with_late_workers(run)
+        retry_late_workers(run)
     assert calls == [1]

@@ -27,7 +27,7 @@ async def test_local_retention_stands_still_also_after_a_restart(node: Nodes) ->
     await one.partition.write_changes()
     await two.catch_up(one)
     assert [_is_suspended(each.partition) for each in (one, two)] == [False, False]
-    remote_end.doubt(one.partition, is_damaged=True)
+    remote_end.note_damage(one.partition, is_damaged=True)
     await one.append()
     await two.catch_up(one)
     for each in (one, two):
@@ -37,7 +37,7 @@ async def test_local_retention_stands_still_also_after_a_restart(node: Nodes) ->
     assert [_is_suspended(each.partition) for each in (one, two)] == [True, True]
     for each in (one, two):
         await each.told(state, full=True, **TIERED)
-    remote_end.doubt(one.partition, is_damaged=False)
+    remote_end.note_damage(one.partition, is_damaged=False)
     await one.append()
     await two.catch_up(one)
     assert [_is_suspended(each.partition) for each in (one, two)] == [False, False]

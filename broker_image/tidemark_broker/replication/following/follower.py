@@ -139,10 +139,10 @@ async def _let_go_of_deleted(partition: Partition, leader: ReplicaFetchResult) -
 
 
 def _note_tier(partition: Partition, result: ReplicaFetchResult) -> None:
-    remote_end.doubt(partition, is_damaged=result.tier_damaged)
+    remote_end.note_damage(partition, is_damaged=result.tier_damaged)
     if result.head_version >= 0:
         position = HeadPosition(result.head_version, result.head_commit_id, result.head_floor_epoch)
-        remote_end.saw(partition, position)
+        remote_end.note_position(partition, position)
     if result.head_tiered_epoch >= 0 or result.remote_end_offset >= 0:
         remote_end.learn(
             partition, result.head_tiered_epoch, result.remote_end_offset, result.remote_end_epoch

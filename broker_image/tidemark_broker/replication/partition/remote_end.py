@@ -22,7 +22,7 @@ def note(partition: Partition, offset: int, epoch: int) -> None:
         partition.context.states.soon(partition)
 
 
-def saw(partition: Partition, position: HeadPosition | None) -> None:
+def note_position(partition: Partition, position: HeadPosition | None) -> None:
     """Record the position of a head that was read, written or reported by the leader; durable soon.
     An older position is ignored."""
     known = partition.tier_position
@@ -31,7 +31,7 @@ def saw(partition: Partition, position: HeadPosition | None) -> None:
         partition.context.states.soon(partition)
 
 
-def doubt(partition: Partition, *, is_damaged: bool) -> None:
+def note_damage(partition: Partition, *, is_damaged: bool) -> None:
     """Record whether the head went back and is not repaired; durable soon. So after a start, local
     retention does not trust the tier before the head was checked again."""
     if partition.tier_damaged != is_damaged:
@@ -42,7 +42,7 @@ def doubt(partition: Partition, *, is_damaged: bool) -> None:
 def replace(partition: Partition, end: RemoteEnd, position: HeadPosition | None = None) -> None:
     """What the tier itself said: nothing that was heard before holds against it; durable with the
     next :meth:`Partition.write_state`."""
-    saw(partition, position)
+    note_position(partition, position)
     partition.remote_end = end
     partition.log.highest_remote_offset = end.offset
 
