@@ -156,12 +156,12 @@ def _say(progress: "Progress") -> None:
 
 
 def _without(secrets: Iterable[str], text: str) -> str:
-    """What catalogs and drivers say may have the address that they were given, password and all.
-    Some change the case, or leave out the line end. A secret that is a part of another is hidden
-    after that one."""
-    found = {form for each in secrets for form in (each, each.strip()) if form}
-    for each in sorted(found, key=len, reverse=True):
-        text = re.sub(re.escape(each), _HIDDEN, text, flags=re.IGNORECASE)
+    """Hide secrets in a text. Messages of catalogs and drivers may contain their address with its
+    password; some change the case or omit the line end. A secret that is part of another one is
+    hidden after it."""
+    found = {form for secret in secrets for form in (secret, secret.strip()) if form}
+    for form in sorted(found, key=len, reverse=True):
+        text = re.sub(re.escape(form), _HIDDEN, text, flags=re.IGNORECASE)
     return text
 
 

@@ -391,7 +391,7 @@ async def test_an_object_that_is_locked_and_is_released(stub: S3Stub, make_host:
     first = min(key for key in host.objects() if key.endswith(".log"))
     stub.behaviour = Behaviour(errors={first: ("AccessDenied", -1)}, singly=True)
     log_start.delete_records(host.partition, host.partition.high_watermark)
-    await told(host, "StoreRefusesDeletes", first, "a lock")
+    await told(host, "StoreRefusesDeletes", first, "lock or legal hold")
     assert set(host.objects()) == {first}
     # The topic's deletion takes all else, says what is held, and ends once that is released.
     await host.delete()
