@@ -117,6 +117,13 @@ def packed_timestamp_ms(data: bytes) -> int:
     return int(timestamp_ms)
 
 
+def packed_without_written(data: bytes) -> bytes | None:
+    """Return a packed producer with ``has_written`` cleared, None if it is clear already."""
+    if not data[ENTRY_BYTES]:
+        return None
+    return b"".join((data[:ENTRY_BYTES], _HAS_WRITTEN.pack(False), data[_BATCHES_AT:]))
+
+
 class ProducerEntry:
     """One producer in one log. ``batches`` oldest first, all of ``epoch``; ``txn_first_offset``:
     where its open transaction begins, -1 for none; ``has_written``: since it was last asked whether

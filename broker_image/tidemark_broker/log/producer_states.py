@@ -34,6 +34,7 @@ from tidemark_broker.log.producer_entry import (
     ProducerBatch,
     ProducerEntry,
     packed_timestamp_ms,
+    packed_without_written,
 )
 from tidemark_broker.log.walk import BatchAt
 
@@ -159,10 +160,12 @@ class ProducerStates:
             return ProducerEntry.unpacked(packed)
         return entry
 
-    def _all(self) -> Iterator[tuple[int, ProducerEntry]]:
-        for producer_id, packed in self._packed.items():
+    def _newest(self, most: int | None) -> Iterator[tuple[int, ProducerEntry]]:
+        """Yield every producer, or the ``most`` that wrote last. Only these are unpacked."""
+        skipped = 0 if most is None else max(0, len(self) - most)
+        for producer_id, packed in islice(self._packed.items(), skipped, None):
             yield producer_id, ProducerEntry.unpacked(packed)
-        yield from self._live.items()
+        yield from islice(self._live.items(), max(0, skipped - len(self._packed)), None)
 
     # -- appends -------------------------------------------------------------------------------
 
@@ -362,8 +365,7 @@ class ProducerStates:
 
     def active(self, most: int | None = None) -> Iterator[ActiveProducer]:
         """Yield every known producer, or the ``most`` that wrote last."""
-        skipped = 0 if most is None else max(0, len(self) - most)
-        for producer_id, entry in islice(self._all(), skipped, None):
+        for producer_id, entry in self._newest(most):
             yield ActiveProducer(
                 producer_id,
                 entry.epoch,
@@ -388,7 +390,12 @@ class ProducerStates:
         for producer_id, packed in [*self._packed.items()]:
             # Most timestamps are neither old nor in the future, which is visible without unpacking.
             # A producer that wrote before it was packed stays for one check longer than a live one.
-            if now_ms - idle_ms < packed_timestamp_ms(packed) <= newest_ms:
+            timestamp_ms = packed_timestamp_ms(packed)
+            if now_ms - idle_ms < timestamp_ms <= newest_ms:
+                continue
+            # Many producers may become old at once, and the log is locked meanwhile.
+            if timestamp_ms <= newest_ms and (idle := packed_without_written(packed)):
+                self._packed[producer_id] = idle
                 continue
             entry = ProducerEntry.unpacked(packed)
             if entry.is_expired(now_ms, idle_ms, newest_ms):

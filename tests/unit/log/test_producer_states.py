@@ -9,7 +9,7 @@ from tidemark.logfiles.producer_snapshot import decode_snapshot, without_transac
 from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark.records.control import EndMarker
 from tidemark_broker.log import errors, producer_states
-from tidemark_broker.log.producer_entry import AppendOrigin, ProducerBatch
+from tidemark_broker.log.producer_entry import AppendOrigin, ProducerBatch, ProducerEntry
 from tidemark_broker.log.producer_states import ProducerLimit, ProducerStates, VerificationGuard
 
 PID = 7
@@ -319,6 +319,33 @@ def test_snapshot_of_many_producers_tells_of_all() -> None:
     assert list(states.active()) == list(before.active())
     assert states.snapshot() == before.snapshot()
     assert [each.producer_id for each in states.active(3)] == [997, 998, 999]
+
+
+def test_only_the_requested_producers_are_unpacked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log is locked meanwhile, and a client can create 500,000 producers."""
+    states = ProducerStates()
+    for number in range(1000):
+        states.note(data(0, number, producer=number, at_ms=number))
+    unpacked: list[bytes] = []
+    unpack = ProducerEntry.unpacked
+
+    def noted(packed: bytes) -> ProducerEntry:
+        unpacked.append(packed)
+        return unpack(packed)
+
+    monkeypatch.setattr(ProducerEntry, "unpacked", noted)
+    for most in (0, 3, 500, 1000, 2000):
+        unpacked.clear()
+        told = [each.producer_id for each in states.active(most)]
+        assert told == [*range(1000)][max(0, 1000 - most) :]
+        assert len(unpacked) <= most
+    unpacked.clear()
+    states.expire(10**9, 100)  # each has written since the last check
+    assert (len(states) > 800, unpacked) == (True, [])
+    states.expire(10**9, 100)
+    assert len(states) == 0
 
 
 def test_the_logs_of_a_broker_share_a_limit() -> None:
