@@ -50,8 +50,8 @@ class LogStarts:
         self._local_starts = OffsetCheckpoint(directory / LOCAL_LOG_START_CHECKPOINT)
         self._journal = directory / JOURNAL
         self._used_bytes = 0
-        #: Length of former lines, which must be erased before another line is written.
-        self._stale_bytes = 0
+        #: Where former lines end, which must be erased before another line is written.
+        self._stale_end = 0
         #: Whether a power cut leaves the journal's name, as far as this process knows.
         self._is_named = False
         self._lock = ordered_lock(LockRank.LOG_STARTS)
@@ -83,6 +83,7 @@ class LogStarts:
                 break
             self.recorded[change[0]] = change[1]
             self._used_bytes += len(line) + 1
+        self._stale_end = len(data.rstrip(b"\0"))
 
     def of(self, key: TopicPartition) -> Starts | None:
         """What is on record of a log; None if it is not known."""
@@ -135,22 +136,24 @@ class LogStarts:
                 if starts.local_log_start_offset is not None
             }
         )
-        if self._used_bytes:
-            self._stale_bytes, self._used_bytes = self._used_bytes, 0
+        self._stale_end, self._used_bytes = max(self._stale_end, self._used_bytes), 0
         self._erase()
 
     def _erase(self) -> None:
         """Erase former lines before anything is appended. A failed write may be on the disk all the
-        same, and lines after an end mark are not read."""
-        if self._stale_bytes:
-            self._put(_END, 0)  # the end mark first: without it the journal is unchanged
-            self._put(b"\0" * self._stale_bytes, 0)
-            self._stale_bytes = 0
+        same, and lines after an end mark are not read unless a torn write destroys the mark."""
+        begin, end = self._used_bytes, self._stale_end
+        if begin < end:
+            self._put(_END, begin)  # the end mark first: without it the journal is unchanged
+            self._put(b"\0" * (end - begin), begin)
+        self._stale_end = 0
 
     def _append(self, lines: bytes) -> None:
         self._erase()
+        self._stale_end = self._used_bytes + len(lines) + len(_END)  # unless all of it is written
         self._put(lines + _END, self._used_bytes)
         self._used_bytes += len(lines)
+        self._stale_end = 0
 
     def _put(self, data: bytes, position: int) -> None:
         with storage_errors(f"{self._journal} cannot be written"):

@@ -77,6 +77,39 @@ def test_journal_that_could_not_be_begun_anew_loses_nothing_of_later(
     assert _loaded(tmp_path).recorded == {A: Starts(7, 7), B: Starts(9, 9)}
 
 
+def test_former_lines_never_come_back_behind_a_torn_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All lines are equally long here, so a write without its end mark ends where one begins."""
+    starts = _loaded(tmp_path)
+    starts.compact()
+    for n in (3, 4, 5):
+        starts.record({A: Starts(n, n)})
+    real = os.pwrite
+
+    def cut_off(length: int) -> Callable[..., int]:
+        def write(descriptor: int, data: bytes, position: int) -> int:
+            if len(data) == 1:
+                return real(descriptor, data, position)
+            real(descriptor, bytes(data)[:length], position)
+            raise OSError(errno.EIO, "power cut")
+
+        return write
+
+    monkeypatch.setattr(os, "pwrite", cut_off(0))
+    with pytest.raises(StorageError):
+        starts.compact()
+    monkeypatch.setattr(os, "pwrite", real)
+    again = _loaded(tmp_path)
+    again.record({A: Starts(7, 7)})
+    line = len(f"a 0 7 7 {0:08x}\n")
+    monkeypatch.setattr(os, "pwrite", cut_off(line))
+    with pytest.raises(StorageError):
+        again.record({B: Starts(9, 9)})
+    monkeypatch.setattr(os, "pwrite", real)
+    assert _loaded(tmp_path).of(A) == Starts(7, 7)
+
+
 def test_what_was_recorded_is_read_again(tmp_path: Path) -> None:
     starts = _loaded(tmp_path)
     assert starts.of(A) is None
