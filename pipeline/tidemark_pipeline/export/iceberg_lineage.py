@@ -11,6 +11,7 @@ No offset exists up to which such a table has all records.
 Pure.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from tidemark_pipeline.export.exported import Exported, ExportError
 
 #: Property of a commit of ``cherrypick_snapshot``: the snapshot whose rows it has.
 _PICKED = "source-snapshot-id"
+_ID = re.compile("[0-9]{1,18}|[0-8][0-9]{18}")
 #: Iceberg's operations that remove rows; ``replace`` rewrites files and keeps all rows.
 _REMOVING = frozenset({"overwrite", "delete"})
 
@@ -65,7 +67,7 @@ def standing(
     while current is not None:
         # A picked commit repeats the properties of another snapshot, so they do not count.
         source = current.summary.get(_PICKED)
-        if source is not None and picked is None and _has_exports_rows(int(source), find):
+        if source is not None and picked is None and _has_exports_rows(source, find):
             picked = current
         exported = None if source is not None else Exported.of_properties(current.summary)
         if exported is not None:
@@ -84,13 +86,19 @@ def standing(
     return None
 
 
-def _has_exports_rows(source_id: int, find: Callable[[int], Ancestor | None]) -> bool:
+def _has_exports_rows(source_id: str, find: Callable[[int], Ancestor | None]) -> bool:
     """Return whether a picked snapshot may have rows of an export. An unknown snapshot may, and a
-    picked one may have been picked from another."""
-    source = find(source_id)
-    while source is not None and _PICKED in source.summary:
-        source = find(int(source.summary[_PICKED]))
-    return source is None or Exported.of_properties(source.summary) is not None
+    picked one may have been picked from another. Every writer of the table can write any id."""
+    seen: set[str] = set()
+    while source_id not in seen and _ID.fullmatch(source_id):
+        seen.add(source_id)
+        source = find(int(source_id))
+        if source is None:
+            return True
+        if _PICKED not in source.summary:
+            return Exported.of_properties(source.summary) is not None
+        source_id = source.summary[_PICKED]
+    return True
 
 
 def _has_only_new_rows(summary: Mapping[str, str]) -> bool:

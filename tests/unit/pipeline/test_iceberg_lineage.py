@@ -81,3 +81,14 @@ def test_a_table_whose_rows_were_all_replaced_is_told_from_one_that_lost_some() 
         at = standing("lake.db.t", known[2], known.get, None)
         assert at is not None
         assert (at.is_rewritten, at.is_replaced) == (True, is_replaced)
+
+
+@pytest.mark.parametrize("source", ["6", "7", "x", "", "9" * 30, "-1"])
+def test_an_id_that_no_picked_snapshot_can_have_is_refused(source: str) -> None:
+    """A chain of picked snapshots that leads back to itself would be followed forever."""
+    one, other_one = (
+        other(6, 1, source_snapshot_id=source),
+        other(7, 1, source_snapshot_id="6"),
+    )
+    with pytest.raises(ExportError, match="cherrypick_snapshot"):
+        found(6, wrote(1, None), one, other_one)
