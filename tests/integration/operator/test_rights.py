@@ -54,7 +54,7 @@ def granted(role: Json) -> Iterator[Right]:
 
 
 def definition_rights(folder: Path) -> list[Json]:
-    """What the base chart lets every service account read, and the binding."""
+    """Right of every service account in the base chart, and its binding."""
     objects = Helm(folder / "helm-base").template(BASE_CHART)
     return [
         body

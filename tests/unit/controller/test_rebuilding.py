@@ -164,8 +164,8 @@ def test_rebuilding_does_not_wait_for_a_broker_that_is_down_if_the_others_prove_
 
 
 def test_a_state_that_the_minimum_of_the_backup_does_not_allow_proves_nothing_by_it() -> None:
-    """It was lowered after the backup: broker 3 alone may have acknowledged. Where it was not, who
-    left the ISR is eligible."""
+    """The minimum was lowered after the backup: broker 3 alone may have acknowledged records. If it
+    was not lowered, a replica that left the ISR is eligible."""
     alone = _told(1, 2, 3, isr=(3,), leader=3)
     assert "brokers 3 have" in _blocked(_one_down(alone))
     world = _one_down(dataclasses.replace(alone, elr=(1,)))
@@ -285,7 +285,7 @@ def test_partitions_that_were_added_after_the_backup_are_served(fields: dict[str
 
 
 def test_a_partition_that_only_a_broker_that_is_down_has_keeps_its_place() -> None:
-    """Of partition 2 nobody that is up has a replica; that the topic has it they were told."""
+    """No live broker has a replica of partition 2, but the live ones know its number."""
     world = _grown()
     for node_id in (1, 2):
         held = [_told(1, 2, 3, partition=part) for part in (0, 1)]

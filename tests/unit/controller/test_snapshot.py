@@ -146,7 +146,7 @@ def test_absence_is_a_deletion_only_once_every_broker_has_reported() -> None:
 
 
 def test_absence_is_no_deletion_while_rows_name_a_broker_that_a_backup_does_not_know() -> None:
-    """It was added after the backup, and may have topics of which nobody else has a replica."""
+    """The broker was added after the backup, and may have the only replica of a topic."""
     world = _heard(_world())
     world.state.remove_row((numbered_uuid(9), 0))
     world.state.put_row(row((1, 4), number=1, partition=0))

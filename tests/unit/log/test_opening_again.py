@@ -139,7 +139,7 @@ def test_a_failed_log_is_never_closed_cleanly(
 def test_opening_again_that_fails_late_is_tried_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it knows of producers is read last. A log that is closed and not failed stays closed."""
+    """The producers are read last. A log that is closed and not failed stays closed."""
     log = _after_a_failed_fsync(bench, monkeypatch)
     real = log.state.reload_producers
 

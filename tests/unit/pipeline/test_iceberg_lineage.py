@@ -43,7 +43,7 @@ def test_an_ancestor_that_expired_is_never_replaced_by_the_tag() -> None:
 
 
 def test_rows_of_a_picked_snapshot_are_refused_with_the_way_back() -> None:
-    """It has not what was between."""
+    """A picked snapshot lacks the records between it and the current one."""
     rolled_back = [wrote(1, None), wrote(2, 1), wrote(3, 2)]
     picked = other(6, 1, source_snapshot_id="3")
     for behind in ([], [other(7, 6)]):

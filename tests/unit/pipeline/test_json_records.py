@@ -104,7 +104,7 @@ REFUSED: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("value", "said"), REFUSED)
 def test_fields_that_no_table_can_have_are_the_records_fault(value: Any, said: str) -> None:
-    """Where the table grows. Else what it has no column for is left out, as it always was."""
+    """Only a table that grows gets the field; other tables leave unknown fields out."""
     assert said in cause(value, TABLE, grows=True)
     if "surrogate" not in said:
         assert cause(value, TABLE) == ""

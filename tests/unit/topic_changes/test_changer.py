@@ -671,7 +671,7 @@ async def test_a_factor_that_a_move_could_not_write_is_written_later(changes: Ch
 async def test_a_restored_number_of_partitions_follows_the_brokers(
     changes: Changes, is_git: bool
 ) -> None:
-    """Where nobody but Kafka's clients has written it; what a person has written they correct."""
+    """Only if Kafka's clients alone have written the number; a person corrects their own."""
     await _placed(changes, replicas=2)
     if is_git:
         changes.world.server.hold(TOPIC, "t", GIT, ("spec", "partitions"))
