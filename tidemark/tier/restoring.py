@@ -183,7 +183,9 @@ def claim(
 
 
 def _newest(tier: Tier, topic_id: uuid.UUID, partition: int) -> Head:
-    """Load the head; if it is older than its objects, return what a repair would make of it."""
+    """Load the head; if it is older than its objects, return what a repair would make of it.
+
+    The head stays as it is; a page that is missing is written again, as it was."""
     try:
         return head_repair.check_against_objects(tier, topic_id, partition).head
     except HeadWentBack as error:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from tidemark.tiering import NEVER_TIERED
 from tidemark.wire import control
 from tidemark_broker.replication.hosting.replica_manager import HeldReplica, ReplicaManager
+from tidemark_broker.replication.metadata import unknown_row
 from tidemark_broker.replication.threads import in_thread
 
 #: Of a page, by a generous estimate; the controller takes 64 KiB.
@@ -83,17 +84,5 @@ def _topic(topic_id: uuid.UUID, replicas: list[HeldReplica]) -> control.TopicSta
 
 def _told(replica: HeldReplica) -> control.PartitionState:
     if replica.row is None:
-        return _untold(replica.partition)
+        return unknown_row(replica.partition)
     return replace(replica.row, is_whole=replica.is_whole)
-
-
-def _untold(partition: int) -> control.PartitionState:
-    return control.PartitionState(
-        partition=partition,
-        leader=-1,
-        leader_epoch=-1,
-        partition_epoch=-1,
-        replicas=(),
-        isr=(),
-        manifest=False,
-    )

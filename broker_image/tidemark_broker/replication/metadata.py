@@ -234,7 +234,7 @@ class MetadataCache:
         if len(rows) < count:
             unnamed = [number for number in range(count) if number not in rows]
             in_doubt.update(unnamed)
-            _merge_rows(rows, (former.get(number) or _unknown_row(number) for number in unnamed))
+            _merge_rows(rows, (former.get(number) or unknown_row(number) for number in unnamed))
         known = self._by_id.get(view.topic_id)
         if known is None or replace(known, partitions=view.partitions) != view:
             self._put(replace(view, partitions=MappingProxyType(rows)))
@@ -271,7 +271,7 @@ class MetadataCache:
             tell(view)
 
 
-def _unknown_row(partition: int) -> control.PartitionState:
+def unknown_row(partition: int) -> control.PartitionState:
     """Return the row of an unknown partition, without a leader: clients retry."""
     return control.PartitionState(
         partition=partition,

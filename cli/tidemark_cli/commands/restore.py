@@ -76,7 +76,7 @@ def restore(
         for topic in topics:
             _show(topic, replication_factor)
         if dry_run:
-            _say(f"{len(topics)} topics; nothing was changed")
+            _say(f"{len(topics)} topics; no topic was restored")
             return
         check_conditional_writes(found.tier.store, now_ms=time.time_ns() // 1_000_000)
         hand_over(found.tier.store, from_cluster, new_id)
@@ -172,7 +172,7 @@ def others(topics: Sequence[Restorable], present: Mapping[str, Any]) -> list[str
     return [
         f"Topic {body['metadata']['name']} has the name {topic.topic.name} and is another topic "
         f"than the tier's (id {id_text(topic.topic.topic_id)}): delete it if it is not needed, or "
-        "name the topics that are to be restored without it; nothing was changed"
+        "name the topics that are to be restored without it; no topic was restored"
         for topic, body in found
         if body is not None and not _is_restored(topic, body)
     ]
