@@ -101,12 +101,12 @@ lint: $(ALL)
 	@$(BIN)/python -m tidemark_operator.resources.crdgen --check crds
 	@$(BIN)/python -m tests.chart_files --check charts/tidemark-base/files
 	@$(BIN)/python -m tests.argocd_files --check argocd/argocd-cm.yaml
-	@$(BIN)/python -m tidemark_operator.pages --check docs
-	@$(BIN)/python -m tidemark.configuration.page --check docs/configuration.md
-	@$(BIN)/python -m tidemark.metrics.page --check docs/metrics.md
+	@$(BIN)/python -m tidemark_operator.pages --check docs/reference
+	@$(BIN)/python -m tidemark.configuration.page --check docs/reference/configuration.md
+	@$(BIN)/python -m tidemark.metrics.page --check docs/reference/metrics.md
 	@$(BIN)/python -m tidemark.metrics.dashboards --check charts/tidemark/files/dashboards
-	@$(BIN)/python -m tests.suites.page --check docs/compatibility.md
-	@$(BIN)/python -m tests.top_picture --check docs/top.svg
+	@$(BIN)/python -m tests.suites.page --check docs/reference/compatibility.md
+	@$(BIN)/python -m tests.top_picture --check docs/images/top.svg
 
 # Other people's test suites, and the same requests to ours and to Apache Kafka (SUITE=oracle). SUITE: one of them; ONLY: tests
 # whose names have this; SIDE=kafka: Apache Kafka itself.
@@ -114,9 +114,9 @@ conformance: $(ALL)
 	$(if $(filter oracle,$(SUITE)),,@$(BIN)/python -m tests.suites $(SUITE) $(if $(ONLY),--only '$(ONLY)') $(if $(filter kafka,$(SIDE)),--kafka))
 	$(if $(filter-out oracle,$(SUITE)),,@$(BIN)/python -m tests.conformance.oracle $(if $(ONLY),--only '$(ONLY)'))
 
-# docs/compatibility.md, from what the runs of whole suites have left.
+# docs/reference/compatibility.md, from what the runs of whole suites have left.
 compatibility: $(ALL)
-	@$(BIN)/python -m tests.suites.page docs/compatibility.md
+	@$(BIN)/python -m tests.suites.page docs/reference/compatibility.md
 
 # Beside Apache Kafka, in turn. ONLY: measures whose names have this, such as ONLY='RF 3'.
 bench: $(ALL)
@@ -205,11 +205,11 @@ e2e-argocd: $(ALL)
 
 # The pages of docs/ that are written from the code, and the chart's dashboards.
 pages: $(ALL)
-	@$(BIN)/python -m tidemark_operator.pages docs
-	@$(BIN)/python -m tidemark.configuration.page docs/configuration.md
-	@$(BIN)/python -m tidemark.metrics.page docs/metrics.md
+	@$(BIN)/python -m tidemark_operator.pages docs/reference
+	@$(BIN)/python -m tidemark.configuration.page docs/reference/configuration.md
+	@$(BIN)/python -m tidemark.metrics.page docs/reference/metrics.md
 	@$(BIN)/python -m tidemark.metrics.dashboards charts/tidemark/files/dashboards
-	@$(BIN)/python -m tests.top_picture docs/top.svg
+	@$(BIN)/python -m tests.top_picture docs/images/top.svg
 
 # docs/ as a site in build/site. Its packages (some 100 MB) are only installed here.
 $(VENV)/.docs: $(ALL) requirements-docs.txt

@@ -1,4 +1,4 @@
--- The health of every kind of tidemark.dev, by the conditions that all of them have: docs/argocd.md.
+-- The health of every kind of tidemark.dev, by the conditions that all of them have: docs/how-to/argocd.md.
 -- An object that is being deleted never comes here: Argo CD itself says Progressing.
 local status = obj.status or {}
 local found = {}

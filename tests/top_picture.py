@@ -1,4 +1,4 @@
-"""``python -m tests.top_picture [--check] docs/top.svg``: the picture of ``tidemark top``.
+"""``python -m tests.top_picture [--check] docs/images/top.svg``: the picture of ``tidemark top``.
 
 A frame of a small cluster that stands here, drawn as any other; text that fetches nothing. A frame
 that looks otherwise is another picture, and lint compares.

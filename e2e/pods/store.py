@@ -1,5 +1,5 @@
 """What lies in the object store of a run, as a client beside the pods lists it
-(docs/tier-format.md has the keys)."""
+(docs/reference/tier-format.md has the keys)."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """Options of the ``tidemark`` source, parsed once and checked with messages that say what to do.
 
 Where Spark's Kafka source has an option, it has the same name and meaning here. :data:`OPTIONS` is
-the whole list; docs/spark.md shows it as a table.
+the whole list; docs/reference/spark.md shows it as a table.
 """
 
 import json

@@ -31,7 +31,7 @@ _FIGURES = {
 
 
 def json_text(usage: Usage, *, now_ms: int) -> bytes:
-    """One object: docs/usage.md."""
+    """One object: docs/how-to/usage.md."""
     fields = {
         "timeMs": now_ms,
         "by": list(usage.by),

@@ -1,4 +1,4 @@
-"""The invariants of docs/architecture.md, each looked at by whatever step touches it.
+"""The invariants of docs/explanation/architecture.md, each looked at by whatever step touches it.
 
 Nothing here decides anything for the code under test: the checkers read what was written to the API
 server and the object store, what brokers serve, and what clients were told. Which losses are
@@ -159,7 +159,7 @@ class Checks:
             self.ledgers.setdefault((topic, number), Ledger(self.topics[topic]))
 
     def fail(self, invariant: str, text: str) -> None:
-        """A violation; ``invariant`` is its number in docs/architecture.md."""
+        """A violation; ``invariant`` is its number in docs/explanation/architecture.md."""
         if self.violation is None:
             self.violation = (invariant, text)
             self.note(f"VIOLATION of invariant {invariant}: {text}")

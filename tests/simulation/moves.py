@@ -2,7 +2,7 @@
 
 One broker at a time is drained or deleted, and never so few stay that the factor could not be had:
 so everything that is asked for has to be reached in the end. Beside that each change of a row is
-looked at (:meth:`Moves.changed`): invariant "moves" of docs/placement.md.
+looked at (:meth:`Moves.changed`): invariant "moves" of docs/explanation/placement.md.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""``docs/compatibility.md``, from what the runs have left in ``results.json``.
+"""``docs/reference/compatibility.md``, from what the runs have left in ``results.json``.
 
 python -m tests.suites.page [--check] FILE
 """

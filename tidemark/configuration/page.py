@@ -1,4 +1,4 @@
-"""``docs/configuration.md``, made from the table.
+"""``docs/reference/configuration.md``, made from the table.
 
 python -m tidemark.configuration.page [--check] FILE
 """

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from tidemark.configuration.key import ConfigKey
 
-PAGE = "docs/configuration.md"
+PAGE = "docs/reference/configuration.md"
 #: How the refusal of a key ends that is none, or one of another kind of object.
 UNKNOWN = f"is not a configuration key of this object: see {PAGE}"
 

@@ -7,7 +7,7 @@ sample of it, lest what a former leader knew be taken for what is.
 from tidemark.metrics.metric import Label, counter, gauge, histogram, rows
 
 _KIND = Label("kind", ("Cluster", "Broker", "Topic", "RecordDeletion", "User", "Export"))
-_REASON = Label("reason", bound="the reasons of docs/conditions.md")
+_REASON = Label("reason", bound="the reasons of docs/reference/conditions.md")
 
 RECONCILES = counter(
     "tidemark_operator_reconciles",

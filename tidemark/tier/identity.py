@@ -3,7 +3,7 @@
 A wrong endpoint, a wrong prefix or a file system that is not mounted must never look like an empty
 tier. The first broker to use a store writes ``tidemark.json``; its store id then stands in the
 Cluster's status and is expected ever after. Another id, or none, means *unavailable*: nothing is
-copied or expired, local data is kept (docs/architecture.md, "Where state lives").
+copied or expired, local data is kept (docs/explanation/architecture.md, "Where state lives").
 """
 
 import json

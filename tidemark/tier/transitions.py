@@ -1,6 +1,6 @@
 """Every change of a manifest's head, as a pure function from head to head.
 
-Rules (docs/architecture.md, invariants 5, 6, 8 and 10; docs/tier-format.md):
+Rules (docs/explanation/architecture.md, invariants 5, 6, 8 and 10; docs/reference/tier-format.md):
 
 * A claim is a write. It never goes to a lower leader epoch or tiered epoch, and within a tiered
   epoch the state only goes DISABLING, DISABLED, ENABLED (KIP-950; a re-enablement keeps the epoch).

@@ -2,7 +2,7 @@
 
 There are no slices: Kafka has the rows. So the epoch in the Cluster's status is what is claimed,
 and what it fences are the statuses, which carry it; what is asked of Kafka itself is fenced by the
-Lease alone, whose time is looked at before each request (docs/engines.md).
+Lease alone, whose time is looked at before each request (docs/explanation/engines.md).
 """
 
 import logging

@@ -37,7 +37,7 @@ from tidemark_operator.resources.times import Time
 
 #: A CronJob's limit: a Job's name has eleven characters more, and is a label of its pods.
 NAME_MAX = 52
-#: Of the source's options (docs/spark.md) those that the operator does not set itself.
+#: Of the source's options (docs/reference/spark.md) those that the operator does not set itself.
 OPTIONS = (
     "kafka.security.protocol",
     "kafka.sasl.mechanism",
@@ -57,7 +57,7 @@ _FIXED = (
     *("format", "name", "warehouse", "mode", "partition", "keyBuckets", "properties"),
     "deadLetters",
 )
-#: Of the registry's options (docs/schemas.md) those that are neither secret nor files.
+#: Of the registry's options (docs/reference/schemas.md) those that are neither secret nor files.
 REGISTRY_OPTIONS = ("subject", "key-subject", "unknown", "user", "timeout", "patience")
 #: Of a catalog's properties those that are no secret's place in a manifest.
 _SECRET = "(password|secret|secret-access-key|session-token)$"
@@ -125,7 +125,7 @@ class SchemaRegistry(SpecModel):
     ]
     options: Annotated[
         dict[str, Annotated[str, Field(max_length=1024)]],
-        Field(max_length=8, description="As docs/schemas.md has them."),
+        Field(max_length=8, description="As docs/reference/schemas.md has them."),
         Kube(
             Rule(
                 rule=f"self.all(k, k in {cel_list(REGISTRY_OPTIONS)})",
@@ -382,7 +382,7 @@ class ExportSource(SpecModel):
     ] = None
     options: Annotated[
         dict[str, Annotated[str, Field(max_length=4096)]],
-        Field(max_length=32, description="Options of the source (docs/spark.md)."),
+        Field(max_length=32, description="Options of the source (docs/reference/spark.md)."),
         Kube(
             Rule(
                 rule=f"self.all(k, k in {cel_list(OPTIONS)})",

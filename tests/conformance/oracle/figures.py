@@ -1,5 +1,5 @@
 """``figures.json``: how the comparison stood the last time that all of the table was sent, for
-docs/compatibility.md."""
+docs/reference/compatibility.md."""
 
 import json
 from collections.abc import Iterator

@@ -198,7 +198,7 @@ def test_a_type_knows_its_operations_and_no_others(api: Api, type_: str) -> None
 
 
 def test_the_manifest_of_the_page_applies(api: Api) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "security.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "explanation" / "security.md").read_text("utf-8")
     manifests = [yaml.safe_load(text) for text in re.findall(r"(?ms)^```yaml\n(.*?)^```", page)]
     assert [body["kind"] for body in manifests] == ["Cluster", "User"]
     for body in manifests:

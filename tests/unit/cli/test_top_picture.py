@@ -1,4 +1,4 @@
-"""The picture in docs/top.md is a frame of ``tidemark top``, as text that fetches nothing."""
+"""The picture in docs/reference/top.md is a frame of ``tidemark top``, as text that fetches nothing."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 
 def test_the_picture_is_what_is_drawn_today() -> None:
-    assert main(["--check", str(DOCS / "top.svg")]) == 0
+    assert main(["--check", str(DOCS / "images" / "top.svg")]) == 0
 
 
 def test_it_fetches_nothing_and_stands_in_its_page() -> None:
@@ -17,5 +17,5 @@ def test_it_fetches_nothing_and_stands_in_its_page() -> None:
     assert "url(http" not in drawn.replace('url("', "url(")
     assert "<image" not in drawn
     assert all(glyph in drawn for glyph in "░▒█")
-    page = (DOCS / "top.md").read_text("utf-8")
-    assert "](top.svg)" in page
+    page = (DOCS / "reference" / "top.md").read_text("utf-8")
+    assert "](../images/top.svg)" in page

@@ -6,7 +6,7 @@ import pytest
 
 from tidemark.configuration import page, table
 
-PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
 
 
 def test_the_page_is_what_is_generated() -> None:

@@ -106,7 +106,7 @@ BY_CONDITION = {
 
 
 def test_every_state_that_somebody_has_to_act_on_leads_to_an_alert() -> None:
-    """Each reason of docs/conditions.md that has an exit is counted, and asked for."""
+    """Each reason of docs/reference/conditions.md that has an exit is counted, and asked for."""
     assert {name for name, _ in _WRONG} == BY_CONDITION.keys()
     assert {alert for named in BY_CONDITION.values() for alert in named} <= alerts().keys()
     left = {}
@@ -189,7 +189,7 @@ def test_commands_of_a_runbook_are_there(name: str) -> None:
 
 def test_reasons_and_keys_that_runbooks_name_are_there() -> None:
     reasons = {each.name for reasons in TABLE.values() for each in reasons}
-    keys = (ROOT / "docs" / "configuration.md").read_text("utf-8")
+    keys = (ROOT / "docs" / "reference" / "configuration.md").read_text("utf-8")
     for name in NAMES:
         for word in re.findall(r"`([A-Z]\w+[a-z])`", _text(name)):
             assert word in reasons or word in ("Ready",), f"{name}: {word}"

@@ -91,8 +91,8 @@ def test_a_partition_that_is_not_there_is_refused() -> None:
 
 
 def test_the_page_has_all_options() -> None:
-    """Made by ``options.table()``: put what it gives into docs/spark.md."""
-    page = Path(__file__).parents[3] / "docs" / "spark.md"
+    """Made by ``options.table()``: put what it gives into docs/reference/spark.md."""
+    page = Path(__file__).parents[3] / "docs" / "reference" / "spark.md"
     assert table() in page.read_text(encoding="utf-8")
     assert {option.lower() for option in STORAGE_OPTIONS} <= {each.name.lower() for each in OPTIONS}
 

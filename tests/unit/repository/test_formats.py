@@ -1,4 +1,4 @@
-"""docs/formats.md says what every format's version is, and who reads which."""
+"""docs/reference/formats.md says what every format's version is, and who reads which."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ import pytest
 from tidemark.wire import control
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "formats.md"
+PAGE = ROOT / "docs" / "reference" / "formats.md"
 PACKAGES = (
     "tidemark",
     "operator/tidemark_operator",
@@ -50,7 +50,7 @@ def test_every_format_stands_in_the_table() -> None:
 def test_the_table_says_what_is_written(where: tuple[str, str]) -> None:
     written, read = ROWS[where]
     assert written == CONSTANTS[where], (
-        "a format has changed: say in docs/formats.md who reads what"
+        "a format has changed: say in docs/reference/formats.md who reads what"
     )
     assert written in read.split(", ")
 

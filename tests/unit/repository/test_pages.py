@@ -25,7 +25,7 @@ _MADE_WITH = {"summary", "Blocker", "Waiting", "Finished", "SlicesUnusable", "co
 
 @pytest.mark.parametrize("name", pages.pages())
 def test_a_generated_page_is_current(name: str) -> None:
-    assert (DOCS / name).read_text() == pages.pages()[name], "run make pages"
+    assert (DOCS / "reference" / name).read_text() == pages.pages()[name], "run make pages"
 
 
 # ---------------------------------------------------------------- links
@@ -164,7 +164,7 @@ def test_a_reason_is_explained_once_for_each_kind(kind: str) -> None:
 
 
 def test_every_message_of_the_control_protocol_is_described() -> None:
-    page = (DOCS / "control-protocol.md").read_text()
+    page = (DOCS / "reference" / "control-protocol.md").read_text()
     rows = re.findall(r"(?m)^\| (\d+) \| (\w+) \|", page)
     requests = {
         (str(cls.__api_key__), name.removesuffix("Request"))

@@ -27,7 +27,7 @@ BANNED = {
 #: Lists of hashes, written by a program.
 GENERATED = re.compile(r"(^|/)(requirements([-/]\w+)?\.txt|go\.sum)$")
 #: As large as the models make them.
-DEFINITIONS = re.compile(r"(^|/)crds/[\w.]+\.yaml$|^docs/resources\.md$")
+DEFINITIONS = re.compile(r"(^|/)crds/[\w.]+\.yaml$|^docs/reference/resources\.md$")
 FILE_BYTES_MAX, DEFINITION_BYTES_MAX = 64 * 1024, 96 * 1024
 
 

@@ -121,7 +121,7 @@ def test_nobody_switches_tiering_off_by_not_mentioning_it() -> None:
         ("num_partitions", "spec.config of the Cluster object"),
         ("node_id", "each broker's own file"),
         ("log_retention_ms", "and retention.ms a topic's own"),
-        ("x_y", "stand in docs/configuration.md"),
+        ("x_y", "stand in docs/reference/configuration.md"),
     ],
 )
 def test_a_key_that_a_topic_has_not_is_refused_with_where_it_is(name: str, instead: str) -> None:

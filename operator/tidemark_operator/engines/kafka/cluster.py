@@ -2,7 +2,7 @@
 
 What asks is level-based, so nothing is tried again here. Nothing is asked to be changed once the
 Lease has run out: Kafka knows no controller epoch of ours that would refuse it
-(docs/engines.md).
+(docs/explanation/engines.md).
 """
 
 import logging

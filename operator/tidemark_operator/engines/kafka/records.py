@@ -3,7 +3,7 @@
 DeleteRecords and ListOffsets go by the topic's name and know no leader epoch of the records that
 are meant. So the name is asked for its id right before, and a leader that has fewer records than
 were meant is told from one that is merely behind; what an unclean election has put in the place of
-records that were meant cannot be told apart (docs/engines.md).
+records that were meant cannot be told apart (docs/explanation/engines.md).
 """
 
 from collections.abc import Awaitable, Mapping, Sequence
