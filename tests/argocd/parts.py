@@ -75,7 +75,8 @@ class Kubectl:
 
 
 class ArgoCd:
-    """What runs, in a folder of its own. ``config_map`` is applied as docs/how-to/argocd.md says."""
+    """What runs, in a folder of its own. ``config_map`` is applied as docs/how-to/argocd.md
+    says."""
 
     def __init__(self, kubeconfig: Path, folder: Path, config_map: Path) -> None:
         self.kubectl = Kubectl(kubeconfig)

@@ -1,4 +1,5 @@
-"""What docs/how-to/argocd.md says, shown in Argo CD itself: every script in its own interpreter, and a
+"""What docs/how-to/argocd.md says, shown in Argo CD itself: every script in its own interpreter,
+and a
 repository that is carried over to a cluster of ours with three brokers."""
 
 import json

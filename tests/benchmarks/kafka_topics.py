@@ -4,7 +4,8 @@
 
 Each batch is applied at once, and done when every Topic is Ready in its generation (or gone).
 Three brokers, topics of 12 partitions and 3 replicas, as in Strimzi's own figures
-(docs/explanation/engines.md). Beside the seconds stand processor seconds of the operator and of Kafka's nodes.
+(docs/explanation/engines.md). Beside the seconds stand processor seconds of the operator and of
+Kafka's nodes.
 Kafka's own share: the same requests, sent without an operator, and what as many topics cost that
 nobody asks for.
 """

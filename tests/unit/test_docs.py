@@ -35,7 +35,9 @@ def test_the_first_page_leads_to_every_other_one() -> None:
     first = (ROOT / "docs" / "index.md").read_text()
     docs = ROOT / "docs"
     sections = ("get-started", "how-to", "reference", "explanation")
-    pages = [str(page.relative_to(docs)) for name in sections for page in (docs / name).glob("*.md")]
+    pages = [
+        str(page.relative_to(docs)) for name in sections for page in (docs / name).glob("*.md")
+    ]
     assert not [page for page in pages if f"]({page})" not in first]
 
 

@@ -24,9 +24,10 @@ _HEAD = """# Metrics
 <!-- Generated from tidemark/metrics by `make pages`. Do not edit. -->
 
 In Prometheus' text format: the operator's at `--metrics`, a broker's at `metrics.port`, both under
-`/metrics`; the chart has ServiceMonitors ([Install it](../get-started/install.md)). What stands here is
+`/metrics`; the chart has ServiceMonitors ([Install it](../get-started/install.md)). What stands
+here is
 shown, with these types and labels, and nothing else (`e2e/test_metrics.py`). A label has one of the
-values that are listed, or is bounded by what stands beside it. [Alerts](runbooks/index.md) and
+values that are listed, or is bounded by what stands beside it. [Alerts](../runbooks/index.md) and
 dashboards are made of these.
 """
 _OPERATOR = """What the state of the cluster says is shown by the operator that leads; the others
@@ -41,9 +42,11 @@ no more than {topic_table.TOPICS_MAX} a broker, those with the most bytes. The c
 """
 _EXPORT = """The job of an `Export`, on its own page ([Exports](../how-to/exports.md)).
 """
-_AUDIT = """In the file that `tidemark spark audit --prometheus` writes ([Audit](../how-to/audit.md)).
+_AUDIT = """In the file that `tidemark spark audit --prometheus` writes
+([Audit](../how-to/audit.md)).
 """
-_USAGE = """In the file that `tidemark spark usage --prometheus` writes ([Usage](../how-to/usage.md)).
+_USAGE = """In the file that `tidemark spark usage --prometheus` writes
+([Usage](../how-to/usage.md)).
 """
 _PARTS = (
     ("Operator", _OPERATOR, operator_table.ALL),

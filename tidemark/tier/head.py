@@ -1,6 +1,7 @@
 """The head of a partition's manifest: the one small object that says what is in the tier.
 
-An entry's state is its own, overlaid by the head (docs/reference/tier-format.md). The *floor* is the
+An entry's state is its own, overlaid by the head (docs/reference/tier-format.md). The *floor* is
+the
 pair (log start offset, floor epoch): every copied entry that ends below the offset, or that is of
 an older tiered epoch, counts as DELETE_STARTED. So marking 100,000 entries costs as much as marking
 one. Older entries lie in sealed, immutable pages; the head keeps a reference with a summary of

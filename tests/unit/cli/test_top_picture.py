@@ -1,4 +1,5 @@
-"""The picture in docs/reference/top.md is a frame of ``tidemark top``, as text that fetches nothing."""
+"""The picture in docs/reference/top.md is a frame of ``tidemark top``, as text that fetches
+nothing."""
 
 from pathlib import Path
 

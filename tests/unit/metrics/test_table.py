@@ -42,7 +42,9 @@ def test_a_row_says_what_it_means_and_what_its_labels_may_be(row: Metric) -> Non
 
 
 def test_the_page_is_current() -> None:
-    assert (ROOT / "docs" / "reference" / "metrics.md").read_text("utf-8") == page.render(), "run make pages"
+    assert (ROOT / "docs" / "reference" / "metrics.md").read_text("utf-8") == page.render(), (
+        "run make pages"
+    )
 
 
 def values_of(row: Metric, name: str) -> set[str]:

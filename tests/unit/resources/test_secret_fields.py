@@ -13,7 +13,8 @@ from tidemark_operator.resources.schema import ResourceKind
 
 _POD = ("imagePullSecrets[]", "listeners[].tlsSecretRef")
 #: By kind, all fields that name a Secret. One that is not listed here fails the test below: say in
-#: docs/explanation/security.md to whom its Secret is offered, and see that the operator asks for the offer.
+#: docs/explanation/security.md to whom its Secret is offered, and see that the operator asks for
+#: the offer.
 FIELDS = {
     "Cluster": {
         "remoteStorage.s3.credentialsSecretRef",

@@ -58,4 +58,6 @@ def test_a_suite_that_was_not_run_says_so() -> None:
 
 
 def test_the_page_is_current() -> None:
-    assert (ROOT / "docs" / "reference" / "compatibility.md").read_text() == page.current(), "make compatibility"
+    assert (ROOT / "docs" / "reference" / "compatibility.md").read_text() == page.current(), (
+        "make compatibility"
+    )

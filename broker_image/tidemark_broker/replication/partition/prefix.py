@@ -2,7 +2,8 @@
 
 Every replica keeps the last known end of the manifest, (offset, epoch). A replica whose own log
 ends below it, or holds another epoch there, must not lead: it first takes the log over from the
-tier (docs/explanation/architecture.md, invariants 3 and 4). What it last heard may be out of date, so an
+tier (docs/explanation/architecture.md, invariants 3 and 4). What it last heard may be out of date,
+so an
 elected leader asks the tier for its end where nothing proves that its log holds all that was
 committed: it was elected uncleanly (the row is RECOVERING), or its log was opened after a crash
 that may have taken bytes and no leader has taken it into the ISR since. Who has proof, or never

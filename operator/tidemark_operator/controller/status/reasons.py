@@ -1,4 +1,5 @@
-"""Every reason that a condition may have, what it means and what helps: docs/reference/conditions.md.
+"""Every reason that a condition may have, what it means and what helps:
+docs/reference/conditions.md.
 
 A message says what is the matter with *this* object; here stands what is true whenever the reason
 is met. ``tests/unit/repository/test_pages.py`` holds the table to the reasons that the sources
