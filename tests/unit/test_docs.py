@@ -1,17 +1,18 @@
-"""Pages name the tests that hold what they say: those that they name are there."""
+"""Tests that pages name exist, and the invariants of the architecture are traced to their tests."""
 
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "explanation" / "architecture.md"
+ARCHITECTURE = ROOT / "docs" / "explanation" / "architecture.md"
+TRACED = ROOT / "tests" / "traceability" / "explanation--architecture.yaml"
 _NAMED = re.compile(
     r"`(?:tests/)?((?:unit|integration|conformance|simulation)/\S+?\.py)(?:::(\w+))?`"
 )
-_BY_SIMULATION = re.compile(r"\((\d+)\)(?:(?!\(\d+\)).)*?\*[Ss]imulation\*", re.DOTALL)
-
+_NUMBERED = re.compile(r"\((\d+)\) ")
 
 #: How docs/explanation/engines.md writes the tests against Apache Kafka.
 _OF_KAFKA = re.compile(r"`kafka/(\S+?\.py)(?:::(\w+))?`")
@@ -41,10 +42,23 @@ def test_the_first_page_leads_to_every_other_one() -> None:
     assert not [page for page in pages if f"]({page})" not in first]
 
 
-def test_invariants_that_are_left_to_the_simulation_are_checked_there() -> None:
-    simulation = ROOT / "tests" / "simulation"
-    checks = "".join((simulation / name).read_text() for name in ("checks.py", "tables.py"))
-    numbers = set(_BY_SIMULATION.findall(PAGE.read_text()))
-    assert {"1", "2", "3", "16", "24"} & numbers
-    unchecked = {number for number in numbers if f'"{number}"' not in checks}
-    assert not unchecked
+def _invariants() -> dict[str, list[str]]:
+    """Return the tests of each invariant by its number."""
+    entries = yaml.safe_load(TRACED.read_text())
+    numbered = ((_NUMBERED.match(entry["promise"]), entry["tests"]) for entry in entries)
+    return {match[1]: tests for match, tests in numbered if match}
+
+
+def test_each_invariant_of_the_page_is_traced_to_tests() -> None:
+    numbers = re.findall(r"(?m)^- \((\d+)\) ", ARCHITECTURE.read_text())
+    assert len(numbers) > 25
+    assert sorted(numbers) == sorted(_invariants())
+    assert all(_invariants().values())
+
+
+def test_invariants_traced_to_the_simulation_are_checked_there() -> None:
+    modules = ("tests/simulation/checks.py", "tests/simulation/tables.py")
+    checks = "".join((ROOT / module).read_text() for module in modules)
+    simulated = {number for number, tests in _invariants().items() if {*modules} & {*tests}}
+    assert {"1", "2", "3", "16", "24", "26"} <= simulated
+    assert not {number for number in simulated if f'"{number}"' not in checks}
