@@ -33,6 +33,19 @@ class LazyCommand(NamedTuple):
         module, attribute = self.target.split(":")
         return getattr(import_module(module), attribute)
 
+    def command(self, name: str) -> Any:
+        """Import the row's command or group, ready to be invoked as ``name``."""
+        found = self.load()
+        if not isinstance(found, typer.Typer):
+            app = typer.Typer(pretty_exceptions_show_locals=False)
+            settings = {
+                "allow_extra_args": self.passes_through,
+                "ignore_unknown_options": self.passes_through,
+            }
+            app.command(name, context_settings=settings)(found)
+            found = app
+        return get_command(found)
+
 
 class LazyGroup(TyperGroup):
     """Group of :class:`LazyCommand`; a subclass sets ``rows``."""
@@ -52,14 +65,4 @@ class LazyGroup(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         if name is None or command is None:  # shell completion of an unknown name
             return name, command, rest
-        row = self.rows[name]
-        found = row.load()
-        if not isinstance(found, typer.Typer):
-            app = typer.Typer(pretty_exceptions_show_locals=False)
-            settings = {
-                "allow_extra_args": row.passes_through,
-                "ignore_unknown_options": row.passes_through,
-            }
-            app.command(name, context_settings=settings)(found)
-            found = app
-        return name, get_command(found), rest
+        return name, self.rows[name].command(name), rest
