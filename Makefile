@@ -98,6 +98,7 @@ lint: $(ALL)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tests.dead_code
+	@$(BIN)/python -m tests.language --check
 	@$(BIN)/python -m tidemark_operator.resources.crdgen --check crds
 	@$(BIN)/python -m tests.chart_files --check charts/tidemark-base/files
 	@$(BIN)/python -m tests.argocd_files --check argocd/argocd-cm.yaml
