@@ -8,7 +8,6 @@ from tests.traceability import DOCS, InvalidTraceability, citations, load, rende
 
 #: Pages that still name tests in their prose. Only ever remove entries.
 UNCONVERTED = {
-    "explanation/architecture.md",
     "explanation/compaction.md",
     "explanation/decisions/api-server-as-store.md",
     "explanation/decisions/avro-decoder.md",
@@ -21,7 +20,6 @@ UNCONVERTED = {
     "explanation/decisions/spark.md",
     "explanation/engines.md",
     "explanation/groups.md",
-    "explanation/lives.md",
     "explanation/placement.md",
     "explanation/rebuild.md",
     "explanation/security.md",
