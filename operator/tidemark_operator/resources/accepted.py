@@ -12,9 +12,9 @@ ACCEPTED_MAX = 16
 
 
 class Accepted(ApiModel):
-    """One acceptance that was acted upon."""
+    """One loss that a user accepted by annotation."""
 
-    annotation: Annotated[str, Field(max_length=128, description="The annotation's name.")]
-    value: Annotated[str, Field(max_length=1024, description="What it named.")]
-    effect: Annotated[str, Field(max_length=1024, description="What followed from it.")]
+    annotation: Annotated[str, Field(max_length=128, description="Name of the annotation.")]
+    value: Annotated[str, Field(max_length=1024, description="Value of the annotation.")]
+    effect: Annotated[str, Field(max_length=1024, description="Result of the acceptance.")]
     time: Time

@@ -19,7 +19,7 @@ ACLS_MAX = 100
 
 
 class ResourceType(enum.StrEnum):
-    """What kind of thing it is (Kafka's ResourceType)."""
+    """Type of a Kafka resource (Kafka's ResourceType)."""
 
     TOPIC = "Topic"
     GROUP = "Group"
@@ -28,14 +28,14 @@ class ResourceType(enum.StrEnum):
 
 
 class PatternType(enum.StrEnum):
-    """How a name is compared (Kafka's PatternType, KIP-290)."""
+    """How an ACL matches a resource name (Kafka's PatternType, KIP-290)."""
 
     LITERAL = "Literal"
     PREFIXED = "Prefixed"
 
 
 class Operation(enum.StrEnum):
-    """What is done (Kafka's AclOperation)."""
+    """Operation that an ACL allows or denies (Kafka's AclOperation)."""
 
     ALL = "All"
     READ = "Read"
@@ -83,12 +83,13 @@ OPERATIONS: Mapping[ResourceType, tuple[Operation, ...]] = {
 
 
 class AclResource(SpecModel):
-    """What an ACL is about."""
+    """Resource or set of resources that an ACL applies to."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             rule="(self.type == 'Cluster') != has(self.name)",
-            message="give the resource's name; only the Cluster, which there is once, has none",
+            message="name is required for Topic, Group and TransactionalId and must be "
+            "unset for Cluster",
             field_path=".name",
         ),
         Rule(
@@ -96,7 +97,8 @@ class AclResource(SpecModel):
                 "!has(self.patternType) || self.patternType == 'Literal' || "
                 "(self.type != 'Cluster' && (!has(self.name) || self.name != '*'))"
             ),
-            message="for every resource of the type write the name '*' with patternType Literal",
+            message="name '*' requires patternType Literal, and type Cluster does not "
+            "take a patternType of Prefixed. Set patternType to Literal.",
             field_path=".patternType",
         ),
         Rule(
@@ -104,9 +106,9 @@ class AclResource(SpecModel):
                 "self.type != 'Topic' || !has(self.name) || self.name == '*' || "
                 "self.name.matches('^[a-zA-Z0-9._-]+$')"
             ),
-            message="a topic's name has letters, digits, '.', '_' and '-' (no pattern, which would "
-            "match nothing): for names that begin alike give the beginning, with patternType "
-            "Prefixed",
+            message="a topic name contains only letters, digits, '.', '_' and '-', and "
+            "'*' inside a name matches nothing. To match several topics, set "
+            "their common prefix with patternType Prefixed.",
             field_path=".name",
         ),
     )
@@ -117,18 +119,21 @@ class AclResource(SpecModel):
         Field(
             min_length=1,
             max_length=249,
-            description="Name of the topic, group or transactional id, or how it begins; '*' is "
-            "every one. Unset for the Cluster.",
+            description="Name of the topic, group or transactional id, or their prefix. "
+            "'*' matches every name. Unset for type Cluster.",
         ),
     ] = None
     pattern_type: Annotated[
         PatternType | None,
-        Field(description="Literal (also when unset): this name; Prefixed: names that begin so."),
+        Field(
+            description="Literal matches exactly this name. Prefixed matches every name with "
+            "this prefix. Default: Literal."
+        ),
     ] = None
 
 
 class AclRule(SpecModel):
-    """Operations on a resource that a user may do, or may not."""
+    """Operations on a resource that the user is allowed or denied."""
 
     rules: ClassVar[tuple[Rule, ...]] = tuple(
         Rule(
@@ -136,7 +141,7 @@ class AclRule(SpecModel):
                 f"self.resource.type != '{type_}' || "
                 f"self.operations.all(o, o == 'All' || o in {cel_list(operations)})"
             ),
-            message=f"operations on a {type_} are All, {', '.join(operations)}",
+            message=f"operations of a {type_} are All, {', '.join(operations)}",
             field_path=".operations",
         )
         for type_, operations in OPERATIONS.items()
@@ -153,17 +158,19 @@ class AclRule(SpecModel):
         Field(
             min_length=1,
             max_length=45,
-            description="Address from which the user comes; '*' (also when unset) is every one.",
+            description="IP address that the user connects from. '*' matches every "
+            "address. Default: '*'.",
         ),
         Kube(
             Rule(
                 rule="self == '*' || (isIP(self) && ip.isCanonical(self))",
-                message="host is '*' or one IP address in its shortest form, such as 10.0.0.7 or "
-                "fd00::7: no name, no network",
+                message="host is '*' or one IP address in canonical form, such as "
+                "10.0.0.7 or fd00::7. Host names and networks are not "
+                "supported.",
             )
         ),
     ] = None
     permission: Annotated[
         Permission | None,
-        Field(description="Allow (also when unset) or Deny; what is denied no Allow gives back."),
+        Field(description="Allow or Deny. A Deny overrides every Allow. Default: Allow."),
     ] = None

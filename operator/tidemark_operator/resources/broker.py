@@ -33,65 +33,69 @@ from tidemark_operator.resources.schema import (
 
 
 class BrokerSpec(SpecModel):
-    """The broker as it is wanted."""
+    """Desired state of the broker."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             rule="self.nodeId == oldSelf.nodeId",
-            message="nodeId is immutable: delete this Broker and make one with the other id",
+            message="nodeId is immutable. Delete this Broker and create one with the other id.",
             field_path=".nodeId",
         ),
         Rule(
             rule="self.workload == oldSelf.workload",
-            message="workload is immutable: delete this Broker and make another",
+            message="workload is immutable. Delete this Broker and create another one.",
             field_path=".workload",
         ),
         Rule(
             rule="has(self.pod) == (self.workload == 'Pod')",
-            message="pod is set with workload: Pod, and only there",
+            message="pod is required with workload Pod and must be unset with any other workload",
             field_path=".pod",
         ),
         Rule(
             rule="self.workload != 'Observed' || (!has(self.drain) && !has(self.rack))",
-            message="a broker that is Observed is Apache Kafka's: drain it there, and say its rack "
-            "there",
+            message="drain and rack are not supported with workload Observed. Drain "
+            "the broker and set its rack in Apache Kafka.",
         ),
         Rule(
             rule="self.workload != 'Observed' || self == oldSelf",
-            message="a broker that is Observed is Apache Kafka's: its object is only to be read",
+            message="the spec of a Broker with workload Observed is read-only. Change "
+            "the broker in Apache Kafka.",
         ),
     )
 
     cluster_ref: FixedClusterRef
     node_id: Annotated[
         int,
-        Field(ge=0, le=INT32_MAX, description="Kafka's node id; one Broker of a Cluster has it."),
+        Field(ge=0, le=INT32_MAX, description="Kafka node id, unique in the Cluster."),
         Kube(format="int32"),
     ]
     rack: Annotated[
         Rack | None,
-        Field(description="Failure zone; replicas of a partition are spread over racks."),
+        Field(
+            description="Failure zone of the broker. The replicas of a partition are spread "
+            "over racks."
+        ),
     ] = None
     drain: Annotated[
         bool | None,
         Field(
-            description="Its replicas move to other brokers and it is given no new ones, while it "
-            "serves on; as deleting it does, without removing it."
+            description="Move all replicas to other brokers and place no new ones here. "
+            "The broker keeps serving and is not removed. Default: false."
         ),
     ] = None
     workload: Annotated[
         Workload,
         Field(
-            description="Who runs the process. External: it runs elsewhere and registers itself. "
-            "Pod: the operator keeps a pod for it. Observed: a broker of Apache Kafka, whose "
-            "object the operator makes and removes."
+            description="Runner of the process. External: an external tool runs it and it "
+            "registers itself. Pod: the operator manages a pod. Observed: the "
+            "operator mirrors a broker of Apache Kafka."
         ),
     ]
     pod: BrokerPod | None = None
 
 
 class Endpoint(ApiModel):
-    """Where a listener is reached."""
+    """Address of a listener."""
 
     name: Annotated[str, Field(max_length=64)]
     host: Annotated[str, Field(max_length=255)]
@@ -99,49 +103,60 @@ class Endpoint(ApiModel):
 
 
 class DrainStatus(ApiModel):
-    """How far the broker is that is being drained or deleted."""
+    """Progress of a broker that is being drained or deleted."""
 
-    remaining: Annotated[Count, Field(description="Replicas that it still has.")]
-    moving: Annotated[Count, Field(description="Those whose successors catch up.")]
-    stuck: Annotated[Count, Field(description="Those that cannot move: see Draining.")]
+    remaining: Annotated[Count, Field(description="Replicas that are still on the broker.")]
+    moving: Annotated[Count, Field(description="Replicas whose successors are catching up.")]
+    stuck: Annotated[
+        Count,
+        Field(description="Replicas that cannot move. The condition Draining names the cause."),
+    ]
 
 
 class BrokerStatus(ApiModel):
-    """The broker's registration and what it holds."""
+    """Registration of the broker and the replicas that it hosts."""
 
     observed_generation: Generation | None = None
     controller_epoch: ControllerEpoch | None = None
     broker_epoch: Annotated[
         int | None,
-        Field(ge=0, description="Epoch of the latest registration."),
+        Field(ge=0, description="Broker epoch of the latest registration."),
         Kube(Rule(rule="self >= oldSelf", message="brokerEpoch never goes back"), format="int64"),
     ] = None
     incarnation_id: Annotated[
-        str | None, Field(max_length=36, description="Changes with each start of the process.")
+        str | None,
+        Field(
+            max_length=36, description="Id of the process incarnation. It changes at each start."
+        ),
     ] = None
     directory_id: Annotated[
-        str | None, Field(max_length=36, description="Identity of the log directory.")
+        str | None, Field(max_length=36, description="Id of the log directory.")
     ] = None
     rack: Annotated[
         str | None,
-        Field(max_length=255, description="Failure zone, as the broker said when it registered."),
+        Field(max_length=255, description="Failure zone from the latest registration."),
     ] = None
     endpoints: Annotated[
         tuple[Endpoint, ...],
-        Field(max_length=16, description="Listeners, as the broker said when it registered."),
+        Field(max_length=16, description="Listeners from the latest registration."),
         Kube(**ATOMIC),
     ] = ()
     external_endpoints: Annotated[
         tuple[Endpoint, ...] | None,
-        Field(max_length=16, description="What clients of its external listeners are told."),
+        Field(max_length=16, description="Advertised addresses of the external listeners."),
         Kube(**ATOMIC),
     ] = None
-    leaders: Annotated[Count | None, Field(description="Partitions that it leads.")] = None
-    replicas: Annotated[Count | None, Field(description="Replicas that it holds.")] = None
-    drain: Annotated[
-        DrainStatus | None, Field(description="How far it is; absent if it is to stay.")
+    leaders: Annotated[
+        Count | None, Field(description="Number of partitions that the broker leads.")
     ] = None
-    log_bytes: Annotated[Count | None, Field(description="Size of its logs.")] = None
+    replicas: Annotated[Count | None, Field(description="Number of replicas on the broker.")] = None
+    drain: Annotated[
+        DrainStatus | None,
+        Field(description="Progress of a drain or deletion. Unset if the broker is to stay."),
+    ] = None
+    log_bytes: Annotated[Count | None, Field(description="Size of the broker's logs in bytes.")] = (
+        None
+    )
     conditions: Conditions = ()
 
 
@@ -159,8 +174,9 @@ class Broker(Resource):
                 f"self.metadata.name.matches('^[a-z]([-a-z0-9]{{0,{POD_NAME_MAX - 2}}}[a-z0-9])?$')"
             ),
             message=(
-                f"the name of a Broker with workload: Pod has at most {POD_NAME_MAX} lower-case "
-                "letters, digits and dashes, with a letter first"
+                "the name of a Broker with workload Pod has at most "
+                f"{POD_NAME_MAX} lower-case letters, digits and dashes, and "
+                "starts with a letter"
             ),
         ),
         Rule(
@@ -169,8 +185,9 @@ class Broker(Resource):
                 "self.metadata.name.size() + l.name.size() <= 62)"
             ),
             message=(
-                "a Service is named by the Broker and its external listener: both names have at "
-                "most 62 characters together"
+                "the names of the Broker and of an external listener have at "
+                "most 62 characters together, because they form the name of a "
+                "Service. Shorten one of them."
             ),
         ),
     )
@@ -194,9 +211,7 @@ BROKER = ResourceKind(
     category=CATEGORY,
     model=Broker,
     columns=(
-        Column(
-            name="Node", type="integer", json_path=".spec.nodeId", description="Kafka's node id"
-        ),
+        Column(name="Node", type="integer", json_path=".spec.nodeId", description="Kafka node id"),
         Column(name="Rack", type="string", json_path=".spec.rack", description="Failure zone"),
         condition_column("Registered"),
         condition_column("Ready"),
@@ -206,26 +221,26 @@ BROKER = ResourceKind(
             name="External",
             type="string",
             json_path=".status.externalEndpoints[0].host",
-            description="Where clients outside reach it",
+            description="Advertised addresses of external listeners",
             priority=1,
         ),
         Column(
             name="Leaders",
             type="integer",
             json_path=".status.leaders",
-            description="Partitions that it leads",
+            description="Number of partitions that the broker leads",
         ),
         Column(
             name="Replicas",
             type="integer",
             json_path=".status.replicas",
-            description="Replicas that it holds",
+            description="Number of replicas on the broker",
         ),
         Column(
             name="Epoch",
             type="integer",
             json_path=".status.brokerEpoch",
-            description="Epoch of the latest registration",
+            description="Broker epoch of the latest registration",
             priority=1,
         ),
         AGE,

@@ -74,7 +74,7 @@ Amounts = Annotated[dict[str, Amount], Field(max_length=8)]
 
 
 class Protocol(enum.StrEnum):
-    """Kafka's names of what a listener speaks."""
+    """Security protocol of a listener, by Kafka's names."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -83,7 +83,7 @@ class Protocol(enum.StrEnum):
 
 
 class PullPolicy(enum.StrEnum):
-    """When a node fetches the image."""
+    """When a node pulls the image."""
 
     ALWAYS = "Always"
     IF_NOT_PRESENT = "IfNotPresent"
@@ -91,17 +91,18 @@ class PullPolicy(enum.StrEnum):
 
 
 class PodListener(SpecModel):
-    """A listener for clients."""
+    """Listener for clients."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             rule="!self.protocol.endsWith('SSL') || has(self.tlsSecretRef)",
-            message="a listener with TLS needs tlsSecretRef",
+            message="a listener with TLS requires tlsSecretRef",
             field_path=".tlsSecretRef",
         ),
         Rule(
             rule="self.name != 'REPLICATION'",
-            message="REPLICATION is the brokers' own listener",
+            message="the name REPLICATION is reserved for traffic between brokers. Use "
+            "another name.",
             field_path=".name",
         ),
     )
@@ -111,19 +112,23 @@ class PodListener(SpecModel):
     protocol: Protocol
     tls_secret_ref: Annotated[
         SecretRef | None,
-        Field(description="Secret with tls.crt, tls.key and, to ask clients for theirs, ca.crt."),
+        Field(
+            description="Secret with the keys tls.crt and tls.key. With the key ca.crt, the "
+            "broker also verifies client certificates."
+        ),
     ] = None
     external: Annotated[
         ExternalListener | None,
         Field(
-            description="Set: clients outside the Kubernetes cluster reach it, and whoever comes "
-            "to it is told addresses outside."
+            description="Expose the listener outside the Kubernetes cluster. Clients of "
+            "this listener receive external addresses. Unset: the listener is "
+            "internal."
         ),
     ] = None
 
 
 class PodStorage(SpecModel):
-    """The volume of the broker's log directory. It outlives pod and Broker."""
+    """Volume of the broker's log directory. It is not deleted with the pod or the Broker."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -131,7 +136,8 @@ class PodStorage(SpecModel):
                 "quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0 || "
                 "!isQuantity(string(self.size))"
             ),
-            message="a volume only grows: make another Broker with a smaller one, and drain this",
+            message="a volume cannot shrink. Create another Broker with a smaller "
+            "volume and drain this one.",
             field_path=".size",
         ),
         Rule(
@@ -139,26 +145,30 @@ class PodStorage(SpecModel):
                 "has(self.storageClassName) == has(oldSelf.storageClassName) && "
                 "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)"
             ),
-            message="storageClassName is immutable: make another Broker, and drain this one",
+            message="storageClassName is immutable. Create another Broker and drain this one.",
             field_path=".storageClassName",
         ),
     )
 
     size: Quantity
     storage_class_name: Annotated[
-        ObjectName | None, Field(description="Unset: the default class.")
+        ObjectName | None,
+        Field(
+            description="StorageClass of the volume. Default: the default class of the "
+            "Kubernetes cluster."
+        ),
     ] = None
 
 
 class PodResources(SpecModel):
-    """What the container asks for, and may use."""
+    """Resource requests and limits of the container."""
 
     requests: Amounts | None = None
     limits: Amounts | None = None
 
 
 class Toleration(SpecModel):
-    """As a pod's."""
+    """Toleration of the pod, as in a pod spec."""
 
     key: Annotated[str | None, Field(max_length=317)] = None
     operator: Annotated[str | None, Field(max_length=16)] = None
@@ -168,7 +178,7 @@ class Toleration(SpecModel):
 
 
 class BrokerPod(SpecModel):
-    """What a broker's pod is made of."""
+    """Template of a broker's pod."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -177,8 +187,9 @@ class BrokerPod(SpecModel):
                 f"{_REPLICATION} != {_METRICS}"
             ),
             message=(
-                "listeners, replicationPort and metricsPort each have a port of their own "
-                f"(unset, these are {REPLICATION_PORT} and {METRICS_PORT})"
+                "listeners, replicationPort and metricsPort must not share a "
+                f"port. Defaults: replicationPort {REPLICATION_PORT}, "
+                f"metricsPort {METRICS_PORT}."
             ),
             field_path=".listeners",
         ),
@@ -194,30 +205,38 @@ class BrokerPod(SpecModel):
         Kube(
             Rule(
                 rule="self.all(one, self.exists_one(other, other.port == one.port))",
-                message="each listener has a port of its own",
+                message="two listeners have the same port. Give each listener its own port.",
             ),
             **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
         ),
     ]
-    replication_port: Annotated[Port, Field(description="Where brokers fetch; 9094.")] = (
-        REPLICATION_PORT
-    )
-    metrics_port: Annotated[Port, Field(description="Metrics and probes; 8080.")] = METRICS_PORT
+    replication_port: Annotated[
+        Port, Field(description="Port for replication between brokers. Default: 9094.")
+    ] = REPLICATION_PORT
+    metrics_port: Annotated[
+        Port, Field(description="Port for metrics and probes. Default: 8080.")
+    ] = METRICS_PORT
     config: Annotated[
         dict[str, Annotated[str, Field(max_length=1024)]],
-        Field(max_length=64, description="Keys of a broker's own configuration, as texts."),
+        Field(
+            max_length=64,
+            description="Broker configuration that is not dynamic, by Kafka's keys. Values are "
+            "strings.",
+        ),
         Kube(
             Rule(
                 rule=f"!self.exists(k, k in {cel_list(OWN_KEYS)})",
-                message="a key is the operator's to set",
+                message="a key is set by the operator. Remove it.",
                 message_expression=(
-                    f"self.filter(k, k in {cel_list(OWN_KEYS)})[0] + ' is set by the operator'"
+                    f"self.filter(k, k in {cel_list(OWN_KEYS)})[0] + ' is set "
+                    "by the operator. Remove it.'"
                 ),
             ),
             Rule(
                 rule=r"self.all(k, k.matches('^[a-z][A-Za-z0-9._-]{0,127}$') && "
                 r"!self[k].matches('[\\r\\n]'))",
-                message="a key is a name of the configuration, and a value is one line",
+                message="a key has only characters of a configuration name, and a "
+                "value has no line break",
             ),
         ),
     ] = Field(default_factory=dict)
@@ -227,8 +246,8 @@ class BrokerPod(SpecModel):
         Field(
             ge=30,
             le=3600,
-            description="How long a shutdown may take, in which others take over what it leads; "
-            "60.",
+            description="Seconds that a controlled shutdown may take while other brokers "
+            "take over leadership. Default: 60.",
         ),
         Kube(format="int64"),
     ] = GRACE_S
@@ -237,15 +256,18 @@ class BrokerPod(SpecModel):
         Field(
             min_length=1,
             max_length=317,
-            description="Label of nodes, such as topology.kubernetes.io/zone: the pod runs where "
-            "its value is the Broker's rack.",
+            description="Node label such as topology.kubernetes.io/zone. The pod runs only "
+            "on nodes where its value is the Broker's rack.",
         ),
     ] = None
     node_selector: Labels = Field(default_factory=dict)
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32), Kube(**ATOMIC)] = ()
     affinity: Annotated[
         dict[str, Any] | None,
-        Field(description="As a pod's; unset: brokers keep off each other's nodes if they can."),
+        Field(
+            description="Affinity of the pod, as in a pod spec. Default: brokers prefer "
+            "different nodes."
+        ),
         Kube(**_PRESERVED),
     ] = None
     priority_class_name: ObjectName | None = None
@@ -255,7 +277,8 @@ class BrokerPod(SpecModel):
         Kube(
             Rule(
                 rule=f"!self.exists(k, k.startsWith('{APPARMOR}'))",
-                message="the security of the pod is the operator's to set: no AppArmor profile",
+                message="the operator sets the security context of the pod. Remove the "
+                "AppArmor annotation.",
             )
         ),
     ] = Field(default_factory=dict)

@@ -52,7 +52,12 @@ STRAY_TOPICS_MAX = 64
 Bucket = Annotated[
     str,
     Field(min_length=3, max_length=63, pattern="^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$"),
-    Kube(Rule(rule="!self.contains('..')", message="a bucket's name has no two dots in a row")),
+    Kube(
+        Rule(
+            rule="!self.contains('..')",
+            message="a bucket name must not contain two consecutive dots",
+        )
+    ),
 ]
 Prefix = Annotated[
     str,
@@ -60,7 +65,7 @@ Prefix = Annotated[
     Kube(
         Rule(
             rule="!self.split('/').exists(part, part == '.' || part == '..')",
-            message="a prefix has no folder . or ..",
+            message="a prefix must not contain a folder named . or ..",
         )
     ),
 ]
@@ -76,25 +81,34 @@ Url = Annotated[
 
 
 class S3Storage(SpecModel):
-    """Any S3 store."""
+    """Storage on an S3-compatible service."""
 
     endpoint: Annotated[
-        Url | None, Field(description="URL of the service; unset: AWS, by region.")
+        Url | None, Field(description="URL of the S3 service. Default: AWS in the given region.")
     ] = None
     region: Annotated[str, Field(min_length=1, max_length=64)]
     buckets: Annotated[
         tuple[Bucket, ...],
-        Field(min_length=1, max_length=16, description="Segments are spread over these."),
+        Field(
+            min_length=1,
+            max_length=16,
+            description="Names of the buckets. Segments are distributed over all of them.",
+        ),
         Kube(**{"x-kubernetes-list-type": "set"}),
     ]
     prefix: Annotated[
-        Prefix | None, Field(description="Key prefix in each bucket, no / at its ends.")
+        Prefix | None,
+        Field(
+            description="Key prefix in each bucket, without a leading or trailing slash. "
+            "Default: none."
+        ),
     ] = None
     create_buckets: Annotated[
         bool | None,
         Field(
-            description="Make buckets that do not exist; unset: a missing bucket is a problem. The "
-            "first bucket of a store in use is never made anew."
+            description="Create missing buckets. The first bucket of a store in use is "
+            "never created again. Default: false, so a missing bucket is an "
+            "error."
         ),
     ] = None
     credentials_secret_ref: Annotated[
@@ -104,16 +118,21 @@ class S3Storage(SpecModel):
 
 
 class FilesystemStorage(SpecModel):
-    """A folder that all brokers share."""
+    """Storage in a directory that all brokers mount."""
 
-    path: Annotated[FolderPath, Field(description="Absolute path, the same on every broker.")]
+    path: Annotated[
+        FolderPath, Field(description="Absolute path of the directory, identical on every broker.")
+    ]
 
 
 class RemoteStorage(SpecModel):
-    """Where tiered segments lie: one of s3 and filesystem."""
+    """Location of tiered segments. Set either s3 or filesystem."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(rule="has(self.s3) != has(self.filesystem)", message="give either s3 or filesystem"),
+        Rule(
+            rule="has(self.s3) != has(self.filesystem)",
+            message="remoteStorage needs exactly one of s3 and filesystem",
+        ),
     )
 
     s3: S3Storage | None = None
@@ -121,7 +140,10 @@ class RemoteStorage(SpecModel):
 
 
 class AuthorizationType(enum.StrEnum):
-    """Who decides what a user may do. simple: the ACLs of the Users, as Kafka's own authorizer."""
+    """Source of authorization.
+
+    simple: the ACLs of the Users, as with Kafka's standard authorizer.
+    """
 
     SIMPLE = "simple"
 
@@ -133,33 +155,37 @@ SuperUser = Annotated[
     Kube(
         Rule(
             rule="!self.startsWith('User:')",
-            message="a super user is named as in the User's status.username, without User:",
+            message="a super user is the User's status.username, without the prefix User:",
         )
     ),
 ]
 
 
 class ClusterAuthorization(SpecModel):
-    """That ACLs decide what users may do."""
+    """Authorization of users by ACLs."""
 
     type: AuthorizationType
     super_users: Annotated[
         tuple[SuperUser, ...] | None,
-        Field(max_length=64, description="They may do everything, whatever ACLs say."),
+        Field(
+            max_length=64,
+            description="Principals with full access, regardless of ACLs, as in "
+            "status.username of the User.",
+        ),
         Kube(**{"x-kubernetes-list-type": "set"}),
     ] = None
 
 
 class ClusterBrokers(SpecModel):
-    """Brokers in pods that the operator makes and removes by their number."""
+    """Pool of broker pods that the operator scales."""
 
     replicas: Annotated[
         int,
         Field(
             ge=1,
             le=POD_BROKERS_MAX,
-            description="How many. Fewer than before: those with the highest ids are drained, and "
-            "then removed.",
+            description="Number of brokers. When it is lowered, the operator drains the "
+            "brokers with the highest ids and then removes them.",
         ),
         Kube(format="int32"),
     ]
@@ -167,19 +193,25 @@ class ClusterBrokers(SpecModel):
         tuple[Rack, ...] | None,
         Field(
             max_length=16,
-            description="A new broker is given the one with the fewest; it keeps it.",
+            description="Failure zones. A new broker is assigned to the zone with the "
+            "fewest brokers and stays in it.",
         ),
         Kube(**{"x-kubernetes-list-type": "set"}),
     ] = None
-    template: Annotated[BrokerPod, Field(description="The pod of each of them.")]
+    template: Annotated[BrokerPod, Field(description="Pod template of the brokers.")]
 
 
 _OURS = f"!self.exists(k, k.startsWith('{GROUP}/'))"
-_OURS_MESSAGE = f"keys that begin with {GROUP}/ are reserved for the operator"
+_OURS_MESSAGE = (
+    f"labels and annotations that start with {GROUP}/ are reserved for the operator. Remove them."
+)
 
 
 class ObjectMetadata(SpecModel):
-    """Labels and annotations of the operator's objects; those that it sets itself win."""
+    """Labels and annotations for objects that the operator creates.
+
+    The operator's own values take precedence.
+    """
 
     labels: Annotated[Labels, Kube(Rule(rule=_OURS, message=_OURS_MESSAGE))] = Field(
         default_factory=dict
@@ -190,62 +222,71 @@ class ObjectMetadata(SpecModel):
             Rule(rule=_OURS, message=_OURS_MESSAGE),
             Rule(
                 rule=f"!self.exists(k, k.startsWith('{APPARMOR}'))",
-                message="the security of a pod is the operator's to set: no AppArmor profile",
+                message="the operator sets the security context of pods. Remove the "
+                "AppArmor annotation.",
             ),
         ),
     ] = Field(default_factory=dict)
 
 
 class ClusterSpec(SpecModel):
-    """The cluster as it is wanted."""
+    """Desired state of the cluster."""
 
     rules: ClassVar[tuple[Rule, ...]] = ENGINE_RULES
 
     engine: Annotated[
-        Engine | None, Field(description="What keeps the topics; unset: Tidemark's own brokers.")
+        Engine | None,
+        Field(
+            description="Engine that stores the topics. Default: Tidemark's own brokers. Immutable."
+        ),
     ] = None
     config: Annotated[
         ClusterConfig | None,
-        Field(description="Cluster-wide configuration and defaults for topics, by Kafka's keys."),
+        Field(description="Cluster-wide configuration and topic defaults, by Kafka's keys."),
     ] = None
     groups: Annotated[
         dict[str, GroupConfig] | None,
         Field(
             max_length=GROUPS_MAX,
-            description="Configuration of consumer groups, by their names, by Kafka's keys.",
+            description="Configuration of consumer groups, by group name and then by Kafka's keys.",
         ),
     ] = None
     remote_storage: RemoteStorage | None = None
     authorization: Annotated[
         ClusterAuthorization | None,
         Field(
-            description="Unset: whoever a listener lets in may do everything. Set: only what the "
-            "ACLs of its User allow."
+            description="Authorization of users. Unset: every connected client has full "
+            "access. Set: a client may do only what the ACLs of its User "
+            "allow."
         ),
     ] = None
     quotas: ClusterQuotas | None = None
     exports: Annotated[
         ExportPolicy | None,
-        Field(description="What Exports may name beyond the safe defaults."),
+        Field(
+            description="Additional images, settings, addresses and volumes that Exports may "
+            "use. Unset: only the safe defaults."
+        ),
     ] = None
     brokers: Annotated[
         ClusterBrokers | None,
         Field(
-            description="Brokers that the operator makes. Unset: it makes none, and removes none; "
-            "those that it has made stay."
+            description="Broker pods that the operator creates. Unset: the operator "
+            "creates and removes none, and existing ones stay."
         ),
     ] = None
     object_metadata: Annotated[
         ObjectMetadata | None,
         Field(
-            description="Labels and annotations, as admission policies require them, of every "
-            "object that the operator creates from now on, topics of Kafka clients included."
+            description="Labels and annotations for every object that the operator creates "
+            "from now on, including Topics of Kafka clients. Use them to "
+            "satisfy admission policies."
         ),
     ] = None
 
 
 class ControllerStatus(ApiModel):
-    """Who controls the cluster."""
+    """Operator process that controls the cluster."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -254,8 +295,8 @@ class ControllerStatus(ApiModel):
                 "(self.epoch == oldSelf.epoch && self.identity == oldSelf.identity)"
             ),
             message=(
-                "STALE_CONTROLLER_EPOCH: a controller takes over with a higher epoch than any "
-                "before"
+                "STALE_CONTROLLER_EPOCH: another controller has taken over "
+                "with this epoch or a higher one"
             ),
             reason="FieldValueForbidden",
         ),
@@ -266,7 +307,7 @@ class ControllerStatus(ApiModel):
 
 
 class AcceptedS3(ApiModel):
-    """S3 storage as the operator accepted it."""
+    """Accepted S3 storage."""
 
     endpoint: Annotated[str, Field(max_length=1024)] | None = None
     region: Annotated[str, Field(max_length=64)]
@@ -275,36 +316,36 @@ class AcceptedS3(ApiModel):
 
 
 class AcceptedFilesystem(ApiModel):
-    """A folder as the operator accepted it."""
+    """Accepted filesystem storage."""
 
     path: Annotated[str, Field(max_length=1024)]
 
 
 class AcceptedStorage(ApiModel):
-    """The storage configuration in use; credentials are never part of it."""
+    """Storage configuration in use, without credentials."""
 
     s3: AcceptedS3 | None = None
     filesystem: AcceptedFilesystem | None = None
 
 
 class BrokerCounts(ApiModel):
-    """Brokers of the cluster."""
+    """Number of brokers of the cluster."""
 
     registered: Count
     fenced: Count
 
 
 class ExternalBootstrapServers(ApiModel):
-    """Where clients from outside begin."""
+    """Bootstrap servers of an external listener."""
 
-    name: Annotated[str, Field(max_length=64, description="Of the listener.")]
+    name: Annotated[str, Field(max_length=64, description="Name of the listener.")]
     bootstrap_servers: Annotated[
         str, Field(max_length=2048, description="Kafka's bootstrap.servers.")
     ]
 
 
 class LeftBehindTiering(ApiModel):
-    """The tiering with which a topic was left behind, and is adopted."""
+    """Tiering state of the orphaned topic, which an adoption continues."""
 
     state: TieringState
     epoch: Annotated[int, Field(ge=0, le=INT32_MAX), Kube(format="int32")]
@@ -312,7 +353,10 @@ class LeftBehindTiering(ApiModel):
 
 
 class LeftBehind(ApiModel):
-    """A topic whose object was deleted with deletionPolicy Orphan: its data is still there."""
+    """Orphaned topic.
+
+    Its object was deleted with deletionPolicy Orphan and its data still exists.
+    """
 
     topic_name: Annotated[str, Field(max_length=249)]
     topic_id: TopicIdText
@@ -321,28 +365,28 @@ class LeftBehind(ApiModel):
 
 
 class RebuildingReason(enum.StrEnum):
-    """Which PartitionSlices partitions are rebuilt without."""
+    """Why partitions are rebuilt."""
 
     SLICES_MISSING = "SlicesMissing"
     SLICES_BEHIND = "SlicesBehind"
 
 
 class Rebuilding(ApiModel):
-    """Partitions are rebuilt from what brokers report: slices were lost, or are older than that."""
+    """Rebuild of partitions from broker reports after PartitionSlices were lost or outdated."""
 
     since: Time
     reason: RebuildingReason
 
 
 class StrayTopic(ApiModel):
-    """A topic that brokers have, and that no Topic and no PartitionSlice knows: it is kept."""
+    """Topic that exists on brokers without a Topic object or a PartitionSlice. Brokers keep it."""
 
     topic_name: Annotated[str, Field(max_length=249)]
     topic_id: TopicIdText
 
 
 class ClusterStatus(ApiModel):
-    """The cluster as it is."""
+    """Observed state of the cluster."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -352,7 +396,7 @@ class ClusterStatus(ApiModel):
                 "(!has(oldSelf.clusterId) || has(self.clusterId)) && "
                 "(!has(oldSelf.nextProducerId) || has(self.nextProducerId))"
             ),
-            message="controller, slices, clusterId and nextProducerId are kept once they are set",
+            message="controller, slices, clusterId and nextProducerId cannot be removed",
         ),
     )
 
@@ -360,34 +404,37 @@ class ClusterStatus(ApiModel):
     controller: ControllerStatus | None = None
     cluster_id: Annotated[
         str | None,
-        Field(min_length=1, max_length=64, description="Kafka's cluster id; never changes."),
+        Field(min_length=1, max_length=64, description="Kafka cluster id. It never changes."),
         Kube(Rule(rule=IMMUTABLE, message="clusterId never changes")),
     ] = None
     slices: Annotated[
         int | None,
-        Field(ge=1, le=1024, description="Number of PartitionSlices; never changes."),
+        Field(ge=1, le=1024, description="Number of PartitionSlices. It never changes."),
         Kube(
-            Rule(rule=IMMUTABLE, message="the number of slices is fixed when the Cluster is made"),
+            Rule(
+                rule=IMMUTABLE, message="the number of slices is fixed when the Cluster is created"
+            ),
             format="int32",
         ),
     ] = None
     store_id: Annotated[
-        str | None, Field(max_length=64, description="Identity of the remote store in use.")
+        str | None, Field(max_length=64, description="Id of the remote store in use.")
     ] = None
     accepted_storage: AcceptedStorage | None = None
     tiered_topics: Annotated[
-        Count | None, Field(description="Topics that have data in the tier or may get some.")
+        Count | None,
+        Field(description="Number of topics that have data in the tier or may upload data."),
     ] = None
     brokers: BrokerCounts | None = None
     external_listeners: Annotated[
         tuple[ExternalBootstrapServers, ...] | None,
-        Field(max_length=16, description="Listeners that lead outside."),
+        Field(max_length=16, description="Listeners for clients outside the Kubernetes cluster."),
         Kube(**ATOMIC),
     ] = None
     remote_bytes: Count | None = None
     next_producer_id: Annotated[
         int | None,
-        Field(ge=0, description="First producer id that was not handed out yet."),
+        Field(ge=0, description="First producer id that is not allocated yet."),
         Kube(
             Rule(rule="self >= oldSelf", message="nextProducerId never goes back"), format="int64"
         ),
@@ -401,15 +448,17 @@ class ClusterStatus(ApiModel):
     ] = None
     accepted: Annotated[
         tuple[Accepted, ...] | None,
-        Field(max_length=ACCEPTED_MAX, description="What was accepted by annotation, the latest."),
+        Field(
+            max_length=ACCEPTED_MAX, description="Latest losses that were accepted by annotation."
+        ),
         Kube(**ATOMIC),
     ] = None
     throttled_brokers: Annotated[
         tuple[int, ...] | None,
         Field(
             max_length=1024,
-            description="On Apache Kafka: brokers whose replication is throttled while replicas "
-            "are moved.",
+            description="Brokers of Apache Kafka whose replication is throttled during a "
+            "reassignment.",
         ),
         Kube(**ATOMIC),
     ] = None
@@ -453,15 +502,17 @@ class Cluster(Resource):
                 "!has(l.external) || self.metadata.name.size() + l.name.size() <= 52)"
             ),
             message=(
-                "a Service is named by the Cluster and its external listener: both names have at "
-                "most 52 characters together"
+                "the names of the Cluster and of an external listener have at "
+                "most 52 characters together, because they form the name of a "
+                "Service. Shorten one of them."
             ),
         ),
         Rule(
             rule=f"has(self.spec.remoteStorage) || {_NO_TIERED_TOPICS}",
             message=(
-                "remoteStorage cannot be removed while topics have data in it: disable tiering of "
-                "those topics first (status.tieredTopics counts them)"
+                "remoteStorage cannot be removed while topics have data in it. "
+                "Disable tiering of those topics first (status.tieredTopics "
+                "counts them)."
             ),
             field_path=".spec.remoteStorage",
             reason="FieldValueForbidden",
@@ -472,8 +523,9 @@ class Cluster(Resource):
                 f"({_KEEPS_S3} && {_KEEPS_FILESYSTEM})"
             ),
             message=(
-                "endpoint, prefix and path cannot change and no bucket can be dropped while topics "
-                "have data there: disable tiering of those topics first"
+                "endpoint, prefix and path cannot change and no bucket can be "
+                "dropped while topics have data there. Disable tiering of "
+                "those topics first."
             ),
             field_path=".spec.remoteStorage",
             reason="FieldValueForbidden",
@@ -503,32 +555,32 @@ CLUSTER = ResourceKind(
             name="Brokers",
             type="integer",
             json_path=".status.brokers.registered",
-            description="Brokers that are registered",
+            description="Number of registered brokers",
         ),
         Column(
             name="Fenced",
             type="integer",
             json_path=".status.brokers.fenced",
-            description="Registered brokers that are fenced",
+            description="Number of registered brokers that are fenced",
         ),
         Column(
             name="Tiered topics",
             type="integer",
             json_path=".status.tieredTopics",
-            description="Topics with data in the tier",
+            description="Number of topics with data in the tier",
         ),
         condition_column("Ready"),
         Column(
             name="External",
             type="string",
             json_path=".status.externalListeners[0].bootstrapServers",
-            description="Where clients outside begin",
+            description="Bootstrap servers for external clients",
         ),
         Column(
             name="Controller",
             type="string",
             json_path=".status.controller.identity",
-            description="The operator that leads",
+            description="Operator process that controls the cluster",
             priority=1,
         ),
         Column(

@@ -19,7 +19,7 @@ SUCCEEDED = "Succeeded"
 
 
 class ConditionStatus(enum.StrEnum):
-    """The three values of a condition."""
+    """Status of a condition."""
 
     TRUE = "True"
     FALSE = "False"
@@ -27,7 +27,7 @@ class ConditionStatus(enum.StrEnum):
 
 
 class Condition(ApiModel):
-    """One observation about the object."""
+    """Observation about the state of the object."""
 
     type: Annotated[str, Field(min_length=1, max_length=64, pattern="^[A-Z][A-Za-z]*$")]
     status: ConditionStatus

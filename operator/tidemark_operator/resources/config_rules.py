@@ -67,7 +67,7 @@ def _not_served_rule(keys: Mapping[str, ConfigKey]) -> Rule:
     reasons = cel_map({name: key.reason for name, key in refused.items()})
     return Rule(
         rule=f"!self.exists(k, {offends} && !({is_as_before}))",
-        message=f"a key is not served{advice(keys)}",
+        message=f"a configuration key is not served{advice(keys)}",
         message_expression=(
             f"self.filter(k, {offends}).map(k, k + ' ' + {reasons}[k])[0] + "
             f"{cel_text(advice(keys))}"
@@ -82,9 +82,10 @@ def _field_rule(fields: Mapping[str, str]) -> Rule:
     offender = f"self.filter(k, k in {names})[0]"
     return Rule(
         rule=f"!self.exists(k, k in {names})",
-        message="a key has a field of its own under spec.tiering",
+        message="a key has its own field in spec.tiering. Set that field instead.",
         message_expression=(
-            f"{offender} + ' is not set in spec.config: use ' + {cel_map(fields)}[{offender}]"
+            f"{offender} + ' cannot be set in spec.config. Set ' + "
+            f"{cel_map(fields)}[{offender}] + ' instead.'"
         ),
     )
 

@@ -13,7 +13,9 @@ from tidemark_operator.resources.schema import Kube, Rule
 
 #: The digits allowed per unit keep any such duration below CEL's limit of 290 years.
 PATTERN = "^([0-9]{1,6}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?([0-9]{1,12}ms)?$"
-_MESSAGE = "must be a duration such as 168h, 1h30m or 500ms (units h, m, s, ms; there are no days)"
+_MESSAGE = (
+    "must be a duration such as 168h, 1h30m or 500ms (units h, m, s, ms; days are not supported)"
+)
 _UNIT_MS = (3_600_000, 60_000, 1_000, 1)
 
 

@@ -25,7 +25,7 @@ class TidemarkEngine(SpecModel):
 
 
 class SaslMechanism(enum.StrEnum):
-    """Kafka's names."""
+    """SASL mechanism, by Kafka's names."""
 
     PLAIN = "PLAIN"
     SCRAM_SHA_256 = "SCRAM-SHA-256"
@@ -34,51 +34,55 @@ class SaslMechanism(enum.StrEnum):
 
 
 class KafkaTls(SpecModel):
-    """The listener speaks TLS, and its certificate names the host that is dialled."""
+    """TLS settings for the connection to Kafka.
+
+    The broker certificate must name the host in bootstrapServers.
+    """
 
     ca_secret_ref: Annotated[
         SecretRef | None,
         Field(
-            description="Secret whose key ca.crt signs the brokers' certificates; unset: the "
-            "system's authorities."
+            description="Secret whose key ca.crt has the CA certificates of the brokers. "
+            "Default: the system's certificate authorities."
         ),
     ] = None
     certificate_secret_ref: Annotated[
         SecretRef | None,
         Field(
-            description="Secret with the keys tls.crt and tls.key (type kubernetes.io/tls), which "
-            "prove who the operator is."
+            description="Secret with the keys tls.crt and tls.key (type "
+            "kubernetes.io/tls). The operator presents this client "
+            "certificate."
         ),
     ] = None
 
 
 class KafkaSasl(SpecModel):
-    """The user that the operator is."""
+    """User that the operator authenticates as."""
 
     mechanism: SaslMechanism
     credentials_secret_ref: Annotated[
         SecretRef,
         Field(
-            description="Secret with the keys username and password; for OAUTHBEARER with the key "
-            "token. Read again for each connection."
+            description="Secret with the keys username and password, or token for "
+            "OAUTHBEARER. The operator reads it for each connection."
         ),
     ]
 
 
 class KafkaReassignment(SpecModel):
-    """How replicas are moved."""
+    """Limits for replica reassignments."""
 
     throttle: Annotated[
         Quantity | None,
         Field(
-            description="Bytes a second that a broker sends, and takes, for replicas which are "
-            "being added; unset: 50Mi."
+            description="Replication throttle in bytes per second, for sending and for "
+            "receiving, per broker while replicas are added. Default: 50Mi."
         ),
     ] = None
 
 
 class KafkaEngine(SpecModel):
-    """An Apache Kafka cluster, 4.0 or newer (KRaft), that is there already."""
+    """Existing Apache Kafka cluster in KRaft mode, version 4.0 or newer."""
 
     bootstrap_servers: Annotated[
         str,
@@ -86,19 +90,27 @@ class KafkaEngine(SpecModel):
             min_length=3,
             max_length=2048,
             pattern=rf"^{_ADDRESS}(,{_ADDRESS})*$",
-            description="Kafka's bootstrap.servers: host:port of some brokers, with commas.",
+            description="Kafka's bootstrap.servers as a comma-separated list of host:port.",
         ),
     ]
-    tls: Annotated[KafkaTls | None, Field(description="Unset: the listener is in clear.")] = None
-    sasl: Annotated[KafkaSasl | None, Field(description="Unset: brokers ask for no user.")] = None
+    tls: Annotated[
+        KafkaTls | None, Field(description="TLS settings. Unset: the connection is not encrypted.")
+    ] = None
+    sasl: Annotated[
+        KafkaSasl | None,
+        Field(description="SASL settings. Unset: the operator does not authenticate with SASL."),
+    ] = None
     reassignment: KafkaReassignment | None = None
 
 
 class Engine(SpecModel):
-    """What keeps the topics: one of tidemark and kafka."""
+    """Engine that stores the topics. Set either tidemark or kafka."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(rule="has(self.tidemark) != has(self.kafka)", message="give either tidemark or kafka"),
+        Rule(
+            rule="has(self.tidemark) != has(self.kafka)",
+            message="engine needs exactly one of tidemark and kafka",
+        ),
     )
 
     tidemark: TidemarkEngine | None = None
@@ -112,7 +124,7 @@ def _on_kafka(of: str) -> str:
 def _not_on_kafka(field: str, why: str) -> Rule:
     return Rule(
         rule=f"!{_on_kafka('self')} || !has(self.{field})",
-        message=f"{field} is of no use with engine kafka: {why}",
+        message=f"{field} is not supported with engine kafka: {why}. Remove it.",
         field_path=f".{field}",
     )
 
@@ -121,22 +133,22 @@ def _not_on_kafka(field: str, why: str) -> Rule:
 ENGINE_RULES = (
     Rule(
         rule=f"{_on_kafka('self')} == {_on_kafka('oldSelf')}",
-        message="which engine keeps the topics is immutable: make another Cluster in a namespace "
-        "of its own, and Topics there",
+        message="engine is immutable. Create another Cluster in its own namespace, and "
+        "its Topics there.",
     ),
-    _not_on_kafka("brokers", "its brokers are run by somebody else, and shown as Broker objects"),
-    _not_on_kafka("remoteStorage", "its brokers have their own (remote.log.storage.manager.*)"),
+    _not_on_kafka("brokers", "Broker objects of Apache Kafka are read-only mirrors"),
+    _not_on_kafka("remoteStorage", "configure remote.log.storage.manager.* on its brokers"),
     _not_on_kafka("authorization", "its brokers have their own authorizer and ACLs"),
-    _not_on_kafka("quotas", "set quotas in that cluster (kafka-configs.sh)"),
-    _not_on_kafka("groups", "set them in that cluster (kafka-configs.sh)"),
+    _not_on_kafka("quotas", "set quotas in that cluster with kafka-configs.sh"),
+    _not_on_kafka("groups", "set it in that cluster with kafka-configs.sh"),
     Rule(
         rule=(
             f"!{_on_kafka('self')} || !has(self.config) || "
             f"self.config.all(k, k in {cel_list(sorted(OWN_KEYS))})"
         ),
         message=(
-            f"with engine kafka config has only the operator's own keys, {' and '.join(OWN_KEYS)}: "
-            "all others are the brokers', set them there"
+            f"with engine kafka, config takes only {' and '.join(OWN_KEYS)}. "
+            "Set all other keys on the brokers of Apache Kafka."
         ),
         field_path=".config",
     ),

@@ -69,26 +69,26 @@ TableName = Annotated[
         min_length=3,
         max_length=255,
         pattern="^[A-Za-z0-9_]+([.][A-Za-z0-9_]+)+$",
-        description="With its namespace, as db.orders.",
+        description="Name of the table with its namespace, such as db.orders.",
     ),
 ]
 
 
 class TableFormat(enum.StrEnum):
-    """Which lakehouse format the table has."""
+    """Table format."""
 
     ICEBERG = "iceberg"
 
 
 class Mode(enum.StrEnum):
-    """How rows get in: every record is one, or the last of each key."""
+    """Write mode. append: each record is a row. upsert: the last record of each key is a row."""
 
     APPEND = "append"
     UPSERT = "upsert"
 
 
 class Partition(enum.StrEnum):
-    """Partitioning of a new table, by the record's timestamp."""
+    """Partitioning of a new table by record timestamp."""
 
     NONE = "none"
     HOUR = "hour"
@@ -96,7 +96,7 @@ class Partition(enum.StrEnum):
 
 
 class ValueFormat(enum.StrEnum):
-    """What the records' values are."""
+    """Format of the record values."""
 
     JSON = "json"
     AVRO = "avro"
@@ -104,7 +104,7 @@ class ValueFormat(enum.StrEnum):
 
 
 class Evolution(enum.StrEnum):
-    """What is done where the schema has more than the table."""
+    """How to handle schema fields without a column in the table."""
 
     REFUSE = "refuse"
     GROW = "grow"
@@ -112,7 +112,7 @@ class Evolution(enum.StrEnum):
 
 
 class SchemaRegistry(SpecModel):
-    """A registry that answers as Confluent's does."""
+    """Schema registry with the API of Confluent Schema Registry."""
 
     url: Annotated[
         str,
@@ -120,52 +120,62 @@ class SchemaRegistry(SpecModel):
             min_length=8,
             max_length=2048,
             pattern=r"^https?://[^\s,@]+(,https?://[^\s,@]+)*$",
-            description="With its path; several of one registry with commas.",
+            description="URL with path. For several instances of one registry, a "
+            "comma-separated list.",
         ),
     ]
     options: Annotated[
         dict[str, Annotated[str, Field(max_length=1024)]],
-        Field(max_length=8, description="As docs/reference/schemas.md has them."),
+        Field(max_length=8, description="Registry options, see docs/reference/schemas.md."),
         Kube(
             Rule(
                 rule=f"self.all(k, k in {cel_list(REGISTRY_OPTIONS)})",
-                message=f"options are {', '.join(REGISTRY_OPTIONS)}; what is secret, and files, "
-                "have fields of their own",
+                message=f"registry options are {', '.join(REGISTRY_OPTIONS)}. Set "
+                "credentials and files in their own fields.",
             )
         ),
     ] = Field(default_factory=dict)
     secrets: Annotated[
         tuple[SecretValue, ...],
-        Field(max_length=2, description="The options password and token."),
+        Field(max_length=2, description="Secret values of the options password and token."),
         Kube(
             Rule(
                 rule="self.all(s, s.name in ['password', 'token'])",
-                message="the secrets of a registry are password and token",
+                message="secrets of a registry are named password or token",
             ),
             **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
         ),
     ] = ()
     trusted_secret_ref: Annotated[
-        SecretKeyRef | None, Field(description="PEM of who signs the registry's certificate.")
+        SecretKeyRef | None,
+        Field(
+            description="Secret key with the PEM certificates of the CA that signed the "
+            "registry's certificate."
+        ),
     ] = None
     certificate_secret_ref: Annotated[
-        SecretRef | None, Field(description="Secret with tls.crt and tls.key, shown to it.")
+        SecretRef | None,
+        Field(
+            description="Secret with tls.crt and tls.key. The job presents this client "
+            "certificate to the registry."
+        ),
     ] = None
 
 
 class ExportSchema(SpecModel):
-    """How values become columns. Where it is unset, rows are records as they are."""
+    """How record values become columns. Unset: each row contains the raw record."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             rule="self.format == 'json' ? has(self.fields) && !has(self.definition) && "
             "!has(self.file) && !has(self.registry) : !has(self.fields) && "
             "[has(self.definition), has(self.file), has(self.registry)].exists_one(one, one)",
-            message="json has fields; avro and protobuf have one of definition, file and registry",
+            message="format json requires fields. Formats avro and protobuf require "
+            "exactly one of definition, file and registry.",
         ),
         Rule(
             rule="!has(self.message) || self.format == 'protobuf'",
-            message="only Protobuf has a message",
+            message="message is supported only with format protobuf",
             field_path=".message",
         ),
     )
@@ -176,7 +186,8 @@ class ExportSchema(SpecModel):
         Field(
             min_length=1,
             max_length=32768,
-            description="Of JSON: Spark's DDL, as in id BIGINT, name STRING; or infer.",
+            description='Columns of JSON values as Spark DDL, such as "id BIGINT, name '
+            'STRING", or infer.',
         ),
     ] = None
     definition: Annotated[
@@ -184,7 +195,7 @@ class ExportSchema(SpecModel):
         Field(
             min_length=1,
             max_length=65536,
-            description="The schema itself, as it would stand in a file .avsc or .proto.",
+            description="Text of the schema, as in an .avsc or .proto file.",
         ),
     ] = None
     file: Annotated[
@@ -193,8 +204,8 @@ class ExportSchema(SpecModel):
             min_length=2,
             max_length=1024,
             pattern=r"^/\S+$",
-            description="A path in the image, or in one of job.volumes: .avsc, .proto, or a set of "
-            "descriptors.",
+            description="Path of an .avsc file, a .proto file or a descriptor set, in the "
+            "image or in one of job.volumes.",
         ),
     ] = None
     registry: SchemaRegistry | None = None
@@ -204,14 +215,15 @@ class ExportSchema(SpecModel):
             min_length=1,
             max_length=255,
             pattern="^[A-Za-z_][A-Za-z0-9_.]*$",
-            description="Of Protobuf: the full name, where there are several.",
+            description="Full name of the Protobuf message. Required if the schema defines "
+            "several.",
         ),
     ] = None
     evolution: Annotated[
         Evolution | None,
         Field(
-            description="Where the schema has more than the table: refuse it (also when unset), "
-            "let the table grow, or ignore what it has no column for."
+            description="Handling of schema fields without a column: refuse fails the job, "
+            "grow adds columns, ignore drops the fields. Default: refuse."
         ),
     ] = None
 
@@ -220,41 +232,45 @@ def _never(field: str) -> Rule:
     return Rule(
         rule=f"has(self.{field}) == has(oldSelf.{field}) && "
         f"(!has(self.{field}) || self.{field} == oldSelf.{field})",
-        message=f"table.{field} is immutable: make another Export",
+        message=f"table.{field} is immutable. Create another Export.",
         field_path=f".{field}",
     )
 
 
 class ExportTable(SpecModel):
-    """The table, and that of records that do not parse."""
+    """Target table, and the table for records that cannot be parsed."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         *map(_never, _FIXED),
         Rule(
             rule="has(self.schema) == has(oldSelf.schema) && "
             "(!has(self.schema) || self.schema.format == oldSelf.schema.format)",
-            message="a table of records stays one, and so does one of fields: make another Export",
+            message="table.schema cannot be added or removed, and its format is "
+            "immutable. Create another Export.",
             field_path=".schema",
         ),
         Rule(
             rule="!has(self.deadLetters) || has(self.schema)",
-            message="without a schema every record is a row: there are no dead letters",
+            message="deadLetters requires a schema. Without one, every record is a row.",
             field_path=".deadLetters",
         ),
         Rule(
             rule="!has(self.deadLetters) || self.deadLetters != self.name",
-            message="dead letters have a table of their own",
+            message="deadLetters must not be the target table",
             field_path=".deadLetters",
         ),
         Rule(
             rule="has(self.warehouse) || (has(self.catalog) && ('catalog-impl' in self.catalog || "
             "('type' in self.catalog && self.catalog['type'] != 'hadoop')))",
-            message="say where tables are kept: warehouse, or a catalog of another type",
+            message="the location of the tables is missing. Set warehouse, or set "
+            "catalog to a type other than hadoop.",
             field_path=".warehouse",
         ),
     )
 
-    format: Annotated[TableFormat | None, Field(description="iceberg, also when unset.")] = None
+    format: Annotated[TableFormat | None, Field(description="Table format. Default: iceberg.")] = (
+        None
+    )
     name: TableName
     warehouse: Annotated[
         str | None,
@@ -262,67 +278,72 @@ class ExportTable(SpecModel):
             min_length=1,
             max_length=1024,
             pattern=r"^\S+$",
-            description="Where the catalog keeps tables: a path, or a URI that it knows.",
+            description="Location of the tables, as a path or a URI that the catalog supports.",
         ),
     ] = None
     catalog: Annotated[
         dict[str, Annotated[str, Field(max_length=2048)]],
         Field(
             max_length=32,
-            description="Properties of the format's catalog (type, uri, io-impl …); the type is "
-            "hadoop where none is given.",
+            description="Catalog properties such as type, uri and io-impl. Default type: hadoop.",
         ),
         Kube(
             Rule(
                 rule="!('warehouse' in self)",
-                message="the warehouse has a field of its own: table.warehouse",
+                message="warehouse cannot be a catalog property. Set table.warehouse instead.",
             ),
             Rule(
                 rule=f"!self.exists(k, k in {cel_list(_SECRETS)} || k.matches('{_SECRET}'))",
-                message="a secret stands in a Secret: table.catalogSecrets",
+                message="a credential must not be in the manifest. Put it into a "
+                "Secret and use table.catalogSecrets.",
             ),
         ),
     ] = Field(default_factory=dict)
     catalog_secrets: Annotated[
-        SecretValues, Field(description="Properties of the catalog whose values are in Secrets.")
+        SecretValues, Field(description="Catalog properties whose values are in Secrets.")
     ] = ()
     schema_: Annotated[ExportSchema | None, Field(alias="schema")] = None
     dead_letters: Annotated[
         TableName | None,
         Field(
-            description="With a schema, the table of records that do not parse; unset: the "
-            "table's name with _dead_letters."
+            description="Table for records that cannot be parsed. Used only with a schema. "
+            "Default: the table name with the suffix _dead_letters."
         ),
     ] = None
     mode: Annotated[
         Mode | None,
         Field(
-            description="append, also when unset: every record is a row. upsert: of each key the "
-            "last one, and none where that has no value."
+            description="append: each record is a row. upsert: the last record of each key "
+            "is a row, and a tombstone deletes the row. Default: append."
         ),
     ] = None
-    partition: Annotated[Partition | None, Field(description="none when unset.")] = None
+    partition: Annotated[
+        Partition | None, Field(description="Partitioning of a new table. Default: none.")
+    ] = None
     key_buckets: Annotated[
         int | None,
-        Field(ge=1, le=10_000, description="Of a new table: so many buckets of the record's key."),
+        Field(ge=1, le=10_000, description="Number of buckets by record key, for a new table."),
         Kube(format="int32"),
     ] = None
     properties: Annotated[
         dict[str, Annotated[str, Field(max_length=1024)]],
-        Field(max_length=32, description="Of a new table, in its format's words."),
+        Field(
+            max_length=32,
+            description="Table properties for a new table, by the names of the table format.",
+        ),
         Kube(
             Rule(
                 rule="self.all(k, k.matches('^[A-Za-z][A-Za-z0-9._-]{0,127}$')) && "
                 'self.all(k, !self[k].contains("\'"))',
-                message="a property has a name of letters, digits, dots and dashes, and no quote "
-                "in its value",
+                message="a property name has only letters, digits, dots, underscores "
+                "and dashes, and its value has no single quote",
             )
         ),
     ] = Field(default_factory=dict)
 
 
 class ReadTier(enum.StrEnum):
-    """What is read: the tier and what brokers alone have, or one of them."""
+    """Where records are read from: remote is the tier, local is the brokers, auto is both."""
 
     AUTO = "auto"
     REMOTE = "remote"
@@ -330,19 +351,19 @@ class ReadTier(enum.StrEnum):
 
 
 class ExportSource(SpecModel):
-    """How the topic is read."""
+    """How the job reads the topic."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             rule="!has(self.listener) || !has(self.bootstrap)",
-            message="give either listener or bootstrap",
+            message="listener and bootstrap cannot be combined. Set one of them.",
         ),
         Rule(
             rule="!has(self.userRef) || (has(self.options) && "
             "'kafka.security.protocol' in self.options && "
             "self.options['kafka.security.protocol'] != 'PLAINTEXT')",
-            message="a user proves itself where options has kafka.security.protocol: SSL, "
-            "SASL_PLAINTEXT or SASL_SSL",
+            message="userRef requires kafka.security.protocol SSL, SASL_PLAINTEXT or "
+            "SASL_SSL in options",
             field_path=".userRef",
         ),
     )
@@ -350,8 +371,8 @@ class ExportSource(SpecModel):
     tier: Annotated[
         ReadTier | None,
         Field(
-            description="auto, also when unset; remote: no broker is asked, and the export ends "
-            "where the tier does."
+            description="remote reads only the tier, does not connect to brokers and stops "
+            "at the end of the tier. Default: auto."
         ),
     ] = None
     listener: Annotated[
@@ -360,7 +381,7 @@ class ExportSource(SpecModel):
             min_length=1,
             max_length=64,
             pattern="^[A-Za-z][A-Za-z0-9_-]*$",
-            description="Of brokers; PLAINTEXT when unset.",
+            description="Broker listener that the job connects to. Default: PLAINTEXT.",
         ),
     ] = None
     bootstrap: Annotated[
@@ -369,27 +390,36 @@ class ExportSource(SpecModel):
             min_length=3,
             max_length=2048,
             pattern=r"^[^\s,:]+:[0-9]{1,5}(,[^\s,:]+:[0-9]{1,5})*$",
-            description="host:port of brokers, comma-separated, instead of a listener's.",
+            description="Broker addresses as a comma-separated list of host:port. Replaces "
+            "listener.",
         ),
     ] = None
     user_ref: Annotated[
         UserRef | None,
-        Field(description="A User of the Cluster, by whose Secret the job proves who it is."),
+        Field(
+            description="User of the Cluster. The job authenticates with the credentials in "
+            "its Secret."
+        ),
     ] = None
     trusted_secret_ref: Annotated[
         SecretKeyRef | None,
-        Field(description="PEM of who signs the brokers' certificates."),
+        Field(
+            description="Secret key with the PEM certificates of the CA that signed the "
+            "brokers' certificates."
+        ),
     ] = None
     options: Annotated[
         dict[str, Annotated[str, Field(max_length=4096)]],
-        Field(max_length=32, description="Options of the source (docs/reference/spark.md)."),
+        Field(
+            max_length=32, description="Options of the Spark source, see docs/reference/spark.md."
+        ),
         Kube(
             Rule(
                 rule=f"self.all(k, k in {cel_list(OPTIONS)})",
-                message="an option is not known, or is the operator's to set",
+                message="an option is unknown or set by the operator. Remove it.",
                 message_expression=(
-                    f"self.filter(k, !(k in {cel_list(OPTIONS)}))[0] + ' is no option that can be "
-                    f"set here: {', '.join(OPTIONS)}'"
+                    f"self.filter(k, !(k in {cel_list(OPTIONS)}))[0] + ' cannot "
+                    f"be set here. Supported options: {', '.join(OPTIONS)}.'"
                 ),
             )
         ),
@@ -397,38 +427,41 @@ class ExportSource(SpecModel):
 
 
 class Continuous(SpecModel):
-    """The job stays."""
+    """Export that runs all the time."""
 
     interval: Annotated[
         Duration | None,
-        Field(description="A commit every so often, where there is something; 60s."),
+        Field(
+            description="Time between commits while there are new records. At least 1s. "
+            "Default: 60s."
+        ),
         Kube(
             Rule(
                 rule="!self.matches('^([0-9]+(h|m|s|ms))+$') || duration(self) >= duration('1s')",
-                message="interval is at least 1s",
+                message="interval must be at least 1s",
             )
         ),
     ] = None
 
 
 class ExportSpec(SpecModel):
-    """From which topic to which table, and when."""
+    """Source topic, target table and schedule."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             rule="has(self.schedule) != has(self.continuous)",
-            message="give either schedule or continuous",
+            message="an Export needs exactly one of schedule and continuous",
         ),
         Rule(
             rule="!has(self.timeZone) || has(self.schedule)",
-            message="a time zone is that of a schedule",
+            message="timeZone requires schedule",
             field_path=".timeZone",
         ),
         Rule(
             rule="!has(self.deleteAfterCommit) || !self.deleteAfterCommit || !has(self.source) || "
             "!has(self.source.tier) || self.source.tier != 'remote'",
-            message="brokers delete records: deleteAfterCommit needs them, and source.tier is "
-            "remote",
+            message="deleteAfterCommit requires brokers and cannot be combined with "
+            "source.tier remote",
             field_path=".deleteAfterCommit",
         ),
     )
@@ -436,7 +469,10 @@ class ExportSpec(SpecModel):
     topic_ref: Annotated[
         TopicRef,
         Kube(
-            Rule(rule=IMMUTABLE, message="topicRef is immutable: make an Export of the other topic")
+            Rule(
+                rule=IMMUTABLE,
+                message="topicRef is immutable. Create an Export for the other topic.",
+            )
         ),
     ]
     table: ExportTable
@@ -448,8 +484,8 @@ class ExportSpec(SpecModel):
             max_length=256,
             pattern=r"^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)"
             r"|[^\s@=]+( +[^\s@=]+){4})$",
-            description="Cron's five fields, or @hourly and the like: all that there is then. A "
-            "run that is not over at the next time is not joined by another.",
+            description="Cron schedule with five fields, or a macro such as @hourly. Each "
+            "run exports all records up to its start. Runs do not overlap.",
         ),
     ] = None
     time_zone: Annotated[
@@ -458,25 +494,26 @@ class ExportSpec(SpecModel):
             min_length=1,
             max_length=64,
             pattern="^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$",
-            description="Of the schedule, as Europe/Berlin; unset: UTC.",
+            description="IANA time zone of the schedule, such as Europe/Berlin. Default: UTC.",
         ),
     ] = None
     continuous: Continuous | None = None
     delete_after_commit: Annotated[
         bool | None,
         Field(
-            description="true: what stands in a commit of the table is deleted from the topic, by "
-            "its brokers."
+            description="Delete records from the topic after they are committed to the "
+            "table. Default: false."
         ),
     ] = None
     suspend: Annotated[
-        bool | None, Field(description="true: a job that runs is ended, and none is begun.")
+        bool | None,
+        Field(description="Stop the current job and start no further ones. Default: false."),
     ] = None
     job: ExportJob | None = None
 
 
 class RunOutcome(enum.StrEnum):
-    """How a run of the job ended."""
+    """Result of a run."""
 
     SUCCEEDED = "Succeeded"
     STOPPED = "Stopped"
@@ -486,63 +523,69 @@ class RunOutcome(enum.StrEnum):
 
 
 class ExportRun(ApiModel):
-    """The run of the job that is under way, or was the last one."""
+    """Current or latest run of the job."""
 
     number: Annotated[Count, Field(description="From 1.")]
-    generation: Annotated[Count, Field(description="Of the spec that it was begun with.")]
-    order: Annotated[
-        str, Field(max_length=64, description="Changes with what the job is to do.")
-    ] = ""
+    generation: Annotated[Count, Field(description="Generation of the spec that the run uses.")]
+    order: Annotated[str, Field(max_length=64, description="Hash of the job configuration.")] = ""
     start_time: Time
-    end_time: Annotated[Time | None, Field(description="Unset: it is under way.")] = None
+    end_time: Annotated[
+        Time | None, Field(description="Result of the run. Unset while it is in progress.")
+    ] = None
     outcome: RunOutcome | None = None
 
 
 class ExportStatus(ApiModel):
-    """How far the table is."""
+    """Progress of the table."""
 
     observed_generation: Generation | None = None
     controller_epoch: ControllerEpoch | None = None
     topic_id: Annotated[
         TopicIdText | None,
-        Field(description="The topic that was exported first; another one of its name is not."),
+        Field(
+            description="Id of the exported topic. A topic that is created again under the "
+            "same name is not exported."
+        ),
         Kube(Rule(rule=IMMUTABLE, message="topicId never changes")),
     ] = None
     run: ExportRun | None = None
     failures: Annotated[
-        Count | None, Field(description="Runs in a row that failed without a commit.")
+        Count | None, Field(description="Number of consecutive runs that failed without a commit.")
     ] = None
     last_failure: Annotated[
-        str | None, Field(max_length=1024, description="What the last failed run said.")
+        str | None, Field(max_length=1024, description="Error of the latest failed run.")
     ] = None
     last_schedule_time: Annotated[
-        Time | None, Field(description="The last time of the schedule for which a run was begun.")
+        Time | None, Field(description="Latest scheduled time for which a run was started.")
     ] = None
     last_successful_time: Annotated[
-        Time | None, Field(description="When a scheduled run last ended well.")
+        Time | None, Field(description="When the latest scheduled run succeeded.")
     ] = None
     lag: Annotated[
-        Count | None, Field(description="Offsets of the topic that the table has not.")
+        Count | None,
+        Field(description="Number of offsets of the topic that are not in the table yet."),
     ] = None
-    rows: Annotated[Count | None, Field(description="That the table has.")] = None
+    rows: Annotated[Count | None, Field(description="Number of rows in the table.")] = None
     dead_letters: Annotated[
-        Count | None, Field(description="Rows of the table of records that do not parse.")
+        Count | None,
+        Field(description="Number of rows in the table for records that cannot be parsed."),
     ] = None
     last_commit_time: Time | None = None
     current_time: Annotated[
-        Time | None, Field(description="All that the topic had then is in the table.")
+        Time | None,
+        Field(description="The table contains all records that the topic had at this time."),
     ] = None
     conditions: Conditions = ()
 
 
 class Export(Resource):
-    """A topic's records in a table of Apache Iceberg."""
+    """Continuous or scheduled export of a topic to an Apache Iceberg table."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             rule=f"self.metadata.name.size() <= {NAME_MAX}",
-            message=f"an Export has a name of at most {NAME_MAX} characters: its Jobs are called "
-            "after it",
+            message=f"the name of an Export has at most {NAME_MAX} characters, because "
+            "it is a prefix of the names of its Jobs",
         ),
     )
 
@@ -569,13 +612,13 @@ EXPORT = ResourceKind(
             name="Topic",
             type="string",
             json_path=".spec.topicRef.name",
-            description="The Topic that is exported",
+            description="Topic that is exported",
         ),
         Column(
             name="Table",
             type="string",
             json_path=".spec.table.name",
-            description="The table that it is exported to",
+            description="Target table",
         ),
         condition_column("Ready"),
         Column(
@@ -588,7 +631,7 @@ EXPORT = ResourceKind(
             name="Lag",
             type="integer",
             json_path=".status.lag",
-            description="Offsets of the topic that the table has not",
+            description="Number of offsets that are not in the table yet",
         ),
         Column(
             name="Committed",
@@ -600,14 +643,14 @@ EXPORT = ResourceKind(
             name="Rows",
             type="integer",
             json_path=".status.rows",
-            description="Rows that the table has",
+            description="Number of rows in the table",
             priority=1,
         ),
         Column(
             name="Schedule",
             type="string",
             json_path=".spec.schedule",
-            description="When it runs, where it does not run all the time",
+            description="Schedule of a scheduled Export",
             priority=1,
         ),
         AGE,

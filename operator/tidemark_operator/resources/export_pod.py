@@ -44,11 +44,13 @@ def _code(key: str) -> str:
     )
 
 
-_CODE = "loads code or changes the pod, which no Export may: build it into the image of the job"
+_CODE = (
+    "loads code or changes the pod, which an Export cannot do. Build the code into the job image."
+)
 
 
 class SecretValue(SpecModel):
-    """A value that stands in a Secret of the same namespace."""
+    """Value from a Secret in the same namespace."""
 
     name: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z][A-Za-z0-9._-]*$")]
     secret_key_ref: SecretKeyRef
@@ -62,7 +64,7 @@ SecretValues = Annotated[
 
 
 class JobVolume(SpecModel):
-    """A claim that is mounted, as for a warehouse on a shared file system."""
+    """PersistentVolumeClaim that the job mounts, for example a warehouse on a shared filesystem."""
 
     claim_name: ObjectName
     mount_path: Annotated[
@@ -72,7 +74,7 @@ class JobVolume(SpecModel):
             Rule(
                 rule=f"!{cel_list(OWN_FOLDERS)}.exists(f, self == f || self.startsWith(f + '/'))"
                 " && !self.split('/').exists(part, part == '.' || part == '..')",
-                message="mountPath lies in none of the image's own folders: "
+                message="mountPath must not be in the image's own directories: "
                 + ", ".join(OWN_FOLDERS),
             )
         ),
@@ -81,7 +83,7 @@ class JobVolume(SpecModel):
 
 
 class ExportJob(SpecModel):
-    """How the job runs."""
+    """Pod and resources of the job."""
 
     image: Annotated[
         str | None,
@@ -89,46 +91,48 @@ class ExportJob(SpecModel):
             min_length=1,
             max_length=512,
             pattern=r"^\S+$",
-            description="The pipeline's image, or one made from it; unset: the operator's setting.",
+            description="Image of the pipeline or an image based on it. Default: "
+            "exports.image of the operator.",
         ),
     ] = None
     image_pull_policy: PullPolicy | None = None
     image_pull_secrets: Annotated[tuple[SecretRef, ...], Field(max_length=8), Kube(**ATOMIC)] = ()
     service_account_name: Annotated[
         ObjectName | None,
-        Field(
-            description="For a cloud's workload identity; no token of the API server is mounted."
-        ),
+        Field(description="ServiceAccount for cloud workload identity. No API token is mounted."),
     ] = None
     cores: Annotated[
-        int | None, Field(ge=1, le=CORES_MAX, description="Tasks at once; 2."), Kube(format="int32")
+        int | None,
+        Field(ge=1, le=CORES_MAX, description="Number of parallel tasks. Default: 2."),
+        Kube(format="int32"),
     ] = None
     resources: PodResources | None = None
     jars: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\s,]+$")], ...],
         Field(
             max_length=16,
-            description="Paths in the image, or URLs that Spark knows. Where none is named and "
-            "Spark has none of the table's format, it is fetched from Maven Central.",
+            description="JAR files as paths in the image or URLs that Spark supports. "
+            "Default: the JARs of the image, or Iceberg from Maven Central if "
+            "the image has none.",
         ),
         Kube(**ATOMIC),
     ] = ()
     conf: Annotated[
         dict[str, Annotated[str, Field(max_length=1024)]],
-        Field(max_length=32, description="Spark's configuration, as spark.driver.memory."),
+        Field(max_length=32, description="Spark configuration such as spark.driver.memory."),
         Kube(
             Rule(
                 rule="self.all(k, k.startsWith('spark.') && k.size() <= 253)",
-                message="a key of Spark's configuration begins with spark.",
+                message="a Spark configuration key starts with spark.",
             ),
             Rule(
                 rule=f"!self.exists(k, k in {cel_list(OWN_CONF)} || "
                 "k.startsWith('spark.sql.catalog.lake'))",
-                message="a key is the operator's to set",
+                message="a key is set by the operator. Remove it.",
                 message_expression=(
                     f"self.filter(k, k in {cel_list(OWN_CONF)} || "
-                    "k.startsWith('spark.sql.catalog.lake'))[0] + ' is set by the operator: "
-                    "use the fields of spec.table and spec.job'"
+                    "k.startsWith('spark.sql.catalog.lake'))[0] + ' is set by "
+                    "the operator. Use the fields of spec.table and spec.job.'"
                 ),
             ),
             Rule(
@@ -139,7 +143,11 @@ class ExportJob(SpecModel):
         ),
     ] = Field(default_factory=dict)
     conf_secrets: Annotated[
-        SecretValues, Field(description="The same from Secrets, as keys of a file system.")
+        SecretValues,
+        Field(
+            description="Spark configuration whose values are in Secrets, such as filesystem "
+            "credentials."
+        ),
     ] = ()
     volumes: Annotated[
         tuple[JobVolume, ...],
@@ -150,7 +158,7 @@ class ExportJob(SpecModel):
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32), Kube(**ATOMIC)] = ()
     affinity: Annotated[
         dict[str, Any] | None,
-        Field(description="As a pod's."),
+        Field(description="Affinity of the pod, as in a pod spec."),
         Kube(**{"x-kubernetes-preserve-unknown-fields": True}),
     ] = None
     priority_class_name: ObjectName | None = None
@@ -160,7 +168,8 @@ class ExportJob(SpecModel):
         Kube(
             Rule(
                 rule=f"!self.exists(k, k.startsWith('{APPARMOR}'))",
-                message="the security of the pod is the operator's to set: no AppArmor profile",
+                message="the operator sets the security context of the pod. Remove the "
+                "AppArmor annotation.",
             )
         ),
     ] = Field(default_factory=dict)
@@ -168,7 +177,7 @@ class ExportJob(SpecModel):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             rule="!has(self.confSecrets) || self.confSecrets.all(s, s.name.startsWith('spark.'))",
-            message="a key of Spark's configuration begins with spark.",
+            message="a Spark configuration key starts with spark.",
             field_path=".confSecrets",
         ),
         Rule(

@@ -79,21 +79,21 @@ Place = Annotated[
     Kube(
         Rule(
             rule="!self.split('/').exists(part, part == '.' || part == '..')",
-            message="a place has no folder . or ..",
+            message="a location must not contain a folder named . or ..",
         )
     ),
 ]
 
 
 class ExportPolicy(SpecModel):
-    """Settings that Exports of the Cluster may use. Each list adds to the safe defaults."""
+    """Permissions for Exports of the Cluster, in addition to the safe defaults."""
 
     images: Annotated[
         tuple[Text, ...],
         Field(
             max_length=ENTRIES_MAX,
-            description="Images of job.image: a repository, with any tag or digest, or one image. "
-            "Unset: only the operator's own setting.",
+            description="Allowed values of job.image: a repository with any tag or digest, "
+            "or one image. Default: only the operator's own image.",
         ),
         Kube(**ATOMIC),
     ] = ()
@@ -101,8 +101,8 @@ class ExportPolicy(SpecModel):
         tuple[Place, ...],
         Field(
             max_length=ENTRIES_MAX,
-            description="Places of job.jars: a path or URI, with all below it. Unset: paths of the "
-            "image that are not in a volume.",
+            description="Allowed locations of job.jars: a path or URI and everything below "
+            "it. Default: paths of the image outside mounted volumes.",
         ),
         Kube(**ATOMIC),
     ] = ()
@@ -110,9 +110,9 @@ class ExportPolicy(SpecModel):
         tuple[KeyPattern, ...],
         Field(
             max_length=ENTRIES_MAX,
-            description="Keys of job.conf and job.confSecrets, or their beginnings with * at the "
-            "end. Unset: memory, parallelism, time zone, and the keys and address of s3a. Keys "
-            "that load code are never allowed.",
+            description="Allowed keys of job.conf and job.confSecrets, with an optional "
+            "trailing *. Default: memory, parallelism, time zone, and s3a "
+            "credentials and endpoint. Keys that load code are never allowed.",
         ),
         Kube(**ATOMIC),
     ] = ()
@@ -120,8 +120,9 @@ class ExportPolicy(SpecModel):
         tuple[KeyPattern, ...],
         Field(
             max_length=ENTRIES_MAX,
-            description="Properties of table.catalog and table.catalogSecrets, or their beginnings "
-            "with * at the end. Unset: those of Iceberg's own catalogs that load no other classes.",
+            description="Allowed properties of table.catalog and table.catalogSecrets, "
+            "with an optional trailing *. Default: properties of Iceberg's "
+            "catalogs that load no other classes.",
         ),
         Kube(**ATOMIC),
     ] = ()
@@ -129,9 +130,9 @@ class ExportPolicy(SpecModel):
         tuple[Place, ...],
         Field(
             max_length=ENTRIES_MAX,
-            description="Addresses to which jobs may send credentials: URIs of catalogs, S3 "
-            "services and schema registries, with all paths below them; brokers as "
-            "kafka://host:port. Unset: only the Cluster's own brokers and tier.",
+            description="Allowed targets for credentials: URIs of catalogs, S3 services "
+            "and schema registries with all paths below, and brokers as "
+            "kafka://host:port. Default: the Cluster's own brokers and tier.",
         ),
         Kube(**ATOMIC),
     ] = ()
@@ -139,27 +140,32 @@ class ExportPolicy(SpecModel):
         tuple[Place, ...] | None,
         Field(
             max_length=ENTRIES_MAX,
-            description="Places of table.warehouse: a path or URI, with all below it. Unset: any "
-            "in a pod; for the processes of a local operator any but paths of its machine.",
+            description="Allowed locations of table.warehouse: a path or URI and "
+            "everything below it. Default: any location in a pod; with a local "
+            "operator, any location except local paths.",
         ),
         Kube(**ATOMIC),
     ] = None
     service_accounts: Annotated[
         tuple[ObjectName, ...],
-        Field(max_length=ENTRIES_MAX, description="job.serviceAccountName. Unset: none."),
+        Field(
+            max_length=ENTRIES_MAX,
+            description="Allowed values of job.serviceAccountName. Default: none.",
+        ),
         Kube(**ATOMIC),
     ] = ()
     claims: Annotated[
         tuple[ObjectName, ...],
-        Field(max_length=ENTRIES_MAX, description="Claims of job.volumes. Unset: none."),
+        Field(max_length=ENTRIES_MAX, description="Allowed claims of job.volumes. Default: none."),
         Kube(**ATOMIC),
     ] = ()
     pod_labels: Annotated[
         tuple[KeyPattern, ...],
         Field(
             max_length=ENTRIES_MAX,
-            description="Keys of job.podLabels, or their beginnings with * at the end: labels "
-            "select for Services, NetworkPolicies and webhooks. Unset: none.",
+            description="Allowed keys of job.podLabels, with an optional trailing *. "
+            "Services, NetworkPolicies and webhooks can select pods by labels. "
+            "Default: none.",
         ),
         Kube(**ATOMIC),
     ] = ()
@@ -167,8 +173,9 @@ class ExportPolicy(SpecModel):
         tuple[KeyPattern, ...],
         Field(
             max_length=ENTRIES_MAX,
-            description="Keys of job.podAnnotations, or their beginnings with * at the end: "
-            "webhooks mount Secrets and add containers by annotations. Unset: none.",
+            description="Allowed keys of job.podAnnotations, with an optional trailing *. "
+            "Webhooks can mount Secrets and add containers by annotations. "
+            "Default: none.",
         ),
         Kube(**ATOMIC),
     ] = ()

@@ -20,7 +20,7 @@ Port = Annotated[int, Field(ge=1, le=65535), Kube(format="int32")]
 _NO_PORT = Kube(
     Rule(
         rule="!self.matches('^[^:]*:[^:]*$')",
-        message="a host is written without a port, which has a field of its own",
+        message="host must not contain a port. Set the field port instead.",
     )
 )
 #: A name, or an address (IPv6 without brackets). Whatever a client would take for more is kept out:
@@ -32,69 +32,76 @@ HostTemplate = Annotated[
         min_length=1,
         max_length=253,
         pattern=r"^([A-Za-z0-9.:_-]|\{nodeId\})+$",
-        description="What clients are told instead of an address that is found; {nodeId} becomes "
-        "the broker's node id.",
+        description="Advertised host. {nodeId} is replaced with the node id of the broker. "
+        "Default: the address of the load balancer or node.",
     ),
     _NO_PORT,
 ]
 ServiceAnnotations = Annotated[
     dict[str, Annotated[str, Field(max_length=4096)]],
-    Field(max_length=32, description="Of the Services, as whoever makes load balancers asks."),
+    Field(
+        max_length=32,
+        description="Annotations of the Services, for example for the load balancer controller.",
+    ),
 ]
 NodePort = Annotated[
-    Port | None, Field(description="Unset: one that is free, which then stays the same.")
+    Port | None, Field(description="Node port. Default: a free port, which then stays the same.")
 ]
 
 
 class ExternalType(enum.StrEnum):
-    """Kubernetes' types of a Service that is reached from outside."""
+    """Type of a Service for external clients."""
 
     NODE_PORT = "NodePort"
     LOAD_BALANCER = "LoadBalancer"
 
 
 class NodeAddress(enum.StrEnum):
-    """Kubernetes' types of a node's addresses."""
+    """Type of a node address."""
 
     INTERNAL_IP = "InternalIP"
     EXTERNAL_IP = "ExternalIP"
 
 
 class TrafficPolicy(enum.StrEnum):
-    """Kubernetes' ``externalTrafficPolicy``."""
+    """externalTrafficPolicy of a Service."""
 
     CLUSTER = "Cluster"
     LOCAL = "Local"
 
 
 class ExternalBroker(SpecModel):
-    """What is otherwise for one broker."""
+    """Settings of an external listener for one broker."""
 
     node_id: Annotated[
-        int, Field(ge=0, le=INT32_MAX, description="Of the broker."), Kube(format="int32")
+        int, Field(ge=0, le=INT32_MAX, description="Node id of the broker."), Kube(format="int32")
     ]
     node_port: NodePort = None
-    host: Annotated[Host | None, Field(description="What clients are told.")] = None
-    port: Annotated[Port | None, Field(description="What clients are told.")] = None
+    host: Annotated[Host | None, Field(description="Advertised to clients.")] = None
+    port: Annotated[Port | None, Field(description="Advertised to clients.")] = None
     annotations: ServiceAnnotations = Field(default_factory=dict)
 
 
 class ExternalBootstrap(SpecModel):
-    """The Service that leads to any broker."""
+    """Service that routes to any broker."""
 
     node_port: NodePort = None
-    host: Annotated[Host | None, Field(description="What stands in the Cluster's status.")] = None
-    port: Annotated[Port | None, Field(description="What stands in the Cluster's status.")] = None
+    host: Annotated[
+        Host | None, Field(description="Shown in status.externalListeners of the Cluster.")
+    ] = None
+    port: Annotated[
+        Port | None, Field(description="Shown in status.externalListeners of the Cluster.")
+    ] = None
     annotations: ServiceAnnotations = Field(default_factory=dict)
 
 
 class ExternalListener(SpecModel):
-    """How a listener is reached from outside the Kubernetes cluster."""
+    """External access to a listener."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             rule="self.type == 'NodePort' || !has(self.nodeAddress)",
-            message="nodeAddress is for type NodePort: a load balancer has an address of its own",
+            message="nodeAddress is supported only with type NodePort",
             field_path=".nodeAddress",
         ),
         Rule(
@@ -102,11 +109,12 @@ class ExternalListener(SpecModel):
                 "self.type == 'LoadBalancer' || "
                 "(!has(self.loadBalancerClass) && !has(self.loadBalancerSourceRanges))"
             ),
-            message="loadBalancerClass and loadBalancerSourceRanges are for type LoadBalancer",
+            message="loadBalancerClass and loadBalancerSourceRanges are supported only "
+            "with type LoadBalancer",
         ),
         Rule(
             rule="!has(self.port) || has(self.host)",
-            message="port is told together with host: set both, or port of single brokers",
+            message="port requires host. Set both, or set port of individual brokers.",
             field_path=".port",
         ),
         Rule(
@@ -115,8 +123,8 @@ class ExternalListener(SpecModel):
                 "(self.type == 'NodePort' && !has(self.port))"
             ),
             message=(
-                f"a client has to tell brokers apart: put {NODE_ID} into host, as in "
-                f"broker-{NODE_ID}.example.com"
+                f"the brokers share one advertised address. Put {NODE_ID} into "
+                f"host, for example broker-{NODE_ID}.example.com."
             ),
             field_path=".host",
         ),
@@ -126,29 +134,30 @@ class ExternalListener(SpecModel):
     node_address: Annotated[
         NodeAddress | None,
         Field(
-            description="Which address of the node that a pod is on clients are told. Unset: "
-            "InternalIP. ExternalIP needs the right to list Nodes; of a node without one it is the "
-            "InternalIP."
+            description="Type of the node address to advertise. ExternalIP needs "
+            "permission to list Nodes, and falls back to InternalIP on nodes "
+            "without one. Default: InternalIP."
         ),
     ] = None
     host: HostTemplate | None = None
     port: Annotated[
-        Port | None, Field(description="What clients are told with host; unset: the Service's.")
+        Port | None,
+        Field(description="Advertised port, used with host. Default: the port of the Service."),
     ] = None
     annotations: ServiceAnnotations = Field(default_factory=dict)
     external_traffic_policy: Annotated[
         TrafficPolicy | None,
         Field(
-            description="Of the brokers' Services. Local: brokers see the addresses of clients, "
-            "and a node leads to brokers on it only."
+            description="externalTrafficPolicy of the brokers' Services. Local preserves "
+            "client addresses and routes only to brokers on the same node."
         ),
     ] = None
     load_balancer_class: Annotated[
-        str | None, Field(min_length=1, max_length=317, description="As of a Service.")
+        str | None, Field(min_length=1, max_length=317, description="As in a Service spec.")
     ] = None
     load_balancer_source_ranges: Annotated[
         tuple[Annotated[str, Field(max_length=64)], ...] | None,
-        Field(max_length=64, description="As of a Service."),
+        Field(max_length=64, description="As in a Service spec."),
         Kube(**ATOMIC),
     ] = None
     bootstrap: ExternalBootstrap | None = None
@@ -156,7 +165,7 @@ class ExternalListener(SpecModel):
         tuple[ExternalBroker, ...],
         Field(
             max_length=EXTERNAL_BROKERS_MAX,
-            description="What is otherwise for single brokers, by their node ids.",
+            description="Overrides for individual brokers, by node id.",
         ),
         Kube(**{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["nodeId"]}),
     ] = ()

@@ -14,11 +14,11 @@ _UNKNOWN_FIELD = "extra_forbidden"
 
 
 class InvalidResource(ValueError):
-    """An object from the API that this version cannot read: the CRD is of another version."""
+    """Object that this version cannot read, because its definition is of another version."""
 
 
 class OwnerReference(ApiModel):
-    """Whose object this is."""
+    """Owner of the object."""
 
     api_version: str
     kind: str
@@ -28,7 +28,7 @@ class OwnerReference(ApiModel):
 
 
 class ObjectMeta(ApiModel):
-    """Kubernetes' object metadata, as far as the operator needs it."""
+    """Object metadata as far as the operator reads it."""
 
     name: str = ""
     namespace: str = ""
@@ -54,7 +54,7 @@ class ObjectMeta(ApiModel):
 
 
 class Resource(ApiModel):
-    """A whole object."""
+    """Complete object of the API."""
 
     api_version: str = ""
     kind: str = ""

@@ -24,14 +24,14 @@ Row = Annotated[str, Field(min_length=1, max_length=2048)]
 
 
 class PartitionSlice(Resource):
-    """Replicas, leaders, epochs and ISR of some partitions. Internal: do not edit."""
+    """Replicas, leaders, epochs and ISR of a set of partitions. Internal. Do not edit."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             rule="self.controllerEpoch >= oldSelf.controllerEpoch",
             message=(
-                "STALE_CONTROLLER_EPOCH: a newer controller has claimed this slice; "
-                "stop writing and stand for election again"
+                "STALE_CONTROLLER_EPOCH: a newer controller has claimed this "
+                "slice. Stop writing and rejoin the leader election."
             ),
             field_path=".controllerEpoch",
             reason="FieldValueForbidden",
@@ -47,12 +47,12 @@ class PartitionSlice(Resource):
 
     controller_epoch: Annotated[
         int,
-        Field(ge=0, le=INT32_MAX, description="Epoch of the controller that wrote last."),
+        Field(ge=0, le=INT32_MAX, description="Epoch of the controller that wrote the slice last."),
         Kube(format="int32"),
     ]
     commit: Annotated[
         int,
-        Field(ge=0, description="Number of the last commit."),
+        Field(ge=0, description="Number of the latest commit."),
         Kube(format="int64"),
     ]
     partitions: Annotated[
@@ -62,19 +62,22 @@ class PartitionSlice(Resource):
     ] = ()
     directories: Annotated[
         tuple[Row, ...],
-        Field(max_length=4096, description="The log directory of each broker named in a row."),
+        Field(max_length=4096, description="Log directory id of each broker that a row names."),
         Kube(**ATOMIC),
     ] = ()
     tombstones: Annotated[
         tuple[Row, ...],
-        Field(max_length=65536, description="Deleted topics and replicas to be removed."),
+        Field(
+            max_length=65536,
+            description="Deleted topics and replicas that are still to be removed.",
+        ),
         Kube(**ATOMIC),
     ] = ()
     placed: Annotated[
         tuple[Row, ...],
         Field(
             max_length=4096,
-            description="Placements of other slices that no Topic's status counts yet.",
+            description="Placements in other slices that no Topic status includes yet.",
         ),
         Kube(**ATOMIC),
     ] = ()
@@ -92,13 +95,13 @@ PARTITION_SLICE = ResourceKind(
             name="Controller epoch",
             type="integer",
             json_path=".controllerEpoch",
-            description="Epoch of the controller that wrote last",
+            description="Epoch of the controller that wrote the slice last",
         ),
         Column(
             name="Commit",
             type="integer",
             json_path=".commit",
-            description="Number of the last commit",
+            description="Number of the latest commit",
         ),
         AGE,
     ),

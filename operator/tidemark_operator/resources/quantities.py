@@ -44,7 +44,7 @@ def quantity_bytes(text: str) -> int:
         raise ValueError(f"{text!r} {_MESSAGE}")
     number = int(match[1]) * _FACTORS[match[2]]
     if number > INT64_MAX:
-        raise ValueError(f"{text!r} is more than {INT64_MAX} bytes")
+        raise ValueError(f"{text!r} exceeds {INT64_MAX} bytes")
     return number
 
 

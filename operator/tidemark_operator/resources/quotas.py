@@ -24,29 +24,38 @@ _ANY_RATE = (
 
 
 class Rates(SpecModel):
-    """What may be used on each broker, by the kinds of Kafka's client quotas."""
+    """Quotas per broker, by Kafka's quota types."""
 
-    producer_byte_rate: Annotated[_Rate | None, Field(description="Bytes a second.")] = None
-    consumer_byte_rate: Annotated[_Rate | None, Field(description="Bytes a second.")] = None
+    producer_byte_rate: Annotated[
+        _Rate | None, Field(description="Bytes per second, per broker.")
+    ] = None
+    consumer_byte_rate: Annotated[
+        _Rate | None, Field(description="Bytes per second, per broker.")
+    ] = None
     request_percentage: Annotated[
         int | None,
-        Field(ge=1, le=100_000, description="Percent of the time of a broker's one thread."),
+        Field(
+            ge=1,
+            le=100_000,
+            description="Percent of the time of a broker's request thread. 100 is the whole "
+            "thread.",
+        ),
         Kube(format="int32"),
     ] = None
     controller_mutation_rate: Annotated[
-        _Rate | None, Field(description="Partitions created or deleted a second (KIP-599).")
+        _Rate | None, Field(description="Partition creations and deletions per second (KIP-599).")
     ] = None
 
 
 class ClientIdQuotas(Rates):
-    """Limits of clients by the id that they give themselves."""
+    """Quotas of clients with a client id."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             rule=_ANY_RATE,
             message=(
-                "give a producerByteRate, a consumerByteRate, a requestPercentage or a "
-                "controllerMutationRate"
+                "at least one of producerByteRate, consumerByteRate, "
+                "requestPercentage and controllerMutationRate is required"
             ),
         ),
     )
@@ -56,7 +65,7 @@ class ClientIdQuotas(Rates):
         Field(
             min_length=1,
             max_length=249,
-            description="A client's client.id; *: each one that is not listed, by itself.",
+            description="Client id. * applies to each client id that is not listed, individually.",
         ),
     ]
 
@@ -69,30 +78,34 @@ ClientIds = Annotated[
 
 
 class UserQuotas(Rates):
-    """Limits of a user, all of its clients together but for those that are listed."""
+    """Quotas of a user. All its clients share them, except the listed client ids."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             rule=f"{_ANY_RATE} || (has(self.clients) && size(self.clients) > 0)",
             message=(
-                "give a producerByteRate, a consumerByteRate, a requestPercentage, a "
-                "controllerMutationRate or clients"
+                "at least one of producerByteRate, consumerByteRate, "
+                "requestPercentage, controllerMutationRate and clients is "
+                "required"
             ),
         ),
     )
 
     clients: Annotated[
-        ClientIds | None, Field(description="Limits of its clients of these ids.")
+        ClientIds | None, Field(description="Quotas for individual client ids of the user.")
     ] = None
 
 
 class ClusterQuotas(SpecModel):
-    """Limits of those who have none of their own."""
+    """Default quotas for users and client ids without quotas of their own."""
 
     every_user: Annotated[
         UserQuotas | None,
-        Field(description="Of each user, by itself; who has not proven who they are is one user."),
+        Field(
+            description="Quotas for each user, individually. All unauthenticated clients "
+            "together are one user."
+        ),
     ] = None
     clients: Annotated[
-        ClientIds | None, Field(description="Of clients by their ids, whichever user they are of.")
+        ClientIds | None, Field(description="Quotas by client id, for any user.")
     ] = None

@@ -40,16 +40,16 @@ PartitionIndex = Annotated[int, Field(ge=0, le=PARTITIONS_MAX - 1), Kube(format=
 
 
 class PartitionPoint(SpecModel):
-    """Up to where the records of one partition are deleted."""
+    """Deletion limit of one partition."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             rule="has(self.beforeOffset) != has(self.beforeTime)",
-            message="give either beforeOffset or beforeTime",
+            message="exactly one of beforeOffset and beforeTime is required",
         ),
         Rule(
             rule="!has(self.leaderEpoch) || (has(self.beforeOffset) && self.beforeOffset >= 0)",
-            message="leaderEpoch needs a beforeOffset of 0 or more",
+            message="leaderEpoch requires a beforeOffset of 0 or more",
             field_path=".leaderEpoch",
         ),
     )
@@ -59,7 +59,7 @@ class PartitionPoint(SpecModel):
         int | None,
         Field(
             ge=-1,
-            description="Records below this offset go; -1: up to the high watermark.",
+            description="Delete records below this offset. -1: up to the high watermark.",
         ),
         Kube(format="int64"),
     ] = None
@@ -67,8 +67,9 @@ class PartitionPoint(SpecModel):
         RecordTime | None,
         Field(
             description=(
-                "Records before the first one that has this timestamp or a later go; a time in the "
-                "future counts as that at which the object was made."
+                "Delete records before the first one with this timestamp or a "
+                "later one. A time in the future is replaced with the creation "
+                "time of the object."
             )
         ),
     ] = None
@@ -78,10 +79,9 @@ class PartitionPoint(SpecModel):
         Field(
             ge=0,
             description=(
-                "A leader epoch in which the log had the records below beforeOffset. If the last "
-                "of them has a later epoch now, the topic was restored from its tier or a leader "
-                "was elected uncleanly. These are other records, and none of the partition is "
-                "deleted."
+                "Leader epoch in which the records below beforeOffset were "
+                "written. If the last of them has a later epoch, the records "
+                "were replaced and nothing of the partition is deleted."
             ),
         ),
     ] = None
@@ -92,29 +92,28 @@ class PartitionPoint(SpecModel):
 
 
 class AllPartitions(SpecModel):
-    """Up to where the records of every partition are deleted."""
+    """Deletion limit of all partitions."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             rule="has(self.beforeOffset) != has(self.beforeTime)",
-            message="give either beforeOffset: -1 or beforeTime",
+            message="exactly one of beforeOffset: -1 and beforeTime is required",
         ),
     )
 
     before_offset: Annotated[
         int | None,
-        Field(ge=-1, description="Only -1: everything up to the high watermark."),
+        Field(ge=-1, description="Only -1 is allowed: delete up to the high watermark."),
         Kube(
             Rule(
                 rule="self == -1",
-                message="only -1 means something for all partitions: name the partitions instead",
+                message="beforeOffset for all partitions must be -1. For other "
+                "offsets, list the partitions.",
             ),
             format="int64",
         ),
     ] = None
-    before_time: Annotated[RecordTime | None, Field(description="As for a single partition.")] = (
-        None
-    )
+    before_time: Annotated[RecordTime | None, Field(description="As in partitions.")] = None
 
     @model_validator(mode="after")
     def _one_point(self) -> Self:
@@ -123,21 +122,22 @@ class AllPartitions(SpecModel):
 
 def _exactly_one(model: _Model, offset: object, time: object) -> _Model:
     if (offset is None) == (time is None):
-        raise ValueError("give either beforeOffset or beforeTime")
+        raise ValueError("exactly one of beforeOffset and beforeTime is required")
     return model
 
 
 class RecordDeletionSpec(SpecModel):
-    """What to delete. Immutable."""
+    """Records to delete. Immutable."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             rule=IMMUTABLE,
-            message="a RecordDeletion runs once and never changes: make another one",
+            message="the spec is immutable, because a RecordDeletion runs once. Create "
+            "another one.",
         ),
         Rule(
             rule="has(self.all) != has(self.partitions)",
-            message="give either all or partitions",
+            message="exactly one of all and partitions is required",
         ),
         Rule(
             rule=(
@@ -146,8 +146,9 @@ class RecordDeletionSpec(SpecModel):
                 "self.partitions.all(p, !has(p.beforeOffset) || p.beforeOffset != -1)))"
             ),
             message=(
-                "ttlAfterFinished cannot be combined with beforeOffset -1: a GitOps tool would "
-                "make the object again and delete whatever came since; use beforeTime"
+                "ttlAfterFinished cannot be combined with beforeOffset -1, "
+                "because a GitOps tool would create the object again and "
+                "delete newer records. Use beforeTime."
             ),
             field_path=".ttlAfterFinished",
         ),
@@ -158,8 +159,8 @@ class RecordDeletionSpec(SpecModel):
         TopicIdText | None,
         Field(
             description=(
-                "The topic that is meant, as its status.topicId says: if another one is there "
-                "under its name, nothing is deleted."
+                "Expected status.topicId of the Topic. If the Topic has "
+                "another id, nothing is deleted."
             )
         ),
     ] = None
@@ -173,48 +174,50 @@ class RecordDeletionSpec(SpecModel):
         Duration | None,
         Field(
             description=(
-                "When to give up waiting for the low watermarks. For a Topic that is not there, "
-                "5 minutes where nothing is given."
+                "Maximum time to wait for the low watermarks. Default: "
+                "unlimited, or 5m if the Topic does not exist."
             )
         ),
     ] = None
     dry_run: Annotated[
-        bool | None, Field(description="Resolve and report only; nothing is deleted.")
+        bool | None, Field(description="Only resolve offsets and report them. Default: false.")
     ] = None
     ttl_after_finished: Annotated[
-        Duration | None, Field(description="When the finished object is removed.")
+        Duration | None,
+        Field(description="Time after which the finished object is deleted. Default: never."),
     ] = None
 
     @model_validator(mode="after")
     def _one_scope(self) -> Self:
         if (self.all is None) == (self.partitions is None):
-            raise ValueError("give either all or partitions")
+            raise ValueError("exactly one of all and partitions is required")
         return self
 
 
 class ResolvedPoint(ApiModel):
-    """The frozen meaning of the spec for one partition: offsets below ``offset`` go."""
+    """Resolved limit of one partition. Records below offset are deleted."""
 
     partition: PartitionIndex
     offset: Int64
     leader_epoch: Annotated[
-        Int32, Field(description="In which the last record below the offset was written.")
+        Int32, Field(description="Leader epoch of the last record below the offset.")
     ]
     records: Annotated[
-        Count | None, Field(description="Offsets from the log start up to the offset.")
+        Count | None, Field(description="Number of offsets between the log start and the offset.")
     ] = None
     bytes: Annotated[
         Count | None,
         Field(
             description=(
-                "Of the segments that lie wholly below, in the tier or else in the leader's log."
+                "Size in bytes of the segments completely below the offset, in "
+                "the tier or in the leader's log."
             )
         ),
     ] = None
 
 
 class PartitionProgress(ApiModel):
-    """How far the deletion is in one partition."""
+    """Progress of the deletion in one partition."""
 
     partition: PartitionIndex
     low_watermark: Annotated[
@@ -224,12 +227,12 @@ class PartitionProgress(ApiModel):
 
 
 class RecordDeletionStatus(ApiModel):
-    """What was resolved and how far it is."""
+    """Resolved offsets and progress of the deletion."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             rule="!has(oldSelf.resolved) || has(self.resolved)",
-            message="resolved offsets are kept",
+            message="resolved cannot be removed",
             field_path=".resolved",
         ),
     )
@@ -238,23 +241,29 @@ class RecordDeletionStatus(ApiModel):
     controller_epoch: ControllerEpoch | None = None
     topic_id: Annotated[
         TopicIdText | None,
-        Field(description="The topic that the offsets were resolved for."),
+        Field(description="Id of the topic that the offsets were resolved for."),
         Kube(Rule(rule=IMMUTABLE, message="topicId never changes")),
     ] = None
     resolved: Annotated[
         tuple[ResolvedPoint, ...] | None,
-        Field(max_length=PARTITIONS_MAX, description="Offsets as frozen before deleting."),
-        Kube(Rule(rule=IMMUTABLE, message="resolved offsets are frozen"), **ATOMIC),
+        Field(
+            max_length=PARTITIONS_MAX,
+            description="Offsets that were resolved before the deletion. They never change.",
+        ),
+        Kube(Rule(rule=IMMUTABLE, message="resolved never changes"), **ATOMIC),
     ] = None
     partitions: Annotated[
         tuple[PartitionProgress, ...] | None, Field(max_length=PARTITIONS_MAX), Kube(**ATOMIC)
     ] = None
     records: Annotated[
-        Count | None, Field(description="Offsets that went (in a dry run: would go).")
+        Count | None,
+        Field(
+            description="Number of deleted offsets. In a dry run, the number that would be deleted."
+        ),
     ] = None
     bytes: Annotated[
         Count | None,
-        Field(description="Bytes of segments that went, counted in one replica."),
+        Field(description="Size in bytes of the deleted segments, counted in one replica."),
     ] = None
     start_time: Time | None = None
     completion_time: Time | None = None
@@ -262,7 +271,7 @@ class RecordDeletionStatus(ApiModel):
 
 
 class RecordDeletion(Resource):
-    """A request to delete records of a topic."""
+    """Request to delete records of a topic."""
 
     spec: RecordDeletionSpec
     status: Annotated[RecordDeletionStatus, Kube(default=pending(SUCCEEDED))] = Field(
@@ -287,7 +296,7 @@ RECORD_DELETION = ResourceKind(
             name="Topic",
             type="string",
             json_path=".spec.topicRef.name",
-            description="The Topic whose records go",
+            description="Topic whose records are deleted",
         ),
         condition_column("Succeeded"),
         Column(
@@ -300,13 +309,13 @@ RECORD_DELETION = ResourceKind(
             name="Records",
             type="integer",
             json_path=".status.records",
-            description="Offsets that went",
+            description="Number of deleted offsets",
         ),
         Column(
             name="Finished",
             type="date",
             json_path=".status.completionTime",
-            description="Time since it finished",
+            description="Time since completion",
             priority=1,
         ),
         PAUSED,

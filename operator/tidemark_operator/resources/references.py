@@ -9,31 +9,31 @@ from tidemark_operator.resources.schema import IMMUTABLE, Kube, ObjectName, Rule
 
 
 class ClusterRef(SpecModel):
-    """The Cluster, in the same namespace, that the object belongs to."""
+    """Cluster in the same namespace that the object belongs to."""
 
     name: ObjectName
 
 
 class TopicRef(SpecModel):
-    """A Topic in the same namespace."""
+    """Topic in the same namespace."""
 
     name: ObjectName
 
 
 class SecretRef(SpecModel):
-    """A Secret in the same namespace."""
+    """Secret in the same namespace."""
 
     name: ObjectName
 
 
 class UserRef(SpecModel):
-    """A User in the same namespace."""
+    """User in the same namespace."""
 
     name: ObjectName
 
 
 class SecretKeyRef(SpecModel):
-    """A key of a Secret in the same namespace."""
+    """Key of a Secret in the same namespace."""
 
     name: ObjectName
     key: Annotated[
@@ -64,7 +64,7 @@ FixedClusterRef = Annotated[
     Kube(
         Rule(
             rule=IMMUTABLE,
-            message="clusterRef is immutable: make a new object for the other cluster",
+            message="clusterRef is immutable. Create another object for the other cluster.",
         )
     ),
 ]

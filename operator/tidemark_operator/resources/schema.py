@@ -135,8 +135,8 @@ ControllerEpoch = Annotated[
     Kube(
         Rule(
             rule="self >= oldSelf",
-            message="STALE_CONTROLLER_EPOCH: a newer controller has written this object; "
-            "stop writing and stand for election again",
+            message="STALE_CONTROLLER_EPOCH: a newer controller has written this "
+            "object. Stop writing and rejoin the leader election.",
             reason="FieldValueForbidden",
         ),
         format="int32",
@@ -170,7 +170,7 @@ PAUSED = Column(
     name="Paused",
     type="string",
     json_path=r".metadata.annotations.tidemark\.dev/paused",
-    description="true: reconciling is paused by the annotation tidemark.dev/paused",
+    description="true if reconciliation is paused by the annotation tidemark.dev/paused",
 )
 
 AGE = Column(

@@ -26,7 +26,7 @@ def time_text(time: datetime.datetime) -> str:
 
 def _since_the_epoch(time: datetime.datetime) -> datetime.datetime:
     if time < _EPOCH:
-        raise ValueError("records have no timestamps before 1970")
+        raise ValueError("timestamps before 1970 are not supported")
     return time
 
 
@@ -39,7 +39,7 @@ RecordTime = Annotated[
     Kube(
         Rule(
             rule="self >= timestamp('1970-01-01T00:00:00Z')",
-            message="records have no timestamps before 1970",
+            message="timestamps before 1970 are not supported",
         )
     ),
 ]

@@ -49,21 +49,21 @@ from tidemark_operator.resources.topic_rules import (
 
 
 class DisablePolicy(enum.StrEnum):
-    """What becomes of tiered data when tiering is switched off (KIP-950)."""
+    """Handling of tiered data when tiering is disabled (KIP-950)."""
 
     RETAIN = "Retain"
     DELETE = "Delete"
 
 
 class DeletionPolicy(enum.StrEnum):
-    """What becomes of the topic when its object is deleted."""
+    """Handling of the topic when its object is deleted."""
 
     DELETE = "Delete"
     ORPHAN = "Orphan"
 
 
 class TieringState(enum.StrEnum):
-    """KIP-950's states."""
+    """State of tiering (KIP-950)."""
 
     ENABLED = "Enabled"
     DISABLING = "Disabling"
@@ -71,29 +71,30 @@ class TieringState(enum.StrEnum):
 
 
 class LocalRetention(SpecModel):
-    """How much of a tiered topic stays on the brokers' disks; unset is as long as the topic's own
-    retention."""
+    """Data of a tiered topic that stays on the brokers' disks.
+
+    Default: the total retention of the topic.
+    """
 
     time: Annotated[
-        Duration | None, Field(description="Age up to which data stays local, such as 24h.")
+        Duration | None, Field(description="Maximum age of local data, such as 24h.")
     ] = None
     size: Annotated[
-        Quantity | None, Field(description="Bytes per partition that stay local, such as 10Gi.")
+        Quantity | None,
+        Field(description="Maximum size of local data per partition, such as 10Gi."),
     ] = None
 
 
 class Tiering(SpecModel):
     """Tiered storage of the topic."""
 
-    enabled: Annotated[
-        bool, Field(description="Whether closed segments are copied to the remote tier.")
-    ]
+    enabled: Annotated[bool, Field(description="Upload closed segments to the remote tier.")]
     disable_policy: Annotated[
         DisablePolicy | None,
         Field(
-            description="What becomes of tiered data when tiering is switched off: Retain keeps "
-            "it readable until its retention ends, Delete removes it. Unset: the Cluster's "
-            "remote.log.disable.policy, else Retain."
+            description="Handling of tiered data when tiering is disabled. Retain keeps it "
+            "readable until its retention ends. Delete deletes it. Default: "
+            "remote.log.disable.policy of the Cluster, or Retain."
         ),
     ] = None
     local_retention: LocalRetention | None = None
@@ -110,7 +111,7 @@ class Tiering(SpecModel):
 
 
 class TopicSpec(SpecModel):
-    """The topic as it is wanted."""
+    """Desired state of the topic."""
 
     rules: ClassVar[tuple[Rule, ...]] = SPEC_RULES
 
@@ -121,13 +122,13 @@ class TopicSpec(SpecModel):
             pattern="^[a-zA-Z0-9._-]+$",
             min_length=1,
             max_length=249,
-            description="Kafka's name of the topic; unset: the object's name. Immutable.",
+            description="Kafka name of the topic. Default: the name of the object. Immutable.",
         ),
         Kube(
-            Rule(rule="self != '.' && self != '..'", message="a topic is not called . or .."),
+            Rule(rule="self != '.' && self != '..'", message="a topic name must not be . or .."),
             Rule(
                 rule=f"!(self in {cel_list(sorted(INTERNAL_TOPICS - COORDINATORS_TOPICS))})",
-                message="it is an internal topic of Kafka that is not served: use another name",
+                message="this internal topic of Kafka is not served. Use another name.",
             ),
         ),
     ] = None
@@ -136,24 +137,25 @@ class TopicSpec(SpecModel):
         Field(
             ge=1,
             le=PARTITIONS_MAX,
-            description="Number of partitions; it may only grow once they exist.",
+            description="Number of partitions. It cannot be lowered once they exist.",
         ),
         Kube(format="int32"),
     ]
     replication_factor: Annotated[
         int,
-        Field(ge=1, le=REPLICAS_MAX, description="Replicas of each partition."),
+        Field(ge=1, le=REPLICAS_MAX, description="Number of replicas of each partition."),
         Kube(format="int32"),
     ]
     config: Annotated[
-        TopicConfig | None, Field(description="Kafka's topic configuration keys and their values.")
+        TopicConfig | None, Field(description="Topic configuration by Kafka's keys.")
     ] = None
     tiering: Tiering | None = None
     deletion_policy: Annotated[
         DeletionPolicy | None,
         Field(
-            description="Delete (also when unset) removes the topic and its data with the object; "
-            "Orphan leaves them where they are and says so in the Cluster's status."
+            description="Delete removes the topic and its data with the object. Orphan "
+            "keeps them and lists the topic in status.leftBehind of the "
+            "Cluster. Default: Delete."
         ),
     ] = None
 
@@ -169,14 +171,14 @@ class TopicSpec(SpecModel):
 
 
 class TieringStatus(ApiModel):
-    """Where the topic's tiering state machine stands."""
+    """State of the topic's tiering."""
 
     rules: ClassVar[tuple[Rule, ...]] = TIERING_STATUS_RULES
 
     state: TieringState
     epoch: Annotated[
         int,
-        Field(ge=0, le=INT32_MAX, description="KIP-950's tiered epoch."),
+        Field(ge=0, le=INT32_MAX, description="Tiered epoch (KIP-950)."),
         Kube(
             Rule(rule="self >= oldSelf", message="the tiered epoch never goes back"), format="int32"
         ),
@@ -184,22 +186,23 @@ class TieringStatus(ApiModel):
     policy: Annotated[
         DisablePolicy | None, Field(description="Policy of the latest disablement.")
     ] = None
-    since: Annotated[Time | None, Field(description="When the state began.")] = None
+    since: Annotated[Time | None, Field(description="When the topic entered the state.")] = None
     pending_brokers: Annotated[
         tuple[Int32, ...] | None,
-        Field(max_length=1024, description="Brokers whose acknowledgement is awaited."),
+        Field(max_length=1024, description="Brokers that have not acknowledged the state yet."),
         Kube(**ATOMIC),
     ] = None
     remote_segments: Count | None = None
     remote_bytes: Count | None = None
     remaining_segments: Annotated[
-        Count | None, Field(description="Segments that a disablement still has to delete.")
+        Count | None,
+        Field(description="Number of segments that the disablement still has to delete."),
     ] = None
     remaining_bytes: Count | None = None
 
 
 class ReplicaCounts(ApiModel):
-    """Replicas of all partitions together."""
+    """Number of replicas of all partitions."""
 
     desired: Count
     placed: Count
@@ -208,17 +211,17 @@ class ReplicaCounts(ApiModel):
 
 
 class TopicStatus(ApiModel):
-    """The topic as it is."""
+    """Observed state of the topic."""
 
     rules: ClassVar[tuple[Rule, ...]] = STATUS_RULES
 
     observed_generation: Generation | None = None
     controller_epoch: Annotated[
-        ControllerEpoch | None, Field(description="Epoch of the controller that wrote this.")
+        ControllerEpoch | None, Field(description="Epoch of the controller that wrote the status.")
     ] = None
     topic_id: Annotated[
         TopicIdText | None,
-        Field(description="Kafka's topic id (base64url, 22 characters); never changes."),
+        Field(description="Kafka topic id (base64url, 22 characters). It never changes."),
         Kube(Rule(rule="self == oldSelf", message="topicId never changes")),
     ] = None
     tiering: TieringStatus | None = None
@@ -226,16 +229,16 @@ class TopicStatus(ApiModel):
     partitions_placed: Annotated[
         Count | None,
         Field(
-            description="Partitions whose placement is in the slices; on Apache Kafka, without "
-            "topicId: it was asked to create so many."
+            description="Number of partitions whose placement is stored. With engine kafka "
+            "and without topicId, the number in the create request."
         ),
     ] = None
     config_keys: Annotated[
         tuple[Annotated[str, Field(max_length=256)], ...] | None,
         Field(
             max_length=128,
-            description="On Apache Kafka: keys that were set for this manifest. One that it names "
-            "no more is taken away.",
+            description="Configuration keys that the operator has set on Apache Kafka. A "
+            "key that is removed from the manifest is reset.",
         ),
         Kube(**ATOMIC),
     ] = None
@@ -243,20 +246,23 @@ class TopicStatus(ApiModel):
         Mapping[str, Annotated[str, Field(max_length=1024)]] | None,
         Field(
             max_length=128,
-            description="While reconciling is paused: the configuration that holds on the brokers, "
-            "by Kafka's keys, whatever spec.config says meanwhile.",
+            description="Configuration in force on the brokers while reconciliation is "
+            "paused, by Kafka's keys. Changes of spec.config do not apply "
+            "until it resumes.",
         ),
     ] = None
     accepted: Annotated[
         tuple[Accepted, ...] | None,
-        Field(max_length=ACCEPTED_MAX, description="What was accepted by annotation, the latest."),
+        Field(
+            max_length=ACCEPTED_MAX, description="Latest losses that were accepted by annotation."
+        ),
         Kube(**ATOMIC),
     ] = None
     conditions: Conditions = ()
 
 
 class Topic(Resource):
-    """A topic of a Tidemark cluster."""
+    """Topic of a Tidemark cluster."""
 
     rules: ClassVar[tuple[Rule, ...]] = TOPIC_RULES
 
@@ -288,7 +294,7 @@ TOPIC = ResourceKind(
             name="Topic",
             type="string",
             json_path=".spec.topicName",
-            description="Kafka's name of the topic, where it is not the object's",
+            description="Kafka name of the topic, if it differs from the object's name",
         ),
         Column(
             name="Partitions",
@@ -300,26 +306,26 @@ TOPIC = ResourceKind(
             name="Replicas",
             type="integer",
             json_path=".spec.replicationFactor",
-            description="Replicas of each partition",
+            description="Number of replicas of each partition",
         ),
         Column(
             name="Tiering",
             type="string",
             json_path=".status.tiering.state",
-            description="State of tiered storage",
+            description="State of tiering",
         ),
         Column(
             name="Placeholders",
             type="integer",
             json_path=".status.replicas.placeholders",
-            description="Replicas that no broker could take yet",
+            description="Number of replicas without a broker",
             priority=1,
         ),
         Column(
             name="Remote segments",
             type="integer",
             json_path=".status.tiering.remoteSegments",
-            description="Segments in the remote tier",
+            description="Number of segments in the remote tier",
             priority=1,
         ),
         condition_column("FullyReplicated", name="In-Sync"),

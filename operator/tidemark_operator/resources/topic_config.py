@@ -61,16 +61,16 @@ def retention_problem(config: Mapping[str, str]) -> str | None:
         local = int(config.get(f"local.{key}", -2))
         if total >= 0 and local > total:
             return (
-                f"local.{key} {local} is more than {key} {total}: lower spec.tiering.localRetention"
-                f", or set {key} in spec.config"
+                f"local.{key} {local} exceeds {key} {total}. Lower "
+                f"spec.tiering.localRetention, or set {key} in spec.config."
             )
     return None
 
 
 COMPACTED = (
-    "a compacted topic cannot be tiered, and cleanup.policy is compact (what spec.config does not "
-    "set comes from log.cleanup.policy of the Cluster): set cleanup.policy to delete in "
-    "spec.config, or leave tiering off"
+    "a compacted topic cannot be tiered, and cleanup.policy is compact (from "
+    "spec.config or log.cleanup.policy of the Cluster). Set cleanup.policy to "
+    "delete in spec.config, or disable tiering."
 )
 
 

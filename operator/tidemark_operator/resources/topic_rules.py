@@ -33,8 +33,9 @@ TOPIC_RULES = (
             "(!has(self.spec.tiering) || self.spec.tiering == oldSelf.spec.tiering))"
         ),
         message=(
-            "TIERED_STORAGE_DISABLEMENT_IN_PROGRESS: spec.tiering cannot change while "
-            "status.tiering.state is Disabling; wait until it is Disabled, then apply again"
+            "TIERED_STORAGE_DISABLEMENT_IN_PROGRESS: spec.tiering cannot "
+            "change while status.tiering.state is Disabling. Wait for the "
+            "state Disabled, then apply again."
         ),
         field_path=".spec.tiering",
         reason="FieldValueForbidden",
@@ -42,8 +43,8 @@ TOPIC_RULES = (
     Rule(
         rule=f"{_NAME.format('self')} == {_NAME.format('oldSelf')}",
         message=(
-            "the topic's name is immutable: make a new Topic and move the data, "
-            "or keep spec.topicName as it was"
+            "the topic name is immutable. Restore the previous name, or create "
+            "another Topic and copy the data."
         ),
         field_path=".spec.topicName",
     ),
@@ -57,7 +58,7 @@ TOPIC_RULES = (
             "!has(oldSelf.status.topicId))"
         ),
         message=(
-            "partitions may only grow once they exist, and status.partitionsPlaced of them do: "
+            "partitions cannot be lower than status.partitionsPlaced, because "
             "Kafka cannot remove a partition"
         ),
         field_path=".spec.partitions",
@@ -69,14 +70,16 @@ TOPIC_RULES = (
             "self.spec.partitions == oldSelf.spec.partitions"
         ),
         message=(
-            "the topic keeps its number of partitions: each group or transactional id is found by "
-            "it, and would be looked for where its state is not"
+            "the number of partitions of this internal topic is immutable, "
+            "because it determines where the state of each group or "
+            "transactional id is stored"
         ),
         field_path=".spec.partitions",
     ),
     Rule(
         rule="has(self.spec.topicName) || self.metadata.name.size() <= 249",
-        message="the object's name is longer than a topic's may be (249): set spec.topicName",
+        message="the object's name exceeds Kafka's limit of 249 characters for a topic "
+        "name. Set spec.topicName.",
         field_path=".spec.topicName",
     ),
     Rule(
@@ -88,9 +91,9 @@ TOPIC_RULES = (
             f"{_is_compacted('oldSelf.spec')} || !{_is_compacted('self.spec')}"
         ),
         message=(
-            "cleanup.policy cannot become compact while the topic has data in the remote tier: "
-            "disable tiering with disablePolicy Delete and wait until it is Disabled and "
-            "status.tiering.remoteSegments is 0"
+            "cleanup.policy cannot become compact while the topic has data in "
+            "the remote tier. Disable tiering with disablePolicy Delete and "
+            "wait for state Disabled and status.tiering.remoteSegments 0."
         ),
         field_path=".spec.config",
     ),
@@ -122,10 +125,11 @@ SPEC_RULES = (
             f"!{_MOST_LAG}.matches('{_WHOLE_NUMBER}') || "
             f"int({_LEAST_LAG}) <= int({_MOST_LAG})"
         ),
-        message="min.compaction.lag.ms is more than max.compaction.lag.ms: lower it",
+        message="min.compaction.lag.ms exceeds max.compaction.lag.ms. Lower it.",
         message_expression=(
-            f"'min.compaction.lag.ms ' + {_LEAST_LAG} + ' is more than max.compaction.lag.ms ' + "
-            f"{_MOST_LAG} + ': lower it, or raise max.compaction.lag.ms'"
+            f"'min.compaction.lag.ms ' + {_LEAST_LAG} + ' exceeds "
+            f"max.compaction.lag.ms ' + {_MOST_LAG} + '. Lower it, or raise "
+            "max.compaction.lag.ms.'"
         ),
         field_path=".config",
     ),
@@ -137,15 +141,15 @@ SPEC_RULES = (
             "string(self.config['cleanup.policy']) == 'compact')"
         ),
         message=(
-            "brokers keep the state of groups or transactions in it: it is compacted "
-            "(config cleanup.policy: compact) and not tiered"
+            "this internal topic stores the state of groups or transactions. "
+            "It needs config cleanup.policy: compact and cannot be tiered."
         ),
         field_path=".topicName",
     ),
     Rule(
         rule=f"!has(self.tiering) || !self.tiering.enabled || !{_is_compacted('self')}",
         message=(
-            "a compacted topic cannot be tiered: set cleanup.policy to delete, or leave tiering off"
+            "a compacted topic cannot be tiered. Set cleanup.policy to delete, or disable tiering."
         ),
         field_path=".tiering",
     ),
@@ -156,10 +160,11 @@ SPEC_RULES = (
             f"!{_TOTAL_TIME}.matches('{_WHOLE_NUMBER}') || "
             f"duration({_LOCAL_TIME}).getMilliseconds() <= int({_TOTAL_TIME})"
         ),
-        message="tiering.localRetention.time is more than retention.ms: lower it",
+        message="tiering.localRetention.time exceeds retention.ms. Lower it.",
         message_expression=(
-            f"'tiering.localRetention.time ' + {_LOCAL_TIME} + ' is more than retention.ms ' + "
-            f"{_TOTAL_TIME} + ': lower it, or raise retention.ms'"
+            f"'tiering.localRetention.time ' + {_LOCAL_TIME} + ' exceeds "
+            f"retention.ms ' + {_TOTAL_TIME} + '. Lower it, or raise "
+            "retention.ms.'"
         ),
         field_path=".tiering.localRetention",
     ),
@@ -170,10 +175,11 @@ SPEC_RULES = (
             f"!{_TOTAL_SIZE}.matches('{_WHOLE_NUMBER}') || "
             f"quantity({_LOCAL_SIZE}).compareTo(quantity({_TOTAL_SIZE})) <= 0"
         ),
-        message="tiering.localRetention.size is more than retention.bytes: lower it",
+        message="tiering.localRetention.size exceeds retention.bytes. Lower it.",
         message_expression=(
-            f"'tiering.localRetention.size ' + {_LOCAL_SIZE} + ' is more than retention.bytes ' + "
-            f"{_TOTAL_SIZE} + ': lower it, or raise retention.bytes'"
+            f"'tiering.localRetention.size ' + {_LOCAL_SIZE} + ' exceeds "
+            f"retention.bytes ' + {_TOTAL_SIZE} + '. Lower it, or raise "
+            "retention.bytes.'"
         ),
         field_path=".tiering.localRetention",
     ),
@@ -182,12 +188,12 @@ SPEC_RULES = (
 STATUS_RULES = (
     Rule(
         rule="!has(oldSelf.topicId) || has(self.topicId)",
-        message="topicId is kept once it is set",
+        message="topicId cannot be removed",
         field_path=".topicId",
     ),
     Rule(
         rule="!has(oldSelf.tiering) || has(self.tiering)",
-        message="status.tiering is kept once it is set",
+        message="status.tiering cannot be removed",
         field_path=".tiering",
     ),
 )
@@ -199,7 +205,7 @@ _TIERING_STEPS = ", ".join(
 TIERING_STATUS_RULES = (
     Rule(
         rule=(f"self.state == oldSelf.state || [oldSelf.state, self.state] in [{_TIERING_STEPS}]"),
-        message="the tiering state goes Enabled, Disabling, Disabled, and from there again",
+        message="the tiering state changes only from Enabled to Disabling to Disabled to Enabled",
         field_path=".state",
     ),
     Rule(
@@ -207,7 +213,7 @@ TIERING_STATUS_RULES = (
             "self.state != 'Disabling' || oldSelf.state == 'Disabling' || self.epoch > "
             "oldSelf.epoch"
         ),
-        message="a disablement begins with a higher tiered epoch",
+        message="a disablement requires a higher tiered epoch",
         field_path=".epoch",
     ),
     Rule(
@@ -215,12 +221,12 @@ TIERING_STATUS_RULES = (
             "oldSelf.state != 'Disabling' || (has(self.policy) == has(oldSelf.policy) && "
             "(!has(self.policy) || self.policy == oldSelf.policy))"
         ),
-        message="the policy is frozen while the state is Disabling",
+        message="policy cannot change while state is Disabling",
         field_path=".policy",
     ),
     Rule(
         rule="self.state != 'Disabling' || has(self.policy)",
-        message="a disablement has a policy",
+        message="state Disabling requires a policy",
         field_path=".policy",
     ),
 )

@@ -36,7 +36,7 @@ COMMON_NAME_MAX = 64
 
 
 class AuthenticationType(enum.StrEnum):
-    """How a user proves who it is."""
+    """How a user authenticates."""
 
     SCRAM_SHA_512 = "scram-sha-512"
     SCRAM_SHA_256 = "scram-sha-256"
@@ -56,24 +56,24 @@ class AuthenticationType(enum.StrEnum):
 
 
 class PasswordSource(SpecModel):
-    """Where the password stands."""
+    """Location of the password."""
 
     secret_key_ref: SecretKeyRef
 
 
 class Password(SpecModel):
-    """A password that somebody else keeps."""
+    """Password from an existing Secret."""
 
     value_from: PasswordSource
 
 
 class Authentication(SpecModel):
-    """How the user proves who it is."""
+    """How the user authenticates."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             rule="!has(self.password) || !has(self.type) || self.type.startsWith('scram-')",
-            message="only a user with scram-sha-512 or scram-sha-256 has a password",
+            message="password requires type scram-sha-512 or scram-sha-256",
             field_path=".password",
         ),
     )
@@ -81,24 +81,27 @@ class Authentication(SpecModel):
     type: Annotated[
         AuthenticationType | None,
         Field(
-            description="scram-sha-512 (also when unset) and scram-sha-256: a password. tls: a "
-            "certificate that the operator issues. tls-external and oauth: a certificate or a "
-            "token that somebody else issues."
+            description="scram-sha-512 and scram-sha-256: password. tls: certificate "
+            "issued by the operator. tls-external and oauth: certificate or "
+            "token of another issuer. Default: scram-sha-512."
         ),
     ] = None
     password: Annotated[
-        Password | None, Field(description="Unset: the operator makes one of 32 characters.")
+        Password | None,
+        Field(
+            description="Existing password. Default: the operator generates one with 32 characters."
+        ),
     ] = None
 
 
 class Authorization(SpecModel):
-    """What the user may do, where the Cluster has an authorization."""
+    """Permissions of the user. They apply only if the Cluster has spec.authorization."""
 
     acls: Annotated[tuple[AclRule, ...], Field(max_length=ACLS_MAX), Kube(**ATOMIC)]
 
 
 class UserSpec(SpecModel):
-    """The user as it is wanted."""
+    """Desired state of the user."""
 
     cluster_ref: FixedClusterRef
     authentication: Authentication | None = None
@@ -119,29 +122,36 @@ class UserSpec(SpecModel):
 
 
 class UserStatus(ApiModel):
-    """The user as it is."""
+    """Observed state of the user."""
 
     observed_generation: Generation | None = None
     controller_epoch: ControllerEpoch | None = None
     username: Annotated[
         str | None,
-        Field(max_length=256, description="The principal without 'User:', as superUsers names it."),
+        Field(
+            max_length=256,
+            description="Principal of the user without the prefix User:, as used in superUsers.",
+        ),
     ] = None
     secret: Annotated[
         str | None,
-        Field(max_length=253, description="The Secret with what a client needs; unset: none."),
+        Field(
+            max_length=253,
+            description="Secret with the client's credentials. Unset if there is none.",
+        ),
     ] = None
     conditions: Conditions = ()
 
 
 class User(Resource):
-    """A user of a Tidemark cluster."""
+    """User of a Tidemark cluster."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             rule="!self.metadata.name.endsWith('-ca') && !self.metadata.name.endsWith('-tls')",
-            message="names that end in -ca or -tls are those of the operator's own Secrets: a "
-            "User's Secret has the User's name",
+            message="names that end with -ca or -tls are reserved for Secrets of the "
+            "operator, and a User's Secret has the User's name. Use another "
+            "name.",
         ),
         Rule(
             rule=(
@@ -149,7 +159,8 @@ class User(Resource):
                 "!has(self.spec.authentication) || !has(self.spec.authentication.type) || "
                 "!self.spec.authentication.type.startsWith('tls')"
             ),
-            message=f"a user with a certificate has a name of at most {COMMON_NAME_MAX} characters",
+            message="the name of a user with a certificate has at most "
+            f"{COMMON_NAME_MAX} characters",
         ),
     )
 
@@ -174,7 +185,7 @@ USER = ResourceKind(
             name="Cluster",
             type="string",
             json_path=".spec.clusterRef.name",
-            description="The Cluster that it may use",
+            description="Cluster of the user",
         ),
         Column(
             name="Username",
@@ -186,7 +197,7 @@ USER = ResourceKind(
             name="Authentication",
             type="string",
             json_path=".spec.authentication.type",
-            description="How the user proves who it is, where that is set",
+            description="Authentication type, if set",
         ),
         condition_column("Ready"),
         Column(
@@ -199,7 +210,7 @@ USER = ResourceKind(
             name="Secret",
             type="string",
             json_path=".status.secret",
-            description="The Secret with what a client needs",
+            description="Secret with the client's credentials",
             priority=1,
         ),
         AGE,
