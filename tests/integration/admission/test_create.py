@@ -211,21 +211,21 @@ REFUSED: dict[str, tuple[Object, str]] = {
     "zero partitions": (topic(partitions=0), "should be greater than or equal to 1"),
     "too many partitions": (topic(partitions=10001), "should be less than or equal to 10000"),
     "no replicas": (topic(replicationFactor=0), "should be greater than or equal to 1"),
-    "name of one dot": (topic(topicName="."), "a topic is not called . or .."),
-    "name of two dots": (topic(topicName=".."), "a topic is not called . or .."),
+    "name of one dot": (topic(topicName="."), "a topic name must not be"),
+    "name of two dots": (topic(topicName=".."), "a topic name must not be"),
     "name of an internal topic": (
         topic(topicName="__share_group_state"),
-        "it is an internal topic of Kafka that is not served: use another name",
+        "this internal topic of Kafka is not served",
     ),
     "state of groups that is not compacted": (
         topic(topicName="__consumer_offsets"),
-        "it is compacted (config cleanup.policy: compact) and not tiered",
+        "this internal topic stores the state of groups or transactions",
     ),
     "name with a space": (topic(topicName="a b"), "spec.topicName in body should match"),
     "name too long": (topic(topicName="a" * 250), "may not be more than 249"),
     "object's name too long": (
         edited(topic(), "metadata.name", LONG_NAME),
-        "longer than a topic's may be (249): set spec.topicName",
+        "the object's name exceeds Kafka's limit of 249 characters for a topic name",
     ),
     "bad disable policy": (
         tiered_topic(tiering={"enabled": False, "disablePolicy": "Keep"}),
@@ -306,7 +306,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "days": (
         tiered_topic(tiering={"enabled": True, "localRetention": {"time": "7d"}}),
-        "there are no days",
+        "must be a duration such as 168h, 1h30m or 500ms",
     ),
     "empty duration": (
         tiered_topic(tiering={"enabled": True, "localRetention": {"time": ""}}),
@@ -317,7 +317,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
             config={"retention.ms": "1"},
             tiering={"enabled": True, "localRetention": {"time": "7d"}},
         ),
-        "there are no days",
+        "must be a duration such as 168h, 1h30m or 500ms",
     ),
     "bad quantity": (
         tiered_topic(tiering={"enabled": True, "localRetention": {"size": "10GB"}}),
@@ -340,7 +340,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
         broker_in_a_pod(
             podAnnotations={"container.apparmor.security.beta.kubernetes.io/broker": "unconfined"}
         ),
-        "the security of the pod is the operator's to set",
+        "the operator sets the security context of the pod",
     ),
     "rack of two lines": (broker(rack="a\nnode.id=2"), "spec.rack"),
     "broker in a pod that says its rack itself": (
@@ -351,25 +351,31 @@ REFUSED: dict[str, tuple[Object, str]] = {
         cluster(brokers={"replicas": 1, "racks": ["a\nb"], "template": broker_pod()}),
         "spec.brokers.racks",
     ),
-    "broker in a pod without a pod": (broker(workload="Pod"), "pod is set with workload: Pod"),
-    "broker elsewhere with a pod": (broker(pod=broker_pod()), "pod is set with workload: Pod"),
+    "broker in a pod without a pod": (
+        broker(workload="Pod"),
+        "pod is required with workload Pod and must be unset with any other workload",
+    ),
+    "broker elsewhere with a pod": (
+        broker(pod=broker_pod()),
+        "pod is required with workload Pod and must be unset with any other workload",
+    ),
     "name that is none of a pod's Service": (
         edited(broker_in_a_pod(), "metadata.name", "a.b"),
         "the name of a Broker with workload: Pod has at most 52",
     ),
     "listener with TLS without a certificate": (
         broker_in_a_pod(listeners=[{"name": "TLS", "port": 9093, "protocol": "SASL_SSL"}]),
-        "a listener with TLS needs tlsSecretRef",
+        "a listener with TLS requires tlsSecretRef",
     ),
     "listener on the port of the metrics": (
         broker_in_a_pod(listeners=[{"name": "A", "port": 8080, "protocol": "PLAINTEXT"}]),
-        "each have a port of their own",
+        "listeners, replicationPort and metricsPort must not share a port",
     ),
     "two listeners on one port": (
         broker_in_a_pod(
             listeners=[{"name": name, "port": 1, "protocol": "PLAINTEXT"} for name in "AB"]
         ),
-        "each listener has a port of its own",
+        "two listeners have the same port",
     ),
     "key that the operator sets": (
         broker_in_a_pod(config={"node.id": "7"}),
@@ -377,7 +383,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "value of two lines": (
         broker_in_a_pod(config={"num.io.threads": "1\nnode.id=2"}),
-        "a value is one line",
+        "a key has only characters of a configuration name, and a value has no line break",
     ),
     "no amount": (
         broker_in_a_pod(resources={"limits": {"cpu": "much"}}),
@@ -387,15 +393,15 @@ REFUSED: dict[str, tuple[Object, str]] = {
         broker_in_a_pod(
             listeners=[external_listener(type="LoadBalancer", nodeAddress="InternalIP")]
         ),
-        "nodeAddress is for type NodePort",
+        "nodeAddress is supported only with type NodePort",
     ),
     "class of a load balancer on ports of nodes": (
         broker_in_a_pod(listeners=[external_listener(loadBalancerClass="example.com/fast")]),
-        "loadBalancerClass and loadBalancerSourceRanges are for type LoadBalancer",
+        "loadBalancerClass and loadBalancerSourceRanges are supported only with type LoadBalancer",
     ),
     "port that is told without a host": (
         broker_in_a_pod(listeners=[external_listener(port=443)]),
-        "port is told together with host",
+        "port requires host",
     ),
     "one host for all brokers": (
         broker_in_a_pod(listeners=[external_listener(type="LoadBalancer", host="example.com")]),
@@ -407,7 +413,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "host with a port behind it": (
         broker_in_a_pod(listeners=[external_listener(host="b{nodeId}.example.com:443")]),
-        "a host is written without a port",
+        "host must not contain a port",
     ),
     "a broker's settings twice": (
         broker_in_a_pod(listeners=[external_listener(brokers=[{"nodeId": 1}, {"nodeId": 1}])]),
@@ -419,7 +425,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
             "metadata.name",
             "b" * 50,
         ),
-        "both names have at most 62 characters together",
+        "the names of the Broker and of an external listener have at most",
     ),
     "names that are too long for the Service of a cluster": (
         edited(
@@ -432,7 +438,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
             "metadata.name",
             "c" * 40,
         ),
-        "both names have at most 52 characters together",
+        "the names of the Cluster and of an external listener have at most",
     ),
     "broker without workload": (
         edited(broker(), "spec.workload", ...),
@@ -445,9 +451,12 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "two tiers": (
         cluster(remoteStorage={**s3_storage(), "filesystem": {"path": "/a"}}),
-        "give either s3 or filesystem",
+        "remoteStorage needs exactly one of s3 and filesystem",
     ),
-    "no tier in remoteStorage": (cluster(remoteStorage={}), "give either s3 or filesystem"),
+    "no tier in remoteStorage": (
+        cluster(remoteStorage={}),
+        "remoteStorage needs exactly one of s3 and filesystem",
+    ),
     "relative folder": (
         cluster(remoteStorage={"filesystem": {"path": "tier"}}),
         "should match '^/'",
@@ -477,7 +486,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "prefix that leads upward": (
         cluster(remoteStorage=s3_storage(prefix="a/../b")),
-        "a prefix has no folder . or ..",
+        "a prefix must not contain a folder named",
     ),
     "endpoint that is no URL": (
         cluster(remoteStorage=s3_storage(endpoint="minio:9000")),
@@ -512,14 +521,17 @@ REFUSED: dict[str, tuple[Object, str]] = {
         "at most 48 characters",
     ),
     # ------------------------------------------------------------------ RecordDeletion
-    "neither all nor partitions": (record_deletion(), "give either all or partitions"),
+    "neither all nor partitions": (
+        record_deletion(),
+        "exactly one of all and partitions is required",
+    ),
     "both all and partitions": (
         record_deletion(all={"beforeOffset": -1}, partitions=[{"partition": 0, "beforeOffset": 1}]),
-        "give either all or partitions",
+        "exactly one of all and partitions is required",
     ),
     "partition without a point": (
         record_deletion(partitions=[{"partition": 0}]),
-        "give either beforeOffset or beforeTime",
+        "exactly one of beforeOffset and beforeTime is required",
     ),
     "partition with two points": (
         record_deletion(
@@ -527,7 +539,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
                 {"partition": 0, "beforeOffset": 1, "beforeTime": "2013-07-01T00:00:00Z"},
             ]
         ),
-        "give either beforeOffset or beforeTime",
+        "exactly one of beforeOffset and beforeTime is required",
     ),
     "partition twice": (
         record_deletion(
@@ -545,31 +557,34 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "an offset for all": (
         record_deletion(all={"beforeOffset": 5}),
-        "only -1 means something for all partitions",
+        "beforeOffset for all partitions must be -1",
     ),
     "a time that Kafka takes for the log's end": (
         record_deletion(all={"beforeTime": "1969-12-31T23:59:59.999Z"}),
-        "records have no timestamps before 1970",
+        "timestamps before 1970 are not supported",
     ),
     "a time before 1970 for one partition": (
         record_deletion(partitions=[{"partition": 0, "beforeTime": "1970-01-01T00:59:59+01:00"}]),
-        "records have no timestamps before 1970",
+        "timestamps before 1970 are not supported",
     ),
     "the year 1 east of Greenwich": (
         record_deletion(all={"beforeTime": "0001-01-01T00:00:00+14:00"}),
-        "records have no timestamps before 1970",
+        "timestamps before 1970 are not supported",
     ),
     "leader epoch of the high watermark": (
         record_deletion(partitions=[{"partition": 0, "beforeOffset": -1, "leaderEpoch": 3}]),
-        "leaderEpoch needs a beforeOffset of 0 or more",
+        "leaderEpoch requires a beforeOffset of 0 or more",
     ),
     "leader epoch of a time": (
         record_deletion(
             partitions=[{"partition": 0, "beforeTime": "2013-07-01T00:00:00Z", "leaderEpoch": 3}]
         ),
-        "leaderEpoch needs a beforeOffset of 0 or more",
+        "leaderEpoch requires a beforeOffset of 0 or more",
     ),
-    "all without a point": (record_deletion(all={}), "give either beforeOffset: -1 or beforeTime"),
+    "all without a point": (
+        record_deletion(all={}),
+        "exactly one of beforeOffset: -1 and beforeTime is required",
+    ),
     "time without a zone": (
         record_deletion(all={"beforeTime": "2013-07-01T00:00:00"}),
         "must be of type date-time",
@@ -593,10 +608,13 @@ REFUSED: dict[str, tuple[Object, str]] = {
         "must be a duration such as 168h",
     ),
     # ------------------------------------------------------------------ Export
-    "export at no time": (export(continuous=None), "give either schedule or continuous"),
+    "export at no time": (
+        export(continuous=None),
+        "an Export needs exactly one of schedule and continuous",
+    ),
     "export at two times": (
         export(schedule="@daily", continuous={}),
-        "give either schedule or continuous",
+        "an Export needs exactly one of schedule and continuous",
     ),
     **{
         f"export at {when!r}": (export(schedule=when), "spec.schedule in body should match")
@@ -604,13 +622,16 @@ REFUSED: dict[str, tuple[Object, str]] = {
     },
     "export in a time zone without a schedule": (
         export(timeZone="UTC"),
-        "a time zone is that of a schedule",
+        "timeZone requires schedule",
     ),
     "export that deletes without brokers": (
         export(deleteAfterCommit=True, source={"tier": "remote"}),
-        "deleteAfterCommit needs them",
+        "deleteAfterCommit requires brokers and cannot be combined with source.tier remote",
     ),
-    "export without rest": (export(continuous={"interval": "999ms"}), "interval is at least 1s"),
+    "export without rest": (
+        export(continuous={"interval": "999ms"}),
+        "interval must be at least 1s",
+    ),
     "export every now and then": (
         export(continuous={"interval": "often"}),
         "must be a duration such as 168h",
@@ -621,20 +642,20 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "export without a warehouse": (
         edited(export(), "spec.table.warehouse", ...),
-        "say where tables are kept",
+        "the location of the tables is missing",
     ),
     "export to a catalog of folders without a warehouse": (
         export(table={"warehouse": None, "catalog": {"type": "hadoop"}}),
-        "say where tables are kept",
+        "the location of the tables is missing",
     ),
     "export with its warehouse in the wrong place": (
         export(table={"catalog": {"warehouse": "/other"}}),
-        "the warehouse has a field of its own",
+        "warehouse cannot be a catalog property",
     ),
     **{
         f"export with {name} in its manifest": (
             export(table={"catalog": {name: "secret"}}),
-            "a secret stands in a Secret",
+            "a credential must not be in the manifest",
         )
         for name in ("token", "credential", "jdbc.password", "s3.secret-access-key")
     },
@@ -648,12 +669,12 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "export with dead letters of records": (
         export(table={"deadLetters": "db.dlq"}),
-        "without a schema every record is a row",
+        "deadLetters requires a schema",
     ),
     **{
         f"export with {'/'.join(schema) or 'nothing'} of {name}": (
             export(table={"schema": {"format": name, **schema}}),
-            "json has fields; avro and protobuf have one of definition, file and registry",
+            "format json requires fields",
         )
         for name, schema in (
             ("json", {}),
@@ -665,7 +686,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
     },
     "export with a message of Avro": (
         export(table={"schema": {"format": "avro", "definition": "{}", "message": "m"}}),
-        "only Protobuf has a message",
+        "message is supported only with format protobuf",
     ),
     "export with a registry's password in its manifest": (
         export(
@@ -676,7 +697,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
                 }
             }
         ),
-        "what is secret, and files, have fields of their own",
+        "registry options are",
     ),
     "export with a password in an address": (
         export(table={"schema": {"format": "avro", "registry": {"url": "http://a:b@r:1"}}}),
@@ -686,11 +707,11 @@ REFUSED: dict[str, tuple[Object, str]] = {
         export(
             table={"deadLetters": "db.flights", "schema": {"format": "json", "fields": "id INT"}}
         ),
-        "dead letters have a table of their own",
+        "deadLetters must not be the target table",
     ),
     "export with a property that is code": (
         export(table={"properties": {"a": "' )"}}),
-        "no quote in its value",
+        "a property name has only letters, digits, dots, underscores and dashes",
     ),
     "export with an option of the operator's": (
         export(source={"options": {"endingOffsets": "latest"}}),
@@ -702,11 +723,11 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "export of a user that proves nothing": (
         export(source={"userRef": {"name": "exporter"}}),
-        "a user proves itself where options has kafka.security.protocol",
+        "userRef requires kafka.security.protocol SSL, SASL_PLAINTEXT or SASL_SSL in options",
     ),
     "export from two addresses": (
         export(source={"listener": "A", "bootstrap": "a:1"}),
-        "give either listener or bootstrap",
+        "listener and bootstrap cannot be combined",
     ),
     "export with Spark's master": (
         export(job={"conf": {"spark.master": "yarn"}}),
@@ -726,19 +747,19 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "cluster that allows a place out of a folder": (
         cluster(exports={"warehouses": ["/lake/../srv"]}),
-        "a place has no folder",
+        "a location must not contain a folder named",
     ),
     "export with a setting of the JVM": (
         export(job={"conf": {"java.home": "x"}}),
-        "begins with spark.",
+        "a Spark configuration key starts with spark",
     ),
     "export with a volume over the program": (
         export(job={"volumes": [{"claimName": "lake", "mountPath": "/app/tidemark"}]}),
-        "mountPath lies in none of the image's own folders",
+        "mountPath must not be in the image's own directories:",
     ),
     "export with a volume that goes up": (
         export(job={"volumes": [{"claimName": "lake", "mountPath": "/lake/../app"}]}),
-        "mountPath lies in none of the image's own folders",
+        "mountPath must not be in the image's own directories:",
     ),
     # ------------------------------------------------------------------ PartitionSlice
     "slice without an epoch": (

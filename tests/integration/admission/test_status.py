@@ -26,7 +26,7 @@ def _tiering(state: str, epoch: int, policy: str | None = None) -> Object:
 #: status before, status after, message (None: accepted)
 Step = tuple[Object, Object, str | None]
 
-STATES = "the tiering state goes Enabled, Disabling, Disabled"
+STATES = "the tiering state changes only from Enabled to Disabling to Disabled to Enabled"
 TOPIC_STEPS: dict[str, Step] = {
     "disable": (_tiering("Enabled", 1), _tiering("Disabling", 2, "Retain"), None),
     "disabled": (_tiering("Disabling", 2, "Retain"), _tiering("Disabled", 2, "Retain"), None),
@@ -45,25 +45,25 @@ TOPIC_STEPS: dict[str, Step] = {
     "Disabling under the old epoch": (
         _tiering("Enabled", 5),
         _tiering("Disabling", 5, "Retain"),
-        "a disablement begins with a higher tiered epoch",
+        "a disablement requires a higher tiered epoch",
     ),
     "Disabling without a policy": (
-        _tiering("Enabled", 5), _tiering("Disabling", 6), "a disablement has a policy"
+        _tiering("Enabled", 5), _tiering("Disabling", 6), "state Disabling requires a policy"
     ),
     "policy changed while Disabling": (
         _tiering("Disabling", 2, "Retain"),
         _tiering("Disabling", 2, "Delete"),
-        "the policy is frozen while the state is Disabling",
+        "policy cannot change while state is Disabling",
     ),
     "policy changed on the way out": (
         _tiering("Disabling", 2, "Delete"),
         _tiering("Disabled", 2, "Retain"),
-        "the policy is frozen while the state is Disabling",
+        "policy cannot change while state is Disabling",
     ),
-    "tiering forgotten": (_tiering("Enabled", 1), {}, "status.tiering is kept once it is set"),
+    "tiering forgotten": (_tiering("Enabled", 1), {}, "status.tiering cannot be removed"),
     "topic id set": ({}, {"topicId": TOPIC_ID}, None),
     "topic id changed": ({"topicId": TOPIC_ID}, {"topicId": OTHER_ID}, "topicId never changes"),
-    "topic id forgotten": ({"topicId": TOPIC_ID}, {}, "topicId is kept once it is set"),
+    "topic id forgotten": ({"topicId": TOPIC_ID}, {}, "topicId cannot be removed"),
     "topic id malformed": ({}, {"topicId": "x"}, "topicId in body should match"),
     "generation goes on": ({"observedGeneration": 2}, {"observedGeneration": 3}, None),
     "generation goes back": (
@@ -108,16 +108,16 @@ def _controller(identity: str, epoch: int) -> Object:
     return {"controller": {"identity": identity, "epoch": epoch}}
 
 
-KEPT = "controller, slices, clusterId and nextProducerId are kept once they are set"
+KEPT = "controller, slices, clusterId and nextProducerId cannot be removed"
 CLUSTER_STEPS: dict[str, Step] = {
     "first controller": ({}, _controller("a", 1), None),
     "the same controller": (_controller("a", 1), _controller("a", 1), None),
     "take-over": (_controller("a", 1), _controller("b", 2), None),
     "take-over at the same epoch": (
-        _controller("a", 1), _controller("b", 1), "STALE_CONTROLLER_EPOCH: a controller takes over"
+        _controller("a", 1), _controller("b", 1), "STALE_CONTROLLER_EPOCH: another controller"
     ),
     "older controller": (
-        _controller("b", 2), _controller("a", 1), "STALE_CONTROLLER_EPOCH: a controller takes over"
+        _controller("b", 2), _controller("a", 1), "STALE_CONTROLLER_EPOCH: another controller"
     ),
     "controller forgotten": (_controller("b", 2), {}, KEPT),
     "slices": ({"slices": 64}, {"slices": 65}, "the number of slices is fixed"),
@@ -142,9 +142,9 @@ DELETION_STEPS: dict[str, Step] = {
     "resolved again": (
         _RESOLVED,
         {"resolved": [{"partition": 0, "offset": 11, "leaderEpoch": 1}]},
-        "resolved offsets are frozen",
+        "resolved never changes",
     ),
-    "resolved forgotten": (_RESOLVED, {"records": 1}, "resolved offsets are kept"),
+    "resolved forgotten": (_RESOLVED, {"records": 1}, "resolved cannot be removed"),
     "another topic": ({"topicId": TOPIC_ID}, {"topicId": OTHER_ID}, "topicId never changes"),
 }
 

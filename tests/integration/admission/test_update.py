@@ -227,34 +227,34 @@ CHANGES: dict[str, Change] = {
     "more partitions": (topic(), None, "spec.partitions", 4, None),
     "more partitions of a coordinators' topic": (
         topic(topicName="__consumer_offsets", config={"cleanup.policy": "compact"}),
-        None, "spec.partitions", 4, "the topic keeps its number of partitions",
+        None, "spec.partitions", 4, "the number of partitions of this internal topic is immutable",
     ),
     "fewer partitions, none of which exists": (topic(), None, "spec.partitions", 2, None),
     "fewer partitions of a Topic that waits": (
         topic(), {"controllerEpoch": 1}, "spec.partitions", 1, None
     ),
     "fewer partitions than exist": (
-        topic(), _topic_status(partitionsPlaced=3), "spec.partitions", 2, "partitions may only grow"
+        topic(), _topic_status(partitionsPlaced=3), "spec.partitions", 2, "partitions cannot be lower"
     ),
     "fewer added partitions, as many as exist": (
         topic(), _topic_status(partitionsPlaced=2), "spec.partitions", 2, None
     ),
     "fewer added partitions than exist": (
-        topic(), _topic_status(partitionsPlaced=2), "spec.partitions", 1, "partitions may only grow"
+        topic(), _topic_status(partitionsPlaced=2), "spec.partitions", 1, "partitions cannot be lower"
     ),
     "fewer partitions of a topic that exists": (
-        topic(), {"topicId": TOPIC_ID}, "spec.partitions", 2, "partitions may only grow"
+        topic(), {"topicId": TOPIC_ID}, "spec.partitions", 2, "partitions cannot be lower"
     ),
     "more replicas": (topic(), None, "spec.replicationFactor", 5, None),
     "another cluster": (topic(), None, "spec.clusterRef.name", "b", "clusterRef is immutable"),
     "another name": (
-        topic(topicName="a"), None, "spec.topicName", "b", "the topic's name is immutable"
+        topic(topicName="a"), None, "spec.topicName", "b", "the topic name is immutable"
     ),
     "name from unset to set": (
-        topic(), None, "spec.topicName", "b", "the topic's name is immutable"
+        topic(), None, "spec.topicName", "b", "the topic name is immutable"
     ),
     "name from set to unset": (
-        topic(topicName="a"), None, "spec.topicName", ..., "the topic's name is immutable"
+        topic(topicName="a"), None, "spec.topicName", ..., "the topic name is immutable"
     ),
     "config while Disabling": (
         FULL_TOPIC, _topic_status(tiering=DISABLING), "spec.config.flush/ms", 5, None
@@ -340,7 +340,7 @@ CHANGES: dict[str, Change] = {
         None,
         "spec.pod.storage.size",
         "1023Mi",
-        "a volume only grows",
+        "a volume cannot shrink",
     ),
     "volume of another class": (
         broker_in_a_pod(),
@@ -354,7 +354,7 @@ CHANGES: dict[str, Change] = {
         None,
         "spec.brokers.template.storage.size",
         "1Gi",
-        "a volume only grows",
+        "a volume cannot shrink",
     ),
     "broker of another cluster": (
         broker(), None, "spec.clusterRef.name", "b", "clusterRef is immutable"
@@ -429,7 +429,7 @@ CHANGES: dict[str, Change] = {
         None,
         "spec.timeout",
         "1h",
-        "a RecordDeletion runs once and never changes",
+        "the spec is immutable, because a RecordDeletion runs once",
     ),
     "label of a deletion": (
         record_deletion(all={"beforeOffset": -1}),
@@ -469,10 +469,10 @@ CHANGES: dict[str, Change] = {
         export(), None, "spec.table.mode", "upsert", "table.mode is immutable"
     ),
     "export of records becomes one of fields": (
-        export(), None, "spec.table.schema", FIELDS, "a table of records stays one"
+        export(), None, "spec.table.schema", FIELDS, "table.schema cannot be added or removed"
     ),
     "export of fields becomes one of records": (
-        FULL_EXPORT, None, "spec.table.schema", ..., "a table of records stays one"
+        FULL_EXPORT, None, "spec.table.schema", ..., "table.schema cannot be added or removed"
     ),
     "export with a field more": (
         FULL_EXPORT, None, "spec.table.schema.fields", "id BIGINT, name STRING", None
@@ -482,7 +482,7 @@ CHANGES: dict[str, Change] = {
         None,
         "spec.table.schema",
         {"format": "avro", "definition": "{}"},
-        "a table of records stays one",
+        "table.schema cannot be added or removed, and its format is immutable",
     ),
     "export that grows from now on": (
         FULL_EXPORT, None, "spec.table.schema.evolution", "grow", None

@@ -134,4 +134,4 @@ async def test_a_coordinators_topic_is_admitted_with_one_broker(world: ClusterWo
     wrong = _configure("__transaction_state", cleanup_policy="delete")
     ((code, message),) = await peer.change_topics(operator.control, wrong)
     assert code == POLICY_VIOLATION
-    assert "it is compacted" in message
+    assert "this internal topic stores the state of groups or transactions" in message

@@ -38,7 +38,7 @@ def test_not_a_quantity(text: str) -> None:
 
 
 def test_quantity_above_64_bits() -> None:
-    with pytest.raises(ValueError, match="more than 9223372036854775807"):
+    with pytest.raises(ValueError, match="exceeds 9223372036854775807 bytes"):
         quantity_bytes("999999999999999999Pi")
 
 
@@ -67,7 +67,10 @@ def test_duration(text: str, number: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "7d", "1.5h", "1m1h", "10", "-1h", "1H", "1h 1m", "9999999h"])
 def test_not_a_duration(text: str) -> None:
-    with pytest.raises(ValueError, match="there are no days"):
+    with pytest.raises(
+        ValueError,
+        match="must be a duration such as 168h, 1h30m or 500ms",
+    ):
         duration_ms(text)
     with pytest.raises(ValidationError):
         TypeAdapter(Duration).validate_python(text)

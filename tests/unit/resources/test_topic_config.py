@@ -73,10 +73,10 @@ def test_untiered(tiering: dict[str, Any] | None) -> None:
     [
         ({}, None),
         ({"local.retention.ms": "1000"}, None),
-        ({"local.retention.ms": "604800001"}, "local.retention.ms 604800001 is more than"),
+        ({"local.retention.ms": "604800001"}, "local.retention.ms 604800001 exceeds"),
         ({"local.retention.ms": "604800001", "retention.ms": "-1"}, None),
         ({"local.retention.bytes": "10"}, None),
-        ({"local.retention.bytes": "10", "retention.bytes": "9"}, "more than retention.bytes 9"),
+        ({"local.retention.bytes": "10", "retention.bytes": "9"}, "exceeds retention.bytes 9"),
         ({"local.retention.bytes": "-2", "retention.bytes": "9"}, None),
     ],
 )
