@@ -28,13 +28,13 @@ GROUP_KEYS = (
         SESSION_TIMEOUT_MS,
         integer(1),
         45_000,
-        "After how long a member that is not heard of is gone.",
+        "Time without a heartbeat after which a member is removed.",
     ),
-    _key(HEARTBEAT_INTERVAL_MS, integer(1), 5000, "How often members are to be heard of."),
+    _key(HEARTBEAT_INTERVAL_MS, integer(1), 5000, "Heartbeat interval of members."),
     _key(
         ASSIGNMENT_INTERVAL_MS,
         integer(0),
         1000,
-        "How long targets stay as they are, however many members come and go.",
+        "Minimum time between two target assignments, regardless of joins and leaves.",
     ),
 )

@@ -56,7 +56,7 @@ class ConfigKey:
     @property
     def reason(self) -> str:
         """Why the key is refused, as a message goes on behind its name."""
-        other = f", other than as {self.only}" if self.only else ""
+        other = f", except with the value {self.only}" if self.only else ""
         return f"is not served{other}: {self.not_served}"
 
     @property

@@ -49,5 +49,5 @@ def _scaled(synonym: Synonym, text: str) -> str:
     try:
         number = int(text)
     except ValueError:
-        raise ValueError(f"{synonym.name}={text!r} cannot be read") from None
+        raise ValueError(f"invalid value {synonym.name}={text!r}") from None
     return text if number < 0 else str(number * synonym.factor)

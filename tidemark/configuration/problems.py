@@ -6,7 +6,7 @@ from tidemark.configuration.key import ConfigKey
 
 PAGE = "docs/reference/configuration.md"
 #: How the refusal of a key ends that is none, or one of another kind of object.
-UNKNOWN = f"is not a configuration key of this object: see {PAGE}"
+UNKNOWN = f"is not a configuration key of this object. See {PAGE}."
 
 
 def served_names(keys: Mapping[str, ConfigKey]) -> tuple[str, ...]:
@@ -26,7 +26,7 @@ def not_served(keys: Mapping[str, ConfigKey]) -> Mapping[str, ConfigKey]:
 
 def advice(keys: Mapping[str, ConfigKey]) -> str:
     """How the refusal of a key that is not served ends: what is served."""
-    return f"; served are {', '.join(served_names(keys))} (see {PAGE})"
+    return f". Supported keys: {', '.join(served_names(keys))}. See {PAGE}."
 
 
 def problems(config: Mapping[str, str], keys: Mapping[str, ConfigKey]) -> tuple[str, ...]:
@@ -40,7 +40,7 @@ def _problems(config: Mapping[str, str], keys: Mapping[str, ConfigKey]) -> Itera
         if key is None:
             yield f"{name} {UNKNOWN}"
         elif key.field:
-            yield f"{name} is not set in spec.config: use {key.field}"
+            yield f"{name} cannot be set in spec.config. Set {key.field} instead."
         elif not key.served:
             if not key.only or value != key.only:
                 yield f"{name} {key.reason}{advice(keys)}"

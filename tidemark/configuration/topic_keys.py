@@ -28,7 +28,7 @@ _NEVER = str(INT64_MAX)
 _THROTTLED = Pattern(
     "list",
     "([*]|[0-9]{1,9}:[0-9]{1,9}(,[0-9]{1,9}:[0-9]{1,9})*)?",
-    "must be *, or a list of partition:broker with commas",
+    "must be * or a comma-separated list of partition:broker",
 )
 _GZIP_LEVEL = Pattern("int", "(-1|[1-9])", "must be -1, or 1 to 9", int)
 _CODECS = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
@@ -70,85 +70,88 @@ def _not_served(
     return _key(name, type_, default, *synonyms, not_served=why, only=only)
 
 
-_NO_RECOMPRESSION = "brokers keep batches as the producer compressed them"
-_NO_THROTTLE = "replication has no quotas"
+_NO_RECOMPRESSION = "brokers store batches with the compression of the producer"
+_NO_THROTTLE = "replication quotas are not supported"
 
 # fmt: off
 TOPIC_KEYS = (
     _served("cleanup.policy", CLEANUP_POLICY, "delete",
-        "delete: retention deletes old segments. compact: of each key the last record is kept. "
-        "Without delete nothing goes for its age. A compacted topic cannot be tiered.",
+        "delete: retention deletes old segments. compact: the last record of each key is kept. "
+        "Without delete, no record expires by age. A compacted topic cannot be tiered.",
         "log.cleanup.policy"),
     _served("delete.retention.ms", long(0), str(_DAY_MS),
-        "How long a compacted topic keeps the tombstone of a key, from the first compaction on "
-        "that saw it.", "log.cleaner.delete.retention.ms"),
+        "Retention of tombstones in a compacted topic, counted from the first compaction that "
+        "processes them.", "log.cleaner.delete.retention.ms"),
     _served("flush.messages", long(1), _NEVER,
-        "How many records may be not durable yet; looked at every "
+        "Maximum number of unflushed records. It is checked every "
         "log.flush.scheduler.interval.ms.", "log.flush.interval.messages"),
     _served("flush.ms", long(0), _NEVER,
-        "How long records may be not durable yet; looked at every "
+        "Maximum time that records stay unflushed. It is checked every "
         "log.flush.scheduler.interval.ms.", "log.flush.interval.ms"),
     _served("index.interval.bytes", integer(0), "4096",
         "Bytes of the log between two entries of its offset index.", "log.index.interval.bytes"),
     _served("max.compaction.lag.ms", long(1), _NEVER,
-        "After how long a record of a compacted topic is compacted, however little of the log is "
-        "dirty; its segments are closed at that age, too.", "log.cleaner.max.compaction.lag.ms"),
+        "Maximum age at which a record of a compacted topic is compacted, regardless of the "
+        "dirty ratio. Segments are closed at that age, too.",
+        "log.cleaner.max.compaction.lag.ms"),
     _served("max.message.bytes", integer(0), "1048588",
-        "The largest record batch that is accepted.", "message.max.bytes"),
+        "Maximum size in bytes of a record batch.", "message.max.bytes"),
     _served("message.timestamp.after.max.ms", long(0), str(_HOUR_MS),
-        "How far ahead of the broker's clock a record's timestamp may be.",
+        "Maximum time that a record's timestamp may be ahead of the broker's clock.",
         "log.message.timestamp.after.max.ms"),
     _served("message.timestamp.before.max.ms", long(0), _NEVER,
-        "How far behind the broker's clock a record's timestamp may be.",
+        "Maximum time that a record's timestamp may be behind the broker's clock.",
         "log.message.timestamp.before.max.ms"),
     _served("message.timestamp.type", one_of(_TIMESTAMP_TYPES), "CreateTime",
-        "Whether a record's timestamp is the producer's or that of the append.",
+        "Source of record timestamps: the producer (CreateTime) or the append (LogAppendTime).",
         "log.message.timestamp.type"),
     _served("min.cleanable.dirty.ratio", RATIO, "0.5",
-        "Share of a compacted topic's bytes that were never compacted, above which they are.",
+        "Ratio of uncompacted bytes to all bytes of a compacted log at which it is compacted.",
         "log.cleaner.min.cleanable.ratio"),
     _served("min.compaction.lag.ms", long(0), "0",
-        "How long a record of a compacted topic is at least left as it is.",
+        "Minimum time before a record is compacted.",
         "log.cleaner.min.compaction.lag.ms"),
     _served("min.insync.replicas", integer(1), "1",
-        "How many replicas the ISR must have for an acks=all produce to be accepted. The "
-        "operator counts with it, too, and does not see brokers' files: set it for the Cluster.",
+        "Minimum ISR size for a produce with acks=all. The operator also uses it and does not "
+        "read brokers' files, so set it on the Cluster.",
         "min.insync.replicas"),
     _served("retention.bytes", long(-1), "-1",
-        "Bytes of a partition that are kept, in the tier and locally together; -1: no limit.",
+        "Maximum size in bytes of a partition, in the tier and locally together. -1: no limit.",
         "log.retention.bytes"),
     _served("retention.ms", long(-1), str(7 * _DAY_MS),
-        "How long records are kept, in the tier and locally together; -1: for ever.",
+        "Retention time of records, in the tier and locally together. -1: unlimited.",
         "log.retention.ms", Synonym("log.retention.minutes", _MINUTE_MS),
         Synonym("log.retention.hours", _HOUR_MS)),
     _served("segment.bytes", integer(1024 * 1024), str(1024**3),
-        "Size at which a segment is closed; only closed segments are copied to the tier.",
+        "Size at which a segment is closed. Only closed segments are copied to the tier.",
         "log.segment.bytes"),
     _served("segment.index.bytes", integer(4), str(10 * 1024**2),
         "Size of an index at which its segment is closed.", "log.index.size.max.bytes"),
     _served("segment.ms", long(1), str(7 * _DAY_MS), "Age at which a segment is closed.",
         "log.roll.ms", Synonym("log.roll.hours", _HOUR_MS)),
     _served("unclean.leader.election.enable", BOOLEAN, "false",
-        "Whether a replica that may lack committed records may lead when no other can; the "
-        "operator decides, so a broker's file has no say.", "unclean.leader.election.enable"),
+        "Allow a replica that may lack committed records to lead if no other can. The operator "
+        "decides, so a value in a broker's file has no effect.",
+        "unclean.leader.election.enable"),
     _field("local.retention.bytes", long(-2), "-2",
-        "Bytes of a tiered partition that stay on the brokers' disks; -2: as retention.bytes.",
+        "Bytes of a tiered partition that stay on the brokers' disks. -2: the value of "
+        "retention.bytes.",
         "spec.tiering.localRetention.size", "log.local.retention.bytes"),
     _field("local.retention.ms", long(-2), "-2",
-        "How long records of a tiered topic stay on the brokers' disks, counted from their "
-        "timestamps or from the last append to their segment, whichever is earlier. -2: the value "
-        "of retention.ms.",
+        "Retention time of a tiered topic's records on the brokers' disks. It counts from the "
+        "record timestamp or from the last append to the segment, whichever is earlier. -2: the "
+        "value of retention.ms.",
         "spec.tiering.localRetention.time", "log.local.retention.ms"),
     _field("remote.storage.enable", BOOLEAN, "false",
-        "Whether closed segments are copied to the remote tier.", "spec.tiering.enabled"),
+        "Copy closed segments to the remote tier.", "spec.tiering.enabled"),
     _field("remote.log.disable.policy", one_of({"retain": "retain", "delete": "delete"}),
-        "retain", "What becomes of tiered data when tiering is switched off (KIP-950).",
+        "retain", "Handling of tiered data when tiering is disabled (KIP-950).",
         "spec.tiering.disablePolicy"),
     _field("remote.log.copy.disable", BOOLEAN, "false",
-        "Kafka's way to stop copying and keep what is in the tier.",
+        "Stops copying and keeps the data in the tier, in Kafka.",
         "spec.tiering.enabled: false with disablePolicy: Retain"),
     _field("remote.log.delete.on.disable", BOOLEAN, "false",
-        "Kafka's way to remove what is in the tier.",
+        "Deletes the data in the tier, in Kafka.",
         "spec.tiering.enabled: false with disablePolicy: Delete"),
     _not_served("compression.gzip.level", _GZIP_LEVEL, "-1", _NO_RECOMPRESSION),
     _not_served("compression.lz4.level", integer(1, 17), "9", _NO_RECOMPRESSION),
@@ -156,12 +159,12 @@ TOPIC_KEYS = (
         "compression.type", only="producer"),
     _not_served("compression.zstd.level", integer(-131072, 22), "3", _NO_RECOMPRESSION),
     _not_served("file.delete.delay.ms", long(0), "60000",
-        "files go as soon as nothing reads them", "log.segment.delete.delay.ms"),
+        "a file is deleted when its last reader closes it", "log.segment.delete.delay.ms"),
     _not_served("follower.replication.throttled.replicas", _THROTTLED, "", _NO_THROTTLE),
     _not_served("leader.replication.throttled.replicas", _THROTTLED, "", _NO_THROTTLE),
-    _not_served("preallocate", BOOLEAN, "false", "files grow as they are written",
+    _not_served("preallocate", BOOLEAN, "false", "files are not preallocated",
         "log.preallocate", only="false"),
-    _not_served("segment.jitter.ms", long(0), "0", "segments are closed at segment.ms exactly",
+    _not_served("segment.jitter.ms", long(0), "0", "segments are closed at exactly segment.ms",
         "log.roll.jitter.ms", only="0"),
 )
 # fmt: on

@@ -73,7 +73,7 @@ def one_of(choices: Mapping[str, object]) -> Pattern:
 
 def _chosen(choices: Mapping[str, object], text: str) -> object:
     if text not in choices:
-        raise ValueError(f"{text!r} is none of {', '.join(choices)}")
+        raise ValueError(f"{text!r} is not one of {', '.join(choices)}")
     return choices[text]
 
 
@@ -99,7 +99,7 @@ BOOLEAN = Pattern("boolean", "(true|false)", "must be 'true' or 'false', in quot
 CLEANUP_POLICY = Pattern(
     "list",
     "(delete|compact)( *, *(delete|compact))?",
-    "must be delete, compact, or both with a comma",
+    "must be delete, compact, or both separated by a comma",
     _parts,
 )
 TEXT = Pattern("string", ".+", "must not be empty")

@@ -68,30 +68,30 @@ FLEET = Dashboard(
     variables=[_NAMESPACE],
     rows={
         "State": [
-            _stat("Operators that lead", _all(operator_table.LEADER)),
-            _stat("Brokers that are live", _all(operator_table.BROKERS, only='state="live"')),
-            _stat("Brokers that are fenced", _all(operator_table.BROKERS, only='state="fenced"')),
+            _stat("Active controllers", _all(operator_table.LEADER)),
+            _stat("Live brokers", _all(operator_table.BROKERS, only='state="live"')),
+            _stat("Fenced brokers", _all(operator_table.BROKERS, only='state="fenced"')),
             _stat("Partitions without a leader", _all(operator_table.OFFLINE)),
             _stat("Partitions below min.insync.replicas", _all(broker_table.UNDER_MIN_ISR)),
-            _stat("Partitions out of sync", _all(operator_table.UNDER_REPLICATED)),
+            _stat("Partitions with replicas out of sync", _all(operator_table.UNDER_REPLICATED)),
             Panel(
-                title="What waits for somebody",
+                title="Objects that need attention",
                 queries={"": _all(operator_table.STALLED, by="kind, reason")},
                 kind="table",
             ),
             Panel(
-                title="What is not ready",
+                title="Objects that are not ready",
                 queries={"": _all(operator_table.NOT_READY, by="kind, reason")},
                 kind="table",
             ),
             Panel(
-                title="What is not settled",
+                title="Objects with other problems",
                 queries={"": _all(operator_table.UNSETTLED, by="kind, condition, reason")},
                 kind="table",
             ),
             _one("Objects", "{{kind}}", _all(operator_table.OBJECTS, by="kind")),
             _one(
-                "Topics by tiering",
+                "Topics by tiering state",
                 "{{tiering}}",
                 _all(operator_table.TOPICS, by="tiering"),
                 stacked=True,
@@ -101,23 +101,28 @@ FLEET = Dashboard(
                 queries={
                     "placed": _all(operator_table.PARTITIONS),
                     "placeholders": _all(operator_table.PLACEHOLDERS),
-                    "disablements wait for brokers": _all(operator_table.PENDING_DISABLEMENTS),
+                    "Unacknowledged disablements": _all(operator_table.PENDING_DISABLEMENTS),
                 },
             ),
         ],
         "Clients": [
             _one("Requests", "{{api}}", _rate(broker_table.REQUESTS, "api"), "reqps"),
-            _one("Time to answer, 99 %", "{{api}}", _p99(broker_table.REQUEST_SECONDS, "api"), "s"),
+            _one(
+                "Response time, 99th percentile",
+                "{{api}}",
+                _p99(broker_table.REQUEST_SECONDS, "api"),
+                "s",
+            ),
             _one("Bytes", "{{direction}}", _rate(broker_table.NETWORK_BYTES, "direction"), "Bps"),
             _one("Connections", "{{pod}}", _all(broker_table.CONNECTIONS, by="pod"), stacked=True),
             _one(
-                "Connections ended by brokers",
+                "Connections closed by brokers",
                 "{{reason}}",
                 _rate(broker_table.CONNECTIONS_CLOSED, "reason"),
                 "cps",
             ),
             Panel(
-                title="Memory of requests and answers",
+                title="Memory of requests and responses",
                 queries={
                     "requests": _all(broker_table.QUEUED_BYTES),
                     "answers": _all(broker_table.ANSWER_BYTES),
@@ -135,14 +140,14 @@ FLEET = Dashboard(
                 stacked=True,
             ),
             _one(
-                "Replicas whose storage refuses",
+                "Replicas with failed storage",
                 "{{pod}}",
                 _all(broker_table.FAILING_REPLICAS, by="pod"),
             ),
             _one("Cores", "{{pod}}", _rate(process_table.CPU, "pod")),
             _one("Memory", "{{pod}}", _all(process_table.RESIDENT_MEMORY, by="pod"), "bytes"),
             _one(
-                "Since the main loop turned",
+                "Time since the last event loop iteration",
                 "{{pod}}",
                 _all(broker_table.LOOP_AGE, "max", "pod"),
                 "s",
@@ -150,18 +155,18 @@ FLEET = Dashboard(
         ],
         "Exports": [
             _one(
-                "Exports by what their jobs do",
+                "Exports by job state",
                 "{{state}}",
                 _all(operator_table.EXPORTS, by="state"),
                 stacked=True,
             ),
-            _one("Age of what the oldest table shows", "", _all(operator_table.EXPORTS_STALE), "s"),
-            _one("Offsets that tables lack", "", _all(operator_table.EXPORTS_LAG)),
-            _one("Runs that failed", "", _rate(operator_table.FAILED_EXPORTS)),
+            _one("Age of the oldest table", "", _all(operator_table.EXPORTS_STALE), "s"),
+            _one("Offsets missing in tables", "", _all(operator_table.EXPORTS_LAG)),
+            _one("Failed runs", "", _rate(operator_table.FAILED_EXPORTS)),
         ],
         "Tier": [
             Panel(
-                title="Bytes to and from the tier",
+                title="Tier traffic",
                 queries={
                     "copied": _rate(tier_table.COPY_BYTES),
                     "read": _rate(tier_table.FETCH_BYTES),
@@ -169,7 +174,7 @@ FLEET = Dashboard(
                 unit="Bps",
             ),
             _one(
-                "Not copied yet",
+                "Waiting for upload",
                 "{{pod}}",
                 _all(tier_table.COPY_LAG_BYTES, by="pod"),
                 "bytes",
@@ -185,10 +190,10 @@ FLEET = Dashboard(
                 },
                 unit="ops",
             ),
-            _one("In the tier", "bytes", _all(tier_table.SIZE_BYTES), "bytes"),
+            _one("Data in the tier", "bytes", _all(tier_table.SIZE_BYTES), "bytes"),
             _one("Store answers", "{{pod}}", _all(tier_table.STORE_AVAILABLE, "min", "pod")),
             Panel(
-                title="Seconds that quotas hold up",
+                title="Throttle time of tier quotas",
                 queries={
                     "copies": _rate(tier_table.COPY_THROTTLED),
                     "reads": _rate(tier_table.FETCH_THROTTLED),
@@ -206,7 +211,7 @@ FLEET = Dashboard(
                 },
             ),
             _one(
-                "Dirtiest compacted log",
+                "Dirty ratio of the dirtiest log",
                 "{{pod}}",
                 _all(broker_table.MAX_DIRTY, "max", "pod"),
                 "percent",
@@ -220,14 +225,14 @@ FLEET = Dashboard(
                 "ops",
             ),
             _one(
-                "Time to reconcile, 99 %",
+                "Reconcile time, 99th percentile",
                 "{{kind}}",
                 _p99(operator_table.RECONCILE_SECONDS, "kind"),
                 "s",
             ),
-            _one("Keys that wait", "keys", _all(operator_table.QUEUE_DEPTH)),
+            _one("Work queue length", "keys", _all(operator_table.QUEUE_DEPTH)),
             Panel(
-                title="Writes to the API server",
+                title="API server writes",
                 queries={
                     "slices": _rate(operator_table.SLICE_WRITES),
                     "statuses": _rate(operator_table.STATUS_WRITES),
@@ -237,7 +242,7 @@ FLEET = Dashboard(
             ),
             _one("Oldest RecordDeletion", "age", _all(operator_table.OLDEST_DELETION, "max"), "s"),
             Panel(
-                title="Until certificates end",
+                title="Time until certificates expire",
                 queries={
                     "{{pod}}, {{certificate}}": _left(operator_table.CERTIFICATE_EXPIRY),
                     "{{pod}}: {{certificate}}": _left(broker_table.CERTIFICATE_EXPIRY),
@@ -255,18 +260,18 @@ def _of_topic(row: Metric, by: str = "") -> str:
 
 TOPIC = Dashboard(
     uid="tidemark-topic",
-    title="Tidemark / One topic's tiers",
+    title="Tidemark / Tiers of a topic",
     variables=[_NAMESPACE, _TOPIC],
     rows={
         "Now": [
-            _stat("On brokers (leaders' logs)", _of_topic(topic_table.LOCAL_BYTES), "bytes"),
-            _stat("In the tier", _of_topic(topic_table.REMOTE_BYTES), "bytes"),
+            _stat("on brokers (leaders' logs)", _of_topic(topic_table.LOCAL_BYTES), "bytes"),
+            _stat("Data in the tier", _of_topic(topic_table.REMOTE_BYTES), "bytes"),
             _stat("Segments in the tier", _of_topic(topic_table.REMOTE_SEGMENTS)),
-            _stat("Still to be deleted", _of_topic(topic_table.REMAINING_BYTES), "bytes"),
-            _stat("Partitions with an error", _of_topic(topic_table.TIER_ERRORS)),
-            _stat("Topics that are not shown", _all(topic_table.LEFT_OUT)),
+            _stat("To be deleted", _of_topic(topic_table.REMAINING_BYTES), "bytes"),
+            _stat("Partitions with a tier error", _of_topic(topic_table.TIER_ERRORS)),
+            _stat("Topics without metrics", _all(topic_table.LEFT_OUT)),
         ],
-        "Where it lies": [
+        "Where the data is": [
             _wide("Offsets", "{{range}}", _of_topic(topic_table.OFFSETS, "range"), stacked=True),
             Panel(
                 title="Bytes",
@@ -278,20 +283,20 @@ TOPIC = Dashboard(
                 width=12,
             ),
         ],
-        "How it moves": [
+        "How the data moves": [
             _wide(
                 "Records per second",
                 "records",
                 f"deriv({_of_topic(topic_table.END_OFFSETS)}[{_RATE}:])",
             ),
             _wide(
-                "Bytes in the tier per second",
+                "Tier traffic in bytes per second",
                 "bytes",
                 f"deriv({_of_topic(topic_table.REMOTE_BYTES)}[{_RATE}:])",
                 "Bps",
             ),
             _wide(
-                "Partitions by tiering",
+                "Partitions by tiering state",
                 "{{tiering}}",
                 _of_topic(topic_table.PARTITIONS, "tiering"),
                 stacked=True,

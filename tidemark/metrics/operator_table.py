@@ -11,67 +11,66 @@ _REASON = Label("reason", bound="the reasons of docs/reference/conditions.md")
 
 RECONCILES = counter(
     "tidemark_operator_reconciles",
-    "Reconciliations, by kind and outcome.",
+    "Reconciliations by kind and outcome.",
     _KIND,
     Label("outcome", ("done", "retry", "error")),
 )
 RECONCILE_SECONDS = histogram(
-    "tidemark_operator_reconcile_seconds", "Seconds that a reconciliation took.", _KIND
+    "tidemark_operator_reconcile_seconds", "Duration of a reconciliation in seconds.", _KIND
 )
 LAST_PASS = gauge(
     "tidemark_operator_last_successful_pass_timestamp_seconds",
-    "Unix time of the last reconciliation that ended well.",
+    "Unix time of the last successful reconciliation.",
 )
 COMMITS = counter("tidemark_operator_group_commits", "Group commits.")
 COMMIT_SECONDS = histogram(
-    "tidemark_operator_group_commit_seconds", "Seconds that a group commit took."
+    "tidemark_operator_group_commit_seconds", "Duration of a group commit in seconds."
 )
 DECISIONS = counter("tidemark_operator_decisions_committed", "Decisions stored.")
 SLICE_WRITES = counter("tidemark_operator_slice_writes", "PartitionSlices written.")
 STATUS_WRITES = counter("tidemark_operator_status_writes", "Statuses written.", _KIND)
 CONFLICTS = counter(
-    "tidemark_operator_conflicts", "Writes that met another resourceVersion.", _KIND
+    "tidemark_operator_conflicts", "Writes that failed because of another resourceVersion.", _KIND
 )
-EVENTS = counter("tidemark_operator_events", "Kubernetes Events written.")
-FAILED_EXPORTS = counter("tidemark_operator_failed_exports", "Runs of Exports that failed.")
-LEADER = gauge("tidemark_operator_leader", "1 while this process has the Lease.")
+EVENTS = counter("tidemark_operator_events", "Kubernetes Events that were written.")
+FAILED_EXPORTS = counter("tidemark_operator_failed_exports", "Failed runs of Exports.")
+LEADER = gauge("tidemark_operator_leader", "1 while this process holds the Lease.")
 TERM = gauge(
     "tidemark_operator_term",
-    "1 while this process has taken over: it has claimed the PartitionSlices, and decides.",
+    "1 while this process is the active controller: it has claimed the PartitionSlices.",
 )
 CONTROLLER_EPOCH = gauge(
-    "tidemark_controller_epoch", "Controller epoch of this process; 0 before it has led."
+    "tidemark_controller_epoch", "Controller epoch of this process. 0 before it has led."
 )
 CERTIFICATE_EXPIRY = gauge(
     "tidemark_certificate_expiry_timestamp_seconds",
-    "Unix time at which a certificate ends: of the cluster's authority, of this process.",
+    "Unix time at which a certificate expires: that of the cluster's CA or of this process.",
     Label("certificate", ("authority", "controller")),
 )
 
-QUEUE_DEPTH = gauge("tidemark_operator_queue_depth", "Keys that wait for a worker.")
+QUEUE_DEPTH = gauge("tidemark_operator_queue_depth", "Keys in the work queue.")
 QUEUE_HEAD_AGE = gauge(
-    "tidemark_operator_queue_head_age_seconds", "How long the oldest key has been under way."
+    "tidemark_operator_queue_head_age_seconds", "Seconds that the oldest key has been in process."
 )
-BROKERS = gauge(
-    "tidemark_brokers", "Brokers that have registered.", Label("state", ("live", "fenced"))
-)
+BROKERS = gauge("tidemark_brokers", "Registered brokers.", Label("state", ("live", "fenced")))
 TOPICS = gauge(
     "tidemark_topics",
-    "Topics by the state of their tiering; None: never tiered.",
+    "Topics by tiering state. None: never tiered.",
     Label("tiering", ("None", "Enabled", "Disabling", "Disabled")),
 )
 PARTITIONS = gauge("tidemark_partitions", "Partitions placed.")
 OFFLINE = gauge("tidemark_partitions_offline", "Partitions without a leader.")
 UNDER_REPLICATED = gauge(
-    "tidemark_partitions_under_replicated", "Partitions whose ISR is below their replicas."
+    "tidemark_partitions_under_replicated",
+    "Partitions whose ISR is smaller than the number of replicas.",
 )
-PLACEHOLDERS = gauge("tidemark_placeholders", "Replicas that no broker could take yet.")
+PLACEHOLDERS = gauge("tidemark_placeholders", "Replicas without a broker (placeholders).")
 PENDING_DISABLEMENTS = gauge(
     "tidemark_disablements_pending_brokers",
-    "Brokers whose acknowledgement of a disablement is waited for, over all topics.",
+    "Outstanding acknowledgements of disablements, over all topics.",
 )
-REMOTE_BYTES = gauge("tidemark_remote_bytes", "Bytes in the tier, by the leaders' reports.")
-OBJECTS = gauge("tidemark_objects", "Objects that the operator looks after.", _KIND)
+REMOTE_BYTES = gauge("tidemark_remote_bytes", "Bytes in the tier, as reported by the leaders.")
+OBJECTS = gauge("tidemark_objects", "Objects that the operator manages.", _KIND)
 NOT_READY = gauge(
     "tidemark_objects_not_ready",
     "Objects whose condition Ready (of a RecordDeletion Succeeded) is False.",
@@ -80,14 +79,14 @@ NOT_READY = gauge(
 )
 STALLED = gauge(
     "tidemark_objects_stalled",
-    "Objects whose condition Stalled is True: they wait for a person.",
+    "Objects whose condition Stalled is True. They need attention.",
     _KIND,
     _REASON,
 )
 UNSETTLED = gauge(
     "tidemark_objects_unsettled",
-    "Objects with another condition that is not as it should be: Draining is True, or one of the "
-    "others False.",
+    "Objects with another condition in a bad state: Draining is True, or a "
+    "condition other than Ready is False.",
     _KIND,
     Label(
         "condition",
@@ -109,21 +108,22 @@ UNSETTLED = gauge(
 )
 OLDEST_DELETION = gauge(
     "tidemark_record_deletion_oldest_seconds",
-    "Age of the oldest RecordDeletion that is under way, and not paused; 0 where there is none.",
+    "Seconds since the creation of the oldest RecordDeletion in progress that "
+    "is not paused. 0 if there is none.",
 )
 EXPORTS = gauge(
     "tidemark_exports",
-    "Exports by what their jobs do: waiting for the schedule's next time, stopped where no run can "
-    "begin.",
+    "Exports by the state of their job: waiting for the next scheduled run, or "
+    "stopped because no run can start.",
     Label("state", ("running", "starting", "waiting", "failing", "suspended", "stopped")),
 )
 EXPORTS_LAG = gauge(
-    "tidemark_exports_lag_offsets", "Offsets of topics that the tables of Exports have not."
+    "tidemark_exports_lag_offsets", "Offsets of topics that are not in the tables of Exports yet."
 )
 EXPORTS_STALE = gauge(
     "tidemark_exports_stale_seconds",
-    "Age of what the oldest table shows, of continuous Exports that have come to the end of their "
-    "topics once; 0 where there is none.",
+    "Seconds since the oldest table of a continuous Export was complete, after "
+    "it first caught up. 0 if there is none.",
 )
 
 ALL = rows(globals())

@@ -52,7 +52,7 @@ _PARTS = (
     ("Operator", _OPERATOR, operator_table.ALL),
     ("Broker", "", broker_table.ALL),
     ("Broker: the tier", _TIER, tier_table.ALL),
-    ("Broker: single topics", _TOPICS, topic_table.ALL),
+    ("Broker: topics", _TOPICS, topic_table.ALL),
     ("Every process", "On Linux.\n", process_table.ALL),
     ("Export", _EXPORT, export_table.ALL),
     ("Audit", _AUDIT, audit_table.ALL),

@@ -2,14 +2,14 @@
 
 from tidemark.metrics.metric import counter, gauge
 
-RESIDENT_MEMORY = gauge("process_resident_memory_bytes", "Memory that the process has in use.")
-CPU = counter("process_cpu_seconds", "Seconds of a core that the process has used.")
+RESIDENT_MEMORY = gauge("process_resident_memory_bytes", "Resident memory in bytes.")
+CPU = counter("process_cpu_seconds", "CPU time in seconds.")
 
 ALL = (
     CPU,
     RESIDENT_MEMORY,
-    gauge("process_virtual_memory_bytes", "Virtual memory of the process."),
-    gauge("process_start_time_seconds", "Unix time at which the process began."),
-    gauge("process_open_fds", "Files and sockets that the process has open."),
-    gauge("process_max_fds", "How many it may have open."),
+    gauge("process_virtual_memory_bytes", "Virtual memory in bytes."),
+    gauge("process_start_time_seconds", "Unix time at which the process started."),
+    gauge("process_open_fds", "Open file descriptors."),
+    gauge("process_max_fds", "Maximum number of open file descriptors."),
 )

@@ -3,39 +3,45 @@ collector."""
 
 from tidemark.metrics.metric import Label, gauge, rows
 
-_TOPIC = Label("topic", bound="the topics that were looked at")
+_TOPIC = Label("topic", bound="one series per scanned topic")
 _BUCKET = Label(
     "bucket",
-    bound="the tier's buckets, empty for a directory, `unknown` of copies under way; 100 at most",
+    bound="buckets of the tier, empty for a directory, `unknown` for copies in "
+    "progress; at most 100",
 )
 _POLICY = Label("policy", ("retention", "disable-delete", "disable-retain"))
 
-TIMESTAMP = gauge("tidemark_usage_timestamp_seconds", "When manifests and listings were read.")
-SEGMENTS = gauge("tidemark_usage_segments", "Segments that manifests name.", _TOPIC, _BUCKET)
-LOG_BYTES = gauge("tidemark_usage_log_bytes", "Bytes of their logs.", _TOPIC, _BUCKET)
+TIMESTAMP = gauge(
+    "tidemark_usage_timestamp_seconds", "Unix time at which manifests and listings were read."
+)
+SEGMENTS = gauge("tidemark_usage_segments", "Segments in the manifests.", _TOPIC, _BUCKET)
+LOG_BYTES = gauge(
+    "tidemark_usage_log_bytes", "Bytes of the logs of these segments.", _TOPIC, _BUCKET
+)
 STORED_BYTES = gauge(
     "tidemark_usage_stored_bytes",
-    "Bytes that were stored of them, indexes included (KIP-917).",
+    "Stored bytes of these segments, including indexes (KIP-917).",
     _TOPIC,
     _BUCKET,
 )
 PENDING_BYTES = gauge(
-    "tidemark_usage_pending_bytes", "Stored bytes of what is marked, and goes.", _TOPIC, _BUCKET
+    "tidemark_usage_pending_bytes", "Stored bytes that are marked for deletion.", _TOPIC, _BUCKET
 )
 LISTED_BYTES = gauge(
     "tidemark_usage_listed_bytes",
-    "Bytes that the store lists; those of no topic, in a look at all, under the topic of no name.",
+    "Bytes that the store lists. In a scan of all topics, objects without a "
+    "topic have an empty topic name.",
     _TOPIC,
     _BUCKET,
 )
 UNNAMED_BYTES = gauge(
     "tidemark_usage_unnamed_bytes",
-    "Of these, what nothing names, or what lies in folders without a manifest.",
+    "Of these, bytes of unreferenced objects and of directories without a manifest.",
     _TOPIC,
     _BUCKET,
 )
 FREEABLE_BYTES = gauge(
-    "tidemark_usage_freeable_bytes", "Stored bytes that a policy would free.", _TOPIC, _POLICY
+    "tidemark_usage_freeable_bytes", "Stored bytes that a policy would delete.", _TOPIC, _POLICY
 )
 
 ALL = rows(globals())

@@ -239,11 +239,11 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "lags that contradict each other": (
         topic(config={"min.compaction.lag.ms": 7, "max.compaction.lag.ms": "6"}),
-        "min.compaction.lag.ms 7 is more than max.compaction.lag.ms 6: lower it",
+        "min.compaction.lag.ms 7 exceeds max.compaction.lag.ms 6. Lower it",
     ),
     "typed key enable": (
         topic(config={"remote.storage.enable": "true"}),
-        "remote.storage.enable is not set in spec.config: use spec.tiering.enabled",
+        "remote.storage.enable cannot be set in spec.config. Set spec.tiering.enabled instead",
     ),
     "typed key policy": (
         topic(config={"remote.log.disable.policy": "retain"}),
@@ -251,7 +251,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "typed key local time": (
         topic(config={"local.retention.ms": 1}),
-        "local.retention.ms is not set in spec.config: use spec.tiering.localRetention.time",
+        "local.retention.ms cannot be set in spec.config. Set spec.tiering.localRetention.time",
     ),
     "typed key local size": (
         topic(config={"local.retention.bytes": 1}),
@@ -275,11 +275,11 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "key that nothing serves": (
         topic(config={"file.delete.delay.ms": "1"}),
-        "file.delete.delay.ms is not served: files go as soon as nothing reads them",
+        "file.delete.delay.ms is not served: a file is deleted when its last reader closes it",
     ),
     "cluster's default that nothing serves": (
         cluster(config={"compression.type": "lz4"}),
-        "compression.type is not served, other than as producer: brokers keep batches",
+        "compression.type is not served, except with the value producer: brokers store",
     ),
     "too many keys": (
         topic(config={f"key.{number}": "1" for number in range(65)}),
@@ -295,14 +295,14 @@ REFUSED: dict[str, tuple[Object, str]] = {
             config={"retention.ms": 3600000},
             tiering={"enabled": True, "localRetention": {"time": "61m"}},
         ),
-        "tiering.localRetention.time 61m is more than retention.ms 3600000: lower it, or raise",
+        "tiering.localRetention.time 61m exceeds retention.ms 3600000. Lower it, or raise",
     ),
     "local size above total": (
         tiered_topic(
             config={"retention.bytes": "1048575"},
             tiering={"enabled": True, "localRetention": {"size": "1Mi"}},
         ),
-        "tiering.localRetention.size 1Mi is more than retention.bytes 1048575: lower it, or raise",
+        "tiering.localRetention.size 1Mi exceeds retention.bytes 1048575. Lower it, or raise",
     ),
     "days": (
         tiered_topic(tiering={"enabled": True, "localRetention": {"time": "7d"}}),
@@ -795,7 +795,7 @@ def test_everything_wrong_is_told_at_once(api: Api) -> None:
     told = str(refusal.value)
     assert "flush.ms must be a whole number, at least 0" in told
     assert "nonsense is not a configuration key of this object" in told
-    assert "cleanup.policy must be delete, compact, or both with a comma" in told
+    assert "cleanup.policy must be delete, compact, or both separated by a comma" in told
 
 
 @pytest.mark.parametrize(

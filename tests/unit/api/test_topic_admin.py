@@ -388,7 +388,7 @@ async def test_what_was_not_asked_for_is_not_described() -> None:
     (key,) = found.configs
     assert (key.name, key.synonyms, key.documentation) == ("retention.ms", (), None)
     more = await describe(world, TOPIC, "t", keys=("retention.ms",), include_documentation=True)
-    assert "How long records are kept" in more.configs[0].documentation
+    assert "Retention time of records" in more.configs[0].documentation
 
 
 @pytest.mark.parametrize(

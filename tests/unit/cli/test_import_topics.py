@@ -117,7 +117,10 @@ def test_kafkas_switches_become_ours(config: dict[str, str], tiering: object) ->
     ("config", "said"),
     [
         ({"what.is.this": "1"}, "what.is.this is no topic configuration key that is known here"),
-        ({"compression.type": "lz4"}, "compression.type is not served, other than as producer"),
+        (
+            {"compression.type": "lz4"},
+            "compression.type is not served, except with the value producer",
+        ),
         ({"leader.replication.throttled.replicas": "0:1"}, "is not served"),
         ({"retention.ms": "a week"}, "retention.ms 'a week': it must be"),
         ({"remote.storage.enable": "maybe"}, "remote.storage.enable 'maybe': it must be"),
@@ -145,7 +148,7 @@ def test_what_describes_what_happens_anyway_is_kept() -> None:
         ({"replication_factor": 0}, "greater than or equal to 1"),
         (
             {"config": {"retention.ms": "1000", "local.retention.ms": "2000"}},
-            "local.retention.ms 2000 is more than retention.ms 1000",
+            "local.retention.ms 2000 exceeds retention.ms 1000",
         ),
         (
             {"config": {"remote.storage.enable": "true", "cleanup.policy": "compact"}},

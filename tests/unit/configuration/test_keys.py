@@ -40,14 +40,22 @@ BAD = [
     ("unclean.leader.election.enable", "yes", "must be 'true' or 'false', in quotes"),
     ("message.timestamp.type", "Never", "message.timestamp.type must be one of CreateTime"),
     ("retension.ms", "1", "retension.ms is not a configuration key of this object"),
-    ("remote.storage.enable", "true", "use spec.tiering.enabled"),
-    ("local.retention.ms", "1", "use spec.tiering.localRetention.time"),
+    ("remote.storage.enable", "true", "Set spec.tiering.enabled"),
+    ("local.retention.ms", "1", "Set spec.tiering.localRetention.time"),
     ("remote.log.copy.disable", "true", "disablePolicy: Retain"),
-    ("compression.type", "zstd", "compression.type is not served, other than as producer: brokers"),
-    ("preallocate", "true", "preallocate is not served, other than as false: files grow"),
+    (
+        "compression.type",
+        "zstd",
+        "compression.type is not served, except with the value producer: brokers",
+    ),
+    ("preallocate", "true", "preallocate is not served, except with the value false: files"),
     ("min.cleanable.dirty.ratio", "1.5", "must be a number from 0 to 1, in quotes"),
-    ("leader.replication.throttled.replicas", "*", "is not served: replication has no quotas"),
-    ("file.delete.delay.ms", "1", "; served are cleanup.policy, delete.retention.ms, "),
+    (
+        "leader.replication.throttled.replicas",
+        "*",
+        "is not served: replication quotas are not supported",
+    ),
+    ("file.delete.delay.ms", "1", ". Supported keys: cleanup.policy, delete.retention.ms, "),
 ]
 #: Types of keys that are served by nobody: their values are described for the page.
 TYPES = [
@@ -149,7 +157,7 @@ def test_a_topic_overrides_the_cluster_and_the_cluster_the_broker() -> None:
     assert effective({"log.retention.hours": "2"})["retention.ms"] == "7200000"
     assert effective({"log.retention.hours": "-1"})["retention.ms"] == "-1"
     assert effective({"log.retention.ms": "5", "log.retention.hours": "2"}) == {"retention.ms": "5"}
-    with pytest.raises(ValueError, match=r"log\.roll\.hours='x' cannot be read"):
+    with pytest.raises(ValueError, match=r"invalid value log\.roll\.hours='x'"):
         effective({"log.roll.hours": "x"})
 
 

@@ -76,7 +76,7 @@ BAD: dict[str, tuple[dict[str, str], str]] = {
     "no boolean": ({"remote_storage_enable": "yes"}, "must be 'true' or 'false'"),
     "no policy": ({"remote_log_disable_policy": "keep"}, "must be one of"),
     "no end": ({"local_retention_ms": "-1"}, "give a number, or -2"),
-    "not served": ({"compression_type": "zstd"}, "is not served, other than as producer"),
+    "not served": ({"compression_type": "zstd"}, "is not served, except with the value producer"),
 }
 
 
