@@ -48,7 +48,7 @@ def commands() -> Iterator[tuple[str, Any]]:
 
 
 def render() -> str:
-    """Return the page."""
+    """Return ``docs/reference/cli.md``, with a section for each command."""
     parts = [_HEAD + "\n".join(_contents())]
     parts += ["\n".join(_section(name, command)) for name, command in commands()]
     names = " and ".join(f"`{name}`" for name in PluginCommands.rows)

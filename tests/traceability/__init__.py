@@ -69,6 +69,7 @@ def _read(path: Path, root: Path) -> Iterator[Promise]:
         raise InvalidTraceability(f"{path.name}: not a list of promises.")
     for number, entry in enumerate(entries, 1):
         where = f"{path.name}, entry {number}"
+        # A misspelled key is an error, not a promise without tests.
         match entry:
             case {"promise": str(text), "tests": [_, *_] as tests, **others} if not others:
                 pass
@@ -115,7 +116,7 @@ def _names_in(path: Path) -> set[str]:
 
 
 def render() -> str:
-    """Return the page."""
+    """Return ``docs/traceability.md``, with a section for each page that makes promises."""
     parts = [_HEAD]
     for page, promises in load().items():
         lines = [f"## [{_title(page)}]({page})", ""]
