@@ -238,7 +238,9 @@ def bound(user: str, role: str) -> dict[str, Any]:
 
 
 #: What the chapters' Exports may name: an image, and a jar and a warehouse in a volume.
-EXPORTS = {"images": [SPARK], "jars": ["/lake"], "claims": ["lake"]}
+#: Image that no registry has: the pods of a job that names it stay pending.
+UNAVAILABLE_IMAGE = "e2e.tidemark.dev/unavailable:1"
+EXPORTS = {"images": [SPARK, UNAVAILABLE_IMAGE], "jars": ["/lake"], "claims": ["lake"]}
 
 
 def values(brokers: int) -> dict[str, Any]:

@@ -23,7 +23,6 @@ CLUSTER = "clusters.tidemark.dev/tidemark"
 BROKER = "brokers.tidemark.dev/broker-1"
 LEASE = f"lease/{OPERATOR}"
 USER = "rights-user"
-NO_IMAGE = "e2e.tidemark.dev/nobody-has-it:1"
 Rule = dict[str, Any]
 #: What is still missing; "" once nothing is. The number: since when, by the monotonic clock.
 Look = Callable[[Stage, float], str]
@@ -74,11 +73,11 @@ def _make_deletion(stage: Stage) -> None:
 
 
 def _make_export(name: str) -> Callable[[Stage], None]:
-    """Its job's pod waits for an image that nobody has."""
+    """Create an Export whose job stays pending: its image is not available."""
 
     def disturb(stage: Stage) -> None:
         stage.make_topic(name)
-        job = {"image": NO_IMAGE, "imagePullPolicy": "Never"}
+        job = {"image": objects.UNAVAILABLE_IMAGE, "imagePullPolicy": "Never"}
         stage.kubernetes.apply(objects.export(name, name, job=job))
 
     return disturb
