@@ -1,5 +1,5 @@
 """Losses that a person accepts, under real brokers: literally what the messages say, until the
-topic is served again (docs/how-to/exits.md)."""
+topic is served again (docs/how-to/accept-loss.md)."""
 
 from typing import Any
 

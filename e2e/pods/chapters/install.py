@@ -48,7 +48,7 @@ def _follow(stage: Stage, reader: readme.Reader, commands: Sequence[str]) -> Non
     base, namespace, *others = commands
     reader.types(base)
     reader.types(namespace)
-    # docs/get-started/install.md says how, for who wants it.
+    # As in docs/get-started/install.md.
     labels = [f"{name}={value}" for name, value in objects.RESTRICTED.items()]
     stage.kubernetes.run("label", "namespace", NAMESPACE, *labels)
     for command in others:

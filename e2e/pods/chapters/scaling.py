@@ -147,7 +147,7 @@ def _not(stage: Stage, kind: str, *reasons: str) -> str:
 
 
 def _offered(message: str, annotation: str) -> str:
-    """The value at the end of a message, as docs/how-to/exits.md has it."""
+    """The value at the end of a message, as docs/reference/annotations.md has it."""
     _, found, value = message.rpartition(f"{annotation}: ")
     if not found:
         raise Failed(f"no value of {annotation} is offered: {message}")

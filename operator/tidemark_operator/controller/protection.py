@@ -22,7 +22,7 @@ def leaving_text(definitions: frozenset[str]) -> str:
     return (
         f"the definition of {names} is being deleted, with its objects. The operator deletes "
         "nothing, and the cluster continues. Install the definitions again, and then the objects "
-        "from their manifests (docs/how-to/exits.md)"
+        "from their manifests (docs/how-to/deletion-protection.md)"
     )
 
 

@@ -1051,7 +1051,7 @@ PROTECTED = (
         "A CustomResourceDefinition of tidemark.dev is being deleted, and all objects of its kind "
         "with it. The operator deletes nothing: topics, users and brokers stay unchanged.",
         "Install the definitions again, then the objects from their manifests "
-        "(exits.md, A definition that is being deleted).",
+        "(deletion-protection.md, Recover from a deleted definition).",
     ),
 )
 
