@@ -237,9 +237,9 @@ def bound(user: str, role: str) -> dict[str, Any]:
     }
 
 
-#: What the chapters' Exports may name: an image, and a jar and a warehouse in a volume.
 #: Image that no registry has: the pods of a job that names it stay pending.
 UNAVAILABLE_IMAGE = "e2e.tidemark.dev/unavailable:1"
+#: Images, jars and volume claims that the Exports of the chapters may name.
 EXPORTS = {"images": [SPARK, UNAVAILABLE_IMAGE], "jars": ["/lake"], "claims": ["lake"]}
 
 
