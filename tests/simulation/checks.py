@@ -481,6 +481,11 @@ class Checks:
             return
         ledger.acknowledged_end = max(ledger.acknowledged_end, batch.last_offset + 1)
 
+    def has_lost_tail(self, key: Key) -> bool:
+        """Return whether the partition's log has lost a tail: an unclean election, or a loss that
+        the account excuses."""
+        return key in self._unclean or key in self._excused
+
     def _lost_excused(self, key: Key, offset: int) -> bool:
         ledger = self.ledgers[key]
         return self._unclean.get(key, -1) >= 0 or (
@@ -810,8 +815,7 @@ class Checks:
         """A follower never lowers its log start, as in Kafka: after an unclean election, or where
         the best of those that lost their tails leads, that of the leader may be an earlier one."""
         start = int(partition.log_start_offset)
-        may_differ = key in self._unclean or key in self._excused
-        return min(start, leader.log_start_offset) if may_differ else start
+        return min(start, leader.log_start_offset) if self.has_lost_tail(key) else start
 
     def readable(self, key: Key) -> None:
         """Invariant 4, at the end: the leader has each offset from its log start on, or the

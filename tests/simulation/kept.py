@@ -7,7 +7,7 @@ test of its own, named here.
 import dataclasses
 from dataclasses import dataclass
 
-from tests.simulation.cluster import BACKUPS, MOVES, Profile
+from tests.simulation.cluster import BACKUPS, DOWN, MOVES, Profile
 from tests.simulation.planted import TIERED_POWER
 
 DEFAULT = Profile()
@@ -152,5 +152,11 @@ KEPT: tuple[Kept, ...] = (
         "a deleted broker has a replica of a partition that every copy was lost of: no violation",
         "tests/simulation/moves.py",
         MOVES,
+    ),
+    Kept(
+        431,
+        "the marker of a completed transaction was in a tail that a power cut took: excused",
+        "tests/simulation/transactions.py",
+        DOWN,
     ),
 )
