@@ -41,7 +41,6 @@ UNCONVERTED = {
     "reference/spark.md",
     "reference/tier-format.md",
     "reference/top.md",
-    "runbooks/index.md",
 }
 
 

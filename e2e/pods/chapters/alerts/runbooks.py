@@ -26,8 +26,10 @@ _NAME = re.compile(r"\b(tm\w+) NAME\b")
 
 
 def commands(page: str) -> list[str]:
-    """Each line of the blocks of a page."""
-    return [line for block in _BLOCK.findall(page) for line in block.splitlines() if line]
+    """Return the commands of a page's diagnosis; those of its fix would change the cluster."""
+    _, _, diagnosis = page.partition("\n## Diagnosis\n")
+    diagnosis, _, _ = diagnosis.partition("\n## ")
+    return [line for block in _BLOCK.findall(diagnosis) for line in block.splitlines() if line]
 
 
 def named(command: str) -> str:
@@ -39,7 +41,7 @@ def named(command: str) -> str:
 
 
 def follow(stage: Stage, alerts: Sequence[str]) -> None:
-    """What their pages say to look at, each command once. Raises CommandFailed."""
+    """Run the diagnosis of these alerts, each command once. Raise CommandFailed."""
     folder = _programs(stage.helm.home / "bin", " ".join(map(str, stage.kubernetes.program)))
     pages = [(FOLDER / f"{alert}.md").read_text("utf-8") for alert in alerts]
     for command in dict.fromkeys(line for page in pages for line in commands(page)):
