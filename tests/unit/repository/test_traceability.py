@@ -8,7 +8,6 @@ from tests.traceability import DOCS, InvalidTraceability, citations, load, rende
 
 #: Pages that still name tests in their prose. Only ever remove entries.
 UNCONVERTED = {
-    "explanation/compaction.md",
     "explanation/decisions/api-server-as-store.md",
     "explanation/decisions/avro-decoder.md",
     "explanation/decisions/heads-and-pages.md",
@@ -19,11 +18,6 @@ UNCONVERTED = {
     "explanation/decisions/own-brokers.md",
     "explanation/decisions/spark.md",
     "explanation/engines.md",
-    "explanation/groups.md",
-    "explanation/placement.md",
-    "explanation/rebuild.md",
-    "explanation/security.md",
-    "explanation/transactions.md",
     "how-to/argocd.md",
     "how-to/audit.md",
     "how-to/exports.md",
