@@ -14,15 +14,10 @@ _NAMED = re.compile(
 )
 _NUMBERED = re.compile(r"\((\d+)\) ")
 
-#: How docs/explanation/engines.md writes the tests against Apache Kafka.
-_OF_KAFKA = re.compile(r"`kafka/(\S+?\.py)(?:::(\w+))?`")
-
 
 def _named() -> list[tuple[str, str]]:
     pages = (page.read_text() for page in (ROOT / "docs").rglob("*.md"))
-    named = {named for page in pages for named in _NAMED.findall(page)}
-    of_kafka = _OF_KAFKA.findall((ROOT / "docs" / "explanation" / "engines.md").read_text())
-    return sorted(named | {(f"integration/kafka_engine/{path}", test) for path, test in of_kafka})
+    return sorted({named for page in pages for named in _NAMED.findall(page)})
 
 
 @pytest.mark.parametrize(("path", "test"), _named())

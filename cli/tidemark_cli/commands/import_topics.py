@@ -165,7 +165,7 @@ class _Run:
         if adopting < len(found):
             self.say(
                 "the others are made anew, or wait for an adoption where their topics exist: see "
-                "docs/explanation/engines.md"
+                "docs/how-to/migrate.md"
             )
 
 

@@ -17,7 +17,6 @@ UNCONVERTED = {
     "explanation/decisions/no-webhook.md",
     "explanation/decisions/own-brokers.md",
     "explanation/decisions/spark.md",
-    "explanation/engines.md",
     "how-to/argocd.md",
     "how-to/audit.md",
     "how-to/exports.md",
