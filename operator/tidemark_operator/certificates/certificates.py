@@ -9,11 +9,12 @@ import datetime as dt
 import logging
 import shutil
 import tempfile
+import threading
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
-from tidemark.tls.files import TlsFiles
+from tidemark.tls.files import NoCertificates, TlsFiles
 from tidemark.tls.identity import Identity
 from tidemark_operator.certificates import authority
 from tidemark_operator.certificates.authority import KeyPair
@@ -41,38 +42,49 @@ def leaf_name(broker: str) -> str:
 
 
 class OwnLeaf:
-    """This process's certificate, in a private folder that goes with it."""
+    """This process's certificate, in a private folder that is deleted with it. Any thread."""
 
     def __init__(self, now: Callable[[], dt.datetime]) -> None:
         self._now = now
         self._folder = Path(tempfile.gettempdir()) / f"tidemark-operator-{uuid.uuid4()}"
+        # A takeover and the watch of the authority call `follow` in threads of their own.
+        self._lock = threading.Lock()
         self._leaf: KeyPair | None = None
-        self._trusted = b""
         self.cluster_id: str | None = None
         self.files = TlsFiles(self._folder)
 
     def follow(self, held: Authorities) -> KeyPair:
-        """Issue it where there is none, or the present one does not fit any more (blocks); the one
-        in force."""
+        """Issue the leaf if it is missing or no longer fits, and return it (blocks).
+
+        When it returns, :attr:`files` use that leaf. Otherwise it raises ``OSError``, and the next
+        call tries again: neither a failed write nor files that another process deleted count."""
         now, me = self._now(), Identity(held.cluster_id)
-        fits = (
-            self._leaf is not None
-            and authority.is_for(self._leaf, me)
-            and authority.is_issued_by(self._leaf, held.issuing)
-            and not authority.is_due(self._leaf, now)
-        )
-        if self._leaf is not None and fits and self._trusted == held.trusted:
-            return self._leaf
-        if not fits or self._leaf is None:
-            self._leaf = authority.issue(held.issuing, me, now)
-        self._trusted = held.trusted
-        write_files(self._folder, leaf_data(self._leaf, held.trusted))
-        self.cluster_id = held.cluster_id
-        return self._leaf
+        with self._lock:
+            leaf = self._leaf
+            if leaf is None or not _fits(leaf, me, held, now):
+                leaf = authority.issue(held.issuing, me, now)
+            data = leaf_data(leaf, held.trusted)
+            # Compare with the files, because an earlier write can have failed or been deleted.
+            if not _contains(self._folder, data):
+                write_files(self._folder, data)
+            # The listener reads these files next: a leaf that it cannot load is not in force.
+            if self.files.contexts().digest != digest(data):
+                raise NoCertificates(f"{self._folder}: the new certificate cannot be loaded")
+            self._leaf, self.cluster_id = leaf, held.cluster_id
+            return leaf
 
     def close(self) -> None:
         """Remove the folder."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        with self._lock:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _contains(folder: Path, data: Mapping[str, bytes]) -> bool:
+    """Return whether each file exists and has this content."""
+    try:
+        return all((folder / name).read_bytes() == content for name, content in data.items())
+    except OSError:
+        return False
 
 
 class Certificates:

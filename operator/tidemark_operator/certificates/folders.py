@@ -6,29 +6,44 @@ crash between two of them, has nothing that works. So each version lies in a fol
 ``..data``. Folders have mode 0700, files 0600.
 """
 
+import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 _PRESENT = "..data"
 
 
 def write_files(folder: Path, data: Mapping[str, bytes]) -> None:
-    """Bring a folder to hold just these files; it is one process's to write at a time. Blocks.
-    Raises ``OSError``: then the former ones stand."""
+    """Replace the content of a folder. Blocks, also while another thread or
+    process writes the folder. Raises ``OSError``: then the former files stay."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
-    version = Path(tempfile.mkdtemp(prefix="..version-", dir=folder))
-    for name, content in data.items():
-        _write(version / name, content)
-    _sync(version)
-    _link(folder / _PRESENT, version.name)
-    for name in data:
-        _link(folder / name, f"{_PRESENT}/{name}")
-    _sync(folder)
-    _sweep(folder, {*data, _PRESENT, version.name})
+    with _locked(folder):
+        version = Path(tempfile.mkdtemp(prefix="..version-", dir=folder))
+        for name, content in data.items():
+            _write(version / name, content)
+        _sync(version)
+        _link(folder / _PRESENT, version.name)
+        for name in data:
+            _link(folder / name, f"{_PRESENT}/{name}")
+        _sync(folder)
+        _sweep(folder, {*data, _PRESENT, version.name})
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock. Two writers at once would each delete the other's version as a former
+    one, and leave links that lead nowhere."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def read_files(folder: Path) -> dict[str, bytes]:

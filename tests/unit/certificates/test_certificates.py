@@ -1,18 +1,21 @@
 """What the operator that leads makes, keeps and renews; on Secrets and on a folder alike."""
 
+import contextlib
 import shutil
 import stat
+import threading
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
 from tests.unit.certificates.clock import NOW, Clock
-from tidemark.tls.files import TlsFiles
+from tidemark.tls.files import NoCertificates, TlsFiles
 from tidemark.tls.identity import Identity
-from tidemark_operator.certificates import authority, rotation
-from tidemark_operator.certificates.authority import BadCertificate
+from tidemark_operator.certificates import authority, folders, rotation
+from tidemark_operator.certificates.authority import BadCertificate, KeyPair
 from tidemark_operator.certificates.certificates import (
     LOOK_AGAIN,
     Certificates,
@@ -297,6 +300,89 @@ async def test_an_operators_own_leaf_follows_the_authority(
     folder = own.files.folder
     own.close()
     assert not folder.exists()
+
+
+async def test_own_leaf_is_usable_after_two_threads_have_written_it(
+    certificates: Certificates, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A takeover and the watch of the authority write the leaf at the same moment."""
+    own, held = OwnLeaf(clock), await certificates.authorities()
+    both_issue, other_is_done, delayed = threading.Barrier(2), threading.Event(), threading.Event()
+    issue, sync = authority.issue, folders._sync
+
+    # Each wait times out where one thread waits for the other to finish.
+    def issue_together(*arguments: Any) -> KeyPair:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both_issue.wait(0.5)
+        return issue(*arguments)
+
+    def sync_late_once(folder: Path) -> None:
+        sync(folder)
+        if not delayed.is_set():
+            delayed.set()
+            other_is_done.wait(0.5)
+
+    def follow() -> None:
+        own.follow(held)
+        other_is_done.set()
+
+    monkeypatch.setattr(authority, "issue", issue_together)
+    monkeypatch.setattr(folders, "_sync", sync_late_once)
+    threads = [threading.Thread(target=follow) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+    own.follow(held)
+    assert own.files.contexts().digest
+    own.close()
+
+
+@pytest.mark.parametrize("removed", ["folder", "version", "name"])
+async def test_own_leaf_is_written_again_where_it_was_removed(
+    certificates: Certificates, clock: Clock, removed: str
+) -> None:
+    """For example by a service that deletes old files from the temporary directory."""
+    own, held = OwnLeaf(clock), await certificates.authorities()
+    leaf = own.follow(held)
+    folder = own.files.folder
+    if removed == "name":
+        (folder / "tls.key").unlink()
+    else:
+        shutil.rmtree(folder if removed == "folder" else (folder / "..data").resolve())
+    assert own.follow(held) == leaf
+    assert TlsFiles(folder).contexts().digest == own.files.contexts().digest
+    own.close()
+
+
+async def test_own_leaf_that_could_not_be_written_is_written_by_the_next_try(
+    certificates: Certificates, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, held = OwnLeaf(clock), await certificates.authorities()
+
+    def full(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(folders, "_write", full)
+        for _ in range(2):
+            with pytest.raises(OSError, match="no space"):
+                own.follow(held)
+    assert own.cluster_id is None
+    own.follow(held)
+    assert own.cluster_id == "c1"
+    assert own.files.contexts().digest
+    own.close()
+
+
+async def test_own_leaf_that_cannot_be_loaded_is_reported(
+    certificates: Certificates, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The listener would read other files than those that were written."""
+    own, held = OwnLeaf(clock), await certificates.authorities()
+    monkeypatch.setattr("tidemark_operator.certificates.certificates.write_files", lambda *_: None)
+    with pytest.raises(NoCertificates):
+        own.follow(held)
 
 
 def test_what_is_half_renewed_leaves_what_was_there(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,27 @@ def test_what_is_written_is_read_by_its_names_and_nothing_else_stays(tmp_path: P
         write_files(folder, data)
         assert read_files(folder) == through_names(folder) == data
     assert len(list(folder.iterdir())) == len(NEXT) + 2  # ..data and what it leads to
+
+
+def test_two_threads_may_write_the_same_folder(tmp_path: Path) -> None:
+    folder, together = tmp_path / "tls", threading.Barrier(2)
+
+    def write(data: dict[str, bytes]) -> None:
+        for _ in range(20):
+            together.wait(5)
+            write_files(folder, data)
+            together.wait(5)
+            found.append(read_files(folder))
+
+    found: list[dict[str, bytes]] = []
+    threads = [threading.Thread(target=write, args=(data,)) for data in (FORMER, NEXT)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(found) == 40
+    assert all(data in (FORMER, NEXT) for data in found)
+    assert read_files(folder) == through_names(folder)
 
 
 def test_only_the_owner_may_look(tmp_path: Path) -> None:
