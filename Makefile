@@ -180,7 +180,7 @@ bench-operator: $(ALL)
 
 # LIVES: how many Topics are made and deleted (10000), while the operator's memory is watched.
 bench-lives: $(ALL)
-	@$(BIN)/python -W ignore -m tests.benchmarks.lives $(if $(LIVES),--lives $(LIVES))
+	@$(BIN)/python -W ignore -m tests.benchmarks.topic_churn $(if $(LIVES),--lives $(LIVES))
 
 # Rows of a CPU-second on Spark, beside its own Kafka source. ONLY='100 bytes, lz4': some of the loads; MEGABYTES: of each (200).
 bench-pipeline: $(ALL) $(SPARK)

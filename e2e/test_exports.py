@@ -133,7 +133,7 @@ class Exporting:
         return None
 
     def table(self) -> list[Row]:
-        from tidemark_pipeline.export.wanted import CATALOG, Wanted
+        from tidemark_pipeline.export.table_options import CATALOG, Wanted
         from tidemark_pipeline.session import local_session
 
         wanted = Wanted.of({"table": "db.exported", "warehouse": str(self.warehouse)})

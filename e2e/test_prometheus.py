@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.conformance.local_cluster import Cluster, wait
-from tests.monitoring.asked import has_data, queries
 from tests.monitoring.prometheus import Target, run_prometheus
+from tests.monitoring.promql_queries import has_data, queries
 from tests.monitoring.rules import FILE, NAMESPACE, alerts, rules
 from tidemark_cli.local import processes
 

@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.conformance.local_cluster import Cluster, wait
-from tidemark_operator.certificates.folders import read_files
+from tidemark_operator.certificates.certificate_folders import read_files
 from tidemark_operator.certificates.formats import STATE
 from tidemark_operator.resources.names import RENEWAL_ANNOTATION
 

@@ -18,7 +18,7 @@ from tests.conformance.local_cluster import Cluster, wait
 from tidemark_cli.commands.top import look
 from tidemark_cli.controlplane.client import run_kubectl
 from tidemark_cli.local.kube import GONE, Kube, KubeError
-from tidemark_cli.top.holdings import TOPIC, Holdings
+from tidemark_cli.top.object_index import TOPIC, Holdings
 from tidemark_cli.top.pages import Bar, View
 from tidemark_cli.top.query import Query
 from tidemark_cli.top.ranges import Place

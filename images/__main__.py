@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 from images import debian, elf
+from images.image_check import SHOWN, Outcome, TrialFailed
 from images.packages import left_out
 from images.runtime import NotInBase, add_runtime, standard_library
 from images.tree import Tree, set_times
-from images.trying import SHOWN, Outcome, TrialFailed
 
 APP = Path("/app")
 IMAGE = Path("/image")

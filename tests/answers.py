@@ -1,6 +1,6 @@
 """Memory for answers that are not sent anywhere."""
 
-from tidemark_broker.answer_memory import AnswerBudget, AnswerMemory
+from tidemark_broker.response_memory import AnswerBudget, AnswerMemory
 
 
 def room(size_bytes: int = 1 << 30) -> AnswerMemory:

@@ -13,7 +13,7 @@ from tidemark.tls.files import TlsFiles
 from tidemark.tls.identity import Identity
 from tidemark_operator.certificates import authority
 from tidemark_operator.certificates.authority import KeyPair
-from tidemark_operator.certificates.folders import read_files, write_files
+from tidemark_operator.certificates.certificate_folders import read_files, write_files
 from tidemark_operator.certificates.formats import leaf_data, read_authority
 
 

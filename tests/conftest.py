@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.apache_kafka import QUICK, Wanted, running
 from tests.kafka_programs import kafka_jars
-from tests.left_sockets import collect_left_sockets
+from tests.leftover_sockets import collect_left_sockets
 from tests.lock_order import check_lock_order, end_check, reported
 from tidemark_cli.controlplane import ControlPlane
 from tidemark_cli.controlplane.minio import MinioServer

@@ -19,14 +19,14 @@ from tests.conformance.kcat import ensure_kcat
 from tests.helm import ensure_helm
 from tests.monitoring.programs import ensure_prometheus, ensure_promtool
 from tests.suites.packages import Missing
-from tests.suites.short import ensure_short
+from tests.suites.short_selection import ensure_short
 from tests.table_jars import MavenMissing, jars
 from tidemark_cli.toolchain.programs import ensure_controlplane, ensure_minio
 from tidemark_pipeline.export.formats import Format
-from tidemark_pipeline.reading import load_decoder
 from tidemark_pipeline.schemas.avro.decode import Decoder
 from tidemark_pipeline.schemas.avro.schema import parse_schema
 from tidemark_pipeline.schemas.avro.types import columns_of
+from tidemark_pipeline.task_execution import load_decoder
 
 
 def main() -> None:

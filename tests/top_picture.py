@@ -14,7 +14,7 @@ from rich.console import Console
 from tests.unit.cli.top_objects import broker, condition, holding, pieces, row, topic
 from tidemark.generated import command
 from tidemark_cli.top import pages
-from tidemark_cli.top.holdings import BROKER
+from tidemark_cli.top.object_index import BROKER
 from tidemark_cli.top.query import Query
 from tidemark_cli.top.ranges import Offsets
 from tidemark_cli.top.text import frame

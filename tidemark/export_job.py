@@ -50,7 +50,7 @@ class OrderError(ValueError):
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """What a job is to do. ``source``: options of the ``tidemark`` source, ``topic`` among them;
-    ``table``: the fields of ``tidemark_pipeline.export.wanted.Wanted``; ``conf``: Spark's
+    ``table``: the fields of ``tidemark_pipeline.export.table_options.Wanted``; ``conf``: Spark's
     configuration; ``jars``: beside or instead of what the image has; ``every_s``: a commit every so
     many seconds until it is stopped, None: all that there is, once."""
 

@@ -21,7 +21,6 @@ from tidemark.tls import identity as tls_identity
 from tidemark.tls.dialing import Dialer
 from tidemark.tls.files import TlsFiles
 from tidemark.wire.receiver import Frame
-from tidemark_broker.answer_memory import SMALL_BYTES, AnswerBudget, AnswerMemory
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.dispatcher import Dispatcher, PrivateDispatcher
 from tidemark_broker.api.fetch_session import FetchSessionCache
@@ -30,18 +29,19 @@ from tidemark_broker.api.table import PrivateApi
 from tidemark_broker.cleaner import CleanerCollector, LogCleaner
 from tidemark_broker.client_listeners import ClientListeners, user_store
 from tidemark_broker.config import BrokerConfig
+from tidemark_broker.config_entries import accepted
 from tidemark_broker.control.client import ControlClient, Identity
 from tidemark_broker.control.commands import Commands
 from tidemark_broker.control.disablement_tasks import DisablementTasks
 from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.heartbeat import LoopClock
 from tidemark_broker.control.isr_changes import IsrChanges
-from tidemark_broker.entries import accepted
 from tidemark_broker.groups.core.settings import GroupSettings, Now
 from tidemark_broker.groups.group_coordinator import GroupCoordinator
 from tidemark_broker.groups.metrics import GroupCollector
 from tidemark_broker.listeners import REPLICATION, Address, ClientListener
 from tidemark_broker.log import StorageError
+from tidemark_broker.log_maintenance import Upkeep
 from tidemark_broker.metrics import BrokerCollector, CertificateCollector, TopicCollector
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.metrics import NetMetrics
@@ -62,6 +62,7 @@ from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition, ReplicaContext
 from tidemark_broker.replication.remote import RemoteLog
 from tidemark_broker.replication.threads import in_thread
+from tidemark_broker.response_memory import SMALL_BYTES, AnswerBudget, AnswerMemory
 from tidemark_broker.topic_changes.creations import Creations
 from tidemark_broker.topic_changes.forwarder import Forwarder
 from tidemark_broker.transactions.coordinator import TransactionCoordinator
@@ -76,7 +77,6 @@ from tidemark_broker.transactions.wire import (
     WriteMarkersRequest,
     WriteMarkersResponse,
 )
-from tidemark_broker.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from tidemark.wire.control import Endpoint
 from tidemark_broker.api.dispatcher import Dispatcher
 from tidemark_broker.api.sessions import ProofLimits, Sessions
 from tidemark_broker.config import BrokerConfig
-from tidemark_broker.entries import accepted
+from tidemark_broker.config_entries import accepted
 from tidemark_broker.listeners import OAUTHBEARER, ClientAuth, ClientListener
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.connections import Connections

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from tidemark.wire.control import Endpoint
-from tidemark_broker.entries import ConfigError, accepted, integer_of, number_of, text_of
+from tidemark_broker.config_entries import ConfigError, accepted, integer_of, number_of, text_of
 from tidemark_broker.listeners import (
     REPLICATION,
     Address,

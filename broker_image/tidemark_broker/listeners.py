@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.configuration.table import listener_key
-from tidemark_broker.entries import ConfigError, accepted, list_of, text_of, text_of_listener
+from tidemark_broker.config_entries import ConfigError, accepted, list_of, text_of, text_of_listener
 
 #: The name of a listener that is given without one, and of the one for other brokers.
 CLIENTS, REPLICATION = "PLAINTEXT", "REPLICATION"

@@ -17,10 +17,10 @@ from pathlib import Path
 import uvloop
 
 from tidemark.configuration.table import unread_in_broker_file
-from tidemark_broker import descriptors
+from tidemark_broker import file_descriptors
 from tidemark_broker.broker import Broker, Ready
 from tidemark_broker.config import BrokerConfig, load
-from tidemark_broker.entries import ConfigError
+from tidemark_broker.config_entries import ConfigError
 from tidemark_broker.log import StorageError
 from tidemark_broker.remote_log.remote_log_manager import RemoteLogManager
 from tidemark_broker.replication.hosting.log_directory import LogDirectory
@@ -63,9 +63,9 @@ async def serve(config: BrokerConfig) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    limit = descriptors.raise_limit()
+    limit = file_descriptors.raise_limit()
     log_directory = await asyncio.to_thread(LogDirectory.open, config)
-    descriptors.report(limit, log_directory.log_count)
+    file_descriptors.report(limit, log_directory.log_count)
     threads_ended = await Broker(config, log_directory, RemoteLogManager.of).run(stop, announce)
     logger.info("broker %d has shut down cleanly", config.node_id)
     if not threads_ended:

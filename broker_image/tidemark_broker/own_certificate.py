@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tidemark.tls import identity
 from tidemark.tls.files import CERTIFICATE
-from tidemark_broker.entries import ConfigError
+from tidemark_broker.config_entries import ConfigError
 
 
 def cluster_named_in(folder: Path, node_id: str) -> str:

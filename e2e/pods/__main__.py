@@ -13,20 +13,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from e2e.pods import kind, not_here
+from e2e.pods import kind, unsupported_machine
 from e2e.pods.chapters import chosen
 from e2e.pods.commands import CommandFailed
 from e2e.pods.images import Docker
-from e2e.pods.judged import KEPT, judged
 from e2e.pods.kubernetes import Kubernetes
 from e2e.pods.node.starter import on_node
-from e2e.pods.not_here import CannotRun, NotHere
 from e2e.pods.outcome import ended
 from e2e.pods.progress import Progress
 from e2e.pods.providers import KINDS, Machine, choose
+from e2e.pods.side_outcome import KEPT, judged
 from e2e.pods.stage import HELM_TIMEOUT_S, Stage
 from e2e.pods.story import tell
 from e2e.pods.supplies import built, programs_of
+from e2e.pods.unsupported_machine import CannotRun, NotHere
 from tests.helm import Helm, ensure_helm
 from tidemark_cli.toolchain.errors import ToolchainError
 from tidemark_cli.toolchain.programs import ensure_controlplane
@@ -87,7 +87,7 @@ def main(arguments: list[str]) -> int:
         progress.say(f"provider {choice.provider}: {choice.why}")
         return {"kind": on_kind, "node": on_node}[choice.provider](progress, arguments)
     except NotHere as error:
-        return not_here.tell(error)
+        return unsupported_machine.tell(error)
     except (CannotRun, CommandFailed, ToolchainError) as error:
         print(f"make e2e: {error}", file=sys.stderr)
         return 2

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from e2e.pods import not_here
-from e2e.pods.not_here import CannotRun, NotHere
+from e2e.pods import unsupported_machine
 from e2e.pods.progress import Progress
+from e2e.pods.unsupported_machine import CannotRun, NotHere
 
 FAILED, INTERRUPTED = 1, 130
 
@@ -53,7 +53,7 @@ def ended(progress: Progress, outcomes: Mapping[str, Outcome]) -> int:
     if len(missing) == len(outcomes):
         raise NotHere("; ".join(dict.fromkeys(missing.values())))
     print(progress.closing(), flush=True)
-    statuses = {outcome.status for outcome in outcomes.values()} - {0, not_here.STATUS}
+    statuses = {outcome.status for outcome in outcomes.values()} - {0, unsupported_machine.STATUS}
     if statuses:
         return INTERRUPTED if statuses == {INTERRUPTED} else FAILED
     for side, why in missing.items():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from e2e.pods.not_here import CannotRun, NotHere
+from e2e.pods.unsupported_machine import CannotRun, NotHere
 
 KINDS = ("kind", "node")
 

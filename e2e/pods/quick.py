@@ -10,7 +10,7 @@ import sys
 from types import FrameType
 
 from e2e.pods.__main__ import main as run_pods
-from e2e.pods.not_here import STATUS as NOT_HERE
+from e2e.pods.unsupported_machine import STATUS as NOT_HERE
 
 CHAPTERS = ("install", "tier")
 #: Cold, too: the node's programs and the base of the images are made first.

@@ -2,10 +2,10 @@
 so are those of a table that an Export has made of it.
 
 Argument, as one JSON object: ``topic``, the options of the ``tidemark`` source; and where there is
-a table, ``table``, what :class:`tidemark_pipeline.export.wanted.Wanted` is made of, and ``jar``,
-where Iceberg's is. One line comes out, a JSON object with the same two names: of the topic for each
-partition and tier (``remote``, ``local``) how many rows there are, and the sum of the numbers that
-the values begin with; of the table, or null, rows, different offsets and that sum.
+a table, ``table``, what :class:`tidemark_pipeline.export.table_options.Wanted` is made of, and
+``jar``, where Iceberg's is. One line comes out, a JSON object with the same two names: of the topic
+for each partition and tier (``remote``, ``local``) how many rows there are, and the sum of the
+numbers that the values begin with; of the table, or null, rows, different offsets and that sum.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from tidemark_pipeline.export.wanted import CATALOG, Wanted
+from tidemark_pipeline.export.table_options import CATALOG, Wanted
 from tidemark_pipeline.session import local_session
 from tidemark_pipeline.topic_source import read_topic
 

@@ -16,8 +16,8 @@ import uuid
 from collections.abc import Callable
 
 from tidemark.http_page import HttpPage, Verdict
+from tidemark_operator.certificates.certificate_stores import FolderKeeper, Keeper, SecretKeeper
 from tidemark_operator.certificates.certificates import OwnLeaf
-from tidemark_operator.certificates.keepers import FolderKeeper, Keeper, SecretKeeper
 from tidemark_operator.clock import utc_now
 from tidemark_operator.handlers.watcher import Watcher
 from tidemark_operator.health import verdict

@@ -20,7 +20,7 @@ class BrokerDeletions:
         self._access = access
 
     def delete(self, topic: str, topic_id: str, below: Mapping[int, Position]) -> None:
-        """See :class:`~tidemark_pipeline.export.deleting.Deleter`."""
+        """See :class:`~tidemark_pipeline.export.record_deletion.Deleter`."""
         try:
             with Brokers(self._access) as brokers:
                 there = brokers.topics([topic]).get(topic)

@@ -21,7 +21,7 @@ _TASKS = "pyspark.worker"
 def main() -> None:
     """Serve until Spark closes standard input, as Spark's own daemon does."""
     if sys.argv[1:] == [_TASKS]:
-        from tidemark_pipeline.reading import load_decoder
+        from tidemark_pipeline.task_execution import load_decoder
 
         load_decoder()
     else:

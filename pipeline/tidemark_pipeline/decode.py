@@ -28,8 +28,8 @@ from tidemark.records.batch import (
     iter_headers,
 )
 from tidemark.records.codecs import Codec, decompress
-from tidemark.records.committed import AbortedProducers, committed
 from tidemark.records.decode import RECORD_BYTES_MIN
+from tidemark.records.read_committed import AbortedProducers, committed
 from tidemark_pipeline import scan
 from tidemark_pipeline.arrow import ROWS_MAX, Rows, Source, to_arrow
 from tidemark_pipeline.errors import CorruptData

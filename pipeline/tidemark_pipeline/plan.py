@@ -14,8 +14,8 @@ from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.filters import EVERYTHING, Narrowing
 from tidemark_pipeline.options import OptionError, Options
 from tidemark_pipeline.positions import At, Extent, NoSuchTime, end_of, start_of
-from tidemark_pipeline.survey import Part, Survey
 from tidemark_pipeline.tasks import RemoteTask, TailTask, Task, bytes_of, cut
+from tidemark_pipeline.topic_survey import Part, Survey
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from tidemark_pipeline.filters import EVERYTHING, narrow
 from tidemark_pipeline.options import Options, parse
 from tidemark_pipeline.plan import plan_batch
 from tidemark_pipeline.streaming import TidemarkPartition, TidemarkStreamReader
-from tidemark_pipeline.survey import Survey
+from tidemark_pipeline.topic_survey import Survey
 from tidemark_pipeline.workers import settle
 
 #: Without it Spark refuses a Python source that takes filters.
@@ -75,6 +75,6 @@ class TidemarkReader(DataSourceReader):
             return
         if not isinstance(partition, TidemarkPartition):
             raise TypeError(f"{partition!r} was not planned by this source")
-        from tidemark_pipeline.reading import read_planned  # on executors alone
+        from tidemark_pipeline.task_execution import read_planned  # on executors alone
 
         yield from read_planned(self._options, partition.planned, partition.since_ms)

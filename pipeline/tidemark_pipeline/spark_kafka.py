@@ -36,7 +36,7 @@ from tidemark_pipeline.positions import (
     Positions,
     Since,
 )
-from tidemark_pipeline.survey import Part, Survey
+from tidemark_pipeline.topic_survey import Part, Survey
 
 if TYPE_CHECKING:  # options are checked without Spark
     from pyspark.sql import DataFrame, SparkSession
@@ -101,7 +101,7 @@ def checked(raw: Mapping[str, str], *, streaming: bool = False) -> Options:
 
 class Look(Protocol):
     """What is asked of brokers where single partitions are named: see
-    :class:`~tidemark_pipeline.survey.Survey`."""
+    :class:`~tidemark_pipeline.topic_survey.Survey`."""
 
     def parts(self) -> Sequence[Part]:
         """All of them, as Spark wants each to be named."""

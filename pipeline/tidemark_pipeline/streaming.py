@@ -35,8 +35,8 @@ from tidemark_pipeline.limits import Waiting, Weight, limited
 from tidemark_pipeline.options import Options
 from tidemark_pipeline.plan import Planned, Reach, asked, plan_reaches, starting
 from tidemark_pipeline.positions import Extent
-from tidemark_pipeline.survey import Part, Survey
 from tidemark_pipeline.tasks import bytes_of
+from tidemark_pipeline.topic_survey import Part, Survey
 
 _STOP_LOOK_S = 0.2
 #: Offsets in the form of a checkpoint.
@@ -171,7 +171,7 @@ class TidemarkStreamReader(DataSourceStreamReader):
         """Arrow batches of one task."""
         if not isinstance(partition, TidemarkPartition):
             raise TypeError(f"{partition!r} was not planned by this source")
-        from tidemark_pipeline.reading import read_planned  # on executors alone
+        from tidemark_pipeline.task_execution import read_planned  # on executors alone
 
         yield from read_planned(self._options, partition.planned)
 

@@ -14,9 +14,9 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from tidemark.tier.head import Head, ManifestError
+from tidemark.tier.key_references import Naming
 from tidemark.tier.layout import DATA_PREFIX, topic_data_prefix
 from tidemark.tier.manifest import PageCache, PageNotFound
-from tidemark.tier.naming import Naming
 from tidemark.tier.objects import ObjectInfo, StoreUnavailable
 from tidemark.tier.open import Tier
 from tidemark.tier.queries import present_entries, totals

@@ -18,7 +18,7 @@ from tests.argocd.program import ensure_argocd, find_redis
 from tests.suites.packages import Missing
 from tidemark_cli.toolchain import ToolchainError, ensure_controlplane
 
-TESTS = Path(__file__).with_name("shown.py")
+TESTS = Path(__file__).with_name("documented_examples.py")
 _INSIDE = "--inside"
 _NEW = ("unshare", "--map-root-user", "--net")
 #: Linux's SIOCSIFFLAGS, and IFF_UP | IFF_RUNNING.

@@ -18,7 +18,7 @@ from tests.benchmarks.processes import group_cpu_seconds
 from tests.table_jars import settings as settings_of
 from tidemark_pipeline.export.formats import Format, catalog_settings
 from tidemark_pipeline.export.iceberg import IcebergTable
-from tidemark_pipeline.export.shapes import RAW_DDL
+from tidemark_pipeline.export.row_shapes import RAW_DDL
 from tidemark_pipeline.export.table import Layout
 from tidemark_pipeline.jobs.export import Progress, export
 from tidemark_pipeline.session import local_session

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from tests.benchmarks import crowds
+from tests.benchmarks import many_connections
 from tests.benchmarks.figures import Figures
 from tests.benchmarks.load import RECORD_BYTES, Answer, Load
 from tests.benchmarks.load_process import run
@@ -121,22 +121,22 @@ def group(side: Side, members: int) -> Figures:
 def idle_connections(side: Side) -> Figures:
     """What so many clients that do nothing cost, in memory of a broker that has just started: what
     others have left to it would hide that."""
-    crowds.first_answer_s(side.bootstrap, side.restart())
+    many_connections.first_answer_s(side.bootstrap, side.restart())
     (pid,) = side.pids()
     before = resident_mb(pid)
-    with crowds.idle(side.bootstrap, IDLE):
+    with many_connections.idle(side.bootstrap, IDLE):
         return {f"{IDLE} connections MB": resident_mb(pid) - before}
 
 
 def start(side: Side) -> Figures:
     """From the start of a broker's process to its first answer."""
-    return {"first answer s": crowds.first_answer_s(side.bootstrap, side.restart())}
+    return {"first answer s": many_connections.first_answer_s(side.bootstrap, side.restart())}
 
 
 def rebalance(side: Side) -> Figures:
     """Of a group of thousands: until all have joined and know what is theirs, and the same again
     when its leader asks for it."""
-    joined_s, again_s = crowds.rebalance(side.bootstrap, MEMBERS)
+    joined_s, again_s = many_connections.rebalance(side.bootstrap, MEMBERS)
     return {f"{MEMBERS} join s": joined_s, f"{MEMBERS} rebalance s": again_s}
 
 

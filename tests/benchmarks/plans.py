@@ -19,8 +19,8 @@ from tidemark.tiering import Tiering, TieringState
 from tidemark_pipeline.filters import EVERYTHING, Narrowing
 from tidemark_pipeline.options import parse
 from tidemark_pipeline.plan import ReadPlan, plan_batch
-from tidemark_pipeline.survey import Survey
 from tidemark_pipeline.tasks import RemoteTask, bytes_of
+from tidemark_pipeline.topic_survey import Survey
 
 SEGMENTS = (50_000, 100_000)
 RECORDS, SEGMENT_BYTES = 1000, 16 * 1024 * 1024

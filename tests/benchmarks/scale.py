@@ -3,7 +3,8 @@
 Microseconds of CPU time of this process per unit, the median of several rounds; then two real
 broker processes: the share of a core that each uses while nothing happens, and CPU-milliseconds per
 created topic. A row that grows with the number is work that is done for those that nothing happened
-to. No figure is a pass or a failure; ``tests/unit/replication/test_growth.py`` counts calls and is.
+to. No figure is a pass or a failure; ``tests/unit/replication/test_operation_cost.py`` counts calls
+and is.
 """
 
 import argparse

@@ -41,7 +41,7 @@ from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.log import LogConfig, LogManager, PartitionLog
 from tidemark_broker.purgatory import Change, Purgatory
 from tidemark_broker.replication.following.fetcher import Fetcher, FetchLimits
-from tidemark_broker.replication.following.from_tier import FromTier
+from tidemark_broker.replication.following.tier_bootstrap import FromTier
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition, log_start, produce
 

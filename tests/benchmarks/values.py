@@ -24,7 +24,7 @@ from tidemark_pipeline.schemas.avro.types import columns_of as columns_of_avro
 from tidemark_pipeline.schemas.protobuf.decode import Decoder as OfProtobuf
 from tidemark_pipeline.schemas.protobuf.descriptors import by_name, compiled
 from tidemark_pipeline.schemas.protobuf.types import columns_of as columns_of_protobuf
-from tidemark_pipeline.schemas.values.pieces import Decoder
+from tidemark_pipeline.schemas.values.decoder_results import Decoder
 
 _RECORDS = 10_000
 _ROUNDS = 3

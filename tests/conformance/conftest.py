@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from kcat import Kcat, ensure_kcat
 from local_cluster import Cluster, run_cluster
 
-from tests.left_sockets import pytest_runtest_teardown
+from tests.leftover_sockets import pytest_runtest_teardown
 
 __all__ = ["pytest_runtest_teardown"]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.oracle import compare
+from tests.conformance.oracle.broker_pair import both
 from tests.conformance.oracle.cases import cases, some
-from tests.conformance.oracle.started import both
 from tests.kafka_programs import kafka_jars
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]

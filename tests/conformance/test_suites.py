@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from local_cluster import Cluster
 
-from tests.suites import allowed
+from tests.suites import allowed_failures
 from tests.suites.outcomes import Outcome, Result
-from tests.suites.short import SHORT, has_been_run, selected
+from tests.suites.short_selection import SHORT, has_been_run, selected
 from tests.suites.targets import Tidemark
 
 
@@ -22,7 +22,7 @@ def test_a_few_of_a_suite(cluster: Cluster, tmp_path: Path, name: str) -> None:
     if not has_been_run(name):
         pytest.skip(f"make conformance SUITE={name} has not been run yet")
     suite, tests = selected(name)
-    may_fail = allowed.read(name)
+    may_fail = allowed_failures.read(name)
     tests = [test for test in tests if test not in may_fail]
     results: list[Result] = []
     target = Tidemark(cluster.local, cluster.bootstrap.split(","))

@@ -20,12 +20,12 @@ from tests.export_kills.records import digest
 from tests.export_kills.steps import NO_STEP, STANDING_STILL, Kind, Step
 from tests.table_jars import settings as settings_of
 from tidemark_pipeline.export.delta import DeltaTable
-from tidemark_pipeline.export.exported import Exported, Superseded
+from tidemark_pipeline.export.export_progress import Exported, Superseded
 from tidemark_pipeline.export.formats import Format, catalog_settings
 from tidemark_pipeline.export.iceberg import IcebergTable
-from tidemark_pipeline.export.shapes import RAW_DDL
+from tidemark_pipeline.export.row_shapes import RAW_DDL
 from tidemark_pipeline.export.table import Layout, Written
-from tidemark_pipeline.export.wanted import delta_name
+from tidemark_pipeline.export.table_options import delta_name
 from tidemark_pipeline.jobs.export import export
 from tidemark_pipeline.session import local_session
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tidemark.records.builder import Record, build_batch
-from tidemark_pipeline.export.exported import Mode
+from tidemark_pipeline.export.export_progress import Mode
 
 _KEYS = 40
 #: (partition, offset, key, value)

@@ -2,7 +2,7 @@
 
 from enum import Enum
 
-from tidemark_pipeline.export.exported import Mode
+from tidemark_pipeline.export.export_progress import Mode
 from tidemark_pipeline.export.formats import Format
 
 NO_STEP = "-"

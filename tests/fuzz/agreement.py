@@ -12,7 +12,7 @@ from tidemark.records.batch import CorruptBatch
 from tidemark.records.decode import decode_records
 from tidemark.wire.bounds import end_of_entity
 from tidemark.wire.framing import FrameError, decode, reader_of
-from tidemark.wire.tolerant import read_entity
+from tidemark.wire.tolerant_reader import read_entity
 from tidemark_pipeline.decode import Source
 from tidemark_pipeline.decode import decode as decode_to_arrow
 from tidemark_pipeline.errors import CorruptData

@@ -8,7 +8,7 @@ from tests.histories import group_offsets, readers, records, transactions
 from tests.histories.events import INVOKE, Event, shown
 from tests.histories.facts import ABORTED, COMMITTED, UNKNOWN, Facts
 from tests.histories.levels import Anomaly
-from tests.histories.said import said_of
+from tests.histories.librdkafka_logs import said_of
 
 #: As many of one name are told in full.
 TOLD_MAX = 3

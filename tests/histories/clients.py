@@ -14,8 +14,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from tests.histories.events import Recorder
+from tests.histories.librdkafka_logs import Ring, ring
 from tests.histories.plan import HOPS_MAX, LAST, NEXT, TOPICS, Client
-from tests.histories.said import Ring, ring
 
 #: How long a call of the library may take before it is repeated or given up.
 CALL_S = 10.0

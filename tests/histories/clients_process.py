@@ -21,8 +21,8 @@ from typing import Self
 
 from tests.histories.clients import Run
 from tests.histories.events import Recorder
+from tests.histories.librdkafka_logs import write_down
 from tests.histories.plan import Plan
-from tests.histories.said import write_down
 from tests.histories.workload import NothingToJudge
 
 #: A history of so many events is long enough; it fits a gigabyte of memory with all that the

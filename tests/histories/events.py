@@ -25,7 +25,7 @@ is one instance of one client; one that is made anew gets another name.
 ``raised``     this process goes on in another epoch; a completion alone
 ``hung``       a call of the client's library did not return; a completion alone
 ``said``       line: what librdkafka logged of an idempotent producer; a completion alone, the last
-               ones of a round: see :mod:`tests.histories.said`
+               ones of a round: see :mod:`tests.histories.librdkafka_logs`
 =============  ==================================================================================
 
 A *place* is a partition, ``topic-number``. ``level`` says what was promised: see

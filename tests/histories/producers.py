@@ -16,7 +16,7 @@ from tests.histories.clients import (
 )
 from tests.histories.events import Operation
 from tests.histories.levels import IDEMPOTENT, PLAIN, TRANSACTIONAL
-from tests.histories.said import DEBUG, Hearing
+from tests.histories.librdkafka_logs import DEBUG, Hearing
 
 #: A producer that waits for so many answers sends no more for the moment.
 UNANSWERED_MAX = 300

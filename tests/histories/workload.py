@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from confluent_kafka import KafkaException
 
 from tests.histories.clients import Instances, Run, is_hung
-from tests.histories.closing import close
 from tests.histories.consumers import GroupMember, OffsetReader
 from tests.histories.events import OK, Event
+from tests.histories.final_reads import close
 from tests.histories.plan import MEMBER, PRODUCER, READER, TRANSFORMER, WRITER, Client, Plan
 from tests.histories.producers import RecordProducer, TransactionWriter
 from tests.histories.transformers import Transformer, UnfencedTransformer

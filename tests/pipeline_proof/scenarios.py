@@ -25,21 +25,21 @@ from pyspark.sql import functions as f
 
 from tests import apicurio
 from tests.conformance.local_cluster import Cluster, wait
-from tests.pipeline_proof.poison import Case, Produced, cases
+from tests.pipeline_proof.expected_sums import Sums, Truth, sums
+from tests.pipeline_proof.poison_records import Case, Produced, cases
 from tests.pipeline_proof.records import PARTITIONS, Writer
 from tests.pipeline_proof.store import BusyStore, Objects
-from tests.pipeline_proof.truth import Sums, Truth, sums
 from tidemark.tier.queries import SegmentRange
 from tidemark_cli.demo import flights
 from tidemark_cli.local.tier import read_options
 from tidemark_pipeline.export.formats import catalog_settings
 from tidemark_pipeline.export.iceberg import IcebergTable
-from tidemark_pipeline.export.shapes import RAW_DDL
+from tidemark_pipeline.export.row_shapes import RAW_DDL
 from tidemark_pipeline.export.table import Layout
-from tidemark_pipeline.export.wanted import CATALOG, Wanted
+from tidemark_pipeline.export.table_options import CATALOG, Wanted
 from tidemark_pipeline.jobs.export import Progress, export
 from tidemark_pipeline.options import parse
-from tidemark_pipeline.survey import Part, Survey
+from tidemark_pipeline.topic_survey import Part, Survey
 
 BROKERS = 3
 #: A partition whose leader is killed, and which the first object to be harmed is of.

@@ -2,6 +2,6 @@
 with a Cluster on the real API server."""
 
 from tests.integration.operator.conftest import kubeconfig, world
-from tests.left_sockets import pytest_runtest_teardown
+from tests.leftover_sockets import pytest_runtest_teardown
 
 __all__ = ["kubeconfig", "pytest_runtest_teardown", "world"]

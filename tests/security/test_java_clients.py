@@ -17,7 +17,7 @@ ROBOT = user("robot", "ALLOW ALL TOPIC orders")
 LOADER = user("CN=loader,O=Acme", "ALLOW ALL TOPIC orders")
 ADMIN = user("admin", password=PASSWORD)
 #: Other tests get in by SCRAM-SHA-512; librdkafka's clients by all of them
-#: (test_clients_prove_who_they_are.py).
+#: (test_client_authentication.py).
 MECHANISMS = [
     "OAUTHBEARER",
     *(

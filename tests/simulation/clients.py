@@ -11,7 +11,7 @@ from tests.simulation.brokers import BrokerProcess, batches_of
 from tests.simulation.checks import Key
 from tidemark.records.batch import parse_header
 from tidemark.records.builder import Record, build_batch
-from tidemark_broker.replication.partition import Partition, produce, reads
+from tidemark_broker.replication.partition import Partition, consumer_reads, produce
 from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
 from tidemark_operator.controller.model import NO_LEADER
 from tidemark_operator.kube.kinds import RECORD_DELETION, TOPIC, Json
@@ -123,7 +123,7 @@ class Clients:
         checks = self.cluster.checks
         offset, epoch = self._positions.get(key, 0), partition.leader_epoch
         checks.client_saw_start(key, partition.log_start_offset, process.node_id, epoch)
-        answer = reads.fetch(partition, offset, max_bytes=4000, min_one=True)
+        answer = consumer_reads.fetch(partition, offset, max_bytes=4000, min_one=True)
         if answer.error.name == "offset_out_of_range":
             self._positions[key] = partition.log_start_offset
             return
@@ -182,7 +182,7 @@ class Clients:
         del self.unread[key]
 
     async def _read_at(self, partition: Partition, offset: int) -> tuple[bytes, bool]:
-        answer = reads.fetch(partition, offset, max_bytes=4000, min_one=True)
+        answer = consumer_reads.fetch(partition, offset, max_bytes=4000, min_one=True)
         if answer.error.value:
             raise LookupError(answer.error.name)
         manager = partition.context.remote

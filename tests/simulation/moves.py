@@ -7,7 +7,7 @@ looked at (:meth:`Moves.changed`): invariant "moves" of docs/explanation/placeme
 
 from typing import Any
 
-from tidemark_operator.controller import moving
+from tidemark_operator.controller import reassignment
 from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.kube.kinds import BROKER, TOPIC
 
@@ -113,7 +113,7 @@ class Moves:
                 return f"broker {node} is still being deleted"
         if not row.isr:
             return ""  # it waits for a person
-        if moving.is_moving(row):
+        if reassignment.is_moving(row):
             return f"{key} is still moving: {row}"
         if len(row.replicas) != topic["spec"]["replicationFactor"]:
             return f"{key} has another number of replicas than the manifest: {row}"

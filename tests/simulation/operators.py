@@ -18,16 +18,16 @@ from tests.simulation.network import Connection
 from tidemark.tls.identity import Identity
 from tidemark.wire import control
 from tidemark_operator.certificates.authority import KeyPair, issue
+from tidemark_operator.certificates.certificate_stores import Kept
 from tidemark_operator.certificates.formats import authority_data, leaf_data
-from tidemark_operator.certificates.keepers import Kept
 from tidemark_operator.certificates.rotation import Authorities, Phase
 from tidemark_operator.jobs.kubernetes import KubernetesJobs
 from tidemark_operator.kube.kinds import MANY, WATCHED, Json, key_of
 from tidemark_operator.leadership.elector import Elector, LeaseName
 from tidemark_operator.listener.channel import Channel
 from tidemark_operator.listener.connection import Attached
-from tidemark_operator.listener.knocks import Knocks
 from tidemark_operator.listener.server import ControlServer, _Peer
+from tidemark_operator.listener.standby_discovery import Knocks
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.settings import Settings
 from tidemark_operator.term.broker_requests import BrokerRequests

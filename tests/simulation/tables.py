@@ -36,14 +36,14 @@ from tidemark.tier.remote_storage_manager import (
     RemoteStorageManager,
     encode_custom_metadata,
 )
-from tidemark.tier.restoring import claim, restorable
 from tidemark.tier.segment import new_segment
+from tidemark.tier.topic_restore import claim, restorable
 from tidemark.tier.topics import TopicCatalog, TopicObject
 from tidemark.tiering import Tiering, TieringState
 from tidemark_pipeline.brokers import BrokersTopic, EpochEnd, LogEnd
 from tidemark_pipeline.errors import DataLoss
 from tidemark_pipeline.export import iceberg_lineage
-from tidemark_pipeline.export.exported import Exported, ExportError, begin, check_ours
+from tidemark_pipeline.export.export_progress import Exported, ExportError, begin, check_ours
 from tidemark_pipeline.export.iceberg_lineage import Ancestor
 from tidemark_pipeline.export.table import Counts, Written
 from tidemark_pipeline.jobs import export as job
@@ -648,6 +648,7 @@ def _epochs_of(tier: Tier, topic_id: uuid.UUID, part: int) -> LeaderEpochs:
 def _stubbed(world: World) -> Iterator[None]:
     """Run the job with stubs for Spark, brokers and the store."""
 
+    # Spark plans each micro-batch where the previous one ended.
     def run(_session: Any, options: Any, batches: Any, *_: Any) -> None:
         with mock.patch.object(job, "planned_end", lambda _checkpoint, number, _topic: number):
             begin_at = (
@@ -658,9 +659,12 @@ def _stubbed(world: World) -> Iterator[None]:
             for ends in world.batches({int(part): at for part, at in begin_at.items()}):
                 batches(ends, ends)
 
+    # The store and the brokers are the simulated ones.
     with (
-        mock.patch("tidemark_pipeline.survey.open_tier", side_effect=lambda _: world.open_tier()),
-        mock.patch("tidemark_pipeline.survey._brokers", return_value=_StubBrokers(world)),
+        mock.patch(
+            "tidemark_pipeline.topic_survey.open_tier", side_effect=lambda _: world.open_tier()
+        ),
+        mock.patch("tidemark_pipeline.topic_survey._brokers", return_value=_StubBrokers(world)),
         mock.patch.object(job, "_run", run),
     ):
         yield

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.cluster import Outcome, simulate
-from tests.simulation.kept import SHORT
-from tests.simulation.planted import BUGS, Bug
+from tests.simulation.planted_bugs import BUGS, Bug
+from tests.simulation.regression_seeds import SHORT
 from tests.simulation.runs import outcomes, story
 
 SEEDS = 20

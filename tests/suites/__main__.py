@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.apache_kafka import MavenMissing
-from tests.suites import allowed
+from tests.suites import allowed_failures
 from tests.suites.catalogue import SUITES
 from tests.suites.outcomes import Outcome, Result
 from tests.suites.packages import Missing
-from tests.suites.recorded import KAFKAS, OURS, RESULTS, Recorded, dumped, load, noted
+from tests.suites.recorded_results import KAFKAS, OURS, RESULTS, Recorded, dumped, load, noted
 from tests.suites.suite import Suite
 from tests.suites.targets import apache_kafka, tidemark
 from tidemark_cli.local.processes import StartError
@@ -99,9 +99,9 @@ def _judged(suite: Suite, side: str, results: Sequence[Result], *, whole: bool) 
         return Ended(run, (), retried)
     theirs = records[suite.name].sides.get(KAFKAS) if suite.name in records else None
     last = {result.test: result for result in results}
-    verdict = allowed.judge(
+    verdict = allowed_failures.judge(
         last.values(),
-        allowed.read(suite.name),
+        allowed_failures.read(suite.name),
         kafka=None if theirs is None else theirs.outcomes,
         whole=whole,
     )

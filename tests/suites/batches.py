@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.suites.children import Child
+from tests.suites.child_processes import Child
 from tests.suites.outcomes import Outcome, Report, Result
 from tests.suites.outputs import Began, Event, Reader
 

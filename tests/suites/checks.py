@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.suites.children import Child
+from tests.suites.child_processes import Child
 from tests.suites.outcomes import Outcome, Report, Result
 from tests.suites.targets import Target, bootstrap
 

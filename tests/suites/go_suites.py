@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from tests.suites import batches, packages
+from tests.suites.broker_proxies import proxied
 from tests.suites.outcomes import Report
 from tests.suites.outputs import GoTest
-from tests.suites.proxied import proxied
 from tests.suites.targets import KAFKA_VERSION, Target, Wants, bootstrap
 from tidemark_cli.toolchain.versions import required_module
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tests.conformance.oracle.figures import FIGURES, section
 from tests.conformance.oracle.figures import load as load_figures
-from tests.suites import allowed
+from tests.suites import allowed_failures
 from tests.suites.catalogue import SUITES
 from tests.suites.outcomes import Outcome
-from tests.suites.published import PUBLISHED
-from tests.suites.recorded import KAFKAS, OURS, RESULTS, Recorded, SuiteRecord, load
+from tests.suites.published_results import PUBLISHED
+from tests.suites.recorded_results import KAFKAS, OURS, RESULTS, Recorded, SuiteRecord, load
 from tidemark.generated import command
 
 _HEAD = """\
@@ -117,7 +117,7 @@ def _others() -> list[str]:
 
 def current() -> str:
     """The page as it has to be."""
-    reasons = {name: allowed.read(name) for name in SUITES}
+    reasons = {name: allowed_failures.read(name) for name in SUITES}
     return page(load(RESULTS.read_text("utf-8")), reasons)
 
 

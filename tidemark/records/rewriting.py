@@ -22,7 +22,7 @@ from tidemark.records.batch import (
     compute_crc,
 )
 from tidemark.records.codecs import compress
-from tidemark.records.keyed import timestamp_delta_of
+from tidemark.records.record_keys import timestamp_delta_of
 from tidemark.records.varint import write_varint
 
 DELETE_HORIZON = 0x40

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from tidemark.tier.beneath import NotAFile, file_beneath, folder_beneath
+from tidemark.tier.contained_paths import NotAFile, file_beneath, folder_beneath
 from tidemark.tier.objects import (
     OBJECT_BYTES_MAX,
     AlreadyExists,

@@ -19,8 +19,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
+from tidemark.tier.key_references import Judged, Naming
 from tidemark.tier.layout import DATA_PREFIX, PAGES_PREFIX
-from tidemark.tier.naming import Judged, Naming
 from tidemark.tier.objects import (
     DeletesRefused,
     ObjectInfo,

@@ -28,7 +28,7 @@ from tidemark.tier.head import (
     Page,
     PageRef,
 )
-from tidemark.tier.rules import (
+from tidemark.tier.head_rules import (
     answering_from,
     check_claim,
     check_copying_allowed,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tidemark.tls import identity
-from tidemark.tls.clearing import prove_and_clear
+from tidemark.tls.clear_after_handshake import prove_and_clear
 from tidemark.tls.files import TlsFiles
 from tidemark.tls.identity import Identity
 
@@ -19,7 +19,7 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialer:
     """Whom to expect at the other end, and with what to prove who we are. ``encrypted`` False: both
-    sides go on in clear once that is proven (:mod:`tidemark.tls.clearing`)."""
+    sides go on in clear once that is proven (:mod:`tidemark.tls.clear_after_handshake`)."""
 
     files: TlsFiles
     expected: Identity

@@ -23,7 +23,7 @@ from tidemark.wire.bounds import (
     end_of_entity,
     end_of_tagged_fields,
 )
-from tidemark.wire.tolerant import read_entity
+from tidemark.wire.tolerant_reader import read_entity
 
 E = TypeVar("E")
 _LENGTH = struct.Struct(">i")

@@ -14,8 +14,8 @@ from kio.schema.errors import ErrorCode
 from tidemark.logfiles.names import INTERNAL_TOPICS
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.time_slices import some
 from tidemark_broker.api.transactional import as_known, refusal
-from tidemark_broker.api.turns import some
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.security.acls import Operation, ResourceType

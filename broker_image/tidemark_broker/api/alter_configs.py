@@ -19,15 +19,15 @@ from kio.schema.incremental_alter_configs.v1 import request as incremental
 from tidemark.configuration.table import DYNAMIC, GROUP, TOPIC
 from tidemark.wire.topics import ChangeKind, Setting, SettingOperation, TopicChange
 from tidemark_broker.api import broker_loggers
-from tidemark_broker.api.changed_topics import (
+from tidemark_broker.api.config_resources import SETTINGS_MAX, TOO_MANY, ConfigResource
+from tidemark_broker.api.schema import ZERO
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.topic_change_requests import (
     AUTHORIZATION_FAILED,
     error_of,
     pass_on,
     until_known,
 )
-from tidemark_broker.api.config_resources import SETTINGS_MAX, TOO_MANY, ConfigResource
-from tidemark_broker.api.schema import ZERO
-from tidemark_broker.api.table import Api, Call
 from tidemark_broker.groups.core.group_configs import wrong_with
 from tidemark_broker.security.acls import Operation, ResourceType
 

@@ -9,7 +9,7 @@ from typing import Any
 from kio.schema.consumer_group_describe.v1.request import ConsumerGroupDescribeRequest
 from kio.schema.errors import ErrorCode
 
-from tidemark_broker.api.authorized import group_operations
+from tidemark_broker.api.authorized_operations import group_operations
 from tidemark_broker.api.schema import NOT_ASKED, ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.errors import CoordinatorError

@@ -11,7 +11,10 @@ from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, Cre
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire.topics import Assignment, ChangeKind, TopicChange, TopicChangeResult
-from tidemark_broker.api.changed_topics import (
+from tidemark_broker.api.mutation_quota import EXCEEDED, may_mutate
+from tidemark_broker.api.schema import ZERO, milliseconds
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.topic_change_requests import (
     AUTHORIZATION_FAILED,
     error_of,
     is_led,
@@ -19,9 +22,6 @@ from tidemark_broker.api.changed_topics import (
     until_known,
     with_each,
 )
-from tidemark_broker.api.mutation_quota import EXCEEDED, may_mutate
-from tidemark_broker.api.schema import ZERO, milliseconds
-from tidemark_broker.api.table import Api, Call
 from tidemark_broker.security.acls import Operation
 
 #: From this version on a client knows THROTTLING_QUOTA_EXCEEDED.

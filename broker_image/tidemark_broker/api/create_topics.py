@@ -28,7 +28,12 @@ from tidemark.wire.topics import (
     TopicChange,
     TopicChangeResult,
 )
-from tidemark_broker.api.changed_topics import (
+from tidemark_broker.api.config_resources import SETTINGS_MAX, TOO_MANY
+from tidemark_broker.api.described_configs import topic_configs
+from tidemark_broker.api.mutation_quota import EXCEEDED, may_mutate
+from tidemark_broker.api.schema import ZERO, milliseconds
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.topic_change_requests import (
     AUTHORIZATION_FAILED,
     error_of,
     is_led,
@@ -36,11 +41,6 @@ from tidemark_broker.api.changed_topics import (
     until_known,
     with_each,
 )
-from tidemark_broker.api.config_resources import SETTINGS_MAX, TOO_MANY
-from tidemark_broker.api.described_configs import topic_configs
-from tidemark_broker.api.mutation_quota import EXCEEDED, may_mutate
-from tidemark_broker.api.schema import ZERO, milliseconds
-from tidemark_broker.api.table import Api, Call
 from tidemark_broker.security.acls import Operation, ResourceType
 
 #: Of one request: each is answered with dozens of keys.

@@ -16,7 +16,7 @@ from tidemark.logfiles.names import INTERNAL_TOPICS
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.services import Services
 from tidemark_broker.api.table import Api, Call
-from tidemark_broker.api.turns import named_twice
+from tidemark_broker.api.time_slices import named_twice
 from tidemark_broker.replication.hosting import deletions
 from tidemark_broker.replication.hosting.deletions import Deletion
 from tidemark_broker.replication.partition import log_start

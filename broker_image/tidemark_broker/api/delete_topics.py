@@ -15,15 +15,15 @@ from kio.schema.delete_topics.v6 import request as v6
 from kio.schema.errors import ErrorCode
 
 from tidemark.wire.topics import ChangeKind, TopicChange, TopicChangeResult
-from tidemark_broker.api.changed_topics import (
+from tidemark_broker.api.mutation_quota import EXCEEDED, may_mutate
+from tidemark_broker.api.schema import ZERO, milliseconds
+from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.topic_change_requests import (
     AUTHORIZATION_FAILED,
     error_of,
     pass_on,
     until_known,
 )
-from tidemark_broker.api.mutation_quota import EXCEEDED, may_mutate
-from tidemark_broker.api.schema import ZERO, milliseconds
-from tidemark_broker.api.table import Api, Call
 from tidemark_broker.security.acls import Operation, ResourceType
 
 #: Before that a client does not know the error.

@@ -6,7 +6,7 @@ from datetime import timedelta
 from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
 from kio.schema.errors import ErrorCode
 
-from tidemark_broker.api.authorized import cluster_operations
+from tidemark_broker.api.authorized_operations import cluster_operations
 from tidemark_broker.api.endpoints import endpoint_of
 from tidemark_broker.api.schema import NOT_ASKED, ZERO
 from tidemark_broker.api.table import Api, Call

@@ -13,7 +13,6 @@ from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, Descr
 from kio.schema.errors import ErrorCode
 
 from tidemark_broker.api import broker_loggers
-from tidemark_broker.api.changed_topics import AUTHORIZATION_FAILED
 from tidemark_broker.api.config_resources import ConfigResource
 from tidemark_broker.api.described_configs import (
     Described,
@@ -27,6 +26,7 @@ from tidemark_broker.api.described_configs import (
 from tidemark_broker.api.metadata import missing_topic
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.topic_change_requests import AUTHORIZATION_FAILED
 from tidemark_broker.security.acls import Operation, ResourceType
 
 #: Of one request: each has dozens of keys.

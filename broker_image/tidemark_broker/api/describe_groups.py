@@ -6,7 +6,7 @@ from datetime import timedelta
 from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
 from kio.schema.errors import ErrorCode
 
-from tidemark_broker.api.authorized import group_operations
+from tidemark_broker.api.authorized_operations import group_operations
 from tidemark_broker.api.schema import NOT_ASKED, ZERO
 from tidemark_broker.api.table import Api, Call
 from tidemark_broker.coordinators.errors import CoordinatorError

@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.logfiles.names import INTERNAL_TOPICS
 from tidemark.wire import control
-from tidemark_broker.api.authorized import topic_operations
+from tidemark_broker.api.authorized_operations import topic_operations
 from tidemark_broker.api.endpoints import reachable
 from tidemark_broker.api.metadata import missing_topic
 from tidemark_broker.api.schema import NOT_ASKED, ZERO

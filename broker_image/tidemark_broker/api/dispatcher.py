@@ -15,7 +15,6 @@ from tidemark.wire.framing import (
     peek_request,
 )
 from tidemark.wire.receiver import Frame
-from tidemark_broker.answer_memory import AnswerMemory
 from tidemark_broker.api import (
     acl_changes,
     add_offsets_to_txn,
@@ -47,7 +46,7 @@ from tidemark_broker.api import (
     heartbeat,
     init_producer_id,
     join_group,
-    large,
+    large_messages,
     leave_group,
     list_config_resources,
     list_groups,
@@ -68,14 +67,15 @@ from tidemark_broker.api import (
     write_txn_markers,
 )
 from tidemark_broker.api.client import Client
-from tidemark_broker.api.large import LargeRequests
+from tidemark_broker.api.large_messages import LargeRequests
 from tidemark_broker.api.services import Services
 from tidemark_broker.api.table import Api, Call, PrivateApi, by_key
 from tidemark_broker.api.throttle import Throttle
-from tidemark_broker.api.turns import InOrder
-from tidemark_broker.fair_turns import FairTurns
+from tidemark_broker.api.time_slices import InOrder
+from tidemark_broker.fair_queue import FairTurns
+from tidemark_broker.memory_shares import asking
 from tidemark_broker.net.metrics import NetMetrics
-from tidemark_broker.shares import asking
+from tidemark_broker.response_memory import AnswerMemory
 
 #: Topics, partitions and all other elements that one request of a client may name.
 _CLIENT = Bounds(elements=20_000, string_bytes=STRING_BYTES_MAX)
@@ -153,10 +153,14 @@ async def _encoded(
     if answer is None:
         return None
     answer_type = api.answer_type(call.version)
-    if call.is_large or (api.open_ended and large.is_large(answer)):
-        threads = large.in_request_thread if call.is_large else large.in_answer_thread
+    if call.is_large or (api.open_ended and large_messages.is_large(answer)):
+        threads = (
+            large_messages.in_request_thread if call.is_large else large_messages.in_answer_thread
+        )
         spent = _ignore if throttle is None else throttle.add
-        return await large.encoded(threads, answer, correlation_id, answer_type, spent=spent)
+        return await large_messages.encoded(
+            threads, answer, correlation_id, answer_type, spent=spent
+        )
     return encode_response_pieces(answer, correlation_id, answer_type)
 
 
@@ -247,13 +251,13 @@ class Dispatcher:
             await call.order.begin()
         try:
             request_type = api.request_type(call.version)
-            request = large.small(request_type, frame)
+            request = large_messages.small(request_type, frame)
             if request is not None:
                 return await api.handler(request, call)
             call.is_large = True
             async with self._large.turn(frame, call.client.who):
-                request = await large.decoded(
-                    large.in_request_thread,
+                request = await large_messages.decoded(
+                    large_messages.in_request_thread,
                     request_type,
                     frame,
                     _CLIENT,
@@ -292,11 +296,11 @@ class PrivateDispatcher:
             raise FrameError(f"request of Api {key}, which is not served to brokers")
         if version != 0:
             raise FrameError(f"{api.name} version {version}, where only 0 is served")
-        request = large.small(api.request, frame)
+        request = large_messages.small(api.request, frame)
         is_large = request is None
         if request is None:
-            request = await large.decoded(
-                large.in_peer_thread,
+            request = await large_messages.decoded(
+                large_messages.in_peer_thread,
                 api.request,
                 frame,
                 _PEER,
@@ -307,6 +311,6 @@ class PrivateDispatcher:
             self._metrics.answered(api.name, version, time.perf_counter() - began_s)
         if not is_large:
             return encode_response_pieces(answer, correlation_id, api.answer)
-        return await large.encoded(
-            large.in_peer_thread, answer, correlation_id, api.answer, spent=_ignore
+        return await large_messages.encoded(
+            large_messages.in_peer_thread, answer, correlation_id, api.answer, spent=_ignore
         )

@@ -14,9 +14,9 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
 from tidemark.wire.topics import Assignment, ChangeKind, TopicChange, TopicChangeResult
-from tidemark_broker.api.changed_topics import error_of, pass_on, until_known
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.topic_change_requests import error_of, pass_on, until_known
 from tidemark_broker.security.acls import Operation, ResourceType
 
 _PREFERRED, _UNCLEAN = 0, 1

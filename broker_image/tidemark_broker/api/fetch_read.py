@@ -11,7 +11,7 @@ from tidemark_broker.api.replica_selector import redirected
 from tidemark_broker.api.services import Services
 from tidemark_broker.api.table import Call
 from tidemark_broker.replication.partition import Partition
-from tidemark_broker.replication.partition import reads as partition_reads
+from tidemark_broker.replication.partition import consumer_reads as partition_reads
 from tidemark_broker.replication.types import FetchResult
 
 

@@ -24,7 +24,7 @@ from tidemark_broker.api.fetch_session import PartitionRequest
 from tidemark_broker.api.table import Call
 from tidemark_broker.purgatory import Change, Watch
 from tidemark_broker.replication.partition import Partition
-from tidemark_broker.replication.partition.reads import readable_end
+from tidemark_broker.replication.partition.consumer_reads import readable_end
 
 
 class _Before:

@@ -14,8 +14,8 @@ from tidemark.wire import control
 from tidemark_broker.api.endpoints import reachable
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
+from tidemark_broker.coordinators.coordinator_lookup import Finder
 from tidemark_broker.coordinators.errors import CoordinatorError
-from tidemark_broker.coordinators.finding import Finder
 from tidemark_broker.security.acls import Operation, ResourceType
 
 #: Since this version one request asks for many.

@@ -8,7 +8,7 @@ from kio.schema.leave_group.v5 import request as v5
 
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
-from tidemark_broker.api.turns import some
+from tidemark_broker.api.time_slices import some
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.values import Identity
 from tidemark_broker.security.acls import Operation, ResourceType

@@ -16,8 +16,8 @@ from kio.schema.list_offsets.v11.request import ListOffsetsPartition, ListOffset
 
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
-from tidemark_broker.api.turns import named_twice, some
-from tidemark_broker.replication.partition import reads
+from tidemark_broker.api.time_slices import named_twice, some
+from tidemark_broker.replication.partition import consumer_reads
 from tidemark_broker.replication.types import OffsetResult
 from tidemark_broker.security.acls import Operation
 
@@ -28,7 +28,9 @@ _TIMEOUT_MS = 30_000
 _READ_COMMITTED = 1
 #: Kafka's ``ListOffsetsRequest.DEBUGGING_REPLICA_ID``, and what it is told of a follower's own log.
 _DEBUGGING_REPLICA = -2
-_OF_A_REPLICA = frozenset({reads.LATEST, reads.EARLIEST, reads.EARLIEST_LOCAL})
+_OF_A_REPLICA = frozenset(
+    {consumer_reads.LATEST, consumer_reads.EARLIEST, consumer_reads.EARLIEST_LOCAL}
+)
 _LOOKUPS_AT_ONCE = 16
 #: To older clients OFFSET_NOT_AVAILABLE is unknown.
 _NOT_AVAILABLE_SINCE = 5
@@ -141,12 +143,12 @@ async def _look_up(
     if partition is None:
         return OffsetResult(error=replicas.error_of(topic, part.partition_index))
     if debugging and part.timestamp in _OF_A_REPLICA:
-        return reads.replica_offset(
+        return consumer_reads.replica_offset(
             partition, part.timestamp, current_leader_epoch=part.current_leader_epoch
         )
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            return await reads.list_offset(
+            return await consumer_reads.list_offset(
                 partition,
                 part.timestamp,
                 current_leader_epoch=part.current_leader_epoch,

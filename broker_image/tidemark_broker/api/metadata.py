@@ -25,7 +25,7 @@ from kio.schema.metadata.v13 import request as v13
 from tidemark.logfiles.names import INTERNAL_TOPICS
 from tidemark.wire import control
 from tidemark.wire.entity import wire
-from tidemark_broker.api.authorized import cluster_operations, topic_operations
+from tidemark_broker.api.authorized_operations import cluster_operations, topic_operations
 from tidemark_broker.api.endpoints import reachable, registered_at
 from tidemark_broker.api.schema import NOT_ASKED, ZERO
 from tidemark_broker.api.table import Api, Call

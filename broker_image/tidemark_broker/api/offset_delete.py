@@ -9,7 +9,7 @@ from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
 
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
-from tidemark_broker.api.turns import some
+from tidemark_broker.api.time_slices import some
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.offsets import TopicPartition
 from tidemark_broker.security.acls import Operation, ResourceType

@@ -12,8 +12,8 @@ from kio.schema.offset_for_leader_epoch.v4.request import (
 
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
-from tidemark_broker.api.turns import named_twice
-from tidemark_broker.replication.partition import reads
+from tidemark_broker.api.time_slices import named_twice
+from tidemark_broker.replication.partition import consumer_reads
 from tidemark_broker.security.acls import Operation
 
 
@@ -77,7 +77,7 @@ def _partition(topic: str, part: OffsetForLeaderPartition, call: Call) -> EpochE
     if partition is None:
         error = replicas.error_of(topic, part.partition)
     else:
-        error, epoch, end_offset = reads.offset_for_leader_epoch(
+        error, epoch, end_offset = consumer_reads.offset_for_leader_epoch(
             partition, part.current_leader_epoch, part.leader_epoch
         )
     return EpochEndOffset(

@@ -14,9 +14,9 @@ from kio.schema.list_partition_reassignments.v0 import request as listing
 
 from tidemark.wire import control
 from tidemark.wire.topics import Assignment, ChangeKind, TopicChange, TopicChangeResult
-from tidemark_broker.api.changed_topics import AUTHORIZATION_FAILED, error_of, pass_on
 from tidemark_broker.api.schema import ZERO, milliseconds
 from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.topic_change_requests import AUTHORIZATION_FAILED, error_of, pass_on
 from tidemark_broker.replication.metadata import TopicMetadata
 from tidemark_broker.security.acls import Operation, ResourceType
 

@@ -2,8 +2,8 @@
 
 Served from version 3 and advertised from 0; from version 13 on a topic is named by its id. The
 bytes that kio hands over go to the log untouched, which reads the batch header, the records of a
-few batches (:mod:`tidemark_broker.log.contents`), and looks at what a producer has sent before.
-Before the first records of a transaction are appended its coordinator is asked
+few batches (:mod:`tidemark_broker.log.batch_inspection`), and looks at what a producer has sent
+before. Before the first records of a transaction are appended its coordinator is asked
 (:mod:`produce_verification`).
 """
 
@@ -24,7 +24,7 @@ from tidemark_broker.api.endpoints import NO_LEADER, LeaderIdAndEpoch, NodeEndpo
 from tidemark_broker.api.produce_verification import Batch, Verdict, verified
 from tidemark_broker.api.schema import ZERO, milliseconds, timestamp
 from tidemark_broker.api.table import Api, Call
-from tidemark_broker.api.turns import InOrder, named_twice, some
+from tidemark_broker.api.time_slices import InOrder, named_twice, some
 from tidemark_broker.log import FIRST_BATCHES, VerificationGuard
 from tidemark_broker.net.connection import CloseConnection
 from tidemark_broker.quotas.table import QuotaKind

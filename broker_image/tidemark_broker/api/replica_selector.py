@@ -13,7 +13,7 @@ from tidemark.configuration.broker_keys import RACK_AWARE_SELECTOR, REPLICA_SELE
 from tidemark_broker.api.endpoints import endpoint_of
 from tidemark_broker.api.table import Call
 from tidemark_broker.replication.metadata import MetadataCache
-from tidemark_broker.replication.partition import Partition, reads
+from tidemark_broker.replication.partition import Partition, consumer_reads
 from tidemark_broker.replication.partition.isr import FollowerProgress
 from tidemark_broker.replication.types import FetchResult
 
@@ -71,7 +71,7 @@ def redirected(
     )
     if node == NONE:
         return None
-    return replace(reads.empty_answer(partition), preferred_read_replica=node)
+    return replace(consumer_reads.empty_answer(partition), preferred_read_replica=node)
 
 
 def _rack(cluster: MetadataCache, node: int) -> str | None:

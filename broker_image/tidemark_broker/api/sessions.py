@@ -16,13 +16,13 @@ from typing import Self
 from tidemark.metrics import broker_table
 from tidemark.wire.framing import bare_frame, peek_request
 from tidemark.wire.receiver import Frame
-from tidemark_broker.answer_memory import AnswerMemory
 from tidemark_broker.api import api_versions, sasl_authenticate, sasl_handshake
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.dispatcher import Dispatcher
-from tidemark_broker.entries import integer_of
+from tidemark_broker.config_entries import integer_of
 from tidemark_broker.listeners import ClientListener, SecurityProtocol
 from tidemark_broker.net.connection import CloseConnection, Serve, ServerConnection
+from tidemark_broker.response_memory import AnswerMemory
 from tidemark_broker.security import principal
 from tidemark_broker.security.acls import ANONYMOUS
 from tidemark_broker.security.authorizer import Authorizer
@@ -45,7 +45,7 @@ class ProofLimits:
 
     @classmethod
     def of(cls, entries: Mapping[str, str]) -> Self:
-        """Raises :class:`~tidemark_broker.entries.ConfigError`."""
+        """Raises :class:`~tidemark_broker.config_entries.ConfigError`."""
         return cls(
             frame_bytes_max=integer_of(entries, "sasl.server.max.receive.size"),
             timeout_s=integer_of(entries, "tidemark.authentication.timeout.ms") / 1000,

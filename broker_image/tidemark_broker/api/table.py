@@ -11,13 +11,13 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from tidemark.tls.identity import Identity
-from tidemark_broker.answer_memory import AnswerMemory
 from tidemark_broker.api import schema
 from tidemark_broker.api.client import Client
-from tidemark_broker.api.large import MUCH_BYTES, POLL_BYTES, POLL_MAX_S, WAIT_MAX_S
+from tidemark_broker.api.large_messages import MUCH_BYTES, POLL_BYTES, POLL_MAX_S, WAIT_MAX_S
 from tidemark_broker.api.services import Services
-from tidemark_broker.api.turns import InOrder, Turns
+from tidemark_broker.api.time_slices import InOrder, Turns
 from tidemark_broker.quotas.client_quotas import RequestQuotas
+from tidemark_broker.response_memory import AnswerMemory
 from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.security.authorizer import NOBODY
 
@@ -30,7 +30,7 @@ class Call:
     """What a handler is given beside the request; ``memory`` is that of the answer: whoever makes a
     large one asks it how large that may be; ``quotas``: what limits the client, None: nothing;
     ``turns``: who goes through many entries lets others have theirs; ``order``: to be told once all
-    is begun whose order counts; ``is_large``: see :mod:`tidemark_broker.api.large`;
+    is begun whose order counts; ``is_large``: see :mod:`tidemark_broker.api.large_messages`;
     ``frame_bytes``: of the request; ``client_id``: as the client calls itself in it."""
 
     services: Services

@@ -14,9 +14,9 @@ from kio.schema.errors import ErrorCode
 from kio.schema.update_features.v2 import request as v2
 
 from tidemark_broker.api.api_versions import FEATURES
-from tidemark_broker.api.changed_topics import AUTHORIZATION_FAILED
 from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
+from tidemark_broker.api.topic_change_requests import AUTHORIZATION_FAILED
 from tidemark_broker.security.acls import Operation, ResourceType
 
 #: Kafka's ``FeatureUpdate.UpgradeType``: an upgrade, a downgrade that loses nothing, any downgrade.

@@ -2,11 +2,11 @@
 
 A session is a registration, an attached command connection, a thread of heartbeats, and the tasks
 that report and propose. Whatever ends one of them ends the session; then the controller is looked
-for (:mod:`~tidemark_broker.control.finding`), after a pause that grows while sessions keep failing;
-a short one while the controller waits for the end of this broker's former process. Between sessions
-the broker goes on with what it was told last. A broker whose disk lost records cannot answer for
-its ISRs any more: it registers as if it were another process, without the proof of a clean
-shutdown.
+for (:mod:`~tidemark_broker.control.controller_discovery`), after a pause that grows while sessions
+keep failing; a short one while the controller waits for the end of this broker's former process.
+Between sessions the broker goes on with what it was told last. A broker whose disk lost records
+cannot answer for its ISRs any more: it registers as if it were another process, without the proof
+of a clean shutdown.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import FrameError
 from tidemark_broker.control.commands import LAST_COMMAND, Commands
+from tidemark_broker.control.controller_discovery import DIAL_S, Address, Finder, Found
 from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.errors import (
     AliveElsewhere,
@@ -35,7 +36,6 @@ from tidemark_broker.control.errors import (
     SessionEnded,
     check,
 )
-from tidemark_broker.control.finding import DIAL_S, Address, Finder, Found
 from tidemark_broker.control.heartbeat import HeartbeatThread, LoopClock, Target
 from tidemark_broker.control.isr_changes import IsrChanges
 from tidemark_broker.control.producer_id_blocks import allocate_blocks

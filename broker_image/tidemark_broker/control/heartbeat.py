@@ -19,7 +19,7 @@ from tidemark.tls.dialing import Dialer
 from tidemark.wire import control
 from tidemark.wire.blocking import BlockingConnection
 from tidemark.wire.framing import FrameError
-from tidemark_broker.replication.stall import Stall
+from tidemark_broker.replication.stall_detection import Stall
 
 logger = logging.getLogger(__name__)
 

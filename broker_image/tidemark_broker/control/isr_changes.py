@@ -12,7 +12,7 @@ from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark_broker.control.errors import check
 from tidemark_broker.control.session import Session
-from tidemark_broker.replication.partition import in_sync
+from tidemark_broker.replication.partition import isr_maintenance
 from tidemark_broker.replication.types import TopicIdPartition
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class IsrChanges:
             if result is None:
                 logger.warning("%s: AlterPartition was not answered", partition.tp)
             else:
-                in_sync.answered(partition, change, result)
+                isr_maintenance.answered(partition, change, result)
 
 
 def _still_meant(partition: "Partition", change: control.IsrChange) -> bool:

@@ -15,7 +15,7 @@ from tidemark_broker.log import PartitionLog
 from tidemark_broker.replication.hosting import deletions
 from tidemark_broker.replication.hosting.deletions import Deletion
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
-from tidemark_broker.replication.partition import Partition, log_start, reads
+from tidemark_broker.replication.partition import Partition, consumer_reads, log_start
 from tidemark_broker.replication.remote import RemoteUnavailable
 from tidemark_broker.replication.threads import ThreadsBusy, in_lookup_thread
 from tidemark_broker.replication.types import TopicPartition
@@ -94,7 +94,7 @@ async def _meant(partition: Partition, asked: wire.PointAsked) -> wire.PointMean
     if not partition.log.config.deletes:  # as the deletion itself would be, a dry run is refused
         raise _Refused(ErrorCode.policy_violation)
     # The high watermark first: "no record that late" says nothing of those that come meanwhile.
-    high_watermark = await _offset(partition, reads.LATEST, asked.leader_epoch)
+    high_watermark = await _offset(partition, consumer_reads.LATEST, asked.leader_epoch)
     offset = high_watermark if asked.before_offset < 0 else asked.before_offset
     if asked.before_time_ms >= 0:
         by_time = await _offset(partition, asked.before_time_ms, asked.leader_epoch)
@@ -116,7 +116,9 @@ async def _meant(partition: Partition, asked: wire.PointAsked) -> wire.PointMean
 
 
 async def _offset(partition: Partition, timestamp: int, leader_epoch: int) -> int:
-    found = await reads.list_offset(partition, timestamp, current_leader_epoch=leader_epoch)
+    found = await consumer_reads.list_offset(
+        partition, timestamp, current_leader_epoch=leader_epoch
+    )
     if found.error is not ErrorCode.none:
         raise _Refused(found.error)
     return found.offset

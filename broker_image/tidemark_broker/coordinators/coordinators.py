@@ -16,11 +16,11 @@ from typing import Generic, Protocol, TypeVar
 from kio.schema.errors import ErrorCode
 
 from tidemark.records.batch import CorruptBatch
+from tidemark_broker.coordinators.coordinator_lookup import Finder
 from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError
-from tidemark_broker.coordinators.finding import Finder
-from tidemark_broker.coordinators.loading import Loaded, Replayed, in_loading_thread, load
 from tidemark_broker.coordinators.log import CoordinatorLog
+from tidemark_broker.coordinators.partition_loading import Loaded, Replayed, in_loading_thread, load
 from tidemark_broker.log import LogError
 from tidemark_broker.purgatory import Change, Purgatory, Watch
 from tidemark_broker.replication.metadata import MetadataCache

@@ -27,7 +27,6 @@ from tidemark.lru import Lru
 from tidemark_broker.coordinators.coordinators import Coordinators
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import CoordinatorLog, TransactionalProducer
-from tidemark_broker.groups.answers import Answers
 from tidemark_broker.groups.core.classic_group import ClassicGroup
 from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.groups.core.consumer_targets import Offload
@@ -50,6 +49,7 @@ from tidemark_broker.groups.core.values import (
     SyncRequest,
     shown,
 )
+from tidemark_broker.groups.group_responses import Answers
 from tidemark_broker.groups.shard import GroupShard
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata

@@ -1,7 +1,6 @@
 """The broker's log: Kafka's files, appended to and read as opaque bytes, whole after any crash."""
 
-from tidemark_broker.log.config import LogConfig
-from tidemark_broker.log.contents import (
+from tidemark_broker.log.batch_inspection import (
     FEW_RECORDS,
     FIRST_BATCHES,
     BatchContents,
@@ -11,6 +10,7 @@ from tidemark_broker.log.contents import (
     is_to_be_read,
     unpack_limits,
 )
+from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.errors import (
     BatchTooLarge,
     CorruptRecords,

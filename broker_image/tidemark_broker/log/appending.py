@@ -23,8 +23,9 @@ from tidemark.records.batch import (
 )
 from tidemark.records.control import EndMarker, build_end_marker
 from tidemark.records.rewriting import Gap
+from tidemark_broker.log.batch_inspection import BatchContents
+from tidemark_broker.log.batch_walk import BatchAt
 from tidemark_broker.log.config import LogConfig
-from tidemark_broker.log.contents import BatchContents
 from tidemark_broker.log.errors import CorruptRecords, InvalidRecords
 from tidemark_broker.log.files import remove_files
 from tidemark_broker.log.log_state import LogState
@@ -45,7 +46,6 @@ from tidemark_broker.log.validate import (
     one_batch,
     runs_for_segments,
 )
-from tidemark_broker.log.walk import BatchAt
 
 
 def append_as_leader(

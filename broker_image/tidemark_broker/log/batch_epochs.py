@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from tidemark.logfiles.leader_epochs import LeaderEpochs
+from tidemark_broker.log.batch_walk import BatchAt, walk_batches
 from tidemark_broker.log.segment import Segment
-from tidemark_broker.log.walk import BatchAt, walk_batches
 
 
 class Run(NamedTuple):

@@ -16,9 +16,15 @@ from typing import Any
 from tidemark.logfiles import names
 from tidemark.logfiles.checkpoints import TopicPartition
 from tidemark_broker.lock_order import LockRank
-from tidemark_broker.log.closing import InThread, close_logs
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.deletion import remove_renamed, rename_aside, rename_out_of_the_way
+from tidemark_broker.log.directory_lock import (
+    UNKNOWN_BROKER_EPOCH,
+    ensure_identity,
+    lock_directory,
+    mark_clean_shutdown,
+    take_clean_shutdown,
+)
 from tidemark_broker.log.errors import (
     CorruptRecords,
     LogError,
@@ -27,13 +33,6 @@ from tidemark_broker.log.errors import (
     storage_errors,
 )
 from tidemark_broker.log.files import TEMPORARY_SUFFIX, sync_directory
-from tidemark_broker.log.identity import (
-    UNKNOWN_BROKER_EPOCH,
-    ensure_identity,
-    lock_directory,
-    mark_clean_shutdown,
-    take_clean_shutdown,
-)
 from tidemark_broker.log.log_checkpoints import LogCheckpoints
 from tidemark_broker.log.open_logs import OpenFailure, OpenLogs
 from tidemark_broker.log.open_segments import OpenSegments
@@ -42,6 +41,7 @@ from tidemark_broker.log.partition_log import PartitionLog
 from tidemark_broker.log.partition_state import encode_state
 from tidemark_broker.log.producer_states import ALL_PRODUCERS_MAX, ProducerLimit
 from tidemark_broker.log.shared_work import SharedWork
+from tidemark_broker.log.shutdown import InThread, close_logs
 from tidemark_broker.log.topic_id_file import read_topic_id
 
 logger = logging.getLogger(__name__)

@@ -20,16 +20,16 @@ from tidemark.records.batch import Buffer
 from tidemark.records.control import EndMarker
 from tidemark_broker.log import (
     appending,
-    expiring,
     flushing,
     opening,
     reading,
+    segment_expiry,
     start_offsets,
     truncation,
 )
+from tidemark_broker.log.batch_inspection import BatchContents
 from tidemark_broker.log.bounds import Bounds
 from tidemark_broker.log.config import LogConfig
-from tidemark_broker.log.contents import BatchContents
 from tidemark_broker.log.deletion import rename_log
 from tidemark_broker.log.log_state import LogState
 from tidemark_broker.log.producer_entry import AppendOrigin, ProducerBatch
@@ -380,7 +380,7 @@ class PartitionLog:
 
     def apply_retention(self, now_ms: int, *, tiered: TieredRetention | None) -> list[SegmentInfo]:
         """T: let go of the segments that ``log/retention.py`` names; what went."""
-        return expiring.apply_retention(self.state, now_ms, tiered)
+        return segment_expiry.apply_retention(self.state, now_ms, tiered)
 
     def reopen(self) -> bool:
         """T: after a failure, open the same files again and check every byte that may be in doubt,

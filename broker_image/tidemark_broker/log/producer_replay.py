@@ -9,12 +9,12 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from tidemark.records.batch import CorruptBatch
+from tidemark_broker.log.batch_walk import walk_produced
 from tidemark_broker.log.errors import CorruptRecords, StorageError
 from tidemark_broker.log.producer_entry import ProducerBatch, producer_batch
 from tidemark_broker.log.producer_snapshots import ProducerSnapshots
 from tidemark_broker.log.producer_states import ProducerStates
 from tidemark_broker.log.segment import Segment, wall_clock_ms
-from tidemark_broker.log.walk import walk_produced
 
 logger = logging.getLogger(__name__)
 

@@ -25,6 +25,7 @@ from tidemark.logfiles.producer_snapshot import ENTRY_BYTES, join_entries
 from tidemark.logfiles.producer_snapshot import ProducerEntry as SnapshotEntry
 from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark.records.batch import BatchHeader
+from tidemark_broker.log.batch_walk import BatchAt
 from tidemark_broker.log.errors import InvalidTransactionState, OutOfOrderSequence, TooManyProducers
 from tidemark_broker.log.producer_entry import (
     NO_OFFSET,
@@ -36,7 +37,6 @@ from tidemark_broker.log.producer_entry import (
     packed_timestamp_ms,
     packed_without_written,
 )
-from tidemark_broker.log.walk import BatchAt
 
 #: Producers of one log that are kept as objects. When it is reached, half of them are packed.
 LIVE_MAX = 128

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 
 from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark.records.batch import HEADER_BYTES
-from tidemark_broker.log.contents import unpack_limits
+from tidemark_broker.log.batch_inspection import unpack_limits
 from tidemark_broker.log.errors import LogError
 from tidemark_broker.log.log_state import LogState
-from tidemark_broker.log.lookup import first_at_or_after
 from tidemark_broker.log.page_cache import NotCached
 from tidemark_broker.log.segment import Segment
+from tidemark_broker.log.timestamp_lookup import first_at_or_after
 from tidemark_broker.log.transaction_index import TransactionIndex, aborted_between
 from tidemark_broker.log.types import ReadResult, TimestampOffset
 from tidemark_broker.log.validate import check_read_range

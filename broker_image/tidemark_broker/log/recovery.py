@@ -24,6 +24,7 @@ from tidemark.records.batch import (
     parse_header,
 )
 from tidemark_broker.log.batch_epochs import SegmentEpochs
+from tidemark_broker.log.batch_walk import BatchAt, pread, walk_batches
 from tidemark_broker.log.errors import (
     RESTORE_OR_COPY,
     CorruptRecords,
@@ -35,7 +36,6 @@ from tidemark_broker.log.files import TEMPORARY_SUFFIX, remove_files, rename_fil
 from tidemark_broker.log.segment import Segment
 from tidemark_broker.log.swap_files import finish_swaps
 from tidemark_broker.log.transaction_index import TransactionIndex
-from tidemark_broker.log.walk import BatchAt, pread, walk_batches
 
 logger = logging.getLogger(__name__)
 

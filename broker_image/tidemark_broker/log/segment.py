@@ -16,10 +16,10 @@ from tidemark.configuration.values import INT32_MAX
 from tidemark.logfiles.offset_index import IndexFormatError, OffsetIndex
 from tidemark.logfiles.time_index import TimeIndex
 from tidemark.records.batch import NO_TIMESTAMP, Buffer
+from tidemark_broker.log.batch_walk import BatchAt, pread_exactly, walk_batches
 from tidemark_broker.log.errors import CorruptRecords, StorageError, storage_errors
 from tidemark_broker.log.index_files import IndexedSegment
 from tidemark_broker.log.types import SegmentInfo
-from tidemark_broker.log.walk import BatchAt, pread_exactly, walk_batches
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ import logging
 from pathlib import Path
 
 from tidemark.logfiles import names
+from tidemark_broker.log.batch_walk import walk_file
 from tidemark_broker.log.errors import CorruptRecords, storage_errors
 from tidemark_broker.log.files import sync_directory
-from tidemark_broker.log.walk import walk_file
 
 logger = logging.getLogger(__name__)
 

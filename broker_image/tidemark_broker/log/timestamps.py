@@ -4,13 +4,14 @@ Retention and look-ups by time go by the largest timestamp of a batch. Kafka's `
 computes it from the records of every batch; we pass most records through unread, and look at them
 where the header itself says that something is wrong: clients leave the largest timestamp out (old
 Sarama writes -1), send no timestamps at all, or times that would be refused, or by which retention
-would let the batch go at once. Then the records are read (:mod:`tidemark_broker.log.contents`), and
-what they say is written into the header, as Kafka does.
+would let the batch go at once. Then the records are read
+(:mod:`tidemark_broker.log.batch_inspection`), and what they say is written into the header, as
+Kafka does.
 """
 
 from tidemark.records.batch import NO_TIMESTAMP, BatchHeader, TimestampType
+from tidemark_broker.log.batch_inspection import BatchContents, RecordsInDoubt
 from tidemark_broker.log.config import LogConfig
-from tidemark_broker.log.contents import BatchContents, RecordsInDoubt
 from tidemark_broker.log.errors import InvalidTimestamp, RecordError, RecordTooLarge
 
 

@@ -2,8 +2,8 @@
 
 A leader refuses what Kafka's ``LogValidator``, ``UnifiedLog`` and ``ProduceRequest`` refuse, with
 their error codes, as far as the header tells; most records are not parsed (see
-:mod:`tidemark_broker.log.contents`). CORRUPT_MESSAGE, which clients send again, is said only of
-what may have been damaged on the way.
+:mod:`tidemark_broker.log.batch_inspection`). CORRUPT_MESSAGE, which clients send again, is said
+only of what may have been damaged on the way.
 """
 
 import struct
@@ -24,8 +24,9 @@ from tidemark.records.batch import (
 )
 from tidemark.records.codecs import Codec, most_unpacked
 from tidemark.records.decode import RECORD_BYTES_MIN
+from tidemark_broker.log.batch_inspection import BatchContents, RecordsInDoubt
+from tidemark_broker.log.batch_walk import BatchAt
 from tidemark_broker.log.config import LogConfig
-from tidemark_broker.log.contents import BatchContents, RecordsInDoubt
 from tidemark_broker.log.errors import (
     BatchTooLarge,
     CorruptRecords,
@@ -38,7 +39,6 @@ from tidemark_broker.log.errors import (
 )
 from tidemark_broker.log.producer_entry import AppendOrigin, ProducerBatch, producer_batch
 from tidemark_broker.log.timestamps import check_timestamps
-from tidemark_broker.log.walk import BatchAt
 
 _MAGIC_POSITION = 16
 _LENGTH = struct.Struct(">i")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from tidemark.configuration.table import BROKER
-from tidemark_broker.entries import integer_of
+from tidemark_broker.config_entries import integer_of
 
 _KEYS = {
     "request_bytes_max": "socket.request.max.bytes",

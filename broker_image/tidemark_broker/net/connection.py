@@ -20,15 +20,15 @@ from tidemark.wire.bounds import STRING_BYTES_MAX
 from tidemark.wire.connection import peer_name
 from tidemark.wire.framing import PRODUCE_KEY, FrameError, peek_key
 from tidemark.wire.receiver import Frame, FrameReceiver
-from tidemark_broker.answer_memory import AnswerBudget, AnswerMemory
 from tidemark_broker.net.budget import RequestBudget
+from tidemark_broker.net.channel_mute import Rest
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.metrics import NetMetrics
-from tidemark_broker.net.reading import REQUEST_BYTES_MIN, Reading, weight
-from tidemark_broker.net.rest import Rest
+from tidemark_broker.net.partial_requests import UnfinishedFrames
+from tidemark_broker.net.read_backpressure import REQUEST_BYTES_MIN, Reading, weight
 from tidemark_broker.net.sockets import has_left
-from tidemark_broker.net.unfinished import UnfinishedFrames
-from tidemark_broker.net.unsent import Unsent
+from tidemark_broker.net.unsent_responses import Unsent
+from tidemark_broker.response_memory import AnswerBudget, AnswerMemory
 
 logger = logging.getLogger(__name__)
 

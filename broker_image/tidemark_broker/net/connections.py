@@ -12,13 +12,13 @@ from prometheus_client import CollectorRegistry
 from tidemark.metrics import broker_table
 from tidemark.tls.acceptor import Refusals
 from tidemark.wire.receiver import SCRATCH_BYTES
-from tidemark_broker.answer_memory import AnswerBudget
 from tidemark_broker.net.budget import RequestBudget
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.connection import OpenSession, ServerConnection, Shared
+from tidemark_broker.net.connection_quotas import Newcomers
 from tidemark_broker.net.metrics import NetMetrics
-from tidemark_broker.net.newcomers import Newcomers
-from tidemark_broker.net.unfinished import UnfinishedFrames
+from tidemark_broker.net.partial_requests import UnfinishedFrames
+from tidemark_broker.response_memory import AnswerBudget
 
 logger = logging.getLogger(__name__)
 

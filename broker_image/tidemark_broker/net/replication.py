@@ -11,17 +11,17 @@ import socket
 from collections.abc import Awaitable, Sequence
 from typing import Protocol, Self
 
-from tidemark.tls.accepting import PrivateListener
 from tidemark.tls.files import TlsFiles
 from tidemark.tls.identity import Identity
+from tidemark.tls.private_listener import PrivateListener
 from tidemark.wire.receiver import SCRATCH_BYTES, Frame
-from tidemark_broker.answer_memory import AnswerBudget, AnswerMemory
 from tidemark_broker.net.budget import RequestBudget
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.connection import Serve, ServerConnection, Shared
 from tidemark_broker.net.metrics import NetMetrics
+from tidemark_broker.net.partial_requests import UnfinishedFrames
 from tidemark_broker.net.sockets import bound_socket
-from tidemark_broker.net.unfinished import UnfinishedFrames
+from tidemark_broker.response_memory import AnswerBudget, AnswerMemory
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.segment import SegmentEntry
 from tidemark_broker.log import ProducerBatch, producer_batch
-from tidemark_broker.remote_log import known_head
+from tidemark_broker.remote_log import verified_head
 from tidemark_broker.replication.partition import Partition, Role
 from tidemark_broker.replication.remote import (
     BootstrapPoint,
@@ -40,8 +40,8 @@ def claimed_end(
 ) -> TierEnd:
     """Claim the head under ``by``, so that no other leader adds to the tier; return the tier's end.
     Raises HeadNotFound if there is no manifest: the caller knows that there is one."""
-    loaded = known_head.load(tier, partition, by, now_ms=now_ms)
-    return tier_end(known_head.commit(tier, partition, loaded, claim, by, now_ms=now_ms).head)
+    loaded = verified_head.load(tier, partition, by, now_ms=now_ms)
+    return tier_end(verified_head.commit(tier, partition, loaded, claim, by, now_ms=now_ms).head)
 
 
 def tier_end(head: Head) -> TierEnd:

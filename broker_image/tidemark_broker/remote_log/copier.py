@@ -24,8 +24,8 @@ from tidemark.tier.segment_origin import encode_origin
 from tidemark_broker.log import PartitionLog, SegmentInfo
 from tidemark_broker.remote_log import eligibility
 from tidemark_broker.remote_log.eligibility import Blocked
-from tidemark_broker.remote_log.failure import CustomMetadataTooLarge, LocalDataMissing
 from tidemark_broker.remote_log.head_writer import HeadWriter
+from tidemark_broker.remote_log.tier_failure import CustomMetadataTooLarge, LocalDataMissing
 from tidemark_broker.remote_log.uploads import Upload
 
 logger = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from tidemark.tier.retention import Limits, expired_up_to
 from tidemark.tier.topics import TopicObject
 from tidemark.tier.transitions import PendingDelete
 from tidemark_broker.remote_log import expiry
-from tidemark_broker.remote_log.disabling import follow_local_starts
+from tidemark_broker.remote_log.disablement import follow_local_starts
 from tidemark_broker.remote_log.head_writer import HeadWriter
-from tidemark_broker.remote_log.shared import Shared
+from tidemark_broker.remote_log.manager_state import Shared
 
 logger = logging.getLogger(__name__)
 

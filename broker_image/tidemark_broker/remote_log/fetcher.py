@@ -22,13 +22,13 @@ from tidemark.tier.open import Tier
 from tidemark.tier.reader import Snapshot
 from tidemark.tier.segment import SegmentEntry
 from tidemark_broker.log import unpack_limits
-from tidemark_broker.log.newest import newest
-from tidemark_broker.remote_log.damages import Damages
-from tidemark_broker.remote_log.disabling import fetch_key
-from tidemark_broker.remote_log.pools import PoolFull
+from tidemark_broker.log.max_timestamp import newest
+from tidemark_broker.remote_log.damaged_objects import Damages
+from tidemark_broker.remote_log.disablement import fetch_key
+from tidemark_broker.remote_log.manager_state import Shared
 from tidemark_broker.remote_log.read_jobs import Abandoned, Job, ReadJobs
 from tidemark_broker.remote_log.segment_reader import Caches, SegmentReader
-from tidemark_broker.remote_log.shared import Shared
+from tidemark_broker.remote_log.thread_pools import PoolFull
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.remote import (
     RemoteDataCorrupt,

@@ -18,10 +18,16 @@ from tidemark.tier.queries import Totals
 from tidemark.tier.reader import Snapshot
 from tidemark.tiering import Tiering
 from tidemark_broker.lock_order import LockRank, ordered_async_lock
-from tidemark_broker.remote_log import known_head
+from tidemark_broker.remote_log import verified_head
 from tidemark_broker.remote_log.bootstrap import tier_end
-from tidemark_broker.remote_log.shared import Shared
-from tidemark_broker.replication.partition import Partition, in_sync, log_start, remote_end, roles
+from tidemark_broker.remote_log.manager_state import Shared
+from tidemark_broker.replication.partition import (
+    Partition,
+    isr_maintenance,
+    log_start,
+    remote_end,
+    roles,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +126,7 @@ class HeadWriter:
             known = self._loaded is not None or (row is not None and row.manifest)
             self._adopt(*await self._run(self._load, tier, known))
             if not known and not self._retired:
-                in_sync.report_manifest_created(self.partition)
+                isr_maintenance.report_manifest_created(self.partition)
 
     async def refresh(self) -> None:
         """Read the head again after a commit whose outcome is not known: what we decide upon must
@@ -258,7 +264,7 @@ class HeadWriter:
         partition = self.partition
         if known:
             memory = None if self._loaded is None else self._loaded.head
-            loaded = known_head.load(
+            loaded = verified_head.load(
                 tier, partition, self.term.by, now_ms=self.shared.context.wall_ms(), memory=memory
             )
             head_repair.restore_pages(tier, loaded.head)
@@ -270,7 +276,7 @@ class HeadWriter:
     def _commit(
         self, tier: Tier, loaded: LoadedHead, transition: Transition
     ) -> tuple[LoadedHead, Totals]:
-        changed = known_head.commit(
+        changed = verified_head.commit(
             tier,
             self.partition,
             loaded,

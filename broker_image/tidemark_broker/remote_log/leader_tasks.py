@@ -16,17 +16,17 @@ from tidemark.tier.manifest import PageNotFound
 from tidemark.tier.objects import StoreError
 from tidemark_broker.purgatory import Change
 from tidemark_broker.remote_log.copier import Copier
-from tidemark_broker.remote_log.disabling import delete_remote_part
+from tidemark_broker.remote_log.disablement import delete_remote_part
 from tidemark_broker.remote_log.expirer import Expirer
-from tidemark_broker.remote_log.failure import (
+from tidemark_broker.remote_log.head_writer import HeadWriter, LeaderTerm
+from tidemark_broker.remote_log.manager_state import Shared
+from tidemark_broker.remote_log.tier_failure import (
     RETRIED,
     CustomMetadataTooLarge,
     Failure,
     failure_of,
     jittered,
 )
-from tidemark_broker.remote_log.head_writer import HeadWriter, LeaderTerm
-from tidemark_broker.remote_log.shared import Shared
 from tidemark_broker.replication.partition import Partition
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 from tidemark.lru import Lru
 from tidemark_broker.purgatory import Signal
-from tidemark_broker.remote_log.pools import Pool, soon
+from tidemark_broker.remote_log.thread_pools import Pool, soon
 
 R = TypeVar("R")
 

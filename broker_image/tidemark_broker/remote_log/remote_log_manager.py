@@ -23,17 +23,17 @@ from tidemark.tier.segment import SegmentEntry
 from tidemark.tiering import Tiering
 from tidemark_broker.config import BrokerConfig
 from tidemark_broker.remote_log import bootstrap, eligibility, topic_deletion
-from tidemark_broker.remote_log.disabling import follow_disablement
-from tidemark_broker.remote_log.failure import Failure
+from tidemark_broker.remote_log.disablement import follow_disablement
 from tidemark_broker.remote_log.fetcher import Fetcher
 from tidemark_broker.remote_log.head_writer import claiming, leader_term
 from tidemark_broker.remote_log.leader_tasks import LeaderTasks
+from tidemark_broker.remote_log.manager_state import Pools, RemoteQuotas, Shared
 from tidemark_broker.remote_log.metrics import RemoteCollector, RemoteMetrics
-from tidemark_broker.remote_log.pools import PoolFull
 from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
-from tidemark_broker.remote_log.shared import Pools, RemoteQuotas, Shared
 from tidemark_broker.remote_log.store import StoreGuard
 from tidemark_broker.remote_log.sweeps import Sweeps
+from tidemark_broker.remote_log.thread_pools import PoolFull
+from tidemark_broker.remote_log.tier_failure import Failure
 from tidemark_broker.remote_log.uploads import Uploads
 from tidemark_broker.replication.partition import Partition, ReplicaContext, Role
 from tidemark_broker.replication.remote import (

@@ -20,9 +20,9 @@ from tidemark.tier.objects import StoreError
 from tidemark.tier.open import Tier
 from tidemark.tier.sweep_lease import SweepLease, SweptElsewhere
 from tidemark.tier.sweeper import Sweeper, SweepReport
-from tidemark_broker.remote_log.failure import jittered
-from tidemark_broker.remote_log.pools import PoolFull
-from tidemark_broker.remote_log.shared import Shared
+from tidemark_broker.remote_log.manager_state import Shared
+from tidemark_broker.remote_log.thread_pools import PoolFull
+from tidemark_broker.remote_log.tier_failure import jittered
 
 logger = logging.getLogger(__name__)
 

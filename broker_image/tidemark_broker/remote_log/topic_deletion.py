@@ -23,7 +23,7 @@ from tidemark.tier.segment import SegmentEntry
 from tidemark.tier.topics import TopicObject
 from tidemark.tiering import NEVER_TIERED
 from tidemark_broker.remote_log.expirer import delete_objects
-from tidemark_broker.remote_log.shared import Shared
+from tidemark_broker.remote_log.manager_state import Shared
 
 logger = logging.getLogger(__name__)
 

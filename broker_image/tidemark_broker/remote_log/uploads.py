@@ -18,7 +18,7 @@ from tidemark.tier.objects import StoreError
 from tidemark.tier.open import Tier
 from tidemark.tier.remote_storage_manager import Copied, SegmentData
 from tidemark.tier.segment import SegmentEntry, SegmentState
-from tidemark_broker.remote_log.pools import Pool, PoolFull, soon
+from tidemark_broker.remote_log.thread_pools import Pool, PoolFull, soon
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import jwt
 
-from tidemark_broker.entries import ConfigError, integer_of, list_of, text_of
+from tidemark_broker.config_entries import ConfigError, integer_of, list_of, text_of
 from tidemark_broker.security.errors import AuthenticationFailed
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from tidemark.wire.topics import (
     TopicChange,
     TopicChangeResult,
 )
-from tidemark_broker.fair_turns import FairTurns
+from tidemark_broker.fair_queue import FairTurns
 
 logger = logging.getLogger(__name__)
 

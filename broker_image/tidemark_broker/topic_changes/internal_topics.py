@@ -11,7 +11,7 @@ from kio.static.primitive import i32
 
 from tidemark.logfiles.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidemark.wire.topics import ChangeKind, Setting, SettingOperation, TopicChange
-from tidemark_broker.entries import integer_of
+from tidemark_broker.config_entries import integer_of
 
 _PARTITIONS_MAX = 10_000
 _REPLICAS_MAX = 100

@@ -13,12 +13,12 @@ from kio.schema.errors import ErrorCode
 from tidemark.logfiles.names import TRANSACTION_STATE_TOPIC
 from tidemark.tls.dialing import Dialer
 from tidemark.tls.identity import Identity
-from tidemark_broker.answer_memory import AnswerMemory
+from tidemark_broker.coordinators.coordinator_lookup import Finder
 from tidemark_broker.coordinators.coordinators import Coordinators
 from tidemark_broker.coordinators.deadlines import Deadlines
 from tidemark_broker.coordinators.errors import CoordinatorError
-from tidemark_broker.coordinators.finding import Finder
 from tidemark_broker.coordinators.log import CoordinatorLog
+from tidemark_broker.memory_shares import Shares
 from tidemark_broker.producer_ids import (
     Initialised,
     InitTransactionalId,
@@ -26,7 +26,8 @@ from tidemark_broker.producer_ids import (
 )
 from tidemark_broker.replication.partition import ReplicaContext
 from tidemark_broker.replication.types import TopicPartition
-from tidemark_broker.shares import Shares
+from tidemark_broker.response_memory import AnswerMemory
+from tidemark_broker.transactions.broker_connections import Links
 from tidemark_broker.transactions.core.markers import Marker, TransactionKey
 from tidemark_broker.transactions.core.metadata import (
     EPOCH_BUMP_LEVEL,
@@ -36,7 +37,6 @@ from tidemark_broker.transactions.core.metadata import (
     TransactionMetadata,
 )
 from tidemark_broker.transactions.inquiries import Inquiries
-from tidemark_broker.transactions.links import Links
 from tidemark_broker.transactions.marker_sender import MarkerSender
 from tidemark_broker.transactions.shard import Limits, TransactionShard
 from tidemark_broker.transactions.wire import (

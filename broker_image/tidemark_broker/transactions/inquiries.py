@@ -16,8 +16,8 @@ from kio.schema.errors import ErrorCode
 from tidemark.wire.framing import FrameError
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.transactions.broker_connections import Links
 from tidemark_broker.transactions.core.metadata import Producer
-from tidemark_broker.transactions.links import Links
 from tidemark_broker.transactions.wire import (
     AskCoordinatorRequest,
     AskCoordinatorResponse,

@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from tidemark.wire.framing import FrameError
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.transactions.broker_connections import Links
 from tidemark_broker.transactions.core.markers import (
     DELETED,
     UNKNOWN,
@@ -19,7 +20,6 @@ from tidemark_broker.transactions.core.markers import (
     MarkerWrite,
     TransactionKey,
 )
-from tidemark_broker.transactions.links import Links
 from tidemark_broker.transactions.wire import WireMarker, WriteMarkersRequest, WriteMarkersResponse
 
 logger = logging.getLogger(__name__)

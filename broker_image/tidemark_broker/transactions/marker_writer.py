@@ -14,11 +14,11 @@ from kio.schema.errors import ErrorCode
 from tidemark.lru import Lru
 from tidemark.records.control import EndMarker
 from tidemark.tls.identity import Identity
-from tidemark_broker.answer_memory import AnswerMemory
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.coordinators.log import TransactionalProducer
 from tidemark_broker.replication.partition import Partition, produce
 from tidemark_broker.replication.types import ProduceResult
+from tidemark_broker.response_memory import AnswerMemory
 from tidemark_broker.transactions.wire import WireMarker, WriteMarkersRequest, WriteMarkersResponse
 
 #: How long the markers of one request may take to be committed.

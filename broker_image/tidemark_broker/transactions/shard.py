@@ -23,8 +23,8 @@ from tidemark_broker.coordinators.log import (
     CoordinatorRecord,
     TransactionalProducer,
 )
+from tidemark_broker.memory_shares import Shares
 from tidemark_broker.replication.types import TopicPartition
-from tidemark_broker.shares import Shares
 from tidemark_broker.transactions.core import rules
 from tidemark_broker.transactions.core.markers import Marker
 from tidemark_broker.transactions.core.metadata import (

@@ -49,10 +49,10 @@ from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.brokers import BrokersUnavailable, Refused
 from tidemark_pipeline.errors import DataLoss, own_words
-from tidemark_pipeline.export.exported import ExportError, Mode
+from tidemark_pipeline.export.export_progress import ExportError, Mode
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.table import Evolution, Period
-from tidemark_pipeline.export.wanted import Wanted, catalog_of
+from tidemark_pipeline.export.table_options import Wanted, catalog_of
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.options import OptionError
 

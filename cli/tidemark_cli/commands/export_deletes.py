@@ -9,8 +9,8 @@ from tidemark_cli.commands.common import fail, open_cluster
 from tidemark_cli.local.kube import Kube, KubeError, namespace_of
 from tidemark_cli.local.record_deletions import RecordDeletions
 from tidemark_pipeline.broker_deletions import BrokerDeletions
-from tidemark_pipeline.export.deleting import Deleter
-from tidemark_pipeline.export.wanted import Wanted
+from tidemark_pipeline.export.record_deletion import Deleter
+from tidemark_pipeline.export.table_options import Wanted
 from tidemark_pipeline.topic_source import topic_options
 
 

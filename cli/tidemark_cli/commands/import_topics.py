@@ -13,12 +13,12 @@ from tidemark.kafka_client.errors import KafkaError
 from tidemark_cli.commands.common import errors, fail
 from tidemark_cli.commands.files import write_whole
 from tidemark_cli.commands.kafka_access import BootstrapOption, ClientConfigOption, open_access
-from tidemark_cli.imports import existing, strimzi
+from tidemark_cli.imports import kafka_topics, strimzi
 from tidemark_cli.imports.documents import Document, DocumentError, read
-from tidemark_cli.imports.existing import Existing
+from tidemark_cli.imports.kafka_topics import Existing
+from tidemark_cli.imports.manifest_writer import as_yaml
 from tidemark_cli.imports.strimzi import Defaults
 from tidemark_cli.imports.topics import Imported, NotImported, Target, Wanted, imported, is_internal
-from tidemark_cli.imports.writing import as_yaml
 from tidemark_operator.controller.events import count
 from tidemark_operator.resources.topic import DeletionPolicy
 
@@ -236,12 +236,12 @@ def _check_pattern(topics: str) -> None:
 
 def _existing(run: _Run, bootstrap: str, client_config: Path | None, topics: str) -> list[Existing]:
     def tell(done: int, of: int) -> None:
-        if of > existing.PAGE:
+        if of > kafka_topics.PAGE:
             run.say(f"{done:,} of {of:,} topics read")
 
     access = open_access(bootstrap, client_config)
     try:
-        found = existing.read(access, topics, tell)
+        found = kafka_topics.read(access, topics, tell)
     except KafkaError as error:
         fail(f"the cluster at {bootstrap} cannot be read: {error}")
     if not found:
@@ -251,11 +251,11 @@ def _existing(run: _Run, bootstrap: str, client_config: Path | None, topics: str
 
 def _of_cluster(run: _Run, there: Iterable[Existing], name: str) -> Iterator[Wanted]:
     for each in there:
-        if existing.is_own(each.view):
+        if kafka_topics.is_own(each.view):
             run.skip_internal(f"{name}, topic {each.view.name}", each.view.name)
             continue
         try:
-            yield existing.wanted(each, name)
+            yield kafka_topics.wanted(each, name)
         except NotImported as error:
             run.trouble(f"topic {each.view.name}", str(error))
 
@@ -264,7 +264,7 @@ def _identified(run: _Run, topics: Iterable[Wanted], there: Iterable[Existing]) 
     known = {each.view.name: each for each in there}
     for topic in topics:
         try:
-            yield existing.identified(topic, known)
+            yield kafka_topics.identified(topic, known)
         except NotImported as error:
             run.trouble(topic.source, str(error))
 

@@ -41,11 +41,11 @@ from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_operator.resources.durations import duration_ms
 from tidemark_pipeline.brokers import BrokersUnavailable, Refused
 from tidemark_pipeline.errors import own_words
-from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.export.deletion_propagation import Propagated
+from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.maintenance import Maintained, Upkeep
-from tidemark_pipeline.export.propagating import Propagated
-from tidemark_pipeline.export.wanted import Wanted, catalog_of
+from tidemark_pipeline.export.table_options import Wanted, catalog_of
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.options import OptionError
 from tidemark_pipeline.topic_source import topic_options

@@ -11,12 +11,12 @@ import typer
 from tidemark.annotations import RESTORE_FROM_TIER
 from tidemark.ids import id_text
 from tidemark.logfiles.names import COORDINATORS_TOPICS
-from tidemark.tier import restoring
+from tidemark.tier import topic_restore
 from tidemark.tier.conditional_writes import check_conditional_writes
 from tidemark.tier.head import ManifestError
 from tidemark.tier.identity import hand_over
 from tidemark.tier.objects import StoreError
-from tidemark.tier.restoring import Restorable, TierOrigin
+from tidemark.tier.topic_restore import Restorable, TierOrigin
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
 from tidemark_cli.commands.stores import (
     BucketsOption,
@@ -69,7 +69,7 @@ def restore(
     try:
         new_id = target.cluster_id()
         _check_owner(found, from_cluster, new_id)
-        topics = _chosen(restoring.restorable(found.tier), names or [])
+        topics = _chosen(topic_restore.restorable(found.tier), names or [])
         other = others(topics, target.topics())
         if other:
             fail("; ".join(other))
@@ -222,7 +222,7 @@ def _restore(
         _say(f"{name}: Topic {own} is there already; left as it is")
         return own
     now_ms = time.time_ns() // 1_000_000
-    origin = restoring.claim(
+    origin = topic_restore.claim(
         found.tier, topic, from_cluster=from_cluster, to_cluster=new_id, now_ms=now_ms
     )
     objects = {str(body["metadata"]["name"]) for body in present.values()}

@@ -71,8 +71,8 @@ def mentioned(names: Iterable[str], statement: str) -> list[str]:
 def checked(options: Mapping[str, str]) -> Mapping[str, str]:
     """The same options; ends the command where they name nothing that can be read."""
     from tidemark_pipeline.brokers import BrokersUnavailable, Refused
-    from tidemark_pipeline.survey import Survey
     from tidemark_pipeline.topic_source import topic_options
+    from tidemark_pipeline.topic_survey import Survey
 
     try:
         with Survey(topic_options(options)) as survey:

@@ -46,9 +46,9 @@ from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.answer_text import SameNames, cell, csv_text, json_text
 from tidemark_pipeline.errors import own_words
-from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.formats import Format
-from tidemark_pipeline.export.wanted import CATALOG, Wanted, catalog_of
+from tidemark_pipeline.export.table_options import CATALOG, Wanted, catalog_of
 from tidemark_pipeline.java import JavaMissing, find_java
 from tidemark_pipeline.options import OptionError
 

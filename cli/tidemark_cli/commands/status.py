@@ -21,8 +21,7 @@ from tidemark_cli.commands.common import (
     open_kube,
 )
 from tidemark_cli.local.kube import Kube, KubeError
-from tidemark_cli.local.topic_rows import TopicRows, condition, topics
-from tidemark_cli.local.words import (
+from tidemark_cli.local.object_summaries import (
     both_names,
     cluster_line,
     figure,
@@ -33,6 +32,7 @@ from tidemark_cli.local.words import (
     tiering_text,
     why_not_ready,
 )
+from tidemark_cli.local.topic_rows import TopicRows, condition, topics
 from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.resources.names import Workload
 

@@ -21,14 +21,16 @@ from tidemark_cli.commands.common import (
 )
 from tidemark_cli.commands.kafka_access import ClientConfigOption, open_access
 from tidemark_cli.local.kube import Kube
-from tidemark_cli.top import figures, pages
-from tidemark_cli.top.holdings import BROKER, KINDS, SLICE, Holdings
+from tidemark_cli.top import broker_offsets, pages
+from tidemark_cli.top.object_index import BROKER, KINDS, SLICE, Holdings
 from tidemark_cli.top.page_html import page
 from tidemark_cli.top.query import PAGE_SIZE, Query, choose
 from tidemark_cli.top.reader import Reader
 from tidemark_cli.top.text import print_frame
 
-Ask = Callable[[Sequence[figures.Asked], Mapping[int, tuple[str, int]]], figures.Figures]
+Ask = Callable[
+    [Sequence[broker_offsets.Asked], Mapping[int, tuple[str, int]]], broker_offsets.Figures
+]
 Sort = Literal["trouble", "name", "remote", "partitions", "placeholders", "behind"]
 
 
@@ -76,8 +78,8 @@ def top(
 def asking(client_config: Path | None) -> Ask:
     """What asks brokers for offsets; ends with a hint where the file cannot be used."""
     if client_config is None:
-        return figures.ask
-    return functools.partial(figures.ask, access=open_access("", client_config))
+        return broker_offsets.ask
+    return functools.partial(broker_offsets.ask, access=open_access("", client_config))
 
 
 def _once(kube: Kube, query: Query, html: Path | None, listener: str, ask: Ask) -> None:
@@ -91,7 +93,7 @@ def _once(kube: Kube, query: Query, html: Path | None, listener: str, ask: Ask) 
         fail(f"{html} cannot be written: {error.strerror}")
 
 
-def look(kube: Kube, query: Query, listener: str = "", ask: Ask = figures.ask) -> pages.View:
+def look(kube: Kube, query: Query, listener: str = "", ask: Ask = broker_offsets.ask) -> pages.View:
     """One frame of all there is. Partitions that cannot be read are a line of it; without the other
     objects there is nothing to show."""
     holdings, problems = Holdings(), []
@@ -104,7 +106,10 @@ def look(kube: Kube, query: Query, listener: str = "", ask: Ask = figures.ask) -
     shown = [line.name for line in choose(holdings.lines.values(), query).lines]
     topics = [found for each in shown if (found := holdings.topic(each)) is not None]
     detailed = [each for each in topics if query.pattern or not each.is_internal]
-    told = ask(figures.asked_of(detailed), figures.addresses(holdings.of_kind(BROKER), listener))
+    told = ask(
+        broker_offsets.asked_of(detailed),
+        broker_offsets.addresses(holdings.of_kind(BROKER), listener),
+    )
     return pages.view(
         holdings,
         query,

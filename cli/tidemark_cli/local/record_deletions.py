@@ -67,7 +67,7 @@ class RecordDeletions:
         self._kube, self._table, self._timeout_s = kube, table, timeout_s
 
     def delete(self, topic: str, topic_id: str, below: Mapping[int, Position]) -> None:
-        """See :class:`~tidemark_pipeline.export.deleting.Deleter`."""
+        """See :class:`~tidemark_pipeline.export.record_deletion.Deleter`."""
         try:
             for some in _divided(below):
                 self._carry_out(self._object_of(topic, topic_id), topic_id, some)

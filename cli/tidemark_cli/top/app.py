@@ -18,8 +18,8 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Input, Static
 
 from tidemark_cli.top import pages
-from tidemark_cli.top.figures import Asked, Figures, addresses, asked_of
-from tidemark_cli.top.holdings import BROKER, Holdings
+from tidemark_cli.top.broker_offsets import Asked, Figures, addresses, asked_of
+from tidemark_cli.top.object_index import BROKER, Holdings
 from tidemark_cli.top.query import Query
 from tidemark_cli.top.reader import Batch
 from tidemark_cli.top.text import LEGEND, cell_text

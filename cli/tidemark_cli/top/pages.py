@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark_cli.local.topic_rows import TopicRows, condition
-from tidemark_cli.local.words import (
+from tidemark_cli.local.object_summaries import (
     both_names,
     cluster_line,
     figure,
@@ -19,7 +18,8 @@ from tidemark_cli.local.words import (
     troubles,
     why_not_ready,
 )
-from tidemark_cli.top.holdings import BROKER, CLUSTER, Holdings, TopicLine
+from tidemark_cli.local.topic_rows import TopicRows, condition
+from tidemark_cli.top.object_index import BROKER, CLUSTER, Holdings, TopicLine
 from tidemark_cli.top.query import Chosen, Query, choose
 from tidemark_cli.top.ranges import Offsets, Range, lag, ranges
 from tidemark_operator.controller.model import PartitionRow

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from tidemark_cli.top.holdings import TopicLine
+from tidemark_cli.top.object_index import TopicLine
 
 #: Lines of a page of the list.
 PAGE_SIZE = 40

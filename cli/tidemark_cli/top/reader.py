@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidemark_cli.local.kube import GONE, Kube, KubeError
-from tidemark_cli.top.holdings import Holdings
+from tidemark_cli.top.object_index import Holdings
 
 #: Objects of a batch: whoever takes it has other things to do in between. A slice has many rows.
 _AT_ONCE = 10

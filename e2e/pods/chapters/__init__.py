@@ -28,7 +28,7 @@ from e2e.pods.chapters import (
 )
 from e2e.pods.chapters.chapter import Chapter
 from e2e.pods.images import BROKER, OPERATOR, OWN
-from e2e.pods.not_here import CannotRun
+from e2e.pods.unsupported_machine import CannotRun
 
 #: In the order in which they are told.
 CHAPTERS: tuple[Chapter, ...] = (

@@ -4,8 +4,8 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from e2e.pods.not_here import of_the_machine
 from e2e.pods.stage import Stage
+from e2e.pods.unsupported_machine import of_the_machine
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from e2e.pods.kubernetes import condition
 from e2e.pods.monitoring.watching import Prometheus
 from e2e.pods.objects import NAMESPACE
 from e2e.pods.stage import OPERATOR, OPERATORS, Stage
-from tests.monitoring.asked import has_data, queries
+from tests.monitoring.promql_queries import has_data, queries
 from tidemark.metrics import broker_table, operator_table, process_table, tier_table, topic_table
 from tidemark.metrics.metric import Kind, Metric
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from e2e.pods import objects
 from e2e.pods.monitoring import pod, scraping
-from e2e.pods.monitoring.hurried import hurried
+from e2e.pods.monitoring.fast_rules import hurried
 from e2e.pods.objects import NAMESPACE
 from e2e.pods.stage import Stage
 from tests.helm import CHART, named, of_kind

@@ -9,18 +9,18 @@ from pathlib import Path
 from e2e.pods.buildah import Buildah
 from e2e.pods.chapters import chosen, own_images
 from e2e.pods.images import Image
-from e2e.pods.judged import KEPT
 from e2e.pods.node.debian import ensure_packages
-from e2e.pods.node.inside import OUTCOME, PLAN, Plan
 from e2e.pods.node.leftovers import folder_made, layout_of
+from e2e.pods.node.machine_check import ensure_namespaces
+from e2e.pods.node.node_run import OUTCOME, PLAN, Plan
 from e2e.pods.node.programs import ensure_node, ensure_pause, ensure_policies
 from e2e.pods.node.sandbox import run_inside
-from e2e.pods.node.trial import ensure_namespaces
-from e2e.pods.not_here import of_the_machine
 from e2e.pods.outcome import Outcome, ended
 from e2e.pods.progress import Progress
+from e2e.pods.side_outcome import KEPT
 from e2e.pods.sides import Side, how_many, shared_out
 from e2e.pods.supplies import built, of_chapters, programs_of
+from e2e.pods.unsupported_machine import of_the_machine
 from tests.helm import ensure_helm
 from tidemark_cli.toolchain.cache import locked, user_cache
 from tidemark_cli.toolchain.programs import ensure_controlplane
@@ -54,7 +54,7 @@ def on_node(progress: Progress, names: Sequence[str]) -> int:
         plans = [
             _plan(run_folder, side, supplies, progress, alone=len(sides) == 1) for side in sides
         ]
-        statuses = run_inside([["-m", "e2e.pods.node.inside", str(path)] for path in plans])
+        statuses = run_inside([["-m", "e2e.pods.node.node_run", str(path)] for path in plans])
         outcomes = {
             side.name: Outcome.read(path.with_name(OUTCOME), status)
             for side, path, status in zip(sides, plans, statuses, strict=True)

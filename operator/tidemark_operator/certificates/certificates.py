@@ -18,11 +18,11 @@ from tidemark.tls.files import NoCertificates, TlsFiles
 from tidemark.tls.identity import Identity
 from tidemark_operator.certificates import authority
 from tidemark_operator.certificates.authority import KeyPair
-from tidemark_operator.certificates.folders import write_files
+from tidemark_operator.certificates.certificate_folders import write_files
+from tidemark_operator.certificates.certificate_stores import Keeper, KeptByAnother
 from tidemark_operator.certificates.formats import digest, leaf_data, read_leaf
-from tidemark_operator.certificates.keepers import Keeper, KeptByAnother
-from tidemark_operator.certificates.kept_authority import KeptAuthority
 from tidemark_operator.certificates.rotation import Authorities
+from tidemark_operator.certificates.stored_authority import KeptAuthority
 from tidemark_operator.kube.kinds import Json
 
 logger = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterable, Callable
 
 from tidemark_operator.certificates import authority
 from tidemark_operator.certificates.authority import LEAF_LIFE, KeyPair
-from tidemark_operator.certificates.keepers import Keeper
-from tidemark_operator.certificates.kept_authority import KeptAuthority
+from tidemark_operator.certificates.certificate_stores import Keeper
 from tidemark_operator.certificates.rotation import Authorities, Phase
+from tidemark_operator.certificates.stored_authority import KeptAuthority
 
 ANNOUNCED_PAUSE = dt.timedelta(days=1)
 ISSUING_PAUSE = LEAF_LIFE

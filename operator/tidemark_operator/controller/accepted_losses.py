@@ -28,7 +28,7 @@ from tidemark.wire.control import LeaderRecoveryState
 from tidemark_operator.controller import elections
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.eligible import awaits_logs, longest
+from tidemark_operator.controller.eligible_leaders import awaits_logs, longest
 from tidemark_operator.controller.events import Event, count, normal, quoted, warning
 from tidemark_operator.controller.model import (
     ACCEPTED_CHARS_MAX,

@@ -13,7 +13,7 @@ import uuid
 
 from tidemark.annotations import ADOPT_TOPIC_ID, FORGET_LEFT_BEHIND, RESTORE_FROM_TIER
 from tidemark.ids import id_text, parse_id
-from tidemark_operator.controller import restoring
+from tidemark_operator.controller import topic_restore
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import count, quoted
 from tidemark_operator.controller.model import TieringStatus, TopicInfo
@@ -97,8 +97,8 @@ def _partitions(state: ControllerState, topic_id: uuid.UUID) -> int:
 def _restored(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | None:
     """A Topic that begins with what is in the tier has the id that this has."""
     try:
-        origin = restoring.checked(state, topic)
-    except restoring.NotRestorable as error:
+        origin = topic_restore.checked(state, topic)
+    except topic_restore.NotRestorable as error:
         return Refusal(reason="AdoptionRefused", message=str(error))
     if origin is None:
         return None

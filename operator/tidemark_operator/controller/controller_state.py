@@ -19,9 +19,9 @@ from tidemark.wire.control import (
     TopicState,
 )
 from tidemark_operator.controller.acknowledgements import Acknowledgements
-from tidemark_operator.controller.eligible import awaits_logs
+from tidemark_operator.controller.eligible_leaders import awaits_logs
 from tidemark_operator.controller.exports import Exports
-from tidemark_operator.controller.held_states import HeldStates
+from tidemark_operator.controller.external_addresses import WaysIn
 from tidemark_operator.controller.model import (
     NO_LEADER,
     BrokerHealth,
@@ -38,9 +38,9 @@ from tidemark_operator.controller.model import (
     min_insync_replicas,
 )
 from tidemark_operator.controller.pod_state import PodState
+from tidemark_operator.controller.replica_state_reports import HeldStates
 from tidemark_operator.controller.rows import encode_row, slice_of
 from tidemark_operator.controller.users import Users
-from tidemark_operator.controller.ways_in import WaysIn
 
 #: JSON around a string of a list: two quotes and a comma.
 JSON_BYTES = 3

@@ -1,19 +1,19 @@
 """Draining: what a broker holds moves to others, since its ``Broker`` says ``drain`` or is deleted.
 
-Each replica moves by a reassignment of its own (:mod:`moving`): its successor takes its place among
-the replicas, catches up, and only then the drained broker leaves row and ISR. It serves and leads
-until then. Moves begin as :mod:`catching_up` has room. There is no plan that could be lost: what is
-on such a broker and not on its way is what is left to do, so a new controller goes on from the
-rows, and a successor that died or is to be drained itself is replaced by another one. Where
-``drain`` is taken back, moves under way end as they were begun.
+Each replica moves by a reassignment of its own (:mod:`reassignment`): its successor takes its place
+among the replicas, catches up, and only then the drained broker leaves row and ISR. It serves and
+leads until then. Moves begin as :mod:`catch_up_limits` has room. There is no plan that could be
+lost: what is on such a broker and not on its way is what is left to do, so a new controller goes on
+from the rows, and a successor that died or is to be drained itself is replaced by another one.
+Where ``drain`` is taken back, moves under way end as they were begun.
 """
 
 import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 
-from tidemark_operator.controller import accepted_losses, moving, rebuilding, registration
-from tidemark_operator.controller.catching_up import Room, takers
+from tidemark_operator.controller import accepted_losses, reassignment, rebuilding, registration
+from tidemark_operator.controller.catch_up_limits import Room, takers
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.model import NO_LEADER, BrokerInfo, PartitionRow, RowKey
 from tidemark_operator.controller.placement import Spreads, newcomer
@@ -120,7 +120,7 @@ def _move_on(draft: Draft, key: RowKey, room: Room, spreads: Spreads) -> bool:
 
 
 def _replace(draft: Draft, row: PartitionRow, replica: int, room: Room, spreads: Spreads) -> None:
-    goal = moving.target(row)
+    goal = reassignment.target(row)
     kept = [other for other in goal if other >= 0 and other != replica]
     successor = newcomer(draft, row, kept, spreads.of(row.topic_id), room)
     comes = successor is not None
@@ -129,8 +129,8 @@ def _replace(draft: Draft, row: PartitionRow, replica: int, room: Room, spreads:
     if successor is None:
         return
     wanted = tuple(successor if other == replica else other for other in goal)
-    new = moving.redirected(draft, row, wanted)
-    if new is not None and moving.keeps_minimum(draft, row, new):
+    new = reassignment.redirected(draft, row, wanted)
+    if new is not None and reassignment.keeps_minimum(draft, row, new):
         draft.put_row(new)
         spreads.moved(row, new)
         if comes:
@@ -143,7 +143,7 @@ def _unfit(draft: Draft, row: PartitionRow) -> list[int]:
     up."""
     return [
         replica
-        for replica in moving.target(row)
+        for replica in reassignment.target(row)
         if replica >= 0 and (_is_leaving(draft, replica) or _fails_to_come(draft, row, replica))
     ]
 

@@ -1,5 +1,5 @@
-"""Who leads: from the ISR, else from the eligible leaders (KIP-966, :mod:`eligible`), unclean only
-where the topic allows it.
+"""Who leads: from the ISR, else from the eligible leaders (KIP-966, :mod:`eligible_leaders`),
+unclean only where the topic allows it.
 
 A fenced broker leaves every ISR that has a live member; where none is live the ISR stays as it is
 (each of its members has every acknowledged record) and, unless an eligible replica can lead, the
@@ -16,7 +16,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from tidemark.wire.control import LeaderRecoveryState
-from tidemark_operator.controller import eligible
+from tidemark_operator.controller import eligible_leaders
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.events import count, normal, numbers, warning
 from tidemark_operator.controller.model import (
@@ -35,7 +35,7 @@ _NO_LOGS: Mapping[int, LogEnd | None] = {}
 def changed(old: PartitionRow, new: PartitionRow, min_isr: int) -> PartitionRow:
     """``new`` with the eligible leaders (see :func:`eligible.carried`) and the epochs that its
     difference from ``old`` demands."""
-    return raised(old, eligible.carried(old, new, min_isr))
+    return raised(old, eligible_leaders.carried(old, new, min_isr))
 
 
 def raised(old: PartitionRow, new: PartitionRow) -> PartitionRow:
@@ -71,10 +71,10 @@ def elect(
         leader = next((replica for replica in row.hosts if replica in live_isr), NO_LEADER)
     if leader != NO_LEADER:
         return changed(row, dataclasses.replace(row, leader=leader, isr=live_isr), min_isr)
-    leader = eligible.elected(row, is_live, min_isr, logs)
+    leader = eligible_leaders.elected(row, is_live, min_isr, logs)
     if leader != NO_LEADER:
         return changed(row, dataclasses.replace(row, leader=leader, isr=(leader,)), min_isr)
-    if unclean and row.holders and not eligible.in_sight(row, is_live, min_isr, logs):
+    if unclean and row.holders and not eligible_leaders.in_sight(row, is_live, min_isr, logs):
         leader = _best_unclean(row, is_live, logs)
         if leader != NO_LEADER:
             return changed(row, _led_uncleanly(row, leader), min_isr)
@@ -87,7 +87,7 @@ def _best_unclean(
     """The least bad: of those that may have everything the longest, else any of them, else any. Not
     one that is on its way to become a replica: it may have nothing at all yet, and with it in the
     ISR the move would be done, and the others would delete what they have."""
-    longest = eligible.longest(row, eligible.reported(row, is_live, logs))
+    longest = eligible_leaders.longest(row, eligible_leaders.reported(row, is_live, logs))
     if longest != NO_LEADER:
         return longest
     live = [replica for replica in row.hosts if is_live(replica) and replica not in row.adding]
@@ -253,7 +253,7 @@ def _emit_elected(draft: Draft, row: PartitionRow, new: PartitionRow) -> None:
         return
     what = f"partition {row.partition}: broker {new.leader} leads"
     if not new.recovering:
-        ends = eligible.reported(row, draft.is_live, draft.state.logs_of(row))
+        ends = eligible_leaders.reported(row, draft.is_live, draft.state.logs_of(row))
         text = (
             f"{what}: of brokers {numbers(ends)} its log reaches furthest "
             f"({ends[new.leader].next_offset})"
@@ -267,8 +267,8 @@ def _emit_elected(draft: Draft, row: PartitionRow, new: PartitionRow) -> None:
 def balance_leaders(draft: Draft, *, limit: int, held_back: Collection[int] = frozenset()) -> int:
     """Give up to ``limit`` partitions back to their preferred leader (the first replica), where it
     is live and in the ISR, and is not to leave, nor one of those that are ``held_back``
-    (:mod:`comebacks`); not those of a paused topic. Slice by slice, so that one write holds many. A
-    step of its own, called now and then; returns how many moved."""
+    (:mod:`flapping_brokers`); not those of a paused topic. Slice by slice, so that one write holds
+    many. A step of its own, called now and then; returns how many moved."""
     state, moved = draft.state, 0
     for key in sorted(state.unbalanced, key=lambda key: (state.slice_index(key), key)):
         if moved >= limit:

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.external_addresses import WayIn
 from tidemark_operator.controller.model import BrokerInfo
-from tidemark_operator.controller.ways_in import WayIn
 
 #: Of a bootstrap Service on the ports of nodes: any of them would do, and one may be away.
 BOOTSTRAP_HOSTS_MAX = 5

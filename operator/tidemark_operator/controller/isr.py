@@ -9,7 +9,7 @@ registration (ClusterControlManager.checkBrokerEpoch), and ends the session.
 
 A partition that is RECOVERING (KIP-704) keeps its leader as the only member of its ISR until that
 leader proposes RECOVERED; replicas that caught up are taken in by later proposals. With the last
-replica that a reassignment brings into the ISR the move is done (:mod:`moving`).
+replica that a reassignment brings into the ISR the move is done (:mod:`reassignment`).
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from tidemark.wire.control import (
     IsrResult,
     LeaderRecoveryState,
 )
-from tidemark_operator.controller import moving
+from tidemark_operator.controller import reassignment
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.elections import changed
 from tidemark_operator.controller.model import NO_EPOCH, NO_LEADER, PartitionRow
@@ -66,7 +66,7 @@ def _decide(draft: Draft, leader: int, change: IsrChange) -> IsrResult:
         manifest=row.manifest or change.remote_manifest,
         leader_recovery_state=LeaderRecoveryState(change.leader_recovery_state),
     )
-    new = changed(row, moving.settled(draft, new), draft.min_isr(row))
+    new = changed(row, reassignment.settled(draft, new), draft.min_isr(row))
     if new != row:
         draft.put_row(new)
     return _result(new, ErrorCode.none)

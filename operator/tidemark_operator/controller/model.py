@@ -36,11 +36,11 @@ RowKey: TypeAlias = tuple[uuid.UUID, int]
 class PartitionRow:
     """One partition as the slices hold it. ``name`` is the topic's name and stands only in the row
     of partition 0: it is how a name stays known when its Topic object is gone (rule *Identity*).
-    ``elr`` and ``last_known_elr`` (KIP-966, :mod:`eligible`) are replicas outside the ISR that
-    still hold, or may hold, all that is committed. None in the three of them means that every copy
-    was lost: the partition waits for a person. ``leader_recovery_state`` (KIP-704) is RECOVERING
-    from an unclean election until a leader says that its log is in order; the ISR is then that
-    leader alone."""
+    ``elr`` and ``last_known_elr`` (KIP-966, :mod:`eligible_leaders`) are replicas outside the ISR
+    that still hold, or may hold, all that is committed. None in the three of them means that every
+    copy was lost: the partition waits for a person. ``leader_recovery_state`` (KIP-704) is
+    RECOVERING from an unclean election until a leader says that its log is in order; the ISR is
+    then that leader alone."""
 
     topic_id: uuid.UUID
     partition: int

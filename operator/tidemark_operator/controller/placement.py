@@ -10,7 +10,7 @@ where a partition is to be (Kafka's CreateTopics may), it goes there. Where brok
 that min(min.insync.replicas, replication factor) live brokers exist (invariant 18), for an internal
 topic one. A broker takes
 at most one replica of a partition (17), and each placeholder is filled once (16), no more of them
-at a time than may catch up together (:mod:`catching_up`).
+at a time than may catch up together (:mod:`catch_up_limits`).
 """
 
 import dataclasses
@@ -20,8 +20,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from tidemark.leader_epochs import GENERATION
-from tidemark_operator.controller import restoring
-from tidemark_operator.controller.catching_up import Room
+from tidemark_operator.controller import topic_restore
+from tidemark_operator.controller.catch_up_limits import Room
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.events import count, normal
 from tidemark_operator.controller.model import (
@@ -117,7 +117,7 @@ def place_topic(draft: Draft, topic: TopicInfo) -> Placed | BrokersMissing:
         row = dataclasses.replace(
             _new_row(draft, topic, partition, replicas), leader_epoch=first_epoch
         )
-        row = restoring.first_row(topic, row)
+        row = topic_restore.first_row(topic, row)
         draft.put_row(row)
         spread.add(row)
         placeholders += row.placeholders

@@ -28,8 +28,9 @@ A person gives up other missing brokers: ``tidemark.dev/rebuild-without`` names 
 rebuilding.
 
 A rebuilt row has no leader: which of those that held all that was committed lost a tail meanwhile
-nobody knows, so all of them are asked how far they reach (:mod:`eligible`). Its epochs are raised
-by :data:`~tidemark.leader_epochs.GENERATION`, and what it does not name is kept by its broker.
+nobody knows, so all of them are asked how far they reach (:mod:`eligible_leaders`). Its epochs are
+raised by :data:`~tidemark.leader_epochs.GENERATION`, and what it does not name is kept by its
+broker.
 """
 
 import dataclasses
@@ -44,7 +45,6 @@ from tidemark_operator.controller import accepted_losses
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import Event, count, numbers, warning
-from tidemark_operator.controller.held_states import EPOCH_MAX, HeldStates
 from tidemark_operator.controller.model import (
     NO_LEADER,
     Acceptance,
@@ -52,6 +52,7 @@ from tidemark_operator.controller.model import (
     RowKey,
     TopicInfo,
 )
+from tidemark_operator.controller.replica_state_reports import EPOCH_MAX, HeldStates
 
 #: A report that is further ahead of a row has another history.
 AHEAD_MAX = 16 * GENERATION

@@ -2,11 +2,11 @@
 
 A registration names the process (incarnation), the log directory and, after a clean shutdown only,
 the broker epoch under which it stopped. Without that proof the disk may lack what was acknowledged:
-the broker leaves every ISR in which others have it, or may have it (:mod:`eligible`). With another
-directory it leaves all, also as the last, and the partition waits for a person. Which directory it
-had stands in the slices, so that a ``Broker`` object that was deleted and made again changes
-nothing; one that nobody knows is unproven, not another. After any start it leads nothing and stays
-fenced until it has applied a full snapshot of this controller epoch.
+the broker leaves every ISR in which others have it, or may have it (:mod:`eligible_leaders`). With
+another directory it leaves all, also as the last, and the partition waits for a person. Which
+directory it had stands in the slices, so that a ``Broker`` object that was deleted and made again
+changes nothing; one that nobody knows is unproven, not another. After any start it leads nothing
+and stays fenced until it has applied a full snapshot of this controller epoch.
 
 Broker epochs grow over the whole cluster and start at ``controller epoch << 24``, so none is used
 twice even if a ``Broker`` object was deleted and made again.
@@ -24,7 +24,7 @@ from tidemark.wire.control import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
-from tidemark_operator.controller import elections, eligible, epochs
+from tidemark_operator.controller import elections, eligible_leaders, epochs
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import count, normal, warning
@@ -181,7 +181,7 @@ def after_restart(
         leader=NO_LEADER if row.leader == node_id else row.leader,
     )
     lost = () if same_disk else (node_id,)
-    left = eligible.carried(row, left, draft.min_isr(row), lost=lost)
+    left = eligible_leaders.carried(row, left, draft.min_isr(row), lost=lost)
     new = elections.raised(row, _led_again(draft, left))
     if new == row and not proof:
         return dataclasses.replace(row, partition_epoch=row.partition_epoch + 1)
@@ -197,7 +197,7 @@ def _led_again(draft: Draft, row: PartitionRow) -> PartitionRow:
     if new.leader not in row.isr:
         return new
     kept = dataclasses.replace(row, leader=new.leader)
-    return eligible.carried(row, kept, draft.min_isr(row))
+    return eligible_leaders.carried(row, kept, draft.min_isr(row))
 
 
 def _response(
@@ -303,7 +303,7 @@ def remove_broker(draft: Draft, node_id: int) -> None:
             adding=_still_coming(row, node_id),
             removing=tuple(other for other in row.removing if other not in (node_id, back)),
         )
-        left = eligible.carried(row, left, draft.min_isr(row))
+        left = eligible_leaders.carried(row, left, draft.min_isr(row))
         draft.put_row(elections.raised(row, elections.best(draft, left, unclean=False)))
 
 

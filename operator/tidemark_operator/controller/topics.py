@@ -16,10 +16,10 @@ from tidemark_operator.controller import (
     adoption,
     disablement,
     elections,
-    moving,
     protection,
+    reassignment,
     rebuilding,
-    resizing,
+    replication_factor_changes,
     topic_deletion,
 )
 from tidemark_operator.controller.commit import Draft, SliceFull
@@ -33,7 +33,7 @@ from tidemark_operator.controller.model import (
     TopicInfo,
 )
 from tidemark_operator.controller.placement import BrokersMissing, place_topic, staying
-from tidemark_operator.controller.resizing import Resizing
+from tidemark_operator.controller.replication_factor_changes import Resizing
 from tidemark_operator.controller.topic_deletion import Deletions, DeletionStep
 
 _RECHECK_DISABLING_MS = 5_000
@@ -168,7 +168,7 @@ def _serve(
     nothing_yet = rebuilding.is_under_way(draft, topic) or (
         topic.partitions_placed == 0 and (missing is not None or topic.tiering.is_disabling)
     )
-    resized = None if blocker is not None else resizing.outlook(draft, topic)
+    resized = None if blocker is not None else replication_factor_changes.outlook(draft, topic)
     waits = _resizing_waits(topic, resized)
     refused = _joined([each for each in (refused, waits) if each is not None])
     told = blocker or refused
@@ -199,7 +199,7 @@ def _acted_on(state: ControllerState, topic: TopicInfo) -> TopicInfo:
 def _as_placed(draft: Draft, topic: TopicInfo) -> TopicInfo:
     """Where brokers are missing for another number of replicas, partitions that are added have as
     many as the others."""
-    factor = moving.common_factor(draft.rows_of(topic.id).values())
+    factor = reassignment.common_factor(draft.rows_of(topic.id).values())
     if factor is None or len(staying(draft)) >= topic.replication_factor:
         return topic
     return dataclasses.replace(topic, replication_factor=factor)

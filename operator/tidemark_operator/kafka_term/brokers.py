@@ -7,14 +7,14 @@ import logging
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.status import broker_status
 from tidemark_operator.controller.status.conditions import summary
-from tidemark_operator.controller.status.pacing import figures_interval_ms
+from tidemark_operator.controller.status.write_pacing import figures_interval_ms
 from tidemark_operator.kafka_term.observer import broker_key
 from tidemark_operator.kafka_term.services import KafkaServices
 from tidemark_operator.kube.errors import NotFound
 from tidemark_operator.kube.kinds import BROKER, Json, Key, key_of
 from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.pods.identity import MANAGER, cluster_labels
-from tidemark_operator.reconcile.elsewhere import elsewhere, write_conditions
+from tidemark_operator.reconcile.foreign_objects import elsewhere, write_conditions
 from tidemark_operator.resources.names import Workload
 
 logger = logging.getLogger(__name__)

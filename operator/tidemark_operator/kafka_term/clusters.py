@@ -15,7 +15,7 @@ from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, Key
 from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.objects.conversions import cluster_of, is_leaving
 from tidemark_operator.reconcile import refused_creations
-from tidemark_operator.reconcile.elsewhere import write_conditions
+from tidemark_operator.reconcile.foreign_objects import write_conditions
 from tidemark_operator.resources.names import CLUSTER_FINALIZER
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import time
 from tidemark.kafka_client.values import ClusterView, TopicView
 from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.engines.base import EngineUnavailable
-from tidemark_operator.engines.kafka import picture, wanted
+from tidemark_operator.engines.kafka import cluster_snapshot, desired_configs
 from tidemark_operator.engines.kafka.access import read_access
 from tidemark_operator.engines.kafka.cluster import EngineRefused, Found
 from tidemark_operator.kafka_term.services import KafkaServices
@@ -132,7 +132,7 @@ class Observer:
             meta: Json = {} if body is None else body["metadata"]
             key = broker_key(services, node.node_id)
             state.put_broker(
-                picture.broker(
+                cluster_snapshot.broker(
                     node,
                     f"{services.cluster_key.namespace}/{key}",
                     (body or {}).get("status") or {},
@@ -200,7 +200,11 @@ class Observer:
 
     def _keys(self) -> list[str]:
         """The keys that any manifest names, or named."""
-        keys = {*wanted.SWITCHES, *wanted.LOCAL_RETENTION, *wanted.THROTTLED}
+        keys = {
+            *desired_configs.SWITCHES,
+            *desired_configs.LOCAL_RETENTION,
+            *desired_configs.THROTTLED,
+        }
         for topic in self._services.state.topics.values():
             keys.update(topic.config)
             keys.update(config_keys(topic))
@@ -211,7 +215,7 @@ def take_rows(services: KafkaServices, topic: TopicInfo, found: Found) -> bool:
     """What was seen of a topic is the picture's; whether anything is new."""
     state, topic_id = services.state, found.view.topic_id
     places = topic.replication_factor if state.cluster.under_replicated_creation else 0
-    present = picture.rows(found.view, services.seen.moves, places=places)
+    present = cluster_snapshot.rows(found.view, services.seen.moves, places=places)
     known, changed = state.rows_of(topic_id), False
     for row in present:
         if known.get(row.partition) != row:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tidemark_operator.controller.acknowledgements import NobodyIsTold
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import EngineNotes
-from tidemark_operator.kafka_term.disabling import NOTE
+from tidemark_operator.kafka_term.disablement import NOTE
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.finalizers import add_finalizer, finalizers_of
 from tidemark_operator.kube.kinds import CLUSTER, WATCHED, Json, Key, key_of

@@ -12,9 +12,9 @@ from tidemark_operator.engines.kafka.records import ApacheKafka
 from tidemark_operator.events import EventWriter
 from tidemark_operator.kafka_term.brokers import BrokerReconciler
 from tidemark_operator.kafka_term.clusters import ClusterReconciler
-from tidemark_operator.kafka_term.disabling import Disabler
-from tidemark_operator.kafka_term.moves import Mover
+from tidemark_operator.kafka_term.disablement import Disabler
 from tidemark_operator.kafka_term.observer import Observer
+from tidemark_operator.kafka_term.reassignments import Mover
 from tidemark_operator.kafka_term.reflector import KafkaReflector
 from tidemark_operator.kafka_term.services import KafkaServices, Seen
 from tidemark_operator.kafka_term.takeover import TakenOver
@@ -36,7 +36,7 @@ from tidemark_operator.objects.client import ObjectClient
 from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.objects.statuses import StatusWriter
 from tidemark_operator.objects.store import ObjectStore
-from tidemark_operator.reconcile.elsewhere import write_conditions
+from tidemark_operator.reconcile.foreign_objects import write_conditions
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
 from tidemark_operator.reconcile.refused_creations import reporter

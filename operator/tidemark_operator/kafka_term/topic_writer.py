@@ -7,10 +7,10 @@ import logging
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.controller.status import topic_status
-from tidemark_operator.controller.status.pacing import quiet_deletion_ms
+from tidemark_operator.controller.status.write_pacing import quiet_deletion_ms
 from tidemark_operator.controller.topic_deletion import DeletionStep
 from tidemark_operator.controller.topics import Blocker, TopicDecision
-from tidemark_operator.kafka_term import pauses
+from tidemark_operator.kafka_term import requeue_delays
 from tidemark_operator.kafka_term.services import KafkaServices
 from tidemark_operator.kube.kinds import TOPIC, Json, Key
 
@@ -52,7 +52,7 @@ class TopicWriter:
             logger.info("%s", result.sentence)
             for event in decision.events:
                 services.events.emit(event)
-        return pauses.RECHECK_S if decision.blocker is not None else None
+        return requeue_delays.RECHECK_S if decision.blocker is not None else None
 
 
 def nothing(

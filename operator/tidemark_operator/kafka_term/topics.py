@@ -2,30 +2,30 @@
 
 What was asked of Kafka and may have been done, though nobody heard of it, is on record before it is
 asked. So whoever comes next goes on from the picture and the status alone. What is not there yet is
-:mod:`~tidemark_operator.kafka_term.creating`'s, what is there
-:mod:`~tidemark_operator.kafka_term.changing`'s, what goes
-:mod:`~tidemark_operator.kafka_term.leaving`'s.
+:mod:`~tidemark_operator.kafka_term.topic_creation`'s, what is there
+:mod:`~tidemark_operator.kafka_term.topic_alteration`'s, what goes
+:mod:`~tidemark_operator.kafka_term.topic_deletion`'s.
 """
 
 from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.controller.topic_deletion import DeletionStep
 from tidemark_operator.controller.topics import Blocker, TopicDecision
 from tidemark_operator.engines.base import EngineUnavailable
-from tidemark_operator.engines.kafka import decide
-from tidemark_operator.kafka_term import pauses
-from tidemark_operator.kafka_term.asked import Asked
-from tidemark_operator.kafka_term.changing import TopicChanger
-from tidemark_operator.kafka_term.creating import TopicCreator
-from tidemark_operator.kafka_term.disabling import Disabler
-from tidemark_operator.kafka_term.leaving import TopicRemover
-from tidemark_operator.kafka_term.moves import Mover
+from tidemark_operator.engines.kafka import topic_rules
+from tidemark_operator.kafka_term import requeue_delays
+from tidemark_operator.kafka_term.disablement import Disabler
 from tidemark_operator.kafka_term.observer import Observer, take_rows
+from tidemark_operator.kafka_term.reassignments import Mover
+from tidemark_operator.kafka_term.request_backoff import Asked
 from tidemark_operator.kafka_term.services import KafkaServices
+from tidemark_operator.kafka_term.topic_alteration import TopicChanger
+from tidemark_operator.kafka_term.topic_creation import TopicCreator
+from tidemark_operator.kafka_term.topic_deletion import TopicRemover
 from tidemark_operator.kafka_term.topic_writer import TopicWriter, nothing
 from tidemark_operator.kube.finalizers import finalizers_of
 from tidemark_operator.kube.kinds import TOPIC, Json, Key
 from tidemark_operator.objects.conversions import cluster_of, topic_info
-from tidemark_operator.reconcile.elsewhere import elsewhere
+from tidemark_operator.reconcile.foreign_objects import elsewhere
 from tidemark_operator.resources.names import TOPIC_FINALIZER
 
 
@@ -102,13 +102,13 @@ class TopicReconciler:
             blocker = Blocker(reason="KafkaUnavailable", message=problem, goes_on=True)
             kept = TopicDecision(tiering_status=topic.tiering_status, refused=blocker)
             await self._writer.write(key, topic, kept)
-        return pauses.LOOK_AGAIN_S
+        return requeue_delays.LOOK_AGAIN_S
 
     async def _step(self, key: Key, body: Json, topic: TopicInfo) -> float | None:
         services, seen = self._services, self._services.seen
         if seen.problem or seen.cluster is None:
             raise EngineUnavailable(seen.problem or "the Kafka cluster has not answered yet")
-        taken = decide.name_taken(services.state, topic)
+        taken = topic_rules.name_taken(services.state, topic)
         if topic.deletion_ms is not None:
             return await self._remover.delete(key, body, topic, taken)
         if taken is not None:
@@ -118,10 +118,10 @@ class TopicReconciler:
         found = seen.topics.get(topic.name)
         if found is None:
             found = await services.kafka.looks.ask(topic.name, None)
-            if found is None and seen.missing_for_s(topic.name) < pauses.GONE_S:
+            if found is None and seen.missing_for_s(topic.name) < requeue_delays.GONE_S:
                 return 1.0
         if found is None or found.view.topic_id != topic.topic_id:
-            blocker = decide.gone(topic, None if found is None else found.view)
+            blocker = topic_rules.gone(topic, None if found is None else found.view)
             return await self._writer.write(key, topic, nothing(topic, blocker=blocker))
         if topic.name not in seen.topics:
             seen.topics[topic.name] = found

@@ -17,7 +17,7 @@ from kubernetes.aio.client.api_client import ApiClient
 from tidemark_operator.kube.access import Access
 from tidemark_operator.kube.errors import KubeError, Unavailable, error_of
 from tidemark_operator.kube.kinds import Json, Kind, Listed, resource_version
-from tidemark_operator.kube.lines import split_lines
+from tidemark_operator.kube.line_stream import split_lines
 from tidemark_operator.kube.own_objects import OwnObjects
 
 REQUEST_TIMEOUT_S = 10.0

@@ -22,17 +22,17 @@ from typing import Any, Protocol
 
 from kio.schema.errors import ErrorCode
 
-from tidemark.tls.accepting import PrivateListener
 from tidemark.tls.files import TlsFiles
 from tidemark.tls.identity import Identity
+from tidemark.tls.private_listener import PrivateListener
 from tidemark.wire import control, framing, topics
-from tidemark_operator.listener.answers import heartbeat_response, not_controller, stale
 from tidemark_operator.listener.channel import Channel
 from tidemark_operator.listener.connection import Answer, Attached, serve_requests
 from tidemark_operator.listener.frames import Request, Response
-from tidemark_operator.listener.intake import Intake
-from tidemark_operator.listener.knocks import Knocks, Looked
+from tidemark_operator.listener.request_limits import Intake
+from tidemark_operator.listener.responses import heartbeat_response, not_controller, stale
 from tidemark_operator.listener.sessions import Beat, Sessions
+from tidemark_operator.listener.standby_discovery import Knocks, Looked
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tidemark_operator.listener.knocks import Looked
+from tidemark_operator.listener.standby_discovery import Looked
 
 #: How long a broker without any connection may take to come back.
 GRACE_S = 1.5

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from tidemark.lru import Lru
 from tidemark_operator.kube.kinds import Json, Key, Kind, key_of, resource_version
-from tidemark_operator.objects.tally import Tally
+from tidemark_operator.objects.object_counts import Tally
 
 #: So many deleted objects are remembered: more than writes can be under way.
 DELETED_MAX = 10_000

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 
-from tidemark_operator.controller.ways_in import WayIn
+from tidemark_operator.controller.external_addresses import WayIn
 from tidemark_operator.pods.identity import (
     Json,
     PodBroker,

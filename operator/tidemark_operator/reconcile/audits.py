@@ -10,7 +10,7 @@ import dataclasses
 import time
 
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller.status.audited import has_changed, remote_integrity
+from tidemark_operator.controller.status.remote_integrity import has_changed, remote_integrity
 from tidemark_operator.kube.kinds import TOPIC
 from tidemark_operator.reconcile import remote_storage
 from tidemark_operator.reconcile.services import Services

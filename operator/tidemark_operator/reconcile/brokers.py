@@ -5,7 +5,7 @@ import dataclasses
 import logging
 
 from tidemark_operator.certificates.authority import BadCertificate
-from tidemark_operator.certificates.keepers import KeptByAnother, Overtaken
+from tidemark_operator.certificates.certificate_stores import KeptByAnother, Overtaken
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import accepted_losses, draining, rebuilding, registration
 from tidemark_operator.controller.commit import Draft
@@ -13,12 +13,12 @@ from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.model import BrokerInfo, RowKey
 from tidemark_operator.controller.status import broker_status
 from tidemark_operator.controller.status.conditions import find, summary
-from tidemark_operator.controller.status.pacing import figures_interval_ms
+from tidemark_operator.controller.status.write_pacing import figures_interval_ms
 from tidemark_operator.kube.finalizers import finalizers_of
 from tidemark_operator.kube.kinds import BROKER, Json, Key
 from tidemark_operator.objects.conversions import broker_info, cluster_of
-from tidemark_operator.reconcile.elsewhere import elsewhere, write_conditions
 from tidemark_operator.reconcile.external_listeners import ExternalServices
+from tidemark_operator.reconcile.foreign_objects import elsewhere, write_conditions
 from tidemark_operator.reconcile.pods import PodKeeper
 from tidemark_operator.reconcile.reflector import Reflector
 from tidemark_operator.reconcile.services import Services

@@ -12,14 +12,14 @@ from tidemark_operator.controller import left_behind, rebuilding
 from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.status import cluster_status
 from tidemark_operator.controller.status.conditions import summary
-from tidemark_operator.controller.status.pacing import FIGURES_MS
+from tidemark_operator.controller.status.write_pacing import FIGURES_MS
 from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, TOPIC, Json, Key
 from tidemark_operator.leadership.terms import TermEnded
 from tidemark_operator.objects.conversions import cluster_info, cluster_of, is_leaving
 from tidemark_operator.reconcile import refused_creations, remote_storage
 from tidemark_operator.reconcile.audits import AuditReader
-from tidemark_operator.reconcile.elsewhere import write_conditions
+from tidemark_operator.reconcile.foreign_objects import write_conditions
 from tidemark_operator.reconcile.made_brokers import MadeBrokers
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.names import CLUSTER_FINALIZER
@@ -109,7 +109,7 @@ class ClusterReconciler:
 
     async def _leave(self, key: Key, generation: int) -> float | None:
         """Say for what the Cluster waits; the term ends when it is for nothing, and what is left
-        is removed between terms (:mod:`tidemark_operator.term.burial`)."""
+        is removed between terms (:mod:`tidemark_operator.term.cluster_teardown`)."""
         objects = self._services.objects
         for kind in (TOPIC, BROKER):
             if any(cluster_of(each) == key.name for each in objects.of_kind(kind)):

@@ -5,7 +5,7 @@ import logging
 import time
 
 from tidemark.ids import id_text
-from tidemark_operator.certificates.keepers import KeptByAnother, SecretKeeper
+from tidemark_operator.certificates.certificate_stores import KeptByAnother, SecretKeeper
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import exports
 from tidemark_operator.controller.events import normal, warning

@@ -27,7 +27,7 @@ from tidemark_operator.controller.status.conditions import find
 from tidemark_operator.engines.base import EngineUnavailable
 from tidemark_operator.kube.kinds import RECORD_DELETION, Json, Key
 from tidemark_operator.objects.conversions import deletion_info
-from tidemark_operator.reconcile.leader_turns import LeaderTurns
+from tidemark_operator.reconcile.leader_query_slots import LeaderTurns
 from tidemark_operator.reconcile.services import TermServices
 
 logger = logging.getLogger(__name__)

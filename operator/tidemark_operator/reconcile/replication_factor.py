@@ -12,7 +12,7 @@ reduced.
 
 import logging
 
-from tidemark_operator.controller import moving
+from tidemark_operator.controller import reassignment
 from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.kube.kinds import TOPIC, Json
 from tidemark_operator.objects.ownership import MANAGER, held, holder, patch_of
@@ -34,7 +34,7 @@ def with_factor(body: Json, replication_factor: int) -> Json:
 async def follow(services: Services, topic: TopicInfo) -> bool:
     """Write the number of replicas that all partitions have, if the manifest's is Kafka's clients'
     own; whether it was written. Raises ``KubeError``."""
-    placed = moving.common_factor(services.state.rows_of(topic.id).values())
+    placed = reassignment.common_factor(services.state.rows_of(topic.id).values())
     if placed is None or placed == topic.replication_factor:
         return False
     return await _write(services, topic, _FACTOR, placed)

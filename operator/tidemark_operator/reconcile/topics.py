@@ -8,7 +8,7 @@ from tidemark.wire.control import (
     TopicState,
 )
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller import disablement, left_behind, restoring
+from tidemark_operator.controller import disablement, left_behind, topic_restore
 from tidemark_operator.controller.broker_calls import Disablement, TierDeletion
 from tidemark_operator.controller.commit import Draft, SliceFull
 from tidemark_operator.controller.controller_state import ControllerState
@@ -22,13 +22,13 @@ from tidemark_operator.controller.model import OrphanedTopic, TopicInfo
 from tidemark_operator.controller.snapshot import topic_state
 from tidemark_operator.controller.status import topic_status
 from tidemark_operator.controller.status.left_behind import rendered
-from tidemark_operator.controller.status.news import (
+from tidemark_operator.controller.status.topic_events import (
     Outages,
     config_changes,
     damage_news,
     waiting_news,
 )
-from tidemark_operator.controller.status.pacing import figures_interval_ms, quiet_deletion_ms
+from tidemark_operator.controller.status.write_pacing import figures_interval_ms, quiet_deletion_ms
 from tidemark_operator.controller.topic_deletion import DeletionStep
 from tidemark_operator.controller.topics import TopicDecision, decide
 from tidemark_operator.engines.base import EngineUnavailable
@@ -36,7 +36,7 @@ from tidemark_operator.kube.finalizers import finalizers_of
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json, Key
 from tidemark_operator.objects.conversions import cluster_of, topic_info
 from tidemark_operator.reconcile import remote_storage, replication_factor
-from tidemark_operator.reconcile.elsewhere import elsewhere
+from tidemark_operator.reconcile.foreign_objects import elsewhere
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.resources.names import TOPIC_FINALIZER
 
@@ -109,7 +109,7 @@ class TopicReconciler:
         say."""
         state = self._services.state
         topic = state.topics.get(text)
-        topic_id = None if topic is None else restoring.doubtful(topic)
+        topic_id = None if topic is None else topic_restore.doubtful(topic)
         if topic_id is None or not state.cluster.remote_storage:
             return True
         try:

@@ -11,7 +11,12 @@ from dataclasses import dataclass
 
 from tidemark.wire.users import ScramCredential
 from tidemark_operator.certificates.authority import BadCertificate
-from tidemark_operator.certificates.keepers import Kept, KeptByAnother, Overtaken, SecretKeeper
+from tidemark_operator.certificates.certificate_stores import (
+    Kept,
+    KeptByAnother,
+    Overtaken,
+    SecretKeeper,
+)
 from tidemark_operator.controller.status.user import UserProblem
 from tidemark_operator.controller.users import UserInfo
 from tidemark_operator.kube.errors import Forbidden, Invalid

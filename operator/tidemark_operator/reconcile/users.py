@@ -3,7 +3,7 @@
 import logging
 
 from tidemark.wire.users import ScramCredential
-from tidemark_operator.certificates.keepers import KeptByAnother
+from tidemark_operator.certificates.certificate_stores import KeptByAnother
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.events import normal, warning
 from tidemark_operator.controller.status import user_status
@@ -14,7 +14,7 @@ from tidemark_operator.kube.errors import KubeError
 from tidemark_operator.kube.kinds import USER, Json, Key
 from tidemark_operator.objects.conversions import cluster_of
 from tidemark_operator.objects.users import user_info
-from tidemark_operator.reconcile.elsewhere import elsewhere
+from tidemark_operator.reconcile.foreign_objects import elsewhere
 from tidemark_operator.reconcile.services import Services
 from tidemark_operator.reconcile.user_secrets import SECRET_REFUSED, Proof, UserSecrets
 from tidemark_operator.resources.metadata import InvalidResource

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from tidemark_operator.kube.errors import Conflict, Invalid, KubeError, Unavailable
 from tidemark_operator.kube.kinds import Key, resource_version
 from tidemark_operator.leadership.terms import ControllerFenced, TermEnded
-from tidemark_operator.reconcile.deleted import report_deleted
+from tidemark_operator.reconcile.deleted_objects import report_deleted
 from tidemark_operator.reconcile.failures import Failures
 from tidemark_operator.reconcile.queue import RETRY
 from tidemark_operator.reconcile.services import TermServices

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from tidemark.configuration.values import INT32_MAX
-from tidemark_operator.resources.accepted import ACCEPTED_MAX, Accepted
+from tidemark_operator.resources.acceptances import ACCEPTED_MAX, Accepted
 from tidemark_operator.resources.broker_pod import APPARMOR, Annotations, BrokerPod, Labels
 from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.config_rules import ClusterConfig, GroupConfig

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from tidemark.configuration.values import INT32_MAX
 from tidemark.logfiles.names import COORDINATORS_TOPICS, INTERNAL_TOPICS
-from tidemark_operator.resources.accepted import ACCEPTED_MAX, Accepted
+from tidemark_operator.resources.acceptances import ACCEPTED_MAX, Accepted
 from tidemark_operator.resources.conditions import READY, Conditions, pending
 from tidemark_operator.resources.config_rules import TopicConfig, cel_list
 from tidemark_operator.resources.durations import Duration

@@ -17,8 +17,8 @@ from kio.schema.errors import ErrorCode
 from tidemark.wire import control, topics
 from tidemark_operator.controller import elections, epochs, isr, rebuilding, registration
 from tidemark_operator.controller.commit import Draft
-from tidemark_operator.controller.held_states import HeldStates
 from tidemark_operator.controller.model import NO_EPOCH, BrokerInfo
+from tidemark_operator.controller.replica_state_reports import HeldStates
 from tidemark_operator.engines.own.own_brokers import EngineListener, OwnBrokers
 from tidemark_operator.kube.kinds import USER
 from tidemark_operator.leadership.terms import (
@@ -27,9 +27,9 @@ from tidemark_operator.leadership.terms import (
     SlicesBehind,
     TermEnded,
 )
-from tidemark_operator.listener.answers import not_controller
 from tidemark_operator.listener.channel import Channel
 from tidemark_operator.listener.frames import Response
+from tidemark_operator.listener.responses import not_controller
 from tidemark_operator.listener.server import ControlHandler, ControlServer
 from tidemark_operator.listener.sessions import Beat
 from tidemark_operator.reconcile.services import Services

@@ -6,17 +6,17 @@ import logging
 from collections.abc import Callable
 
 from tidemark_operator.certificates.authority import BadCertificate
-from tidemark_operator.certificates.keepers import KeptByAnother, Overtaken
+from tidemark_operator.certificates.certificate_stores import KeptByAnother, Overtaken
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import (
     draining,
     elections,
-    moving,
     placement,
-    resizing,
+    reassignment,
+    replication_factor_changes,
     topic_deletion,
 )
-from tidemark_operator.controller.comebacks import Comebacks
+from tidemark_operator.controller.flapping_brokers import Comebacks
 from tidemark_operator.kube.errors import Forbidden, KubeError
 from tidemark_operator.kube.kinds import BROKER, USER
 from tidemark_operator.leadership.terms import TermEnded
@@ -92,9 +92,9 @@ class Pacemaker:
         if any(broker.leaving for broker in state.brokers.values()):
             await self._decide(draining.step)
         if state.resizing:
-            await self._decide(resizing.step)
+            await self._decide(replication_factor_changes.step)
         if state.moving:
-            await self._decide(moving.finish)
+            await self._decide(reassignment.finish)
         if number % COLLECT_TURNS == 0:
             if state.tombstoned_ids():
                 await self._decide(lambda draft: topic_deletion.collect(draft, deletions))

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.configuration.values import INT64_MAX
 from tidemark.wire.control import AllocateProducerIdsResponse
-from tidemark_operator.controller.restoring import first_producer_id
+from tidemark_operator.controller.topic_restore import first_producer_id
 from tidemark_operator.kube.errors import Conflict, KubeError
 from tidemark_operator.kube.kinds import CLUSTER
 from tidemark_operator.reconcile.services import Services

@@ -24,7 +24,7 @@ from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import Acceptance, ClusterInfo, ClusterRebuilding
 from tidemark_operator.controller.registration import fenced_at_take_over
 from tidemark_operator.controller.slice_claim import ClaimRefused, SliceClaim
-from tidemark_operator.controller.status.accepted import recorded
+from tidemark_operator.controller.status.acceptances import recorded
 from tidemark_operator.controller.status.conditions import time_text
 from tidemark_operator.controller.status.rebuilding import entry
 from tidemark_operator.kube.client import KubeApi

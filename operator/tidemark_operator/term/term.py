@@ -22,8 +22,8 @@ from tidemark_operator.kube.kinds import (
     Key,
 )
 from tidemark_operator.leadership.terms import TermEnded
-from tidemark_operator.listener.knocks import Looked
 from tidemark_operator.listener.server import ControlServer
+from tidemark_operator.listener.standby_discovery import Looked
 from tidemark_operator.reconcile.brokers import BrokerReconciler
 from tidemark_operator.reconcile.clusters import ClusterReconciler
 from tidemark_operator.reconcile.exports import ExportReconciler

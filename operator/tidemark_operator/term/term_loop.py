@@ -16,10 +16,10 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable
 from tidemark.backoff import Backoff
 from tidemark_operator.background import BackgroundTasks
 from tidemark_operator.certificates.authority import BadCertificate, KeyPair
+from tidemark_operator.certificates.certificate_stores import Keeper, KeptByAnother, SecretKeeper
 from tidemark_operator.certificates.certificates import Certificates, OwnLeaf, authority_name
 from tidemark_operator.certificates.clients import ClientCertificates
 from tidemark_operator.certificates.formats import read_authority
-from tidemark_operator.certificates.keepers import Keeper, KeptByAnother, SecretKeeper
 from tidemark_operator.certificates.rotation import Authorities
 from tidemark_operator.clock import utc_now, wall_ms
 from tidemark_operator.controller.events import normal
@@ -34,7 +34,7 @@ from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import Forbidden, KubeError, NotFound
 from tidemark_operator.kube.informer import Informer
 from tidemark_operator.kube.kinds import CLUSTER, MANY, USER, Json, Key, Kind, key_of
-from tidemark_operator.leadership.lease_kept import keep_lease, let_lease_go
+from tidemark_operator.leadership.lease_retention import keep_lease, let_lease_go
 from tidemark_operator.leadership.terms import (
     EpochsExhausted,
     EpochTooLow,
@@ -49,15 +49,15 @@ from tidemark_operator.objects.statuses import StatusWriter
 from tidemark_operator.objects.store import ObjectStore
 from tidemark_operator.reconcile.failures import reason_of, sentence_of
 from tidemark_operator.reconcile.first_reports import FirstReports
-from tidemark_operator.reconcile.measure import measure
 from tidemark_operator.reconcile.queue import KeyQueue
 from tidemark_operator.reconcile.services import Services
+from tidemark_operator.reconcile.state_metrics import measure
 from tidemark_operator.reconcile.workers import LastPass
 from tidemark_operator.settings import Settings
 from tidemark_operator.slices.committer import Committer
 from tidemark_operator.slices.slice_store import SlicesUnusable
 from tidemark_operator.term.broker_requests import BrokerRequests
-from tidemark_operator.term.burial import bury
+from tidemark_operator.term.cluster_teardown import bury
 from tidemark_operator.term.definitions import DefinitionWatch
 from tidemark_operator.term.takeover import TakenOver, TakeOver
 from tidemark_operator.term.term import Term

@@ -23,7 +23,7 @@ from tidemark.wire.topics import (
     TopicChange,
     TopicChangeResult,
 )
-from tidemark_operator.controller import asked_elections, moving
+from tidemark_operator.controller import reassignment, requested_elections
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.controller_state import collision_key
 from tidemark_operator.controller.events import normal
@@ -196,7 +196,9 @@ class TopicChanger:
     async def _elect(self, topic: TopicInfo, change: TopicChange) -> TopicChangeResult:
         partitions = [each.partition for each in change.assignments]
         elected = await self._services.committer.try_decide(
-            lambda draft: asked_elections.elect(draft, topic, partitions, unclean=change.unclean),
+            lambda draft: requested_elections.elect(
+                draft, topic, partitions, unclean=change.unclean
+            ),
             f"an election of {topic.key}",
         )
         if elected is None:
@@ -210,8 +212,8 @@ class TopicChanger:
         whether it may is asked before anything moves."""
         asked = {each.partition: each.replicas for each in change.assignments}
 
-        def decide(draft: Draft) -> moving.Moves:
-            return moving.reassign(draft, topic, asked, keeps_factor=change.keeps_factor)
+        def decide(draft: Draft) -> reassignment.Moves:
+            return reassignment.reassign(draft, topic, asked, keeps_factor=change.keeps_factor)
 
         services, key = self._services, TOPIC.key(topic.key)
         wanted = decide(Draft(services.state))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tidemark_operator.certificates.authority import KeyPair
-from tidemark_operator.certificates.keepers import SecretForm
+from tidemark_operator.certificates.certificate_stores import SecretForm
 from tidemark_operator.resources.names import GROUP, USER_UID_ANNOTATION
 from tidemark_operator.users.passwords import checked
 from tidemark_operator.users.scram import SALT_KEY_BYTES

@@ -14,20 +14,20 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from tidemark_pipeline.export import shapes
+from tidemark_pipeline.export import row_shapes
 from tidemark_pipeline.export.evolution import applied, changes, check_allowed, text
-from tidemark_pipeline.export.exported import Exported, Mode
-from tidemark_pipeline.export.shapes import KAFKA
+from tidemark_pipeline.export.export_progress import Exported, Mode
+from tidemark_pipeline.export.row_shapes import KAFKA
 from tidemark_pipeline.export.table import Counts, Evolution, NamedTable, Written, contended
 from tidemark_pipeline.schemas.values.names import ColumnNames
-from tidemark_pipeline.schemas.values.reading import Reading
+from tidemark_pipeline.schemas.values.value_format import Reading
 
 #: How often a batch is read, and a table grown, until there is nothing new.
 _LOOKS = 5
 
 
 class LetteredTables:
-    """``rows`` of what a :class:`~tidemark_pipeline.schemas.values.reading.Reading` makes of
+    """``rows`` of what a :class:`~tidemark_pipeline.schemas.values.value_format.Reading` makes of
     values, and ``letters``, as one table to the job. ``say`` is told how the table grows."""
 
     def __init__(
@@ -37,7 +37,7 @@ class LetteredTables:
         letters: NamedTable,
         mode: Mode = Mode.APPEND,
         evolution: Evolution = Evolution.REFUSE,
-        names: ColumnNames = shapes.ANY_FORMAT,
+        names: ColumnNames = row_shapes.ANY_FORMAT,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._reading, self._rows, self._letters = reading, rows, letters
@@ -49,7 +49,7 @@ class LetteredTables:
         """Both; as far as the one that is behind."""
         self._letters_at = self._letters.claim(topic, topic_id)
         self._rows_at = self._rows.claim(topic, topic_id)
-        shapes.check_table(self._rows.name, self._rows.columns())
+        row_shapes.check_table(self._rows.name, self._rows.columns())
         self._grown()  # what is refused is said before anything is read
         self._before = in_both(self._rows_at, self._letters_at)
         return self._before
@@ -62,8 +62,8 @@ class LetteredTables:
         """The letters of a batch, then its rows."""
         read, fields = self._read(frame)
         try:
-            letters = shapes.letters(read, self._mode)
-            rows = shapes.rows(read, fields, self._mode)
+            letters = row_shapes.letters(read, self._mode)
+            rows = row_shapes.rows(read, fields, self._mode)
             if ahead(self._letters_at.offsets, self._before.offsets):
                 letters = self._not_there(letters)
             passed = ahead(self._rows_at.offsets, self._before.offsets)
@@ -95,13 +95,13 @@ class LetteredTables:
     def _grown(self) -> StructType:
         """The fields that the table has, once it has those that are wanted."""
         for _ in range(_LOOKS):
-            fields = shapes.value_fields(self._rows.columns() or StructType())
+            fields = row_shapes.value_fields(self._rows.columns() or StructType())
             wanted = self._reading.wanted
             needed = changes(fields, wanted) if wanted is not None else []
             if not needed or self._evolution is Evolution.IGNORE:
                 return fields
             check_allowed(needed, self._evolution)
-            shapes.check_fields(applied(fields, wanted or fields), self._names)
+            row_shapes.check_fields(applied(fields, wanted or fields), self._names)
             if self._rows.grow(needed):
                 self._say("; ".join(map(text, needed)))
         raise contended(self._rows.name)

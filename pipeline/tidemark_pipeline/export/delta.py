@@ -29,8 +29,8 @@ from pyspark.sql.types import StructType
 from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.delta_history import APPLICATION, History
 from tidemark_pipeline.export.delta_log import say
-from tidemark_pipeline.export.exported import Exported, ExportError, Mode, begin, check_ours
-from tidemark_pipeline.export.shapes import bounded
+from tidemark_pipeline.export.export_progress import Exported, ExportError, Mode, begin, check_ours
+from tidemark_pipeline.export.row_shapes import bounded
 from tidemark_pipeline.export.table import (
     ATTEMPTS,
     PERIOD_COLUMNS,

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tidemark_pipeline.export.delta_log import Commit, standing
-from tidemark_pipeline.export.exported import Exported
+from tidemark_pipeline.export.export_progress import Exported
 
 #: As which all exports are known to Delta.
 APPLICATION = "tidemark"

@@ -1,9 +1,9 @@
 """How far a Delta table is, by the log of its commits.
 
 An export's commit says so in its ``userMetadata``, as JSON: the properties of
-:class:`~tidemark_pipeline.export.exported.Exported`, and the version of the table that the job had
-looked at before it wrote. The newest of them counts, unless the table was rolled back since: a
-``RESTORE`` makes it what it was at a version, and then what was said then counts.
+:class:`~tidemark_pipeline.export.export_progress.Exported`, and the version of the table that the
+job had looked at before it wrote. The newest of them counts, unless the table was rolled back
+since: a ``RESTORE`` makes it what it was at a version, and then what was said then counts.
 
 Delta puts rows that nobody has read behind whatever was committed since the write began. Against
 another export that is fenced by a transaction's version (:mod:`tidemark_pipeline.export.delta`); of
@@ -21,7 +21,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tidemark_pipeline.export.exported import Exported, ExportError
+from tidemark_pipeline.export.export_progress import Exported, ExportError
 
 _BASE, _CLAIM, _CARRIED = "tidemark.base", "tidemark.claim", "tidemark.carried"
 _RESTORE, _WRITE = "RESTORE", "WRITE"

@@ -15,12 +15,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tidemark_pipeline.export.deletion_propagation import Propagated
 from tidemark_pipeline.export.delta import CONFLICT
 from tidemark_pipeline.export.delta_history import History
 from tidemark_pipeline.export.delta_maintenance import carrying, vacuum
-from tidemark_pipeline.export.exported import Exported, ExportError
+from tidemark_pipeline.export.export_progress import Exported, ExportError
 from tidemark_pipeline.export.maintenance import Say
-from tidemark_pipeline.export.propagating import Propagated
 from tidemark_pipeline.export.table import ATTEMPTS, contended
 from tidemark_pipeline.export.upsert import configured
 
@@ -37,12 +37,12 @@ class DeltaPropagation:
         self._history = History(session, name)
 
     def found(self) -> Exported | None:
-        """See :class:`~tidemark_pipeline.export.propagating.DroppedFrom`."""
+        """See :class:`~tidemark_pipeline.export.deletion_propagation.DroppedFrom`."""
         self._history.refresh()
         return self._history.standing()
 
     def drop(self, where: str) -> None:
-        """See :class:`~tidemark_pipeline.export.propagating.DroppedFrom`."""
+        """See :class:`~tidemark_pipeline.export.deletion_propagation.DroppedFrom`."""
 
         def delete() -> None:
             with configured(self._session, _NO_VECTORS):
@@ -51,7 +51,7 @@ class DeltaPropagation:
         self._until_done(delete)
 
     def drop_history(self, say: Say) -> Propagated:
-        """See :class:`~tidemark_pipeline.export.propagating.DroppedFrom`."""
+        """See :class:`~tidemark_pipeline.export.deletion_propagation.DroppedFrom`."""
         say("files with rows that are marked as deleted are written anew")
         reorganize = f"REORG TABLE {self._name} APPLY (PURGE)"
         self._until_done(lambda: self._session.sql(reorganize).collect())

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from tidemark_pipeline.export import quoting
-from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.table import Added, Evolution, Widened
 from tidemark_pipeline.schemas.values.bounds import ALIASES
 from tidemark_pipeline.schemas.values.names import folded

@@ -15,9 +15,9 @@ from pyspark.sql.types import StructField, StructType
 
 from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.evolution import Change
-from tidemark_pipeline.export.exported import Exported, ExportError, Mode, begin, check_ours
+from tidemark_pipeline.export.export_progress import Exported, ExportError, Mode, begin, check_ours
 from tidemark_pipeline.export.iceberg_branch import BRANCH, JAVA_ERRORS, Branch, ColumnChange
-from tidemark_pipeline.export.shapes import bounded
+from tidemark_pipeline.export.row_shapes import bounded
 from tidemark_pipeline.export.table import (
     ATTEMPTS,
     Added,

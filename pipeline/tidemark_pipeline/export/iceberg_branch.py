@@ -19,10 +19,10 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from tidemark_pipeline.export.exported import PREFIX, Exported, ExportError
+from tidemark_pipeline.export.export_progress import PREFIX, Exported, ExportError
 from tidemark_pipeline.export.iceberg_lineage import Ancestor, Standing, standing
 from tidemark_pipeline.export.last_rows import SOME, without_last_rows
-from tidemark_pipeline.export.shapes import prefix_of_record
+from tidemark_pipeline.export.row_shapes import prefix_of_record
 from tidemark_pipeline.export.table import ATTEMPTS, contended
 
 TAG = "tidemark_export"

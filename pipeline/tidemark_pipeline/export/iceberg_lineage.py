@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from tidemark_pipeline.export.exported import Exported, ExportError
+from tidemark_pipeline.export.export_progress import Exported, ExportError
 
 #: Property of a commit of ``cherrypick_snapshot``: the snapshot whose rows it has.
 _PICKED = "source-snapshot-id"

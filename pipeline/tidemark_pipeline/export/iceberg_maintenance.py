@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import Row, SparkSession
 
 from tidemark_pipeline.export import quoting
-from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.iceberg_branch import Branch
 from tidemark_pipeline.export.maintenance import Maintained, Say, Upkeep, text_of
 

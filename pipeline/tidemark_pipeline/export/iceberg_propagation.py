@@ -15,11 +15,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tidemark_pipeline.export.exported import Exported
+from tidemark_pipeline.export.deletion_propagation import Propagated
+from tidemark_pipeline.export.export_progress import Exported
 from tidemark_pipeline.export.iceberg_branch import TAG, Branch
 from tidemark_pipeline.export.iceberg_maintenance import COMPACTION, Procedures, snapshots
 from tidemark_pipeline.export.maintenance import Say
-from tidemark_pipeline.export.propagating import Propagated
 
 _MODE = "write.delete.mode"
 _COPY = "copy-on-write"
@@ -36,12 +36,12 @@ class IcebergPropagation:
         self._branch = Branch(session, name, self._table, uuid.uuid4().hex)
 
     def found(self) -> Exported | None:
-        """See :class:`~tidemark_pipeline.export.propagating.DroppedFrom`."""
+        """See :class:`~tidemark_pipeline.export.deletion_propagation.DroppedFrom`."""
         self._branch.refresh()
         return None if self._table.currentSnapshot() is None else self._branch.found()
 
     def drop(self, where: str) -> None:
-        """See :class:`~tidemark_pipeline.export.propagating.DroppedFrom`."""
+        """See :class:`~tidemark_pipeline.export.deletion_propagation.DroppedFrom`."""
         self._branch.refresh()
         if self._table.properties().get(_MODE) != _COPY:
             self._session.sql(f"ALTER TABLE {self._name} SET TBLPROPERTIES ('{_MODE}'='{_COPY}')")
@@ -52,7 +52,7 @@ class IcebergPropagation:
         self._session.sql(f"DELETE FROM {target} WHERE {where}")
 
     def drop_history(self, say: Say) -> Propagated:
-        """See :class:`~tidemark_pipeline.export.propagating.DroppedFrom`."""
+        """See :class:`~tidemark_pipeline.export.deletion_propagation.DroppedFrom`."""
         procedures = Procedures(self._session, self._name)
         before = snapshots(self._session, self._name)
         failed = 0

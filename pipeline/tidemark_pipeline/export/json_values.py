@@ -6,10 +6,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from tidemark_pipeline.export.exported import ExportError
-from tidemark_pipeline.export.inferring import summary, text_of_value
+from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.json_decimals import LAST_WINS, is_exact, loosened, misfits, tightened
-from tidemark_pipeline.export.shapes import ANY_FORMAT
+from tidemark_pipeline.export.row_shapes import ANY_FORMAT
+from tidemark_pipeline.export.schema_inference import summary, text_of_value
 from tidemark_pipeline.export.worker_frames import map_in_workers
 from tidemark_pipeline.schemas.json.inference import grown, size_of
 from tidemark_pipeline.schemas.json.record_check import (
@@ -22,7 +22,7 @@ from tidemark_pipeline.schemas.json.record_check import (
 from tidemark_pipeline.schemas.json.text import DOES_NOT_FIT
 from tidemark_pipeline.schemas.values.bounds import COLUMNS_MAX
 from tidemark_pipeline.schemas.values.names import ColumnNames
-from tidemark_pipeline.schemas.values.reading import ERROR, NO_VALUE, PARSED
+from tidemark_pipeline.schemas.values.value_format import ERROR, NO_VALUE, PARSED
 
 _CORRUPT = "_corrupt"
 _WRITE = "write fields with their types, as in id BIGINT, name STRING"
@@ -49,11 +49,11 @@ class Json:
 
     @property
     def wanted(self) -> StructType | None:
-        """See :class:`~tidemark_pipeline.schemas.values.reading.Reading`."""
+        """See :class:`~tidemark_pipeline.schemas.values.value_format.Reading`."""
         return self._wanted
 
     def read(self, frame: DataFrame, columns: StructType) -> DataFrame:
-        """See :class:`~tidemark_pipeline.schemas.values.reading.Reading`."""
+        """See :class:`~tidemark_pipeline.schemas.values.value_format.Reading`."""
         self._columns, self._frame = columns, frame
         frame.sparkSession.conf.set(*LAST_WINS)
         checking = Checking(columns.json(), self._names, self._grows)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.export.export_progress import ExportError
 
 AVRO, PROTO, DESCRIPTORS = (".avsc",), (".proto",), (".desc", ".protoset", ".binpb", ".pb")
 _BYTES_MAX = 4 * 1024 * 1024

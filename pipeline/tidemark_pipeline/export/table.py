@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from tidemark_pipeline.export.exported import Exported, ExportError, Mode
+from tidemark_pipeline.export.export_progress import Exported, ExportError, Mode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -145,15 +145,15 @@ class Table(Protocol):
 
     def claim(self, topic: str, topic_id: str) -> Exported:
         """Make it where it is not there, take it over, and say how far it is; an older job commits
-        nothing any more. Raises :class:`~tidemark_pipeline.export.exported.ExportError`."""
+        nothing any more. Raises :class:`~tidemark_pipeline.export.export_progress.ExportError`."""
 
     def commit(self, frame: "DataFrame", exported: Exported) -> Written:
         """Rows and how far the table is with them, in one commit. Raises
-        :class:`~tidemark_pipeline.export.exported.Superseded`."""
+        :class:`~tidemark_pipeline.export.export_progress.Superseded`."""
 
     def standing(self) -> Exported:
         """How far the table is, looked at anew. Raises
-        :class:`~tidemark_pipeline.export.exported.Superseded`."""
+        :class:`~tidemark_pipeline.export.export_progress.Superseded`."""
 
     def counts(self) -> Counts:
         """How many rows there are, as the newest commit says it."""
@@ -173,7 +173,7 @@ class NamedTable(Table, Protocol):
 
     def grow(self, needed: Sequence[Added | Widened]) -> bool:
         """Add and widen columns of a claimed table; false where others have changed the table
-        meanwhile. Raises :class:`~tidemark_pipeline.export.exported.Superseded`."""
+        meanwhile. Raises :class:`~tidemark_pipeline.export.export_progress.Superseded`."""
 
 
 def contended(name: str) -> ExportError:

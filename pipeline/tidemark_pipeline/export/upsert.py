@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from tidemark_pipeline.export import quoting
-from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.table import DELETED, Layout
 
 _NO_KEY = "has no key, and an upsert needs one"

@@ -1,9 +1,9 @@
 """Export a topic into a table, exactly once: all that is there, or for as long as the job runs.
 
 A structured stream from the tier and the brokers, whose micro-batches are commits of the table.
-Where it begins is the table's to say (:mod:`tidemark_pipeline.export.exported`): the stream's
-checkpoint is a folder that ends with the job, and is read for one thing only, up to where the batch
-goes that is to be written.
+Where it begins is the table's to say (:mod:`tidemark_pipeline.export.export_progress`): the
+stream's checkpoint is a folder that ends with the job, and is read for one thing only, up to where
+the batch goes that is to be written.
 """
 
 import json
@@ -26,16 +26,21 @@ from tidemark.tier.topics import TopicNotFound
 from tidemark_pipeline.brokers import BrokersUnavailable, Refused
 from tidemark_pipeline.engines import is_kafkas
 from tidemark_pipeline.errors import DataLoss, Unavailable
-from tidemark_pipeline.export.deleting import Deleter, points
-from tidemark_pipeline.export.exported import Exported, ExportError, check_lineage, check_topic
+from tidemark_pipeline.export.export_progress import (
+    Exported,
+    ExportError,
+    check_lineage,
+    check_topic,
+)
 from tidemark_pipeline.export.freshness import Freshness
-from tidemark_pipeline.export.shapes import RAW, raw
+from tidemark_pipeline.export.record_deletion import Deleter, points
+from tidemark_pipeline.export.row_shapes import RAW, raw
 from tidemark_pipeline.export.table import Counts, Table, Written
 from tidemark_pipeline.options import ONLY_LOCAL, Options
 from tidemark_pipeline.positions import Earliest
 from tidemark_pipeline.streaming import run_available
-from tidemark_pipeline.survey import Part, Survey
 from tidemark_pipeline.topic_source import stream_topic, topic_options
+from tidemark_pipeline.topic_survey import Part, Survey
 
 logger = logging.getLogger(__name__)
 

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 from tidemark.export_job import ORDER_VARIABLE, Order, OrderError, Phase, Place
 from tidemark_pipeline.broker_deletions import BrokerDeletions
 from tidemark_pipeline.errors import DataLoss, ExportError, Unavailable, own_words
-from tidemark_pipeline.export.exported import Superseded
-from tidemark_pipeline.export.wanted import Wanted
+from tidemark_pipeline.export.export_progress import Superseded
+from tidemark_pipeline.export.table_options import Wanted
 from tidemark_pipeline.java import JavaMissing, find_java
-from tidemark_pipeline.jobs.told import Told
+from tidemark_pipeline.jobs.job_page import Told
 from tidemark_pipeline.options import OptionError, parse
 
 if TYPE_CHECKING:

@@ -1,28 +1,28 @@
 """What a topic does not have any more, taken out of a table that it was exported to: see
-:mod:`tidemark_pipeline.export.propagating`."""
+:mod:`tidemark_pipeline.export.deletion_propagation`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from tidemark_pipeline.export.delta_propagation import DeltaPropagation
-from tidemark_pipeline.export.exported import ExportError
-from tidemark_pipeline.export.formats import Format
-from tidemark_pipeline.export.iceberg_propagation import IcebergPropagation
-from tidemark_pipeline.export.maintenance import Say
-from tidemark_pipeline.export.propagating import (
+from tidemark_pipeline.export.deletion_propagation import (
     DroppedFrom,
     Propagated,
     behind,
     below,
     condition,
 )
-from tidemark_pipeline.export.shapes import prefix_of_record
+from tidemark_pipeline.export.delta_propagation import DeltaPropagation
+from tidemark_pipeline.export.export_progress import ExportError
+from tidemark_pipeline.export.formats import Format
+from tidemark_pipeline.export.iceberg_propagation import IcebergPropagation
+from tidemark_pipeline.export.maintenance import Say
+from tidemark_pipeline.export.row_shapes import prefix_of_record
 from tidemark_pipeline.jobs.export import check_log_lineage
 from tidemark_pipeline.jobs.maintain import few_listing_tasks
-from tidemark_pipeline.survey import Survey
 from tidemark_pipeline.topic_source import topic_options
+from tidemark_pipeline.topic_survey import Survey
 
 _BY_FORMAT: Mapping[Format, Callable[[SparkSession, str], DroppedFrom]] = {
     Format.ICEBERG: IcebergPropagation,

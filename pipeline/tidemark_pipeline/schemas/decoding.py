@@ -16,9 +16,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tidemark_pipeline.schemas.registry import wire
 from tidemark_pipeline.schemas.sources import Kind, Source, decoder_of
-from tidemark_pipeline.schemas.values.pieces import Bytes, Decoder, Longs, reasons
-from tidemark_pipeline.schemas.values.reading import ERROR, NO_VALUE, PARSED
-from tidemark_pipeline.schemas.values.refused import SchemaRefused
+from tidemark_pipeline.schemas.values.decoder_results import Bytes, Decoder, Longs, reasons
+from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
+from tidemark_pipeline.schemas.values.value_format import ERROR, NO_VALUE, PARSED
 
 #: Beside what was read the id of its schema where that is not known yet.
 UNKNOWN = "_unknown"

@@ -12,8 +12,8 @@ from enum import StrEnum
 from pyspark.sql.types import StructType
 
 from tidemark_pipeline.schemas.avro.schema import Schema, names_of, parse_schema
-from tidemark_pipeline.schemas.values.pieces import Decoder
-from tidemark_pipeline.schemas.values.refused import SchemaRefused
+from tidemark_pipeline.schemas.values.decoder_results import Decoder
+from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
 _KEPT = 256
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tests.apache_kafka import MavenMissing
 from tests.conformance.oracle import compare
+from tests.conformance.oracle.broker_pair import both
 from tests.conformance.oracle.cases import cases
 from tests.conformance.oracle.figures import FIGURES
 from tests.conformance.oracle.sides import Side
-from tests.conformance.oracle.started import both
 
 
 def main() -> int:
@@ -31,7 +31,7 @@ def _compare(ours: Side, theirs: Side, only: str) -> int:
     verdict = compare.run(ours, theirs, table, lambda line: print(line, flush=True))
     idle = [] if only else verdict.unused
     for each in idle:
-        print(f"on_purpose.py: explains nothing any more: {each.case} {each.path}")
+        print(f"intended_differences.py: explains nothing any more: {each.case} {each.path}")
     print(verdict.figures)
     failed = bool(verdict.unexplained or idle)
     if not only and not failed:

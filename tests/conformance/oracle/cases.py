@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kio.index import load_request_schema
 
-from tests.conformance.oracle import on_purpose
-from tests.conformance.oracle.asked import admin_rows, group_rows
+from tests.conformance.oracle import intended_differences
 from tests.conformance.oracle.case import Case, frame_of, sized
+from tests.conformance.oracle.compound_requests import admin_rows, group_rows
 from tests.conformance.oracle.entities import blank
-from tests.conformance.oracle.fetched import fetch_rows, offset_rows
+from tests.conformance.oracle.fetch_cases import fetch_rows, offset_rows
 from tests.conformance.oracle.frames import frame_cases
-from tests.conformance.oracle.good import good_cases
-from tests.conformance.oracle.produced import produce_rows
+from tests.conformance.oracle.produce_cases import produce_rows
 from tests.conformance.oracle.stories import story_cases
+from tests.conformance.oracle.valid_requests import good_cases
 
 
 def cases(served: Mapping[int, range]) -> list[Case]:
@@ -39,7 +39,7 @@ def some(table: Sequence[Case], *, rounds: int) -> list[Case]:
     the table's order, without those that would be waited for."""
     kinds: dict[str, list[int]] = {}
     for number, each in enumerate(table):
-        if not on_purpose.is_silent(each.name):
+        if not intended_differences.is_silent(each.name):
             kinds.setdefault(each.kind, []).append(number)
     kept = set()
     for turn, (kind, found) in enumerate(kinds.items()):

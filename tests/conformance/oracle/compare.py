@@ -8,12 +8,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from tests.conformance.oracle import case, on_purpose, produced
+from tests.conformance.oracle import case, intended_differences, produce_cases
 from tests.conformance.oracle.case import Case
 from tests.conformance.oracle.entities import Here, request
 from tests.conformance.oracle.figures import Figures
-from tests.conformance.oracle.normal import differences, normal
-from tests.conformance.oracle.on_purpose import Difference
+from tests.conformance.oracle.intended_differences import Difference
+from tests.conformance.oracle.response_normalization import differences, normal
 from tests.conformance.oracle.sides import CLOSED, PATIENCE_S, SILENT, Side
 from tests.unit.api import api_requests as kafka
 from tidemark.logfiles.names import COORDINATORS_TOPICS
@@ -44,7 +44,7 @@ class Verdict:
     @property
     def unused(self) -> list[Difference]:
         """Lines of the list that explain nothing any more."""
-        return [each for each in on_purpose.ON_PURPOSE if each not in self.used]
+        return [each for each in intended_differences.ON_PURPOSE if each not in self.used]
 
     @property
     def figures(self) -> Figures:
@@ -57,7 +57,7 @@ def prepare(side: Side) -> None:
     """Make its topics, fill those that are read, and have its coordinators at work."""
     side.create(case.TOPICS)
     for topic in case.FILLED:
-        _until(side, produced.filling(topic)(side.world, 9), kafka.PRODUCE, 9)
+        _until(side, produce_cases.filling(topic)(side.world, 9), kafka.PRODUCE, 9)
     # The coordinators' topics are made when somebody asks for them.
     for kind, key, version, asked in (
         (0, 15, 5, {"groups": ("warm",)}),
@@ -113,7 +113,7 @@ def run(ours: Side, theirs: Side, table: Sequence[Case], say: Say) -> Verdict:
         verdict.same += not found
         unexplained = []
         for path, one, other in found:
-            line = on_purpose.explained(each.name, path, one, other)
+            line = intended_differences.explained(each.name, path, one, other)
             if line is None:
                 unexplained.append(f"{each.name}: {path}: ours {one}, Kafka's {other}")
             else:
@@ -129,7 +129,7 @@ def _differences(each: Case, ours: Side, theirs: Side) -> list[tuple[str, Any, A
         if each.fresh:
             side.close()
         side.send(each.frame(side.world))
-    patience_s = SILENCE_S if on_purpose.is_silent(each.name) else PATIENCE_S
+    patience_s = SILENCE_S if intended_differences.is_silent(each.name) else PATIENCE_S
     return list(differences(_answer(each, ours), _answer(each, theirs, patience_s)))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.conformance.oracle.on_purpose import ON_PURPOSE
+from tests.conformance.oracle.intended_differences import ON_PURPOSE
 
 FIGURES = Path(__file__).with_name("figures.json")
 

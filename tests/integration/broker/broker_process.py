@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from tests import forked
+from tests import forked_processes
 from tests.certificates import folder_of
 from tidemark.tls.identity import Identity
 from tidemark_cli.ports import free_port
@@ -44,7 +44,7 @@ class BrokerProcess:
         self.entries |= {
             key if "." in key else key.replace("_", "."): value for key, value in config.items()
         }
-        self.process: asyncio.subprocess.Process | forked.Forked | None = None
+        self.process: asyncio.subprocess.Process | forked_processes.Forked | None = None
         self.ready: dict[str, Any] = {}
 
     def command(self) -> list[str]:
@@ -63,10 +63,10 @@ class BrokerProcess:
             self.process = await self._begin(log.fileno())
         return self
 
-    async def _begin(self, log: int) -> asyncio.subprocess.Process | forked.Forked:
+    async def _begin(self, log: int) -> asyncio.subprocess.Process | forked_processes.Forked:
         command = self.command()
         if command[0] == sys.executable and not self.executed:
-            return await forked.start("tidemark_broker.main", command, log)
+            return await forked_processes.start("tidemark_broker.main", command, log)
         return await asyncio.create_subprocess_exec(
             *command, stdout=asyncio.subprocess.PIPE, stderr=log
         )

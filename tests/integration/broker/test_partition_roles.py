@@ -23,16 +23,16 @@ from tidemark_broker.log import (
 from tidemark_broker.log.log_starts import Starts
 from tidemark_broker.log.start_offsets import starts_recorded
 from tidemark_broker.purgatory import Purgatory
-from tidemark_broker.replication.following import answers
+from tidemark_broker.replication.following import fetch_responses
 from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata
 from tidemark_broker.replication.partition import (
     Partition,
     ReplicaContext,
     Role,
-    in_sync,
+    consumer_reads,
+    isr_maintenance,
     log_start,
     produce,
-    reads,
     remote_end,
     roles,
 )
@@ -150,7 +150,7 @@ async def test_a_joining_follower_holds_the_high_watermark_until_settled(host: H
     await roles.apply(partition, VIEW, ROW, 3)
     assert (await produce.append(partition, batch(10), acks=1, timeout_ms=0)).base_offset == 0
     assert partition.high_watermark == 10
-    in_sync.follower_fetched(partition, 2, seen(partition, 10))
+    isr_maintenance.follower_fetched(partition, 2, seen(partition, 10))
     assert [change.new_isr for change in host.proposals] == [(1, 2)]
     host.clock.now_s += 60  # the follower is no more caught up, but it may be in the ISR already
     await produce.append(partition, batch(5), acks=1, timeout_ms=0)
@@ -160,21 +160,21 @@ async def test_a_joining_follower_holds_the_high_watermark_until_settled(host: H
     assert partition.high_watermark == 10
 
     committed = replace(ROW, isr=(1, 2), partition_epoch=11)
-    in_sync.answered(partition, host.proposals[0], answer(host.proposals[0], committed, 0))
+    isr_maintenance.answered(partition, host.proposals[0], answer(host.proposals[0], committed, 0))
     assert partition.isr == (1, 2)
-    in_sync.follower_fetched(partition, 2, seen(partition, 20))
+    isr_maintenance.follower_fetched(partition, 2, seen(partition, 20))
     assert partition.high_watermark == 20
 
 
 async def test_a_refused_proposal_is_dropped_only_when_the_row_is_known(host: Host) -> None:
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
-    in_sync.follower_fetched(partition, 2, seen(partition, 0))
+    isr_maintenance.follower_fetched(partition, 2, seen(partition, 0))
     assert partition.leader is not None
     unknown = replace(ROW, leader_epoch=6, partition_epoch=12)
-    in_sync.answered(partition, host.proposals[0], answer(host.proposals[0], unknown, 74))
+    isr_maintenance.answered(partition, host.proposals[0], answer(host.proposals[0], unknown, 74))
     assert partition.leader.pending == (1, 2)
-    in_sync.answered(partition, host.proposals[0], answer(host.proposals[0], ROW, 107))
+    isr_maintenance.answered(partition, host.proposals[0], answer(host.proposals[0], ROW, 107))
     assert partition.leader.pending is None
 
 
@@ -185,14 +185,14 @@ async def test_a_late_answer_settles_no_proposal_but_its_own(host: Host) -> None
     await roles.apply(partition, VIEW, both, 3)
     await produce.append(partition, batch(5), acks=1, timeout_ms=0)
     host.clock.now_s += 60
-    in_sync.shrink_isr(partition)
+    isr_maintenance.shrink_isr(partition)
     shrink = host.proposals[-1]
     assert shrink.new_isr == (1,)
     alone = replace(ROW, partition_epoch=11)
     await roles.apply(partition, VIEW, alone, 3)  # the push overtakes the answer
-    in_sync.follower_fetched(partition, 2, seen(partition, 5))
+    isr_maintenance.follower_fetched(partition, 2, seen(partition, 5))
     assert host.proposals[-1].new_isr == (1, 2)
-    in_sync.answered(partition, shrink, answer(shrink, alone, 0))
+    isr_maintenance.answered(partition, shrink, answer(shrink, alone, 0))
     assert partition.leader is not None
     assert partition.leader.pending == (1, 2)
     host.clock.now_s += 60  # replica 2 is no more caught up, but it may have been taken in
@@ -204,11 +204,11 @@ async def test_an_answer_is_applied_before_its_row_is_on_disk(host: Host) -> Non
     """No answer waits behind another partition's fsync; the file follows soon."""
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
-    in_sync.follower_fetched(partition, 2, seen(partition, 0))
+    isr_maintenance.follower_fetched(partition, 2, seen(partition, 0))
     change = host.proposals[-1]
     joined = replace(ROW, isr=(1, 2), partition_epoch=11)
     async with partition.lock:  # a role change is under way
-        in_sync.answered(partition, change, answer(change, joined, 0))
+        isr_maintenance.answered(partition, change, answer(change, joined, 0))
         assert partition.isr == (1, 2)
     await host.context.states.written()
     stored = read_state(partition.log.directory)
@@ -220,13 +220,13 @@ async def test_a_state_written_meanwhile_takes_no_row_back(host: Host) -> None:
     """The answer comes while a push of the row before it is being written."""
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
-    in_sync.follower_fetched(partition, 2, seen(partition, 0))
+    isr_maintenance.follower_fetched(partition, 2, seen(partition, 0))
     change = host.proposals[-1]
     joined = replace(ROW, isr=(1, 2), partition_epoch=11)
     pushed = asyncio.create_task(roles.apply(partition, VIEW, replace(ROW, manifest=True), 3))
     host.persisting.clear()
     await host.persisting.wait()
-    in_sync.answered(partition, change, answer(change, joined, 0))
+    isr_maintenance.answered(partition, change, answer(change, joined, 0))
     await pushed
     assert partition.row == joined
     assert partition.leader is not None
@@ -236,8 +236,8 @@ async def test_a_state_written_meanwhile_takes_no_row_back(host: Host) -> None:
 async def test_an_unsettled_proposal_is_repeated(host: Host) -> None:
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
-    in_sync.follower_fetched(partition, 2, seen(partition, 0))
-    in_sync.shrink_isr(partition)
+    isr_maintenance.follower_fetched(partition, 2, seen(partition, 0))
+    isr_maintenance.shrink_isr(partition)
     assert host.proposals[0] == host.proposals[1]
 
 
@@ -251,7 +251,7 @@ async def test_acks_all_waits_and_leadership_lost_answers_it(host: Host) -> None
     await roles.apply(partition, VIEW, replace(ROW, isr=(1, 2), partition_epoch=11), 3)
     waiting = asyncio.create_task(produce.append(partition, batch(), acks=-1, timeout_ms=10_000))
     await asyncio.sleep(0)
-    in_sync.follower_fetched(partition, 2, seen(partition, 1))
+    isr_maintenance.follower_fetched(partition, 2, seen(partition, 1))
     assert (await waiting).error is ErrorCode.none
 
     waiting = asyncio.create_task(produce.append(partition, batch(), acks=-1, timeout_ms=10_000))
@@ -279,11 +279,13 @@ async def test_the_low_watermark_counts_alive_followers_and_durable_starts(host:
     await produce.append(partition, batch(10), acks=1, timeout_ms=0)
     assert log_start.low_watermark(partition) == -1
     for node in (2, 3):
-        in_sync.follower_fetched(partition, node, seen(partition, 10, node=node))
+        isr_maintenance.follower_fetched(partition, node, seen(partition, 10, node=node))
     result = log_start.delete_records(partition, -1)
     assert (result.error, result.offset, result.low_watermark) == (ErrorCode.none, 10, 0)
     for node in (2, 3):
-        in_sync.follower_fetched(partition, node, seen(partition, 10, node=node, log_start=10))
+        isr_maintenance.follower_fetched(
+            partition, node, seen(partition, 10, node=node, log_start=10)
+        )
     assert log_start.low_watermark(partition) == 0  # the leader's own start is not on disk yet
     starts_recorded(partition.log.state, Starts(10, 10))
     log_start.after_checkpoint(partition)
@@ -295,15 +297,15 @@ async def test_the_low_watermark_counts_alive_followers_and_durable_starts(host:
 async def test_a_created_manifest_is_reported_until_the_row_has_it(host: Host) -> None:
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
-    in_sync.report_manifest_created(partition)
+    isr_maintenance.report_manifest_created(partition)
     assert host.proposals[-1].remote_manifest
     assert host.proposals[-1].new_isr == ROW.isr
     noted = replace(ROW, partition_epoch=11)
-    in_sync.answered(partition, host.proposals[-1], answer(host.proposals[-1], noted, 0))
+    isr_maintenance.answered(partition, host.proposals[-1], answer(host.proposals[-1], noted, 0))
     assert partition.row is not None
     assert partition.row.manifest
     before = len(host.proposals)
-    in_sync.shrink_isr(partition)
+    isr_maintenance.shrink_isr(partition)
     assert len(host.proposals) == before
 
 
@@ -311,24 +313,31 @@ async def test_what_cannot_be_decided_yet_is_not_asked_for_all_the_time(host: Ho
     """While a row is in doubt the controller refuses at once what its leader has to report."""
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
-    in_sync.report_manifest_created(partition)
+    isr_maintenance.report_manifest_created(partition)
     refused = answer(host.proposals[-1], ROW, int(ErrorCode.operation_not_attempted))
-    in_sync.answered(partition, host.proposals[-1], refused)
+    isr_maintenance.answered(partition, host.proposals[-1], refused)
     assert len(host.proposals) == 1
-    in_sync.shrink_isr(partition)
+    isr_maintenance.shrink_isr(partition)
     assert [each.remote_manifest for each in host.proposals] == [True, True]
 
 
 @pytest.mark.parametrize(
     ("apply", "error"),
     [
-        (lambda p: reads.fetch(p, 11, max_bytes=100, min_one=True), ErrorCode.offset_out_of_range),
         (
-            lambda p: reads.fetch(p, 0, max_bytes=100, min_one=True, current_leader_epoch=4),
+            lambda p: consumer_reads.fetch(p, 11, max_bytes=100, min_one=True),
+            ErrorCode.offset_out_of_range,
+        ),
+        (
+            lambda p: consumer_reads.fetch(
+                p, 0, max_bytes=100, min_one=True, current_leader_epoch=4
+            ),
             ErrorCode.fenced_leader_epoch,
         ),
         (
-            lambda p: reads.fetch(p, 0, max_bytes=100, min_one=True, current_leader_epoch=6),
+            lambda p: consumer_reads.fetch(
+                p, 0, max_bytes=100, min_one=True, current_leader_epoch=6
+            ),
             ErrorCode.unknown_leader_epoch,
         ),
     ],
@@ -340,7 +349,7 @@ async def test_fetches_are_fenced_and_bounded(
     await roles.apply(partition, VIEW, ROW, 3)
     await produce.append(partition, batch(10), acks=1, timeout_ms=0)
     assert getattr(apply(partition), "error") is error  # noqa: B009  the result's type is the api's
-    assert reads.fetch(partition, 10, max_bytes=100, min_one=True).data == b""
+    assert consumer_reads.fetch(partition, 10, max_bytes=100, min_one=True).data == b""
 
 
 async def test_an_unclean_leader_takes_nobody_in_before_it_is_known_to_have_recovered(
@@ -355,17 +364,17 @@ async def test_an_unclean_leader_takes_nobody_in_before_it_is_known_to_have_reco
     (change,) = host.proposals
     assert change.new_isr == (1,)
     assert change.leader_recovery_state == control.LeaderRecoveryState.RECOVERED
-    in_sync.follower_fetched(partition, 2, seen(partition, 0))
-    in_sync.shrink_isr(partition)
+    isr_maintenance.follower_fetched(partition, 2, seen(partition, 0))
+    isr_maintenance.shrink_isr(partition)
     assert host.proposals == [change, change]
     recovered = replace(ROW, partition_epoch=11)
-    in_sync.answered(partition, change, answer(change, recovered, 0))
+    isr_maintenance.answered(partition, change, answer(change, recovered, 0))
     assert not partition.recovering
     await host.context.states.written()
     stored = read_state(partition.log.directory)
     assert stored is not None
     assert from_json(stored).row == recovered
-    in_sync.follower_fetched(partition, 2, seen(partition, 0))
+    isr_maintenance.follower_fetched(partition, 2, seen(partition, 0))
     assert host.proposals[-1].new_isr == (1, 2)
 
 
@@ -376,7 +385,7 @@ async def test_a_leader_adopts_that_it_is_still_recovering(host: Host) -> None:
     (change,) = host.proposals
     newer = replace(recovering, partition_epoch=11)
     told = replace(answer(change, newer, 95), leader_recovery_state=1)
-    in_sync.answered(partition, change, told)
+    isr_maintenance.answered(partition, change, told)
     assert partition.recovering
     assert host.proposals[-1].partition_epoch == 11
     await roles.apply(partition, VIEW, replace(recovering, partition_epoch=12), 3)
@@ -400,10 +409,10 @@ async def test_only_what_is_not_known_yet_is_refused_while_the_high_watermark_la
         partition, TIERED, replace(ROW, leader_epoch=6, partition_epoch=12, isr=(1, 2)), 3
     )
     assert partition.high_watermark == 5
-    assert (await reads.list_offset(partition, -1)).error is ErrorCode.offset_not_available
-    found = await reads.list_offset(partition, timestamp)
+    assert (await consumer_reads.list_offset(partition, -1)).error is ErrorCode.offset_not_available
+    found = await consumer_reads.list_offset(partition, timestamp)
     assert (found.error, found.offset) == (ErrorCode.none, offset)
-    beyond = await reads.list_offset(partition, 1_700_000_000_000 - 1)
+    beyond = await consumer_reads.list_offset(partition, 1_700_000_000_000 - 1)
     assert (beyond.error, beyond.offset) == (ErrorCode.none, 0)
 
 
@@ -411,14 +420,14 @@ async def test_a_time_beyond_the_lagging_high_watermark_is_not_known_yet(host: H
     partition = host.partition()
     await roles.apply(partition, VIEW, replace(ROW, isr=(1, 2)), 3)
     await produce.append(partition, batch(5), acks=1, timeout_ms=0)
-    assert (await reads.list_offset(partition, 1_600_000_000_000)).offset == -1
+    assert (await consumer_reads.list_offset(partition, 1_600_000_000_000)).offset == -1
     await roles.apply(
         partition, VIEW, replace(ROW, leader_epoch=6, partition_epoch=12, isr=(1, 2)), 3
     )
     for timestamp in (1_600_000_000_000, -3):
-        found = await reads.list_offset(partition, timestamp)
+        found = await consumer_reads.list_offset(partition, timestamp)
         assert found.error is ErrorCode.offset_not_available
-    assert (await reads.list_offset(partition, 1_800_000_000_000)).error is ErrorCode.none
+    assert (await consumer_reads.list_offset(partition, 1_800_000_000_000)).error is ErrorCode.none
 
 
 async def test_retention_and_followers_rely_on_a_durable_end_of_the_tier_only(host: Host) -> None:
@@ -427,11 +436,11 @@ async def test_retention_and_followers_rely_on_a_durable_end_of_the_tier_only(ho
     await produce.append(partition, batch(10), acks=1, timeout_ms=0)
     remote_end.learn(partition, 0, 7, 5)
     assert partition.local_retention() == TieredRetention(highest_remote_offset=-1)
-    told = answers.answer(partition, ErrorCode.none)
+    told = fetch_responses.answer(partition, ErrorCode.none)
     assert (told.head_tiered_epoch, told.remote_end_offset) == (-1, -1)
     await host.context.states.written()
     assert partition.local_retention() == TieredRetention(highest_remote_offset=7)
-    told = answers.answer(partition, ErrorCode.none)
+    told = fetch_responses.answer(partition, ErrorCode.none)
     assert (told.head_tiered_epoch, told.remote_end_offset, told.remote_end_epoch) == (0, 7, 5)
 
 
@@ -449,11 +458,11 @@ async def elected_again(partition: Partition, row: control.PartitionState) -> "a
 async def test_an_answer_to_the_former_epoch_takes_no_row_back(host: Host) -> None:
     partition = host.partition()
     await roles.apply(partition, VIEW, ROW, 3)
-    in_sync.follower_fetched(partition, 2, seen(partition, 0))
+    isr_maintenance.follower_fetched(partition, 2, seen(partition, 0))
     change = host.proposals[-1]
     again = replace(ROW, leader_epoch=6, partition_epoch=12)
     task = await elected_again(partition, again)
-    in_sync.answered(
+    isr_maintenance.answered(
         partition, change, answer(change, replace(ROW, isr=(1, 2), partition_epoch=11), 0)
     )
     await task

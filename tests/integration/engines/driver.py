@@ -24,7 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from tests.conformance.local_cluster import Cluster, run_cluster, wait
-from tests.integration.kafka_engine.producing import offset
+from tests.integration.kafka_engine.record_production import offset
 from tests.kafka_programs import kafka_jars
 from tidemark.kafka_client.access import Access
 from tidemark.kafka_client.admin import Admin

@@ -12,7 +12,7 @@ import pytest
 
 from tests.apache_kafka import QUICK, Wanted, running
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
-from tests.integration.kafka_engine.producing import offset, produce
+from tests.integration.kafka_engine.record_production import offset, produce
 from tests.integration.kafka_engine.test_moves import is_unthrottled, rates
 from tests.integration.kafka_engine.waiting import until
 from tests.integration.operator.cluster_world import condition_of

@@ -17,7 +17,7 @@ from kio.static.primitive import i32
 
 from tests.apache_kafka import QUICK, Wanted, running
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
-from tests.integration.kafka_engine.producing import SMALL, produce
+from tests.integration.kafka_engine.record_production import SMALL, produce
 from tests.integration.kafka_engine.test_moves import is_unthrottled, replicas
 from tests.integration.kafka_engine.test_tiering import TIERED
 from tests.integration.kafka_engine.waiting import until

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
-from tests.integration.kafka_engine.mortal import Fate, hurry, operator
-from tests.integration.kafka_engine.producing import SMALL, offset, produce
+from tests.integration.kafka_engine.killable_operator import Fate, hurry, operator
+from tests.integration.kafka_engine.record_production import SMALL, offset, produce
 from tests.integration.kafka_engine.test_moves import is_unthrottled, replicas
 from tests.integration.kafka_engine.test_topics import own, partitions
 from tests.integration.operator.cluster_world import condition_of

@@ -2,7 +2,7 @@
 throttles left behind."""
 
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
-from tests.integration.kafka_engine.producing import produce
+from tests.integration.kafka_engine.record_production import produce
 from tests.integration.kafka_engine.test_topics import own, set_elsewhere
 from tests.integration.kafka_engine.waiting import until
 from tidemark.annotations import ADOPT_TOPIC_ID
@@ -10,8 +10,8 @@ from tidemark.ids import id_text
 from tidemark.kafka_client import configs
 from tidemark.kafka_client.admin import Admin
 from tidemark.kafka_client.values import BROKER, ConfigChange, NewTopic
-from tidemark_operator.engines.kafka.wanted import THROTTLED
-from tidemark_operator.kafka_term.rates import RATES
+from tidemark_operator.engines.kafka.desired_configs import THROTTLED
+from tidemark_operator.kafka_term.throttle_rates import RATES
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC
 
 

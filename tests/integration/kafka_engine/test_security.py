@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
-from tests.integration.kafka_engine.secured import Secured, put_secret, secured_kafka
+from tests.integration.kafka_engine.secured_kafka import Secured, put_secret, secured_kafka
 from tests.integration.operator.cluster_world import condition_of
 from tests.security.client_certificates import ClientAuthority, Leaf
 from tidemark.kafka_client.access import Access, Login, Tls

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
-from tests.integration.kafka_engine.mortal import Fate, hurry, operator
+from tests.integration.kafka_engine.killable_operator import Fate, hurry, operator
 from tests.integration.kafka_engine.test_moves import is_unthrottled, replicas
 from tests.integration.kafka_engine.waiting import until
 from tidemark.kafka_client.admin import Admin

@@ -6,7 +6,7 @@ import asyncio
 import pytest
 
 from tests.integration.kafka_engine.kafka_world import KafkaWorld
-from tests.integration.kafka_engine.producing import SMALL, offset, produce
+from tests.integration.kafka_engine.record_production import SMALL, offset, produce
 from tests.integration.kafka_engine.test_topics import has, own, set_elsewhere
 from tests.integration.kafka_engine.waiting import until
 from tidemark.kafka_client.admin import Admin

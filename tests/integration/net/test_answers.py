@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import pytest
 
 from tidemark.wire.receiver import Frame
-from tidemark_broker.answer_memory import SMALL_BYTES, AnswerMemory
 from tidemark_broker.net import connections as connections_module
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.connections import Connections
 from tidemark_broker.net.server import KafkaServer
+from tidemark_broker.response_memory import SMALL_BYTES, AnswerMemory
 
 LIMIT = 16 * 1024 * 1024
 WISHED = 50 * 1024 * 1024

@@ -15,13 +15,13 @@ import pytest
 from tidemark.tls.files import ListenerFiles, NoCertificates
 from tidemark.wire.framing import FrameError
 from tidemark.wire.receiver import SCRATCH_BYTES, Frame
-from tidemark_broker.answer_memory import AnswerMemory
 from tidemark_broker.net import connection as connection_module
 from tidemark_broker.net import connections as connections_module
 from tidemark_broker.net.config import ServerConfig
 from tidemark_broker.net.connection import CloseConnection, Serve, ServerConnection
 from tidemark_broker.net.connections import Connections
 from tidemark_broker.net.server import KafkaServer
+from tidemark_broker.response_memory import AnswerMemory
 
 PRODUCE, FETCH = bytes(8), b"\0\1" + bytes(6)
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests import forked
+from tests import forked_processes
 from tests.benchmarks.pod_limits import Cgroup
 
 
@@ -50,7 +50,7 @@ class OperatorProcess:
             *(("--exports", str(exports)) if exports else ()),
         ]
         self._log = log
-        self._process: asyncio.subprocess.Process | forked.Forked | None = None
+        self._process: asyncio.subprocess.Process | forked_processes.Forked | None = None
         self.control = control
         self.metrics = ""
 
@@ -72,9 +72,9 @@ class OperatorProcess:
 
     async def _begin(
         self, command: Sequence[str], log: int
-    ) -> asyncio.subprocess.Process | forked.Forked:
+    ) -> asyncio.subprocess.Process | forked_processes.Forked:
         if not self.executed:
-            return await forked.start("tidemark_operator.main", command, log)
+            return await forked_processes.start("tidemark_operator.main", command, log)
         if self.cgroup is not None:
             command = self.cgroup.command(command)
         return await asyncio.create_subprocess_exec(

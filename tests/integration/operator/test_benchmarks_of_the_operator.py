@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import lives, operator
+from tests.benchmarks import operator, topic_churn
 from tests.benchmarks.pod_limits import CGROUPS, MEBIBYTE, Limits, limited
 from tidemark_cli.controlplane import ControlPlane
 
@@ -32,8 +32,8 @@ async def test_a_few_topics_are_made_changed_and_disabled(
 
 @pytest.mark.usefixtures("kubeconfig")
 async def test_topics_come_and_go_in_waves(control_plane: ControlPlane, tmp_path: Path) -> None:
-    sizes = lives.Sizes(lives=5, wave=3, settle_s=0)
-    line = await lives.measure(control_plane, tmp_path, sizes)
+    sizes = topic_churn.Sizes(lives=5, wave=3, settle_s=0)
+    line = await topic_churn.measure(control_plane, tmp_path, sizes)
     assert line.startswith("5 lives in waves of 3: ")
     assert line.endswith("; 0 rows are left")
 
@@ -62,6 +62,8 @@ def test_a_process_in_the_limits_of_a_pod_is_killed_above_them(mebibytes: int, s
 
 def test_a_slope_is_taken_after_the_first_quarter() -> None:
     steady = [(number * 100, 100.0 + number) for number in range(1, 9)]
-    assert lives.slope_kb(steady) == pytest.approx(10.24)
-    assert lives.slope_kb([(100, 50.0), *steady[1:]]) == pytest.approx(10.24)
-    assert lives.slope_kb([(100, 50.0)]) != lives.slope_kb([(100, 50.0)]), "nothing can be told"
+    assert topic_churn.slope_kb(steady) == pytest.approx(10.24)
+    assert topic_churn.slope_kb([(100, 50.0), *steady[1:]]) == pytest.approx(10.24)
+    assert topic_churn.slope_kb([(100, 50.0)]) != topic_churn.slope_kb([(100, 50.0)]), (
+        "nothing can be told"
+    )

@@ -21,7 +21,7 @@ from tests.integration.operator.recorder import Recorder, Right, write_kubeconfi
 from tests.unit.pods.pod_values import POD
 from tests.unit.topic_changes.requests import change, create
 from tidemark.wire.topics import ChangeKind
-from tidemark_operator.certificates.folders import write_files
+from tidemark_operator.certificates.certificate_folders import write_files
 from tidemark_operator.kube.access import Access
 from tidemark_operator.kube.errors import Conflict, NotFound
 from tidemark_operator.kube.kinds import (

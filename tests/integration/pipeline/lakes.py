@@ -15,14 +15,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.table_jars import MavenMissing, jars
-from tidemark_pipeline.export.deleting import Deleter
 from tidemark_pipeline.export.delta import DeltaTable
-from tidemark_pipeline.export.exported import Exported
+from tidemark_pipeline.export.export_progress import Exported
 from tidemark_pipeline.export.formats import Format, catalog_settings
 from tidemark_pipeline.export.iceberg import IcebergTable
-from tidemark_pipeline.export.shapes import RAW_DDL
+from tidemark_pipeline.export.record_deletion import Deleter
+from tidemark_pipeline.export.row_shapes import RAW_DDL
 from tidemark_pipeline.export.table import Layout, Table
-from tidemark_pipeline.export.wanted import delta_name
+from tidemark_pipeline.export.table_options import delta_name
 from tidemark_pipeline.jobs.export import Progress, export
 
 RAW_LAYOUT = Layout(columns=RAW_DDL)

@@ -12,10 +12,10 @@ from tests.integration.pipeline.lakes import Lake, Pause, new_lake
 from tests.integration.pipeline.marks import MARKS
 from tests.integration.pipeline.rows import records
 from tidemark_pipeline.export.dead_letters import LetteredTables
-from tidemark_pipeline.export.exported import Exported, ExportError, Mode, Superseded
+from tidemark_pipeline.export.export_progress import Exported, ExportError, Mode, Superseded
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.json_values import Json, fields_of
-from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
+from tidemark_pipeline.export.row_shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
 from tidemark_pipeline.export.table import Layout, Partitioning, Period
 
 pytestmark = [*MARKS, pytest.mark.long, pytest.mark.timeout(600)]

@@ -13,13 +13,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from tidemark_pipeline.export.dead_letters import LetteredTables
-from tidemark_pipeline.export.exported import Exported, ExportError, Superseded
+from tidemark_pipeline.export.export_progress import Exported, ExportError, Superseded
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.iceberg_branch import TAG
 from tidemark_pipeline.export.json_values import Json, fields_of
-from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW, RAW_DDL, columns_ddl
+from tidemark_pipeline.export.row_shapes import KAFKA, LETTERS_DDL, RAW, RAW_DDL, columns_ddl
 from tidemark_pipeline.export.table import Layout, Partitioning, Period
-from tidemark_pipeline.schemas.values.reading import ERROR, PARSED
+from tidemark_pipeline.schemas.values.value_format import ERROR, PARSED
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
 

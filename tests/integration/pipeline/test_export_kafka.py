@@ -18,10 +18,10 @@ from tidemark.kafka_client.access import Access
 from tidemark_cli.local.kafka_nodes import KafkaNodes
 from tidemark_pipeline.broker_deletions import BrokerDeletions
 from tidemark_pipeline.errors import DataLoss
-from tidemark_pipeline.export.exported import Exported, ExportError
+from tidemark_pipeline.export.export_progress import Exported, ExportError
 from tidemark_pipeline.export.formats import Format
-from tidemark_pipeline.export.inferring import inferred, sample
-from tidemark_pipeline.export.shapes import RAW_DDL
+from tidemark_pipeline.export.row_shapes import RAW_DDL
+from tidemark_pipeline.export.schema_inference import inferred, sample
 from tidemark_pipeline.export.table import Layout
 from tidemark_pipeline.jobs.propagate import propagate
 from tidemark_pipeline.options import OptionError

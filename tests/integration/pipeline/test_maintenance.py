@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 from tests.integration.pipeline.lakes import Killed, KilledAfterWriting, Lake, Pause, new_lake
 from tests.integration.pipeline.marks import MARKS
 from tests.integration.pipeline.rows import records
-from tidemark_pipeline.export.exported import Exported, Mode
+from tidemark_pipeline.export.export_progress import Exported, Mode
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.maintenance import Maintained, Upkeep
-from tidemark_pipeline.export.shapes import RAW_DDL
+from tidemark_pipeline.export.row_shapes import RAW_DDL
 from tidemark_pipeline.export.table import Layout
 from tidemark_pipeline.jobs.maintain import maintain
 

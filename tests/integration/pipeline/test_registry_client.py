@@ -14,7 +14,6 @@ import pytest
 
 from tests.security.client_certificates import ClientAuthority
 from tidemark_pipeline.errors import ExportError, Unavailable
-from tidemark_pipeline.schemas.registered import ASKED_MAX, Schemas
 from tidemark_pipeline.schemas.registry.access import RegistryAccess
 from tidemark_pipeline.schemas.registry.client import (
     ANSWER_BYTES_MAX,
@@ -24,6 +23,7 @@ from tidemark_pipeline.schemas.registry.client import (
     RegistryDown,
     RegistryRefused,
 )
+from tidemark_pipeline.schemas.schema_cache import ASKED_MAX, Schemas
 from tidemark_pipeline.schemas.sources import Source
 
 AVRO = '{"type": "record", "name": "A", "fields": [{"name": "x", "type": "int"}]}'
@@ -219,7 +219,7 @@ def test_an_unknown_id_stops_where_that_is_asked_for(fake: Fake) -> None:
 def test_ids_by_the_thousand_are_not_all_asked_for(
     fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark_pipeline.schemas.registered.ASKED_MAX", 5)
+    monkeypatch.setattr("tidemark_pipeline.schemas.schema_cache.ASKED_MAX", 5)
     known = Schemas(registry(fake.url)).learn(range(100))
     assert len(fake.asked) == 5
     assert len(known) == 100
@@ -230,11 +230,11 @@ def test_ids_by_the_thousand_are_not_all_asked_for(
 def test_schemas_are_kept_within_bounds(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(8):
         fake.answers[f"/schemas/ids/{number}"] = {"schema": AVRO + " " * number}
-    monkeypatch.setattr("tidemark_pipeline.schemas.registered.KEPT_MAX", 3)
+    monkeypatch.setattr("tidemark_pipeline.schemas.schema_cache.KEPT_MAX", 3)
     schemas = Schemas(registry(fake.url))
     assert len(schemas.learn(range(8))) == 8
     assert len(schemas.known) == 3
-    monkeypatch.setattr("tidemark_pipeline.schemas.registered.KEPT_BYTES_MAX", 200)
+    monkeypatch.setattr("tidemark_pipeline.schemas.schema_cache.KEPT_BYTES_MAX", 200)
     with pytest.raises(ExportError, match="maxOffsetsPerTrigger"):
         schemas.learn(range(8))
 

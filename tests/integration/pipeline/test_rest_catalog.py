@@ -12,8 +12,8 @@ from tests.integration.pipeline.marks import MARKS
 from tests.integration.pipeline.rows import records
 from tests.rest_catalog import rest_catalog
 from tests.s3 import fresh_bucket
-from tidemark_pipeline.export.exported import Mode, Superseded
-from tidemark_pipeline.export.shapes import RAW_DDL
+from tidemark_pipeline.export.export_progress import Mode, Superseded
+from tidemark_pipeline.export.row_shapes import RAW_DDL
 from tidemark_pipeline.export.table import Layout
 
 pytestmark = [*MARKS, pytest.mark.long, pytest.mark.timeout(600)]

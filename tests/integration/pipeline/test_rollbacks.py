@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.integration.pipeline.lakes import Lake, new_lake
 from tests.integration.pipeline.marks import MARKS
 from tests.integration.pipeline.rows import records
-from tidemark_pipeline.export.exported import ExportError
+from tidemark_pipeline.export.export_progress import ExportError
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.maintenance import Upkeep
 from tidemark_pipeline.jobs.maintain import maintain

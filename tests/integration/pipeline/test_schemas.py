@@ -21,15 +21,15 @@ from pyspark.sql import SparkSession
 from tests import apicurio
 from tests.integration.pipeline.lakes import Killed, Lake, new_lake
 from tests.integration.pipeline.marks import MARKS
-from tests.pipeline_proof.poison import INJECTIONS, JSON_LETTERS, JSON_ROWS
+from tests.pipeline_proof.poison_records import INJECTIONS, JSON_LETTERS, JSON_ROWS
 from tidemark_pipeline.export import json_values
-from tidemark_pipeline.export import wanted as wanting
-from tidemark_pipeline.export.asked import INFER
-from tidemark_pipeline.export.exported import ExportError, Mode
+from tidemark_pipeline.export import table_options as wanting
+from tidemark_pipeline.export.export_progress import ExportError, Mode
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.iceberg import IcebergTable
+from tidemark_pipeline.export.schema_options import INFER
 from tidemark_pipeline.export.table import Evolution
-from tidemark_pipeline.export.wanted import Wanted
+from tidemark_pipeline.export.table_options import Wanted
 from tidemark_pipeline.jobs.export import Progress
 from tidemark_pipeline.schemas.protobuf.descriptors import by_name, compiled
 from tidemark_pipeline.schemas.registry.client import RegistryDown

@@ -25,10 +25,10 @@ from tests.integration.remote_log.tiered_host import NOW_MS, TOPIC, TieredHost
 from tidemark.records.builder import Record, build_batch
 from tidemark_broker.replication.partition import produce
 from tidemark_pipeline.export.dead_letters import LetteredTables
-from tidemark_pipeline.export.exported import ExportError, Mode
+from tidemark_pipeline.export.export_progress import ExportError, Mode
 from tidemark_pipeline.export.formats import Format
 from tidemark_pipeline.export.json_values import Json, fields_of
-from tidemark_pipeline.export.shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
+from tidemark_pipeline.export.row_shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
 from tidemark_pipeline.export.table import Layout, Partitioning, Period
 
 pytestmark = [*MARKS, pytest.mark.timeout(600)]

@@ -11,7 +11,7 @@ from tidemark.records.batch import iter_headers
 from tidemark.tier import queries
 from tidemark_broker.remote_log.segment_reader import Caches, SegmentReader
 from tidemark_broker.remote_log.settings import RemoteSettings
-from tidemark_broker.replication.partition import reads
+from tidemark_broker.replication.partition import consumer_reads
 from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
 
 
@@ -28,7 +28,7 @@ async def test_closed_segments_are_copied_and_read_back(host: TieredHost) -> Non
     end = partition.log.local_log_start_offset
     assert await host.read_tier(0, end) == list(range(4, end, 5))
     assert await host.read_tier(123, end) == list(range(124, end, 5))
-    result = reads.fetch(partition, 17, max_bytes=1000, min_one=True)
+    result = consumer_reads.fetch(partition, 17, max_bytes=1000, min_one=True)
     assert result.remote is not None
     summary = host.remote.summary(partition)
     assert (summary.segments, summary.highest_remote_offset) == (len(closed), end - 1)
@@ -119,10 +119,10 @@ async def test_a_full_queue_refuses(make_host) -> None:  # type: ignore[no-untyp
     await host.apply()
     await host.produce(300)
     await host.copied()
-    reads = [
+    consumer_reads = [
         host.remote.read(host.partition, n, 100, asyncio.get_running_loop().time() + 5)
         for n in range(0, 100, 5)
     ]
-    results = await asyncio.gather(*reads, return_exceptions=True)
+    results = await asyncio.gather(*consumer_reads, return_exceptions=True)
     assert any(isinstance(result, RemoteUnavailable) for result in results)
     assert not any(isinstance(result, TimeoutError) for result in results)

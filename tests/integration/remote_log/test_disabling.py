@@ -11,8 +11,8 @@ from tests.integration.remote_log.tiered_host import NOW_MS, TieredHost
 from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.objects import StoreUnavailable
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
-from tidemark_broker.remote_log.disabling import fetch_key
-from tidemark_broker.replication.partition import Role, reads
+from tidemark_broker.remote_log.disablement import fetch_key
+from tidemark_broker.replication.partition import Role, consumer_reads
 from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
 
 ENABLED, DISABLING, DISABLED = (
@@ -97,7 +97,7 @@ async def test_delete_leaves_no_object_and_no_offset_on_one_broker_only(
 ) -> None:
     leader, follower = await tiered(cluster)
     await leader.produce(100)
-    waiting = reads.fetch(leader.partition, 0, max_bytes=1000, min_one=True)
+    waiting = consumer_reads.fetch(leader.partition, 0, max_bytes=1000, min_one=True)
     assert waiting.remote is not None
     starts = [h.partition.log.local_log_start_offset for h in (leader, follower)]
     await cluster.apply(tiering_state=DISABLING, tiered_epoch=1, disable_policy=int(DELETE))
@@ -110,7 +110,7 @@ async def test_delete_leaves_no_object_and_no_offset_on_one_broker_only(
     with pytest.raises(RemoteOffsetOutOfRange):
         await leader.remote.read(leader.partition, 0, 1000, now_s() + 5)
     assert (
-        reads.fetch(leader.partition, 0, max_bytes=10, min_one=True).error.name
+        consumer_reads.fetch(leader.partition, 0, max_bytes=10, min_one=True).error.name
         == "offset_out_of_range"
     )
     await cluster.apply(tiering_state=DISABLED)
@@ -231,13 +231,13 @@ async def agrees(leader: TieredHost, start: int) -> None:
     """Fetch, ListOffsets and the log start say the same of where the log begins."""
     partition = leader.partition
     assert partition.log_start_offset == start
-    assert (await reads.list_offset(partition, -2)).offset == start
-    first = reads.fetch(partition, start, max_bytes=1000, min_one=True)
+    assert (await consumer_reads.list_offset(partition, -2)).offset == start
+    first = consumer_reads.fetch(partition, start, max_bytes=1000, min_one=True)
     assert (first.error.name, first.log_start_offset) == ("none", start)
     if first.remote is not None:
         assert (await leader.read_tier(start, start + 5))[0] >= start
     if start > 0:
-        below = reads.fetch(partition, start - 1, max_bytes=1000, min_one=True)
+        below = consumer_reads.fetch(partition, start - 1, max_bytes=1000, min_one=True)
         assert below.error.name == "offset_out_of_range"
 
 
@@ -257,7 +257,7 @@ async def test_reads_go_on_until_the_commit_of_a_delete(
         await leader.until(lambda: leader.summary.error_reason == "AccessDenied")
         assert (await leader.disable(1, DELETE, timeout_ms=100)).error_code == 7
         await agrees(leader, 0)
-        found = await reads.list_offset(leader.partition, NOW_MS + 7)
+        found = await consumer_reads.list_offset(leader.partition, NOW_MS + 7)
         assert found.offset == 7
     await cluster.disable(1, DELETE)
     await agrees(leader, start)

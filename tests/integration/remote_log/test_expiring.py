@@ -7,7 +7,7 @@ import pytest
 from tests.integration.remote_log.conftest import MakeHost
 from tests.integration.remote_log.tiered_host import NOW_MS, TOPIC, TOPIC_ID, TieredHost
 from tidemark.tier import queries
-from tidemark_broker.replication.partition import log_start, reads
+from tidemark_broker.replication.partition import consumer_reads, log_start
 from tidemark_broker.replication.remote import RemoteOffsetOutOfRange, RemoteUnavailable
 
 
@@ -49,9 +49,11 @@ async def test_an_expired_log_start_is_shown_once_it_is_durable(host: TieredHost
     await host.until(lambda: host.head().log_start_offset == wanted)
     await host.until(lambda: host.partition.log.announced_log_start_offset == wanted)
     assert (
-        host.partition.log_start_offset == (await reads.list_offset(host.partition, -2)).offset == 0
+        host.partition.log_start_offset
+        == (await consumer_reads.list_offset(host.partition, -2)).offset
+        == 0
     )
-    assert reads.fetch(host.partition, 0, max_bytes=10, min_one=True).error.name == "none"
+    assert consumer_reads.fetch(host.partition, 0, max_bytes=10, min_one=True).error.name == "none"
     with pytest.raises(RemoteUnavailable, match="being deleted"):
         await host.remote.read(host.partition, 0, 100, host.context.monotonic() + 5)
     await host.upkeep.checkpoint()
@@ -144,9 +146,9 @@ async def test_delete_records_in_the_middle_of_a_remote_segment(host: TieredHost
     seen = await host.read_tier(middle, end)
     assert seen[0] >= middle
     assert seen[-1] == end - 1
-    assert reads.fetch(host.partition, middle - 1, max_bytes=1, min_one=True).error.name == (
-        "offset_out_of_range"
-    )
+    assert consumer_reads.fetch(
+        host.partition, middle - 1, max_bytes=1, min_one=True
+    ).error.name == ("offset_out_of_range")
     assert log_start.delete_records(host.partition, 0).error.name == "none"
     assert host.partition.log_start_offset == middle
 

@@ -14,10 +14,10 @@ from tests.integration.remote_log.test_prefix import UNCLEAN, alone
 from tests.integration.remote_log.tiered_cluster import TieredCluster
 from tests.integration.remote_log.tiered_host import TOPIC, TOPIC_ID, TieredHost
 from tidemark.wire import control
-from tidemark_broker.replication.following.answers import answer
+from tidemark_broker.replication.following.fetch_responses import answer
 from tidemark_broker.replication.following.follower import Outcome, next_request
-from tidemark_broker.replication.following.from_tier import start_from_tier
-from tidemark_broker.replication.partition import Role, taking_over
+from tidemark_broker.replication.following.tier_bootstrap import start_from_tier
+from tidemark_broker.replication.partition import Role, takeover
 
 
 async def follower_of_two(cluster: TieredCluster) -> TieredHost:
@@ -127,7 +127,7 @@ async def test_a_leader_that_gets_no_answer_says_so_and_asks_again(
     await cluster.push(3)
     await host.until(lambda: not host.remote.status().error)
     await cluster.stop(1)
-    monkeypatch.setattr(taking_over, "_TIER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(takeover, "_TIER_TIMEOUT_S", 0.2)
     with hung(host) as store:
         await cluster.apply(3, **UNCLEAN)
         await begun(store)

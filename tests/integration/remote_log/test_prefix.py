@@ -11,7 +11,7 @@ from tidemark.tiering import DisablePolicy, TieringState
 from tidemark.wire import control
 from tidemark_broker.control.status import StatusReporter
 from tidemark_broker.replication.partition import Role, log_start, remote_end
-from tidemark_broker.replication.partition.prefix import RemoteEnd
+from tidemark_broker.replication.partition.prefix_rule import RemoteEnd
 
 #: Broker 3 is elected though it was not in the ISR.
 UNCLEAN: dict[str, Any] = {

@@ -8,7 +8,7 @@ from tests.integration.remote_log.tiered_host import NOW_MS, VALUE, TieredHost
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.control import EndMarker
 from tidemark_broker.log import VerificationGuard
-from tidemark_broker.replication.partition import Role, produce, reads
+from tidemark_broker.replication.partition import Role, consumer_reads, produce
 
 
 def batch(producer: int, sequence: int, *, transactional: bool) -> bytes:
@@ -151,5 +151,7 @@ async def test_a_transaction_whose_marker_a_leader_lost_holds_nothing_up(
     await host.until(lambda: host.partition.role is Role.LEADER)
     assert host.partition.next_offset == log.highest_remote_offset + 1
     assert host.partition.log.last_stable_offset == host.partition.next_offset
-    found = await reads.list_offset(host.partition, reads.LATEST, read_committed=True)
+    found = await consumer_reads.list_offset(
+        host.partition, consumer_reads.LATEST, read_committed=True
+    )
     assert found.offset == host.partition.next_offset

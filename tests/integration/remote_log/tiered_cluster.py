@@ -13,7 +13,7 @@ from tests.integration.remote_log.tiered_host import TieredHost
 from tidemark.tiering import DisablePolicy
 from tidemark.wire import control
 from tidemark_broker.broker import every
-from tidemark_broker.replication.partition import Partition, in_sync
+from tidemark_broker.replication.partition import Partition, isr_maintenance
 
 _STALE = 95  # INVALID_UPDATE_VERSION
 
@@ -60,7 +60,7 @@ class TieredCluster:
             host.config |= self.config
             assert not await host.broker.manager.apply(host.states())
 
-    async def in_sync(self, *nodes: int) -> None:
+    async def isr_maintenance(self, *nodes: int) -> None:
         """Until the ISR is these."""
         any_host = next(iter(self.hosts.values()))
         await any_host.until(lambda: set(any_host.row.isr) == set(nodes))
@@ -115,5 +115,5 @@ class TieredCluster:
             isr=row.isr,
             leader_recovery_state=row.leader_recovery_state,
         )
-        in_sync.answered(partition, change, result)
+        isr_maintenance.answered(partition, change, result)
         await self.push()

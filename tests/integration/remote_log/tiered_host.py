@@ -30,7 +30,7 @@ from tidemark_broker.listeners import CLIENTS, REPLICATION
 from tidemark_broker.net.server import KafkaServer
 from tidemark_broker.remote_log.remote_log_manager import RemoteLogManager
 from tidemark_broker.replication.hosting.log_directory import LogDirectory
-from tidemark_broker.replication.partition import Partition, in_sync, produce
+from tidemark_broker.replication.partition import Partition, isr_maintenance, produce
 from tidemark_broker.replication.remote import RemoteSummary
 
 TOPIC = "flights"
@@ -243,7 +243,7 @@ class TieredHost:
             isr=row.isr,
             leader_recovery_state=row.leader_recovery_state,
         )
-        asyncio.get_running_loop().call_soon(in_sync.answered, partition, change, result)
+        asyncio.get_running_loop().call_soon(isr_maintenance.answered, partition, change, result)
 
     async def produce(
         self, records: int, *, per_batch: int = 5, timestamp_ms: int = NOW_MS, number: int = 0

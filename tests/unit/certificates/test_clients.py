@@ -13,6 +13,7 @@ from tests.unit.certificates.clock import Clock
 from tidemark.tls.identity import Identity, WrongPeer, of_certificate
 from tidemark_operator.certificates import authority
 from tidemark_operator.certificates.authority import BadCertificate, KeyPair, split
+from tidemark_operator.certificates.certificate_stores import FolderKeeper
 from tidemark_operator.certificates.certificates import Certificates, authority_name
 from tidemark_operator.certificates.clients import (
     ANNOUNCED_PAUSE,
@@ -21,7 +22,6 @@ from tidemark_operator.certificates.clients import (
     clients_authority_name,
 )
 from tidemark_operator.certificates.formats import read_authority
-from tidemark_operator.certificates.keepers import FolderKeeper
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from tests.unit.replication.replica_nodes import T0, Node
 from tidemark_broker.cleaner import CleanerCollector, LogCleaner
 from tidemark_broker.cleaner.throttle import IoThrottle
 from tidemark_broker.config import BrokerConfig, parse
-from tidemark_broker.entries import ConfigError
+from tidemark_broker.config_entries import ConfigError
 from tidemark_broker.log import LogConfig
 from tidemark_broker.log.compaction import CleaningAborted
-from tidemark_broker.log.compaction.pace import Pace
+from tidemark_broker.log.compaction.cleaning_pace import Pace
 from tidemark_broker.replication.partition import Partition
 
 COMPACT = LogConfig(segment_bytes=300, cleanup_policy=frozenset({"compact"}))

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tidemark_cli.main import app
-from tidemark_pipeline.export.wanted import catalog_of
+from tidemark_pipeline.export.table_options import catalog_of
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.ids import id_text
 from tidemark.kafka_client.values import ConfigEntry, Failure, PartitionView, TopicView
-from tidemark_cli.imports.existing import Existing, identified, is_own, wanted
+from tidemark_cli.imports.kafka_topics import Existing, identified, is_own, wanted
 from tidemark_cli.imports.topics import NotImported, Wanted
 
 ID = uuid.UUID("e254d0bd-6d68-4bbf-a00b-707922030f98")

@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from tidemark_cli.commands.maintain import propagated, text
 from tidemark_cli.main import app
+from tidemark_pipeline.export.deletion_propagation import Propagated
 from tidemark_pipeline.export.maintenance import Maintained
-from tidemark_pipeline.export.propagating import Propagated
 
 
 @pytest.mark.parametrize(

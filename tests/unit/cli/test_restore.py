@@ -3,10 +3,10 @@
 from typing import Any
 
 from tests.unit.tier.conftest import MemoryStore, Place
-from tests.unit.tier.test_restoring import described, only, stored
+from tests.unit.tier.test_topic_restore import described, only, stored
 from tidemark.annotations import RESTORE_FROM_TIER
 from tidemark.ids import id_text
-from tidemark.tier.restoring import Restorable, TierOrigin
+from tidemark.tier.topic_restore import Restorable, TierOrigin
 from tidemark_cli.commands.restore import others
 
 

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from tidemark.ids import id_text
 from tidemark_cli.commands.status import print_status
+from tidemark_cli.local.object_summaries import cluster_line
 from tidemark_cli.local.topic_rows import TopicRows, joined
-from tidemark_cli.local.words import cluster_line
 from tidemark_operator.controller.model import PartitionRow
 
 

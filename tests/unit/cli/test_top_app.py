@@ -9,8 +9,8 @@ from textual.widgets import DataTable, Static
 
 from tests.unit.cli.top_objects import broker, cluster, condition, pieces, row, topic
 from tidemark_cli.top.app import TopApp
-from tidemark_cli.top.figures import Asked, Figures
-from tidemark_cli.top.holdings import BROKER, CLUSTER, SLICE, TOPIC
+from tidemark_cli.top.broker_offsets import Asked, Figures
+from tidemark_cli.top.object_index import BROKER, CLUSTER, SLICE, TOPIC
 from tidemark_cli.top.query import Query
 from tidemark_cli.top.ranges import Offsets
 from tidemark_cli.top.reader import Batch

@@ -20,8 +20,8 @@ from tests.unit.cli.top_objects import (
     topic_id,
 )
 from tidemark.ids import id_text
-from tidemark_cli.top import figures, pages
-from tidemark_cli.top.holdings import BROKER, SLICE, TOPIC, Holdings
+from tidemark_cli.top import broker_offsets, pages
+from tidemark_cli.top.object_index import BROKER, SLICE, TOPIC, Holdings
 from tidemark_cli.top.page_html import page
 from tidemark_cli.top.query import SORTS, Query, choose
 from tidemark_cli.top.ranges import Offsets
@@ -191,16 +191,16 @@ def test_brokers_are_asked_for_what_is_shown_alone() -> None:
     found = holding([topic("orders")], pieces(row(0, number) for number in range(60)))
     orders = found.topic("orders")
     assert orders is not None
-    asked = figures.asked_of([orders] * 20)
-    assert len(asked) == figures.PARTITIONS_MAX
+    asked = broker_offsets.asked_of([orders] * 20)
+    assert len(asked) == broker_offsets.PARTITIONS_MAX
     endpoints = [
         {"name": name, "host": "h", "port": port}
         for port, name in enumerate(("REPLICATION", "PLAINTEXT", "TEAM"))
     ]
     brokers = [broker(1, endpoints=endpoints), broker(2)]
-    assert figures.addresses(brokers) == {1: ("h", 1)}
-    assert figures.addresses(brokers, "TEAM") == {1: ("h", 2)}
-    told = figures.ask(asked[:1], {})
+    assert broker_offsets.addresses(brokers) == {1: ("h", 1)}
+    assert broker_offsets.addresses(brokers, "TEAM") == {1: ("h", 2)}
+    told = broker_offsets.ask(asked[:1], {})
     assert told.told == {}
     assert told.problems == (
         "broker 1 has not said where it is reached",

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tidemark.ids import id_text
-from tidemark_cli.top.holdings import BROKER, CLUSTER, SLICE, TOPIC, Holdings
+from tidemark_cli.top.object_index import BROKER, CLUSTER, SLICE, TOPIC, Holdings
 from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.controller.rows import encode_row, slice_of
 

@@ -9,7 +9,7 @@ from tests.certificates import folder_of
 from tidemark.tls.identity import Identity
 from tidemark.wire.control import Endpoint
 from tidemark_broker.config import load, parse
-from tidemark_broker.entries import ConfigError
+from tidemark_broker.config_entries import ConfigError
 from tidemark_broker.listeners import (
     CLIENTS,
     REPLICATION,

@@ -22,7 +22,7 @@ from tidemark_operator.controller.accepted_losses import Copy, offer_text
 from tidemark_operator.controller.model import LogEnd, LogReport
 from tidemark_operator.controller.status import StatusResult
 from tidemark_operator.controller.status.conditions import MESSAGE_CHARS_MAX
-from tidemark_operator.controller.status.offline import no_leader
+from tidemark_operator.controller.status.offline_partitions import no_leader
 
 ID = id_text(numbered_uuid(1))
 MIN_2 = {"min.insync.replicas": "2"}

@@ -26,9 +26,9 @@ from tidemark_operator.controller.model import (
     TieringStatus,
     TopicInfo,
 )
-from tidemark_operator.controller.status import accepted as records
+from tidemark_operator.controller.status import acceptances as records
 from tidemark_operator.controller.status import cluster_status
-from tidemark_operator.resources.accepted import ACCEPTED_MAX
+from tidemark_operator.resources.acceptances import ACCEPTED_MAX
 from tidemark_operator.resources.cluster import LEFT_BEHIND_MAX
 
 STRAY = numbered_uuid(5)

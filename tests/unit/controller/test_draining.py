@@ -15,7 +15,13 @@ from tests.unit.controller.controller_world import (
     row,
     topic,
 )
-from tidemark_operator.controller import draining, elections, moving, registration, resizing
+from tidemark_operator.controller import (
+    draining,
+    elections,
+    reassignment,
+    registration,
+    replication_factor_changes,
+)
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.draining import Obstacle
 from tidemark_operator.controller.model import BrokerHealth, BrokerInfo, PartitionRow
@@ -54,7 +60,7 @@ def catch_up(made: World, partition: int = 0) -> None:
     """Everybody is in sync, and what follows is committed."""
     draft, found = made.draft(), made.row(partition)
     in_sync = dataclasses.replace(found, isr=found.hosts)
-    new = elections.changed(found, moving.settled(draft, in_sync), draft.min_isr(found))
+    new = elections.changed(found, reassignment.settled(draft, in_sync), draft.min_isr(found))
     draft.put_row(new)
     made.commit(draft)
 
@@ -162,7 +168,7 @@ def test_a_replica_stays_whose_successor_is_removed(isr: tuple[int, ...]) -> Non
     fence(made, 3)
     draft = made.draft()
     registration.remove_broker(draft, 3)
-    moving.finish(draft)
+    reassignment.finish(draft)
     made.commit(draft)
     assert shape(made) == ((1, 2), (), ())
 
@@ -225,12 +231,12 @@ def test_a_move_of_kafkas_clients_to_a_broker_that_is_drained_is_redirected() ->
     made = world(row((2, 3)))
     made.state.put_broker(broker(1))
     draft = made.draft()
-    moving.reassign(draft, made.view(), {0: (1, 2)})
+    reassignment.reassign(draft, made.view(), {0: (1, 2)})
     made.commit(draft)
     made.state.put_broker(drained(1))
     assert step(made) == 1
     assert 1 not in made.row().replicas
-    assert moving.target(made.row()) == (4, 2)
+    assert reassignment.target(made.row()) == (4, 2)
 
 
 def test_placeholders_stay_in_their_places() -> None:
@@ -279,7 +285,7 @@ def _lower_the_factor(made: World) -> None:
     made.state.put_topic(view)
     made.state.resizing.add(view.id)
     draft = made.draft()
-    resizing.step(draft)
+    replication_factor_changes.step(draft)
     made.commit(draft)
 
 
@@ -310,7 +316,7 @@ def test_what_cannot_move_goes_once_what_the_message_says_is_done(
     step(made)
     for found in list(made.state.all_rows()):
         draft = made.draft()
-        in_sync = moving.settled(draft, dataclasses.replace(found, isr=found.hosts))
+        in_sync = reassignment.settled(draft, dataclasses.replace(found, isr=found.hosts))
         draft.put_row(elections.changed(found, in_sync, draft.min_isr(found)))
         made.commit(draft)
     assert condition(made)[1] == "Drained"
@@ -335,7 +341,7 @@ def test_new_replicas_are_not_placed_on_it_not_even_where_somebody_says_so() -> 
     assert not made.state.keys_on(1)
     wanted = topic(2, replication_factor=3, partitions_placed=1)
     made.state.put_topic(wanted)
-    assert moving._problem(made.draft(), view, made.row(), (1, 2)) is not None
+    assert reassignment._problem(made.draft(), view, made.row(), (1, 2)) is not None
 
 
 def test_leaders_are_not_given_back_to_it() -> None:

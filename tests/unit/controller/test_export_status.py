@@ -28,7 +28,7 @@ from tidemark_operator.controller.export_values import (
 from tidemark_operator.controller.model import ClusterInfo
 from tidemark_operator.controller.status import export_status
 from tidemark_operator.controller.status.export import ExportView
-from tidemark_operator.controller.status.pacing import FIGURES_MS, Pacer
+from tidemark_operator.controller.status.write_pacing import FIGURES_MS, Pacer
 from tidemark_operator.resources.export import ExportStatus
 
 NOW = 1_800_003_600_000  # 2027-01-15T09:00:00Z

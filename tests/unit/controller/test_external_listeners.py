@@ -9,9 +9,9 @@ from tests.unit.controller.controller_world import World, broker
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller import snapshot
 from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.external_addresses import WayIn
 from tidemark_operator.controller.model import BrokerInfo
 from tidemark_operator.controller.status import broker_status, cluster_status
-from tidemark_operator.controller.ways_in import WayIn
 from tidemark_operator.resources.broker import BrokerStatus
 from tidemark_operator.resources.cluster import ClusterStatus
 

@@ -22,7 +22,7 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark.wire.control import AlterPartitionRequest, IsrChange
-from tidemark_operator.controller import elections, isr, moving
+from tidemark_operator.controller import elections, isr, reassignment
 
 NODES = (1, 2, 3)
 Record = tuple[int, int]
@@ -301,7 +301,7 @@ class ClusterThatMoves(Cluster):
         """A single replica keeps no more than one: where two have to be in sync, two stay."""
         target = tuple(order[: max(count, self.min_isr) if count else 0])
         draft = self.world.draft()
-        moving.reassign(draft, self.world.view(), {0: target})
+        reassignment.reassign(draft, self.world.view(), {0: target})
         self.world.commit(draft)
         if at_once:
             self.go()
@@ -309,7 +309,7 @@ class ClusterThatMoves(Cluster):
     @rule()
     def finish(self) -> None:
         draft = self.world.draft()
-        moving.finish(draft)
+        reassignment.finish(draft)
         self.world.commit(draft)
         self.go()
 

@@ -36,7 +36,6 @@ from tidemark_operator.controller import (
     registration,
     snapshot,
 )
-from tidemark_operator.controller.held_states import EPOCH_MAX
 from tidemark_operator.controller.model import (
     BrokerInfo,
     ClusterInfo,
@@ -46,6 +45,7 @@ from tidemark_operator.controller.model import (
     Tombstone,
     TopicInfo,
 )
+from tidemark_operator.controller.replica_state_reports import EPOCH_MAX
 from tidemark_operator.controller.status import StatusResult, broker_status
 from tidemark_operator.controller.status.rebuilding import rendered, sentence
 from tidemark_operator.controller.topics import TopicDecision

@@ -15,7 +15,7 @@ from tests.unit.controller.controller_world import (
     topic,
 )
 from tidemark.wire.control import BrokerHeartbeatRequest
-from tidemark_operator.controller import catching_up, commit, elections, registration
+from tidemark_operator.controller import catch_up_limits, commit, elections, registration
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import BrokerInfo
 
@@ -248,7 +248,7 @@ def test_a_broker_that_is_being_deleted_registers_and_takes_no_new_replica() -> 
     assert world.register(1, incarnation=FRESH)[0] == 0
     world.beat(1)
     assert world.row(1).leader == 1, "its partitions stay online until it may go"
-    assert [each.node_id for each in catching_up.takers(world.draft())] == [2]
+    assert [each.node_id for each in catch_up_limits.takers(world.draft())] == [2]
 
 
 def _made_again(world: World, *node_ids: int) -> World:

@@ -36,7 +36,7 @@ from tidemark_operator.controller.placement import fill_placeholders
 from tidemark_operator.controller.status import Pacer, StatusResult, broker_status, cluster_status
 from tidemark_operator.controller.status.cluster import needs_tier
 from tidemark_operator.controller.status.conditions import approximate_bytes, time_text
-from tidemark_operator.controller.status.pacing import quiet_deletion_ms
+from tidemark_operator.controller.status.write_pacing import quiet_deletion_ms
 
 ON = TieringSpec(enabled=True)
 STORE = {"remote_storage": '{"filesystem":{"path":"/t"}}'}

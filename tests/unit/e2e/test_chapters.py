@@ -3,7 +3,7 @@
 import pytest
 
 from e2e.pods.chapters import CHAPTERS, chosen
-from e2e.pods.not_here import CannotRun
+from e2e.pods.unsupported_machine import CannotRun
 
 
 def test_all_are_told_but_those_on_request() -> None:

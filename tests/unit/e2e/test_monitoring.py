@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from e2e.pods.monitoring.hurried import AGES, FOR, WINDOW, hurried
+from e2e.pods.monitoring.fast_rules import AGES, FOR, WINDOW, hurried
 from e2e.pods.monitoring.scraping import jobs
 from tests.monitoring.rules import alerts, groups
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from e2e.pods.not_here import CannotRun, NotHere
 from e2e.pods.providers import Machine, choose
+from e2e.pods.unsupported_machine import CannotRun, NotHere
 
 BARE = Machine(system="linux", root=False, debian=False, programs=frozenset(), docker_answers=False)
 DEBIAN = replace(BARE, root=True, debian=True)

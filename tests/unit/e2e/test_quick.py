@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from e2e.pods import not_here, quick
+from e2e.pods import quick, unsupported_machine
 from e2e.pods.chapters import chosen
 from e2e.pods.commands import CommandFailed
-from e2e.pods.judged import judged
-from e2e.pods.not_here import NotHere, of_the_machine
 from e2e.pods.progress import Failed, Progress
+from e2e.pods.side_outcome import judged
+from e2e.pods.unsupported_machine import NotHere, of_the_machine
 
 
 @pytest.mark.parametrize(
     ("status", "verdict"),
-    [(0, 0), (1, 1), (2, 2), (130, 130), (not_here.STATUS, 0)],
+    [(0, 0), (1, 1), (2, 2), (130, 130), (unsupported_machine.STATUS, 0)],
     ids=["passed", "failed", "not built", "out of time", "not possible here"],
 )
 def test_only_a_machine_that_cannot_is_no_failure(status: int, verdict: int) -> None:
@@ -26,7 +26,7 @@ def test_why_it_is_not_possible_is_one_line(capsys: pytest.CaptureFixture[str]) 
     refused = CommandFailed("unshare: status 1\nunshare failed:\n  Operation not permitted\n")
     with pytest.raises(NotHere) as raised, of_the_machine():
         raise refused
-    assert not_here.tell(raised.value) == not_here.STATUS
+    assert unsupported_machine.tell(raised.value) == unsupported_machine.STATUS
     (line,) = capsys.readouterr().out.splitlines()
     assert "NOT POSSIBLE HERE" in line
     assert line.endswith("unshare: status 1 / unshare failed: / Operation not permitted")
@@ -66,7 +66,7 @@ def of_minio() -> None:
 
 @pytest.mark.parametrize(
     ("tell", "status"),
-    [(a_pod_fails, 1), (of_minio, not_here.STATUS), (lambda: None, 0)],
+    [(a_pod_fails, 1), (of_minio, unsupported_machine.STATUS), (lambda: None, 0)],
     ids=["ours", "nothing of ours", "none"],
 )
 def test_a_side_ends_by_whose_failure_it_is(

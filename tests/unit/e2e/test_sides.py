@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from e2e.pods.chapters import CHAPTERS, chosen
-from e2e.pods.not_here import STATUS, CannotRun, NotHere
 from e2e.pods.outcome import Outcome, ended
 from e2e.pods.progress import Progress
 from e2e.pods.sides import MEMORY_BYTES, how_many, shared_out
+from e2e.pods.unsupported_machine import STATUS, CannotRun, NotHere
 
 ROOM = 2 * MEMORY_BYTES
 PASSED = Outcome(0, passed=5, figures=("a thing 1 s",))

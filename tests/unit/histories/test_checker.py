@@ -8,7 +8,7 @@ import pytest
 from tests.histories.checker import check
 from tests.histories.levels import ALLOWED, MEANING
 from tests.unit.histories.perfect_cluster import history
-from tests.unit.histories.planted import PLANTED, History, duplicate
+from tests.unit.histories.planted_violations import PLANTED, History, duplicate
 
 STEPS = 700
 

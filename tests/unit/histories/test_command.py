@@ -8,7 +8,7 @@ import pytest
 from tests.histories.__main__ import main
 from tests.histories.events import store
 from tests.unit.histories.perfect_cluster import history
-from tests.unit.histories.planted import duplicate
+from tests.unit.histories.planted_violations import duplicate
 
 
 def test_a_kept_history_is_judged_again(

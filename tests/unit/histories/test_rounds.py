@@ -11,8 +11,8 @@ from tests.histories.clients_process import DONE, ClientsProcess, Work
 from tests.histories.plan import ANY, KILL, TOPICS, Fault, Plan
 from tests.histories.rounds import FAULT_IDS, RoundFailed, run_round
 from tests.histories.workload import NothingToJudge
+from tests.unit.histories.fake_workloads import await_a_fault, die, give_up, hang, leave_threads
 from tests.unit.histories.test_faults import Nodes
-from tests.unit.histories.works import await_a_fault, die, give_up, hang, leave_threads
 
 #: Nothing of it happens: clients are done long before.
 PLAN = Plan(1, (), (), 60.0)

@@ -31,9 +31,9 @@ from tidemark_broker.log.compaction import (
     CleanerSettings,
     CleaningAborted,
     CleaningStats,
-    choosing,
+    candidate_selection,
+    cleaning_pace,
     dirtiness_of,
-    pace,
 )
 from tidemark_broker.log.compaction import clean as clean_log
 from tidemark_broker.log.segment import Segment
@@ -173,7 +173,7 @@ def test_an_answer_is_not_one_empty_batch_alone(
     bench: LogBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some clients would take it for the end of the log."""
-    monkeypatch.setattr(choosing, "GROUP_SEGMENTS_MAX", 1)
+    monkeypatch.setattr(candidate_selection, "GROUP_SEGMENTS_MAX", 1)
     log = written(bench)
     clean(log)
     empty = [each for each in log.segments() if each.size_bytes == HEADER_BYTES]
@@ -289,7 +289,7 @@ def test_who_changes_the_log_meanwhile_does_not_wait_and_the_cleaning_gives_up(
     at: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pace, "_TURN_S", 0.0)
+    monkeypatch.setattr(cleaning_pace, "_TURN_S", 0.0)
     log, asked = written(bench, rounds=8), 0
 
     def stopping() -> bool:
@@ -313,7 +313,7 @@ def test_who_changes_the_log_meanwhile_does_not_wait_and_the_cleaning_gives_up(
 def test_a_cleaning_that_is_told_to_stop_stops(
     bench: LogBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "_TURN_S", 0.0)
+    monkeypatch.setattr(cleaning_pace, "_TURN_S", 0.0)
     log = written(bench)
     before = bench.bytes_on_disk()
     with pytest.raises(CleaningAborted):
@@ -325,7 +325,7 @@ def test_a_cleaning_that_is_told_to_stop_stops(
 def test_segments_that_retention_takes_meanwhile_are_not_brought_back(
     bench: LogBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "_TURN_S", 0.0)
+    monkeypatch.setattr(cleaning_pace, "_TURN_S", 0.0)
     log, asked = written(bench, rounds=8), 0
     log.config = replace(
         CONFIG, cleanup_policy=frozenset({"compact", "delete"}), retention_bytes=2000

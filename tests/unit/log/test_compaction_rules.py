@@ -17,17 +17,17 @@ from tidemark.records.decode import decode_records
 from tidemark.records.rewriting import delete_horizon_ms, without_records
 from tidemark_broker.log import LogConfig, SegmentInfo
 from tidemark_broker.log.bounds import Bounds
-from tidemark_broker.log.compaction import batch_filter, choosing
+from tidemark_broker.log.compaction import batch_filter, candidate_selection
 from tidemark_broker.log.compaction.batch_filter import BatchFilter, LastBatch
-from tidemark_broker.log.compaction.choosing import (
+from tidemark_broker.log.compaction.candidate_selection import (
     Dirtiness,
     IndexedBytes,
     dirtiness,
     goes_along,
 )
+from tidemark_broker.log.compaction.cleaning_pace import Pace
+from tidemark_broker.log.compaction.compacted_batches import RewrittenBatches
 from tidemark_broker.log.compaction.offset_map import SLOT_BYTES, OffsetMap
-from tidemark_broker.log.compaction.pace import Pace
-from tidemark_broker.log.compaction.rewritten import RewrittenBatches
 from tidemark_broker.log.compaction.transactions import CleanedTransactions
 
 T0 = 1_700_000_000_000
@@ -445,5 +445,5 @@ def test_segments_become_one_only_as_far_as_an_index_can_say() -> None:
     written = IndexedBytes(0, 0)
     assert goes_along([first], written, others[0], 0, LogConfig())
     assert not goes_along([first], written, others[1], 0, LogConfig())
-    many = [first] * choosing.GROUP_SEGMENTS_MAX
+    many = [first] * candidate_selection.GROUP_SEGMENTS_MAX
     assert not goes_along(many, written, others[0], 0, LogConfig())

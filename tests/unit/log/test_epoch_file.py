@@ -11,7 +11,7 @@ import pytest
 
 from tidemark.logfiles.leader_epochs import EpochEntry
 from tidemark_broker.log import StorageError, TieredRetention, batch_epochs
-from tidemark_broker.log.walk import BatchAt
+from tidemark_broker.log.batch_walk import BatchAt
 
 Bench = Any  # the LogBench of conftest.py
 

@@ -14,8 +14,8 @@ from tidemark.logfiles.transaction_index import AbortedTransaction, decode_abort
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.control import EndMarker
 from tidemark_broker.log import InvalidRecords, LogConfig, PartitionLog, errors, producer_replay
+from tidemark_broker.log.batch_walk import walk_produced
 from tidemark_broker.log.producer_states import ActiveProducer
-from tidemark_broker.log.walk import walk_produced
 
 
 def produce(

@@ -20,8 +20,8 @@ from tidemark_broker.log import (
     RecordTooLarge,
     TimestampOffset,
     batch_contents,
-    contents,
-    lookup,
+    batch_inspection,
+    timestamp_lookup,
 )
 
 T0 = 1_700_000_000_000
@@ -148,7 +148,9 @@ def test_records_that_cannot_be_read_are_refused(cut: int) -> None:
 def _bomb(codec: int, value_bytes: int, *, largest: int = T0) -> bytes:
     """A small batch that unpacks to more than a broker looks into."""
     record = build_batch([Record(None, bytes(value_bytes), (), T0)])[61:]
-    count = min(contents.UNPACKED_BYTES_MAX // len(record), contents.RECORDS_MAX) + 1
+    count = (
+        min(batch_inspection.UNPACKED_BYTES_MAX // len(record), batch_inspection.RECORDS_MAX) + 1
+    )
     payload = compress(codec, record * count)
     front = bytearray(_batch(T0, codec=codec)[:61])
     struct.pack_into(">i", front, 8, 61 - 12 + len(payload))
@@ -179,14 +181,14 @@ def test_a_batch_that_unpacks_to_too_much_is_not_unpacked(
 def _counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The offset of each record that a look-up looks at from now on."""
     seen: list[int] = []
-    real = lookup.decode_timestamps
+    real = timestamp_lookup.decode_timestamps
 
     def counting(*args: Any, **kwargs: Any) -> Iterator[tuple[int, int]]:
         for offset, time_ms in real(*args, **kwargs):
             seen.append(offset)
             yield offset, time_ms
 
-    monkeypatch.setattr(lookup, "decode_timestamps", counting)
+    monkeypatch.setattr(timestamp_lookup, "decode_timestamps", counting)
     return seen
 
 
@@ -198,7 +200,7 @@ def test_a_look_up_unpacks_no_more_of_many_batches_than_of_one(
     bench.config = LogConfig(retention_ms=-1, segment_bytes=100_000)
     log = bench.create()
     record = build_batch([Record(None, bytes(value_bytes), (), T0)])[61:]
-    count = 1000 if value_bytes else contents.RECORDS_MAX // 4 - 1
+    count = 1000 if value_bytes else batch_inspection.RECORDS_MAX // 4 - 1
     payload = compress(4, record * count)
     front = bytearray(_batch(T0, codec=4)[:61])
     struct.pack_into(">i", front, 8, 61 - 12 + len(payload))
@@ -215,7 +217,7 @@ def test_a_look_up_walks_no_longer_for_a_header_that_is_wrong(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It begins early then, never late."""
-    monkeypatch.setattr(contents, "RECORDS_MAX", 50)
+    monkeypatch.setattr(batch_inspection, "RECORDS_MAX", 50)
     bench.config = LogConfig(segment_bytes=100_000)
     log = bench.create()
     log.append_as_leader(_headed(_batch(T0), largest=T0 + 1000), leader_epoch=0, now_ms=T0)
@@ -280,4 +282,4 @@ def test_what_a_bomb_costs_does_not_grow_with_it(codec: int, mebibytes: int) -> 
     assert batch_contents(bomb).unread
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 2 * contents.UNPACKED_BYTES_MAX + 2 * len(bomb) + 1_000_000
+    assert peak < 2 * batch_inspection.UNPACKED_BYTES_MAX + 2 * len(bomb) + 1_000_000

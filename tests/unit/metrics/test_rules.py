@@ -12,7 +12,7 @@ from tidemark.metrics.metric import Metric
 from tidemark_cli.kubectl_plugin import PluginCommands
 from tidemark_cli.main import Commands
 from tidemark_operator.controller.status.reasons import TABLE
-from tidemark_operator.reconcile.measure import _WRONG
+from tidemark_operator.reconcile.state_metrics import _WRONG
 from tidemark_operator.resources.kinds import KINDS
 
 RUNBOOKS = ROOT / "docs" / "runbooks"

@@ -8,7 +8,7 @@ from kio.schema.fetch.v12.response import FetchResponse
 from kio.schema.metadata.v12.request import MetadataRequest
 
 from tidemark.wire.framing import FrameError, decode, encode
-from tidemark.wire.tolerant import read_entity
+from tidemark.wire.tolerant_reader import read_entity
 
 
 def test_an_unknown_tag_is_skipped() -> None:

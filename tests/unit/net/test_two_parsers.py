@@ -119,4 +119,4 @@ def test_every_message_is_read_behind_the_walk() -> None:
         for path in (ROOT / room).rglob("*.py")
         if re.search(r"entity_reader|get_reader|kio_native|serial.readers", path.read_text("utf-8"))
     ]
-    assert sorted(sources) == ["tidemark/wire/framing.py", "tidemark/wire/tolerant.py"]
+    assert sorted(sources) == ["tidemark/wire/framing.py", "tidemark/wire/tolerant_reader.py"]

@@ -15,9 +15,9 @@ from tests.unit.controller.controller_world import SESSION_MS, registration_requ
 from tidemark.export_job import Phase, Report
 from tidemark.wire import control
 from tidemark_operator.background import BackgroundTasks
+from tidemark_operator.certificates.certificate_stores import SecretKeeper
 from tidemark_operator.certificates.certificates import Certificates
 from tidemark_operator.certificates.clients import ClientCertificates
-from tidemark_operator.certificates.keepers import SecretKeeper
 from tidemark_operator.clock import utc_now
 from tidemark_operator.controller import registration, snapshot
 from tidemark_operator.controller.broker_calls import (

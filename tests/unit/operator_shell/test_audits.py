@@ -12,7 +12,7 @@ from tidemark.tier.directory import DirectoryStore
 from tidemark.tier.findings import FindingKind
 from tidemark.tier.layout import AUDIT_KEY, segment_key
 from tidemark_operator.clock import wall_ms
-from tidemark_operator.controller.status.audited import VALID_MS
+from tidemark_operator.controller.status.remote_integrity import VALID_MS
 from tidemark_operator.kube.kinds import TOPIC
 from tidemark_operator.reconcile.audits import AuditReader
 from tidemark_operator.reconcile.clusters import ClusterReconciler

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
 from tidemark.annotations import ACCEPT_COPY, ACCEPT_LOST_DIRECTORY
-from tidemark_operator.controller import elections, moving
+from tidemark_operator.controller import elections, reassignment
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.kube.kinds import BROKER, SECRET, TOPIC
 from tidemark_operator.reconcile.brokers import LOOK_AGAIN_S, BrokerReconciler
@@ -141,7 +141,7 @@ async def caught_up(world: ShellWorld) -> None:
 
     def all_in_sync(draft: Draft) -> None:
         for old in list(world.services.state.all_rows()):
-            new = moving.settled(draft, dataclasses.replace(old, isr=old.hosts))
+            new = reassignment.settled(draft, dataclasses.replace(old, isr=old.hosts))
             draft.put_row(elections.changed(old, new, draft.min_isr(old)))
 
     await world.services.committer.decide(all_in_sync)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.unit.operator_shell.asked_requests import Asked
+from tests.unit.operator_shell.broker_request_frames import Asked
 from tests.unit.operator_shell.shell_world import UNDER_REPLICATED, ShellWorld
 from tidemark.wire import control
 from tidemark_operator.controller import snapshot

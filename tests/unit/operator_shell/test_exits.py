@@ -1,5 +1,6 @@
 """The exits that messages name, taken literally: a person does what the message says, and the state
-ends. Which reason's exit is taken by which test stands in ``tests/unit/repository/test_exits.py``.
+ends. Which reason's exit is taken by which test stands in
+``tests/unit/repository/test_condition_exits.py``.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid
 from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC
 from tidemark_operator.reconcile.brokers import BrokerReconciler
 from tidemark_operator.reconcile.clusters import ClusterReconciler
-from tidemark_operator.reconcile.elsewhere import elsewhere
+from tidemark_operator.reconcile.foreign_objects import elsewhere
 from tidemark_operator.reconcile.topics import TopicReconciler
 
 PAUSED = "tidemark.dev/paused"

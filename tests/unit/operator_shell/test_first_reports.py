@@ -13,10 +13,10 @@ from kio.schema.errors import ErrorCode
 from tests.control_messages import topic_state
 from tests.loop_turns import many_turns
 from tests.unit.controller.controller_world import numbered_uuid
-from tests.unit.operator_shell.asked_requests import Asked
+from tests.unit.operator_shell.broker_request_frames import Asked
 from tests.unit.operator_shell.shell_world import NAMESPACE, UNDER_REPLICATED, ShellWorld
 from tidemark.wire import control
-from tidemark_broker.control import client, finding, status
+from tidemark_broker.control import client, controller_discovery, status
 from tidemark_operator import background
 from tidemark_operator.controller import elections, snapshot
 from tidemark_operator.controller.commit import Draft
@@ -24,8 +24,8 @@ from tidemark_operator.controller.model import PartitionRow
 from tidemark_operator.engines.own.own_brokers import OwnBrokers
 from tidemark_operator.kube.kinds import PARTITION_SLICE, TOPIC
 from tidemark_operator.leadership.terms import NotLeading, SlicesBehind
-from tidemark_operator.listener.knocks import Looked
 from tidemark_operator.listener.sessions import Beat
+from tidemark_operator.listener.standby_discovery import Looked
 from tidemark_operator.reconcile.first_reports import (
     BOUND_TURNS,
     LAST_TURNS,
@@ -511,7 +511,7 @@ async def test_a_cluster_that_is_new_waits_for_nobody() -> None:
 
 def test_whoever_is_alive_comes_in_that_moment_and_in_time_for_its_session() -> None:
     """Also where one of the operator's addresses does not answer."""
-    comes_s = client._LONGEST_PAUSE_S + finding.DIAL_S
+    comes_s = client._LONGEST_PAUSE_S + controller_discovery.DIAL_S
     assert comes_s < OTHERS_TURNS * TICK_S < Settings().session_timeout_s
     assert OTHERS_TURNS * TICK_S < broker_requests.FIRST_REPORTS_S < status._TIMEOUT_S
     assert broker_requests.FIRST_REPORTS_S < client._TIMEOUT_S

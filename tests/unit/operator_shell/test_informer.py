@@ -12,12 +12,12 @@ import pytest
 from tests.loop_turns import many_turns
 from tests.unit.operator_shell.watched_server import WatchedApi, WatchedServer
 from tidemark.backoff import Backoff
-from tidemark_operator.kube import informer, lines
+from tidemark_operator.kube import informer, line_stream
 from tidemark_operator.kube.client import WATCH_S, KubeApi
 from tidemark_operator.kube.errors import Forbidden, KubeError, NotFound, Unavailable
 from tidemark_operator.kube.informer import Informer
 from tidemark_operator.kube.kinds import TOPIC, Json, Key, Kind
-from tidemark_operator.kube.lines import LineTooLong, split_lines
+from tidemark_operator.kube.line_stream import LineTooLong, split_lines
 
 NAMESPACE = "ns"
 
@@ -334,7 +334,7 @@ async def test_lines_come_as_soon_as_they_are_whole() -> None:
 async def test_a_line_has_a_limit(
     texts: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "LINE_MAX", 4)
+    monkeypatch.setattr(line_stream, "LINE_MAX", 4)
     assert await split(b"abcd\n", b"abc\n") == [[b"abcd"], [b"abc"]]
     with pytest.raises(LineTooLong):
         await split(*texts)

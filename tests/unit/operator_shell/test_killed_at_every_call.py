@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.operator_shell.mortal_world import MortalWorld, WallClock
+from tests.unit.operator_shell.killable_world import MortalWorld, WallClock
 from tidemark.annotations import ADOPT_TOPIC_ID
 from tidemark.tiering import TieringState
 from tidemark_operator import clock

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.operator_shell.shell_world import NAMESPACE, UNDER_REPLICATED, ShellWorld
-from tidemark_operator.certificates.keepers import SecretKeeper
+from tidemark_operator.certificates.certificate_stores import SecretKeeper
 from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, KubeError, Unavailable
 from tidemark_operator.kube.kinds import (
     CLUSTER,

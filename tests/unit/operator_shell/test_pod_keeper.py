@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.operator_shell.shell_world import NAMESPACE, ShellWorld
 from tests.unit.pods.pod_values import POD
-from tidemark_operator.certificates.keepers import CERTIFICATES
+from tidemark_operator.certificates.certificate_stores import CERTIFICATES
 from tidemark_operator.controller.status import broker_status
 from tidemark_operator.kube.errors import (
     Forbidden,

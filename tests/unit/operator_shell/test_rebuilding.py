@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from tests.control_messages import topic_state
 from tests.loop_turns import many_turns
 from tests.unit.controller.controller_world import T0, numbered_uuid, row
-from tests.unit.operator_shell.asked_requests import Asked
+from tests.unit.operator_shell.broker_request_frames import Asked
 from tests.unit.operator_shell.shell_world import NAMESPACE, ShellWorld
 from tidemark.annotations import ADOPT_CLUSTER_ID
 from tidemark.leader_epochs import GENERATION

@@ -1,8 +1,8 @@
 """Broker sessions: fresh at the start, forgiving after a stall of our own, strict otherwise; a
 process whose connections were closed is given up within seconds."""
 
-from tidemark_operator.listener.knocks import Knocks, Looked
 from tidemark_operator.listener.sessions import GRACE_S, RETURN_S, Session, Sessions
+from tidemark_operator.listener.standby_discovery import Knocks, Looked
 
 TIMEOUT_S = 9.0
 TICK_S = 0.25

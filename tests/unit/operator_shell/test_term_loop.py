@@ -8,17 +8,17 @@ import pytest
 
 from tests.loop_turns import many_turns
 from tests.unit.operator_shell.shell_world import NAMESPACE, NoEvents, ShellWorld
+from tidemark_operator.certificates.certificate_stores import SecretKeeper
 from tidemark_operator.certificates.certificates import OwnLeaf
-from tidemark_operator.certificates.keepers import SecretKeeper
 from tidemark_operator.clock import utc_now
 from tidemark_operator.controller.epochs import EPOCH_MAX
 from tidemark_operator.health import verdict
 from tidemark_operator.jobs.kubernetes import KubernetesJobs
 from tidemark_operator.kube.errors import NotFound, Unavailable
 from tidemark_operator.kube.kinds import CLUSTER, LEASE, MANY, PARTITION_SLICE, TOPIC, Json, Listed
-from tidemark_operator.leadership.lease_kept import keep_lease
+from tidemark_operator.leadership.lease_retention import keep_lease
 from tidemark_operator.leadership.terms import EpochTooLow, NotLeading
-from tidemark_operator.listener.knocks import Knocks
+from tidemark_operator.listener.standby_discovery import Knocks
 from tidemark_operator.metrics import Metrics
 from tidemark_operator.resources.names import LEASE_FINALIZER
 from tidemark_operator.settings import Settings

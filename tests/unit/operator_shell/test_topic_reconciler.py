@@ -14,7 +14,7 @@ from tidemark.annotations import RESTORE_FROM_TIER
 from tidemark.ids import id_text
 from tidemark.tier.config import from_json
 from tidemark.tier.open import open_tier
-from tidemark.tier.restoring import TierOrigin
+from tidemark.tier.topic_restore import TierOrigin
 from tidemark.tier.topics import TopicObject
 from tidemark.tiering import Tiering, TieringState
 from tidemark_operator.controller import elections, first_status, snapshot

@@ -13,7 +13,7 @@ from tests.answers import room
 from tests.conformance.oracle.case import FILLED, TOPICS
 from tests.conformance.oracle.cases import cases
 from tests.conformance.oracle.compare import errors_in
-from tests.conformance.oracle.produced import filling
+from tests.conformance.oracle.produce_cases import filling
 from tests.conformance.oracle.sides import World
 from tests.control_messages import partition_states, topic_state
 from tests.services import services

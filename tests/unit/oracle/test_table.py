@@ -11,13 +11,13 @@ import pytest
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
-from tests.conformance.oracle import on_purpose
+from tests.conformance.oracle import intended_differences
 from tests.conformance.oracle.case import READ, SINK, TOPICS
 from tests.conformance.oracle.cases import cases, some
 from tests.conformance.oracle.entities import Here, request
-from tests.conformance.oracle.good import GOOD, Good
-from tests.conformance.oracle.normal import differences, normal
+from tests.conformance.oracle.response_normalization import differences, normal
 from tests.conformance.oracle.sides import World
+from tests.conformance.oracle.valid_requests import GOOD, Good
 from tests.conformance.oracle.variations import variations
 from tests.unit.api import api_requests as kafka
 from tidemark.records.builder import Record, build_batch
@@ -155,13 +155,15 @@ def test_nodes_and_epochs_are_those_of_the_side() -> None:
 def test_every_line_of_the_list_is_about_a_case_that_is_sent() -> None:
     """And it has a reason."""
     names = [*(case.name for case in TABLE), "SaslHandshake v0 plain"]  # named, and not served
-    for line in on_purpose.ON_PURPOSE:
+    for line in intended_differences.ON_PURPOSE:
         assert len(line.reason) >= 8
         assert fnmatch.filter(names, line.case), line
 
 
 def test_a_line_is_about_what_both_have_answered() -> None:
-    line = on_purpose.Difference("Produce *", "*.message", "because", ours="<*>", theirs="None")
+    line = intended_differences.Difference(
+        "Produce *", "*.message", "because", ours="<*>", theirs="None"
+    )
     assert line.explains("Produce v3 good", "a.message", "<message>", None)
     assert not line.explains("Produce v3 good", "a.message", None, "<message>")
     assert not line.explains("Fetch v4 good", "a.message", "<message>", None)

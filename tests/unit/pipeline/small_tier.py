@@ -18,8 +18,8 @@ from tidemark.tier.head import Claim, new_head
 from tidemark.tier.manifest import LoadedHead
 from tidemark.tier.open import Tier, open_tier
 from tidemark.tier.remote_storage_manager import SegmentData
-from tidemark.tier.restoring import claim, restorable
 from tidemark.tier.segment import SegmentEntry, new_segment
+from tidemark.tier.topic_restore import claim, restorable
 from tidemark.tier.topics import TopicObject
 from tidemark.tiering import Tiering, TieringState
 

@@ -21,7 +21,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 from tidemark_pipeline.schemas.avro.decode import Decoder
 from tidemark_pipeline.schemas.avro.schema import Schema, parse_schema
 from tidemark_pipeline.schemas.avro.types import columns_of
-from tidemark_pipeline.schemas.values.refused import SchemaRefused
+from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
 UTC = dt.UTC
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=UTC)

@@ -11,8 +11,8 @@ from pyspark.sql.types import StructType
 from tidemark_pipeline.schemas.decoding import UNKNOWN, Decoding
 from tidemark_pipeline.schemas.protobuf.descriptors import compiled
 from tidemark_pipeline.schemas.sources import Kind, Source, columns_of
-from tidemark_pipeline.schemas.values.pieces import LETTERS_MAX
-from tidemark_pipeline.schemas.values.reading import ERROR, NO_VALUE, PARSED
+from tidemark_pipeline.schemas.values.decoder_results import LETTERS_MAX
+from tidemark_pipeline.schemas.values.value_format import ERROR, NO_VALUE, PARSED
 
 
 def avro(*fields: tuple[str, Any]) -> Source:

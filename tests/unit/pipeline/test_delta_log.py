@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tidemark_pipeline.export.delta_log import Commit, Lost, carry, say, standing
-from tidemark_pipeline.export.exported import Exported, ExportError
+from tidemark_pipeline.export.export_progress import Exported, ExportError
 
 CLAIM = Exported("t", "id", {}, 1, "a")
 AT = {version: replace(CLAIM, offsets={0: version * 10}) for version in range(20)}

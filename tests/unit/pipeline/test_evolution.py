@@ -23,8 +23,8 @@ from pyspark.sql.types import (
 
 from tidemark_pipeline.export import quoting
 from tidemark_pipeline.export.evolution import applied, changes, check_allowed, text
-from tidemark_pipeline.export.exported import ExportError
-from tidemark_pipeline.export.shapes import check_fields, check_table, columns_ddl
+from tidemark_pipeline.export.export_progress import ExportError
+from tidemark_pipeline.export.row_shapes import check_fields, check_table, columns_ddl
 from tidemark_pipeline.export.table import Evolution, Layout
 from tidemark_pipeline.export.upsert import merge
 from tidemark_pipeline.schemas.avro.schema import parse_schema

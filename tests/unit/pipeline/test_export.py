@@ -8,7 +8,7 @@ import pytest
 from tidemark.export_job import Phase
 from tidemark_pipeline.errors import Unavailable
 from tidemark_pipeline.export.dead_letters import ahead, at_least, behind
-from tidemark_pipeline.export.exported import (
+from tidemark_pipeline.export.export_progress import (
     Exported,
     ExportError,
     Mode,
@@ -17,7 +17,7 @@ from tidemark_pipeline.export.exported import (
     check_ours,
 )
 from tidemark_pipeline.export.formats import catalog_settings
-from tidemark_pipeline.export.wanted import Wanted
+from tidemark_pipeline.export.table_options import Wanted
 from tidemark_pipeline.jobs.export import planned_end, retry_late_workers, stream_options
 from tidemark_pipeline.jobs.export_job import judged
 

@@ -8,13 +8,13 @@ import pytest
 from tidemark.export_job import ORDER_VARIABLE, Hidden, Order, Phase, Place, Report
 from tidemark.http_page import HttpPage
 from tidemark_pipeline.errors import DataLoss, own_words
-from tidemark_pipeline.export.exported import Exported, ExportError, Superseded
+from tidemark_pipeline.export.export_progress import Exported, ExportError, Superseded
 from tidemark_pipeline.export.freshness import Freshness
 from tidemark_pipeline.export.table import Counts, Written
-from tidemark_pipeline.export.wanted import Wanted
+from tidemark_pipeline.export.table_options import Wanted
 from tidemark_pipeline.jobs import export_job
 from tidemark_pipeline.jobs.export import Progress
-from tidemark_pipeline.jobs.told import Told
+from tidemark_pipeline.jobs.job_page import Told
 from tidemark_pipeline.schemas.registry.client import RegistryDown, RegistryRefused
 
 TRACE = "[STREAM_FAILED] Query terminated\nTraceback:\n  File x\ntidemark_pipeline.{}: gone\n\tat y"

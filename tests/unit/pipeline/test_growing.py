@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 
 from tidemark_pipeline.errors import ExportError
 from tidemark_pipeline.export.dead_letters import LetteredTables
-from tidemark_pipeline.export.exported import Exported, Superseded
+from tidemark_pipeline.export.export_progress import Exported, Superseded
 from tidemark_pipeline.export.table import Added, Counts, Evolution, Widened, Written
 
 INT, LONG, TEXT = IntegerType(), LongType(), StringType()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidemark_pipeline.export.exported import Exported, ExportError
+from tidemark_pipeline.export.export_progress import Exported, ExportError
 from tidemark_pipeline.export.iceberg_lineage import Ancestor, LineageLost, standing
 
 AT = {n: Exported("t", "id", {0: n * 10}, 1, "a") for n in range(1, 9)}

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 
 from tidemark_pipeline.export.evolution import changes
 from tidemark_pipeline.export.formats import Format
-from tidemark_pipeline.export.shapes import ANY_FORMAT, check_fields, column_names
+from tidemark_pipeline.export.row_shapes import ANY_FORMAT, check_fields, column_names
 from tidemark_pipeline.schemas.json.inference import Places, RecordShape, grown, size_of
 from tidemark_pipeline.schemas.json.record_check import (
     CAUSE,

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tidemark_pipeline.errors import ExportError
-from tidemark_pipeline.export.by_schema import OfRegistry
-from tidemark_pipeline.schemas.registered import Schemas
+from tidemark_pipeline.export.schema_values import OfRegistry
 from tidemark_pipeline.schemas.registry.access import RegistryAccess
 from tidemark_pipeline.schemas.registry.client import Registry
+from tidemark_pipeline.schemas.schema_cache import Schemas
 from tidemark_pipeline.schemas.sources import Kind, Source
 
 

@@ -21,7 +21,7 @@ from tidemark_pipeline.schemas.protobuf.descriptors import (
     compiled,
 )
 from tidemark_pipeline.schemas.protobuf.types import columns_of
-from tidemark_pipeline.schemas.values.refused import SchemaRefused
+from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
 ALL = """
 syntax = "proto3";

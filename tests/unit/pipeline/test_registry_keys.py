@@ -13,7 +13,7 @@ from tidemark_pipeline.schemas.avro.schema import parse_schema
 from tidemark_pipeline.schemas.registry.access import RegistryAccess
 from tidemark_pipeline.schemas.registry.client import NotThere, Reference, Registered, Registry
 from tidemark_pipeline.schemas.registry.keys import RegistryKeys
-from tidemark_pipeline.schemas.values.refused import SchemaRefused
+from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
 
 def record(*kinds: Any, **more: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from tidemark_pipeline.options import OptionError, Options, parse
 from tidemark_pipeline.spark_kafka import checked, kafka_options
-from tidemark_pipeline.survey import Part
+from tidemark_pipeline.topic_survey import Part
 
 BROKERS = {"engine": "kafka", "bootstrap": "b1:9092,b2:9092"}
 

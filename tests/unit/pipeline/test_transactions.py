@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tests.unit.pipeline.small_tier import SmallTier
-from tests.unit.pipeline.test_remote_read import read
+from tests.unit.pipeline.test_segment_reader import read
 from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark.records.batch import restamp
 from tidemark.records.builder import Record, build_batch

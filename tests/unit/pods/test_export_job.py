@@ -18,7 +18,7 @@ from tidemark_operator.pods.export_job import ExportRunIdentity, export_job
 from tidemark_operator.resources.cluster import parse_cluster
 from tidemark_operator.resources.export import OPTIONS, REGISTRY_OPTIONS
 from tidemark_pipeline import options as source_options
-from tidemark_pipeline.export.wanted import Wanted
+from tidemark_pipeline.export.table_options import Wanted
 
 RUN = ExportRunIdentity(name="flights", namespace=NAMESPACE, uid="u-1", cluster="main", number=7)
 S3 = {

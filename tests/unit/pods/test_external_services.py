@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.pods.pod_values import BROKER, pod
 from tidemark_broker.listeners import Address, addresses_of
-from tidemark_operator.controller.ways_in import WayIn
+from tidemark_operator.controller.external_addresses import WayIn
 from tidemark_operator.pods import configuration
 from tidemark_operator.pods.external_services import (
     Wanted,

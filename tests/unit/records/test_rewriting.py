@@ -18,7 +18,7 @@ from tidemark.records.batch import (
 from tidemark.records.builder import Record, build_batch
 from tidemark.records.codecs import Codec, decompress
 from tidemark.records.decode import DecodedRecord, decode_records
-from tidemark.records.keyed import KeyedRecord, keyed_records
+from tidemark.records.record_keys import KeyedRecord, keyed_records
 from tidemark.records.rewriting import (
     Gap,
     delete_horizon_ms,

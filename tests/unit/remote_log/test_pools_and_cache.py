@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tidemark.tier.cache import ByteCache
-from tidemark_broker.remote_log.failure import (
+from tidemark_broker.remote_log.thread_pools import Pool, PoolFull
+from tidemark_broker.remote_log.tier_failure import (
     CustomMetadataTooLarge,
     LocalDataMissing,
     failure_of,
     jittered,
 )
-from tidemark_broker.remote_log.pools import Pool, PoolFull
 
 
 async def test_a_cancelled_caller_waits_for_the_end_of_its_call() -> None:

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from tidemark_broker.remote_log.pools import Pool, PoolFull
 from tidemark_broker.remote_log.read_jobs import ABANDONED_S, Abandoned, Job, ReadJobs
+from tidemark_broker.remote_log.thread_pools import Pool, PoolFull
 
 LIMIT = 10
 

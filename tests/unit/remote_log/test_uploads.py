@@ -20,7 +20,7 @@ from tidemark.tier.segment import SegmentEntry, new_segment
 from tidemark.tier.topics import TopicCatalog
 from tidemark.tier.transitions import abandon_copy, finish_copy, start_copy
 from tidemark.tiering import Tiering, TieringState
-from tidemark_broker.remote_log.pools import Pool
+from tidemark_broker.remote_log.thread_pools import Pool
 from tidemark_broker.remote_log.uploads import Upload, Uploads, drop_if_unreferenced
 
 TOPIC_ID = uuid.UUID(int=7)

@@ -13,6 +13,7 @@ from tidemark.tls.files import TlsFiles
 from tidemark.tls.identity import Identity
 from tidemark.wire import control
 from tidemark_broker.config import parse
+from tidemark_broker.log_maintenance import Upkeep
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.following.fetcher import FetchLimits
 from tidemark_broker.replication.following.fetchers import Fetchers
@@ -23,7 +24,6 @@ from tidemark_broker.replication.hosting.log_directory import LogDirectory
 from tidemark_broker.replication.hosting.replica_manager import ReplicaManager
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition, ReplicaContext, produce
-from tidemark_broker.upkeep import Upkeep
 
 TOPIC = "t"
 TOPIC_ID = uuid.UUID(int=0x77)

@@ -22,7 +22,7 @@ from tidemark_broker.api.client import Client
 from tidemark_broker.api.replica_selector import NONE, preferred
 from tidemark_broker.api.services import Settings
 from tidemark_broker.api.table import Call
-from tidemark_broker.replication.partition import reads
+from tidemark_broker.replication.partition import consumer_reads
 from tidemark_broker.replication.partition.isr import FollowerProgress
 from tidemark_broker.replication.remote import RemoteEnd
 
@@ -326,7 +326,7 @@ async def test_the_earliest_offset_that_is_not_in_the_tier(
     await one.told(row(leader=1, leader_epoch=1, partition_epoch=1), **tiering)
     await one.append(3)
     one.partition.remote_end = end
-    found = await reads.list_offset(one.partition, reads.EARLIEST_PENDING_UPLOAD)
+    found = await consumer_reads.list_offset(one.partition, consumer_reads.EARLIEST_PENDING_UPLOAD)
     assert (found.error, found.offset) == (ErrorCode.none, offset)
     assert found.leader_epoch == (1 if offset >= 0 else -1)
 
@@ -338,5 +338,5 @@ async def test_a_log_that_begins_in_a_tier_of_which_nothing_is_known(node: Nodes
     await one.append(3)
     state = one.partition.log.state
     state.bounds = state.bounds._replace(local_start=2)
-    found = await reads.list_offset(one.partition, reads.EARLIEST_PENDING_UPLOAD)
+    found = await consumer_reads.list_offset(one.partition, consumer_reads.EARLIEST_PENDING_UPLOAD)
     assert (found.error, found.offset) == (ErrorCode.none, -1)

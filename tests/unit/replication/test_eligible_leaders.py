@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from tests.unit.replication.replica_nodes import TOPIC_ID, Node, newer, row
 from tidemark.wire import control
-from tidemark_broker.remote_log import disabling
-from tidemark_broker.replication.partition import in_sync, log_start
+from tidemark_broker.remote_log import disablement
+from tidemark_broker.replication.partition import isr_maintenance, log_start
 
 Nodes = Callable[[int], Node]
 
@@ -35,7 +35,7 @@ async def _answered(
         has_eligible_leaders=has_eligible_leaders,
         elr=elr,
     )
-    in_sync.answered(node.partition, change, result)
+    isr_maintenance.answered(node.partition, change, result)
 
 
 async def test_an_answer_with_eligible_leaders_stops_the_high_watermark(node: Nodes) -> None:
@@ -47,7 +47,7 @@ async def test_an_answer_with_eligible_leaders_stops_the_high_watermark(node: No
     await one.append(3)
     assert one.partition.log.high_watermark == 0, "though one in sync is enough for this leader"
     await _answered(one, 1, has_eligible_leaders=False)
-    in_sync.advance_high_watermark(one.partition)
+    isr_maintenance.advance_high_watermark(one.partition)
     assert one.partition.log.high_watermark == 3
 
 
@@ -59,7 +59,7 @@ async def test_a_pushed_row_with_eligible_leaders_stops_it_too(node: Nodes) -> N
     known = one.partition.row
     assert known is not None
     await one.told(newer(known, has_eligible_leaders=False))
-    in_sync.advance_high_watermark(one.partition)
+    isr_maintenance.advance_high_watermark(one.partition)
     assert one.partition.log.high_watermark == 3
 
 
@@ -75,7 +75,7 @@ async def _left_behind(node: Nodes) -> tuple[Node, Node]:
     assert known is not None
     await one.told(newer(known, isr=(1,), has_eligible_leaders=True))
     one.fence(2)
-    in_sync.after_change(one.partition)
+    isr_maintenance.after_change(one.partition)
     return one, two
 
 
@@ -100,8 +100,8 @@ async def test_an_eligible_leader_has_its_part_in_where_a_delete_lets_the_log_be
 ) -> None:
     """What broker 2 no longer has locally must not become the local part of the log alone."""
     one, _ = await _left_behind(node)
-    assert disabling.local_starts(one.partition, 5) == {1: 0, 2: None}
+    assert disablement.local_starts(one.partition, 5) == {1: 0, 2: None}
     known = one.partition.row
     assert known is not None
     await one.told(newer(known, has_eligible_leaders=False))
-    assert disabling.local_starts(one.partition, 5) == {1: 0}
+    assert disablement.local_starts(one.partition, 5) == {1: 0}

@@ -27,14 +27,20 @@ from tidemark_broker.replication.fetch_metadata import after
 from tidemark_broker.replication.following import fetcher, service
 from tidemark_broker.replication.following.fetch_session import FetchSessionCache
 from tidemark_broker.replication.following.fetcher import Fetcher, FetchLimits
-from tidemark_broker.replication.following.from_tier import FromTier
+from tidemark_broker.replication.following.tier_bootstrap import FromTier
 from tidemark_broker.replication.following.wire import (
     ForgottenPartition,
     ReplicaFetchPartition,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
 )
-from tidemark_broker.replication.partition import Partition, in_sync, log_start, produce, remote_end
+from tidemark_broker.replication.partition import (
+    Partition,
+    isr_maintenance,
+    log_start,
+    produce,
+    remote_end,
+)
 from tidemark_broker.replication.partition.isr import FollowerProgress
 from tidemark_broker.replication.threads import in_read_thread
 
@@ -182,12 +188,12 @@ async def test_partitions_that_are_not_named_count_as_fetched(node: Nodes) -> No
         assert pair.line.named == []
     await append(pair.led(1))
     pair.at(start_s + 85)
-    in_sync.shrink_isr(pair.led(1))
+    isr_maintenance.shrink_isr(pair.led(1))
     assert pair.progress(1).last_caught_up_s == start_s + 80
     assert not proposed
 
     pair.at(start_s + 111)  # it fetches no more: 31 s behind
-    in_sync.shrink_isr(pair.led(1))
+    isr_maintenance.shrink_isr(pair.led(1))
     assert [change.new_isr for change in proposed] == [(1,)]
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from tests.unit.replication.replica_nodes import Node, newer
-from tidemark_broker.replication.partition import in_sync, log_start, reads
-from tidemark_broker.replication.partition.reads import EARLIEST
+from tidemark_broker.replication.partition import consumer_reads, isr_maintenance, log_start
+from tidemark_broker.replication.partition.consumer_reads import EARLIEST
 
 Nodes = Callable[[int], Node]
 
@@ -12,8 +12,8 @@ Nodes = Callable[[int], Node]
 async def seen_by_clients(one: Node) -> int:
     """Fetch, ListOffsets and the replica agree on it."""
     partition = one.partition
-    start = (await reads.list_offset(partition, EARLIEST)).offset
-    first = reads.fetch(partition, start, max_bytes=1000, min_one=True)
+    start = (await consumer_reads.list_offset(partition, EARLIEST)).offset
+    first = consumer_reads.fetch(partition, start, max_bytes=1000, min_one=True)
     assert (first.error.name, first.log_start_offset) == ("none", start)
     assert partition.log_start_offset == start
     return start
@@ -25,7 +25,7 @@ async def test_a_raised_log_start_is_shown_once_a_crash_cannot_take_it_back(node
     await one.append(10)
     await one.told_alone(2)
     one.fence(2)
-    in_sync.after_change(one.partition)
+    isr_maintenance.after_change(one.partition)
     assert log_start.delete_records(one.partition, 6).low_watermark == 0
     assert await seen_by_clients(one) == 0
     await one.upkeep.checkpoint()
@@ -66,7 +66,7 @@ async def test_an_acknowledged_log_start_does_not_go_back_with_the_next_leader(
     await two.catch_up(one)
     await one.told_alone(2)
     one.fence(2)
-    in_sync.after_change(one.partition)
+    isr_maintenance.after_change(one.partition)
     log_start.delete_records(one.partition, 6)
     await one.upkeep.checkpoint()
     assert log_start.low_watermark(one.partition) == 6

@@ -14,7 +14,7 @@ from tests.unit.replication.replica_nodes import TOPIC, Node
 from tidemark_broker.api import list_offsets
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.table import Call
-from tidemark_broker.replication.partition import reads
+from tidemark_broker.replication.partition import consumer_reads
 
 Nodes = Callable[[int], Node]
 VERSION = 9
@@ -48,18 +48,20 @@ async def behind(node: Nodes) -> tuple[Node, Node]:
 
 async def test_the_end_of_a_log_is_told_by_whoever_has_it(behind: tuple[Node, Node]) -> None:
     one, two = behind
-    assert await ask(one, reads.LATEST, DEBUGGING) == (ErrorCode.none, 5)
-    assert await ask(two, reads.LATEST, DEBUGGING) == (ErrorCode.none, 3)
-    assert await ask(two, reads.EARLIEST_LOCAL, DEBUGGING) == (ErrorCode.none, 0)
-    assert (await ask(one, reads.LATEST, CONSUMER))[1] < 5, "of the leader: the high watermark"
+    assert await ask(one, consumer_reads.LATEST, DEBUGGING) == (ErrorCode.none, 5)
+    assert await ask(two, consumer_reads.LATEST, DEBUGGING) == (ErrorCode.none, 3)
+    assert await ask(two, consumer_reads.EARLIEST_LOCAL, DEBUGGING) == (ErrorCode.none, 0)
+    assert (await ask(one, consumer_reads.LATEST, CONSUMER))[1] < 5, (
+        "of the leader: the high watermark"
+    )
 
 
 async def test_consumers_and_times_stay_with_the_leader(behind: tuple[Node, Node]) -> None:
     _, two = behind
     refused = (ErrorCode.not_leader_or_follower, -1)
-    assert await ask(two, reads.LATEST, CONSUMER) == refused
+    assert await ask(two, consumer_reads.LATEST, CONSUMER) == refused
     assert await ask(two, 0, DEBUGGING) == refused
-    assert await ask(two, reads.LATEST_TIERED, DEBUGGING) == refused
+    assert await ask(two, consumer_reads.LATEST_TIERED, DEBUGGING) == refused
 
 
 @pytest.mark.parametrize(
@@ -70,5 +72,5 @@ async def test_consumers_and_times_stay_with_the_leader(behind: tuple[Node, Node
 async def test_another_leader_epoch_is_refused(
     behind: tuple[Node, Node], epoch: int, error: ErrorCode
 ) -> None:
-    told, _ = await ask(behind[1], reads.LATEST, DEBUGGING, current_leader_epoch=epoch)
+    told, _ = await ask(behind[1], consumer_reads.LATEST, DEBUGGING, current_leader_epoch=epoch)
     assert told is error

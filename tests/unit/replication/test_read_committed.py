@@ -18,7 +18,7 @@ from tidemark.records.control import EndMarker
 from tidemark_broker.api import describe_producers, fetch
 from tidemark_broker.api.client import Client
 from tidemark_broker.api.table import Call
-from tidemark_broker.replication.partition import produce, reads
+from tidemark_broker.replication.partition import consumer_reads, produce
 from tidemark_broker.replication.types import ProduceResult
 
 Nodes = Callable[[int], Node]
@@ -170,9 +170,11 @@ async def test_an_open_transaction_is_not_read(pair: tuple[Node, Node]) -> None:
     assert aborted(part) == []
     assert (await ask(one, isolation_level=0)).aborted_transactions is None
     assert (await ask(one, 1)).records == b""
-    found = await reads.list_offset(one.partition, reads.LATEST, read_committed=True)
+    found = await consumer_reads.list_offset(
+        one.partition, consumer_reads.LATEST, read_committed=True
+    )
     assert found.offset == 1
-    assert (await reads.list_offset(one.partition, reads.LATEST)).offset == 3
+    assert (await consumer_reads.list_offset(one.partition, consumer_reads.LATEST)).offset == 3
 
 
 async def test_who_waits_for_a_transaction_reads_it_once_its_marker_is_committed(
@@ -218,13 +220,13 @@ async def test_many_aborted_transactions_are_looked_for_in_a_thread(
     pair: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = pair
-    monkeypatch.setattr(reads, "_ABORTED_MAX", 1)
+    monkeypatch.setattr(consumer_reads, "_ABORTED_MAX", 1)
     for number in range(3):
         await send(one, batch(1, number, transactional=True))
         await finish(one, 1, commit=False)
     await replicate(one, two)
     assert aborted(await ask(one)) == [(1, 0), (1, 2), (1, 4)]
-    assert reads.fetch(
+    assert consumer_reads.fetch(
         one.partition, 0, max_bytes=1 << 20, min_one=True, read_committed=True
     ).from_disk is not None  # fmt: skip
 

@@ -21,7 +21,7 @@ from tidemark_broker.control.commands import LAST_COMMAND, Commands
 from tidemark_broker.control.epoch_file import ControllerEpoch
 from tidemark_broker.control.record_deletions import delete_topic_records, deletion_points
 from tidemark_broker.replication.hosting import deletions
-from tidemark_broker.replication.partition import log_start, reads
+from tidemark_broker.replication.partition import consumer_reads, log_start
 from tidemark_broker.replication.remote import RemoteEnd, RemoteUnavailable
 
 Nodes = Callable[[int], Node]
@@ -119,7 +119,7 @@ async def test_records_that_come_while_a_time_is_looked_up_are_not_meant(
     node: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No record was that late; those that come now are."""
-    one, look_up = await led(node), reads.list_offset
+    one, look_up = await led(node), consumer_reads.list_offset
 
     async def slow(partition: Any, timestamp: int, **which: Any) -> Any:
         found = await look_up(partition, timestamp, **which)
@@ -127,7 +127,7 @@ async def test_records_that_come_while_a_time_is_looked_up_are_not_meant(
             await one.append(5)
         return found
 
-    monkeypatch.setattr(reads, "list_offset", slow)
+    monkeypatch.setattr(consumer_reads, "list_offset", slow)
     assert (await meant(one, before_time_ms=T0 + 1)).offset == 10
 
 
@@ -153,14 +153,14 @@ async def test_nobody_answers_for_another_topic_or_epoch(
 async def test_what_cannot_be_looked_up_in_time_is_said_of_its_partition(
     node: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, look_up = await led(node), reads.list_offset
+    one, look_up = await led(node), consumer_reads.list_offset
 
     async def hangs(partition: Any, timestamp: int, **which: Any) -> Any:
         if timestamp >= 0:
             await asyncio.Event().wait()
         return await look_up(partition, timestamp, **which)
 
-    monkeypatch.setattr(reads, "list_offset", hangs)
+    monkeypatch.setattr(consumer_reads, "list_offset", hangs)
     monkeypatch.setattr(record_deletions, "_LOOKUPS_S", 0.01)
     assert error(await meant(one, before_time_ms=T0)) is ErrorCode.request_timed_out
 
@@ -168,7 +168,7 @@ async def test_what_cannot_be_looked_up_in_time_is_said_of_its_partition(
 async def test_who_does_not_lead_any_more_when_all_is_looked_up_says_so(
     node: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, look_up = await led(node), reads.list_offset
+    one, look_up = await led(node), consumer_reads.list_offset
 
     async def overtaken(partition: Any, timestamp: int, **which: Any) -> Any:
         found = await look_up(partition, timestamp, **which)
@@ -176,7 +176,7 @@ async def test_who_does_not_lead_any_more_when_all_is_looked_up_says_so(
             await next_epoch(one, 5)
         return found
 
-    monkeypatch.setattr(reads, "list_offset", overtaken)
+    monkeypatch.setattr(consumer_reads, "list_offset", overtaken)
     assert error(await meant(one, before_time_ms=T0)) is ErrorCode.fenced_leader_epoch
 
 

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from tests.unit.replication.replica_nodes import TOPIC, TOPIC_ID, Node, batch, newer, row, states
 from tidemark.wire import control
 from tidemark_broker.log import StorageError
-from tidemark_broker.replication.partition import Role, produce, reads
+from tidemark_broker.replication.partition import Role, consumer_reads, produce
 
 Nodes = Callable[[int], Node]
 ALONE = row(replicas=(1,), isr=(1,))
@@ -175,7 +175,9 @@ async def test_a_log_that_does_not_open_is_placed_when_it_does(node: Nodes) -> N
     assert one.partition.stored is not None
     assert one.partition.stored.row == newer(ALONE, leader_epoch=1)
     assert (one.log_directory.error(), one.manager.offline_count) == ("", 0)
-    assert reads.fetch(one.partition, 0, max_bytes=1 << 20, min_one=True).data == one.bytes()
+    assert (
+        consumer_reads.fetch(one.partition, 0, max_bytes=1 << 20, min_one=True).data == one.bytes()
+    )
     await one.append(1)
     await one.stop()
     again = node(1)

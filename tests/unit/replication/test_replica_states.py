@@ -11,8 +11,8 @@ from tidemark.tiering import NEVER_TIERED
 from tidemark.wire import control, framing
 from tidemark_broker.control.replica_states import pages
 from tidemark_broker.replication.hosting.replica_manager import HeldReplica
-from tidemark_broker.replication.partition import prefix
-from tidemark_operator.listener.intake import UNPROVEN_BYTES_MAX
+from tidemark_broker.replication.partition import prefix_rule
+from tidemark_operator.listener.request_limits import UNPROVEN_BYTES_MAX
 
 Nodes = Callable[[int], Node]
 MOVING = row(
@@ -52,7 +52,7 @@ async def test_a_replica_is_not_whole_after_a_crash_until_its_leader_has_taken_i
 ) -> None:
     one = node(1)
     await one.told(row(leader=2, partition_epoch=7, isr=(2,)))
-    one.partition.doubt = prefix.UNCLEAN_SHUTDOWN
+    one.partition.doubt = prefix_rule.UNCLEAN_SHUTDOWN
     assert not (await _said(one)).partitions[0].is_whole
     await one.told(row(leader=2, partition_epoch=8, isr=(1, 2)))
     assert (await _said(one)).partitions[0].is_whole

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from kio.schema.errors import ErrorCode
 
 from tests.unit.replication.replica_nodes import Node, batch
-from tidemark_broker.replication.partition import log_start, produce, reads
-from tidemark_broker.replication.partition.reads import EARLIEST
-from tidemark_broker.replication.stall import Stall
+from tidemark_broker.replication.partition import consumer_reads, log_start, produce
+from tidemark_broker.replication.partition.consumer_reads import EARLIEST
+from tidemark_broker.replication.stall_detection import Stall
 
 Nodes = Callable[[int], Node]
 SESSION_S = 9.0
@@ -72,8 +72,8 @@ async def test_a_stalled_leader_serves_nobody(node: Nodes) -> None:
     one.now_s += SESSION_S + 1
     partition, refused = one.partition, ErrorCode.not_leader_or_follower
     assert (await produce.append(partition, batch(), acks=1, timeout_ms=0)).error is refused
-    assert reads.fetch(partition, 0, max_bytes=1000, min_one=True).error is refused
-    assert (await reads.list_offset(partition, EARLIEST)).error is refused
+    assert consumer_reads.fetch(partition, 0, max_bytes=1000, min_one=True).error is refused
+    assert (await consumer_reads.list_offset(partition, EARLIEST)).error is refused
     assert log_start.delete_records(partition, 1).error is refused
     assert (await two.fetch_result(one)).error_code == refused.value
     assert partition.next_offset == 3

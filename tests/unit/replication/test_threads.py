@@ -12,7 +12,7 @@ from tests.unit.replication.replica_nodes import T0, Node, row
 from tidemark.records.batch import iter_headers, parse_header
 from tidemark.records.builder import Record, build_batch
 from tidemark_broker.log import FEW_RECORDS
-from tidemark_broker.replication.partition import produce, reads
+from tidemark_broker.replication.partition import consumer_reads, produce
 from tidemark_broker.replication.threads import (
     Threads,
     ThreadsBusy,
@@ -60,7 +60,7 @@ async def test_a_look_up_waits_for_no_upkeep(node: Callable[[int], Node]) -> Non
     await one.append(3)
     async with _occupied(in_thread, MANY):
         async with asyncio.timeout(20):
-            found = await reads.list_offset(one.partition, T0)
+            found = await consumer_reads.list_offset(one.partition, T0)
         assert (found.error.name, found.offset) == ("none", 0)
 
 
@@ -71,9 +71,9 @@ async def test_look_ups_beyond_the_limit_are_refused_and_may_be_tried_again(
     await one.told(ALONE)
     await one.append()
     async with _occupied(in_lookup_thread, 102):
-        found = await reads.list_offset(one.partition, T0)
+        found = await consumer_reads.list_offset(one.partition, T0)
         assert found.error.name == "request_timed_out"
-    assert (await reads.list_offset(one.partition, T0)).offset == 0
+    assert (await consumer_reads.list_offset(one.partition, T0)).offset == 0
 
 
 async def test_a_cancelled_caller_waits_for_its_thread() -> None:
@@ -110,13 +110,17 @@ async def test_look_ups_that_nobody_waits_for_any_more_are_not_made(
     await one.told(ALONE)
     await one.append()
     async with _occupied(in_lookup_thread, 2):
-        asked = [asyncio.ensure_future(reads.list_offset(one.partition, T0)) for _ in range(100)]
+        asked = [
+            asyncio.ensure_future(consumer_reads.list_offset(one.partition, T0)) for _ in range(100)
+        ]
         await asyncio.sleep(0)
+        # The clients leave before a thread has started their look-ups.
         for each in asked:
             each.cancel()
         async with asyncio.timeout(20):
             await asyncio.wait(asked)
-        other = asyncio.ensure_future(reads.list_offset(one.partition, T0))
+        # A new look-up still waits for one of the occupied threads.
+        other = asyncio.ensure_future(consumer_reads.list_offset(one.partition, T0))
         await asyncio.sleep(0)
         assert not other.done()
     assert (await other).offset == 0

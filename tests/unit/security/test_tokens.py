@@ -9,7 +9,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from tidemark_broker.entries import ConfigError
+from tidemark_broker.config_entries import ConfigError
 from tidemark_broker.security.errors import AuthenticationFailed
 from tidemark_broker.security.tokens import TokenChecker, TokenSettings
 

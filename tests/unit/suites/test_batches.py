@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.suites import children
+from tests.suites import child_processes
 from tests.suites.batches import Batch, Program, run
-from tests.suites.children import Child
+from tests.suites.child_processes import Child
 from tests.suites.outcomes import Outcome, Result
 from tests.suites.outputs import Began, GoTest
 
@@ -144,7 +144,7 @@ def test_a_status_is_told_more_than_once(tmp_path: Path, code: str, status: int)
 def test_what_does_not_end_when_it_is_asked_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(children, "_STOP_S", 0.3)
+    monkeypatch.setattr(child_processes, "_STOP_S", 0.3)
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     deaf += "print('deaf', flush=True); time.sleep(60)"
     command, errors = [sys.executable, "-c", deaf], tmp_path / "errors"

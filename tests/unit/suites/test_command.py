@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.suites import __main__ as command
-from tests.suites import allowed
+from tests.suites import allowed_failures
 from tests.suites.outcomes import Outcome, Report, Result
 from tests.suites.packages import Missing
-from tests.suites.recorded import KAFKAS, OURS, Recorded, load
+from tests.suites.recorded_results import KAFKAS, OURS, Recorded, load
 from tests.suites.targets import Wants
 
 PASSED, FAILED, SKIPPED = Outcome.PASSED, Outcome.FAILED, Outcome.SKIPPED
@@ -55,7 +55,9 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "RESULTS", tmp_path / "results.json")
     monkeypatch.setattr(command, "tidemark", no_cluster)
     monkeypatch.setattr(command, "apache_kafka", no_cluster)
-    monkeypatch.setattr(command.allowed, "read", lambda name: allowed.parse(_list(tmp_path, name)))
+    monkeypatch.setattr(
+        command.allowed_failures, "read", lambda name: allowed_failures.parse(_list(tmp_path, name))
+    )
     monkeypatch.setattr(command.signal, "signal", lambda *_: None)
 
 

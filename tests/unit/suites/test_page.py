@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.suites import page
 from tests.suites.catalogue import SUITES
 from tests.suites.outcomes import Outcome, Result
-from tests.suites.recorded import KAFKAS, OURS, Recorded, SuiteRecord, dumped, load, noted
+from tests.suites.recorded_results import KAFKAS, OURS, Recorded, SuiteRecord, dumped, load, noted
 
 PASSED, FAILED, SKIPPED = Outcome.PASSED, Outcome.FAILED, Outcome.SKIPPED
 ROOT = Path(__file__).parents[3]

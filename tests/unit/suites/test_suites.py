@@ -16,14 +16,14 @@ from tests.suites import (
     librdkafka,
     packages,
     rdkafka_rs,
-    short,
+    short_selection,
 )
+from tests.suites.broker_proxies import docker, obey, proxies
 from tests.suites.catalogue import SUITES
 from tests.suites.checks import Bench, CheckFailed, run_check
 from tests.suites.go_suites import FRANZ_GO, KAFKA_GO, SARAMA, GoSuite, ReadyGoSuite, named_tests
 from tests.suites.outcomes import Outcome
-from tests.suites.proxied import docker, obey, proxies
-from tests.suites.recorded import KAFKAS, OURS, Recorded, dumped, noted
+from tests.suites.recorded_results import KAFKAS, OURS, Recorded, dumped, noted
 from tests.suites.targets import divided
 
 SOURCES = {
@@ -243,15 +243,15 @@ def test_make_test_runs_suites_that_were_run_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "results.json"
-    monkeypatch.setattr(short, "RESULTS", path)
+    monkeypatch.setattr(short_selection, "RESULTS", path)
     path.write_text("{}")
-    assert not short.has_been_run("franz-go")
+    assert not short_selection.has_been_run("franz-go")
     ours = Recorded(60, (), ())
     path.write_text(dumped(noted({}, "franz-go", "franz 1", KAFKAS, ours)))
-    assert not short.has_been_run("franz-go")
+    assert not short_selection.has_been_run("franz-go")
     path.write_text(dumped(noted({}, "franz-go", "franz 1", OURS, ours)))
-    assert short.has_been_run("franz-go")
-    assert set(short.SHORT) <= set(SUITES)
+    assert short_selection.has_been_run("franz-go")
+    assert set(short_selection.SHORT) <= set(SUITES)
 
 
 def test_librdkafkas_tests_are_those_for_any_broker() -> None:

@@ -17,9 +17,9 @@ from tidemark.tier.layout import head_key, page_key
 from tidemark.tier.manifest import HeadWentBack, LoadedHead
 from tidemark.tier.open import Tier
 from tidemark.tier.remote_storage_manager import SegmentData
-from tidemark.tier.restoring import restorable
 from tidemark.tier.segment import SegmentEntry
 from tidemark.tier.segment_origin import encode_origin
+from tidemark.tier.topic_restore import restorable
 from tidemark.tier.topics import TopicObject
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_pipeline import audit

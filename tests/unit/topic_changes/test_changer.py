@@ -19,7 +19,7 @@ from tidemark.wire.topics import (
     TopicChange,
     TopicChangeResult,
 )
-from tidemark_operator.controller import resizing, snapshot
+from tidemark_operator.controller import replication_factor_changes, snapshot
 from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, NotFound
 from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Json
 from tidemark_operator.objects.ownership import MANAGER
@@ -706,7 +706,7 @@ async def test_partitions_follow_a_factor_that_a_person_has_written(changes: Cha
     assert changes.spec()["replicationFactor"] == 1
     assert changes.world.condition(TOPIC, "t", "Stalled")[0] == "False"
     services = changes.world.services
-    await services.committer.decide(resizing.step)
+    await services.committer.decide(replication_factor_changes.step)
     (row,) = services.state.all_rows()
     assert (len(row.replicas), row.leader) == (1, *row.isr)
     await reconciler.reconcile(changes.world.key(TOPIC, "t"))

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.wire import control
 from tidemark.wire.topics import CHANGES_MAX, TopicChange, TopicChangeResult
-from tidemark_broker.entries import ConfigError
+from tidemark_broker.config_entries import ConfigError
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.topic_changes.creations import WAITING_MAX, Creations, Wanted
 from tidemark_broker.topic_changes.forwarder import Asker, ChangeForwarder

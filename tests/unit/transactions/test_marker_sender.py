@@ -14,8 +14,8 @@ from tests.unit.replication.replica_nodes import row
 from tidemark.wire import control
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.types import TopicPartition
+from tidemark_broker.transactions.broker_connections import Links
 from tidemark_broker.transactions.core.markers import Marker, TransactionKey
-from tidemark_broker.transactions.links import Links
 from tidemark_broker.transactions.marker_sender import MarkerSender
 from tidemark_broker.transactions.wire import WireMarker
 

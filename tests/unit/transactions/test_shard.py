@@ -18,9 +18,9 @@ from tests.unit.replication.replica_nodes import TOPIC, Node, dialer_of, row
 from tests.unit.transactions.transaction_worlds import T0, T1, TIMEOUT_MS
 from tidemark.wire import control
 from tidemark_broker.coordinators.errors import CoordinatorError
+from tidemark_broker.memory_shares import asking
 from tidemark_broker.producer_ids import ProducerIds
 from tidemark_broker.replication.types import TopicPartition
-from tidemark_broker.shares import asking
 from tidemark_broker.transactions import coordinator as module
 from tidemark_broker.transactions.coordinator import TransactionCoordinator
 from tidemark_broker.transactions.core.metadata import Producer, TransactionState

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.fake_api_server import FakeApiServer, FakeKubeApi
-from tidemark_operator.certificates.keepers import CERTIFICATES
+from tidemark_operator.certificates.certificate_stores import CERTIFICATES
 from tidemark_operator.kube.kinds import SECRET
 from tidemark_operator.resources.names import OFFERED_ANNOTATION
 from tidemark_operator.users import passwords

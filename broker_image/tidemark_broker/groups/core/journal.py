@@ -5,7 +5,7 @@ from typing import Protocol
 
 from tidemark_broker.coordinators.log import CoordinatorRecord, TransactionalProducer
 from tidemark_broker.groups.core.settings import Now
-from tidemark_broker.shares import Shares
+from tidemark_broker.memory_shares import Shares
 
 
 class Journal(Protocol):

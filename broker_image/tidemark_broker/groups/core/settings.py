@@ -11,7 +11,7 @@ from tidemark.configuration.group_keys import (
     SESSION_TIMEOUT_MS,
 )
 from tidemark_broker.config import BrokerConfig
-from tidemark_broker.entries import text_of
+from tidemark_broker.config_entries import text_of
 from tidemark_broker.groups.core.assignors import ASSIGNORS
 
 #: Of one group, whatever is configured: the record of a generation of more is larger than a log

@@ -4,14 +4,14 @@ Whoever compacts a log asks :func:`dirtiness_of` what can be compacted of it now
 :func:`clean`. The log itself knows nothing of this.
 """
 
-from tidemark_broker.log.compaction.choosing import Dirtiness
+from tidemark_broker.log.compaction.candidate_selection import Dirtiness
 from tidemark_broker.log.compaction.cleaner import (
     CleanerSettings,
     CleaningStats,
     clean,
     dirtiness_of,
 )
-from tidemark_broker.log.compaction.pace import CleaningAborted
+from tidemark_broker.log.compaction.cleaning_pace import CleaningAborted
 
 __all__ = [
     "CleanerSettings",

@@ -13,11 +13,11 @@ from typing import NamedTuple
 from tidemark.records.batch import HEADER_BYTES, BatchHeader, CorruptBatch
 from tidemark.records.codecs import decompress
 from tidemark.records.control import read_end_marker
-from tidemark.records.keyed import KeyedRecord, keyed_records
+from tidemark.records.record_keys import KeyedRecord, keyed_records
 from tidemark.records.rewriting import delete_horizon_ms, with_records, without_records
 from tidemark.records.varint import VarintError
+from tidemark_broker.log.compaction.cleaning_pace import Pace
 from tidemark_broker.log.compaction.offset_map import OffsetMap
-from tidemark_broker.log.compaction.pace import Pace
 from tidemark_broker.log.compaction.transactions import CleanedTransactions
 
 #: What a cleaning unpacks of one batch; a larger one counts as one that cannot be read.

@@ -14,13 +14,13 @@ from tidemark.logfiles import names
 from tidemark.logfiles.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from tidemark.logfiles.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from tidemark.logfiles.transaction_index import AbortedTransaction, encode_aborted
-from tidemark_broker.log.compaction.choosing import IndexedBytes
+from tidemark_broker.log.batch_walk import batch_at
+from tidemark_broker.log.compaction.candidate_selection import IndexedBytes
 from tidemark_broker.log.errors import StorageError, storage_errors
 from tidemark_broker.log.files import put
 from tidemark_broker.log.segment import Segment
 from tidemark_broker.log.swap_files import cleaned_path, discard_cleaned
 from tidemark_broker.log.transaction_index import TransactionIndex
-from tidemark_broker.log.walk import batch_at
 
 _WRITE_BYTES = 1024 * 1024
 

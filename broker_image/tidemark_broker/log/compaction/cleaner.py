@@ -14,16 +14,16 @@ from tidemark.logfiles.producer_snapshot import decode_snapshot
 from tidemark.logfiles.transaction_index import AbortedTransaction
 from tidemark.records.batch import BatchHeader, CorruptBatch
 from tidemark.records.control import read_end_marker
-from tidemark.records.keyed import keyed_records
+from tidemark.records.record_keys import keyed_records
 from tidemark_broker.log import flushing
 from tidemark_broker.log.compaction.batch_filter import BatchFilter, LastBatch, unpacked
-from tidemark_broker.log.compaction.choosing import Dirtiness, dirtiness, goes_along
+from tidemark_broker.log.compaction.candidate_selection import Dirtiness, dirtiness, goes_along
 from tidemark_broker.log.compaction.cleaned_segment import CleanedSegment, cleaned_segment
+from tidemark_broker.log.compaction.cleaning_pace import CleaningAborted, Pace
+from tidemark_broker.log.compaction.compacted_batches import RewrittenBatches, is_filler
 from tidemark_broker.log.compaction.offset_map import SLOT_BYTES, OffsetMap
-from tidemark_broker.log.compaction.pace import CleaningAborted, Pace
-from tidemark_broker.log.compaction.rewritten import RewrittenBatches, is_filler
-from tidemark_broker.log.compaction.sources import batches_of
-from tidemark_broker.log.compaction.swapping import swap_in
+from tidemark_broker.log.compaction.segment_batches import batches_of
+from tidemark_broker.log.compaction.segment_swap import swap_in
 from tidemark_broker.log.compaction.transactions import CleanedTransactions
 from tidemark_broker.log.errors import LogError
 from tidemark_broker.log.log_state import LogState

@@ -24,7 +24,7 @@ from tidemark_broker.replication.following.follower import (
     is_unchanged_since,
     next_request,
 )
-from tidemark_broker.replication.following.from_tier import FromTier
+from tidemark_broker.replication.following.tier_bootstrap import FromTier
 from tidemark_broker.replication.following.wire import (
     ReplicaFetchPartition,
     ReplicaFetchRequest,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from tidemark.tls.dialing import Dialer
 from tidemark_broker.replication.following.fetcher import Fetcher, FetchLimits
-from tidemark_broker.replication.following.from_tier import FromTier
+from tidemark_broker.replication.following.tier_bootstrap import FromTier
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.partition import Partition
 from tidemark_broker.replication.types import TopicPartition

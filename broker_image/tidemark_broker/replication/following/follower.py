@@ -1,8 +1,8 @@
 """What a follower does with its leader's answer.
 
 Order matters: records, then the high watermark, then the log start, so that log start <= high
-watermark holds throughout. The leader epochs alone decide what is cut off (see
-:mod:`divergence`); what lies below the leader's local log start is in the tier (:mod:`from_tier`).
+watermark holds throughout. The leader epochs alone decide what is cut off (see :mod:`divergence`);
+what lies below the leader's local log start is in the tier (:mod:`tier_bootstrap`).
 """
 
 import enum
@@ -19,9 +19,9 @@ from tidemark_broker.replication.following.wire import ReplicaFetchPartition, Re
 from tidemark_broker.replication.partition import (
     Partition,
     Role,
+    consumer_reads,
     divergence,
     log_start,
-    reads,
     remote_end,
 )
 from tidemark_broker.replication.threads import in_role_thread
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 class Outcome(enum.Enum):
     """``PROGRESS``: ask again at once; ``IDLE``: nothing new; ``BACK_OFF``: not for a while;
-    ``FROM_TIER``: not before the log was started from the tier (:mod:`from_tier`)."""
+    ``FROM_TIER``: not before the log was started from the tier (:mod:`tier_bootstrap`)."""
 
     PROGRESS = enum.auto()
     IDLE = enum.auto()
@@ -155,7 +155,7 @@ async def _truncate(partition: Partition, leaders_end: EpochEnd) -> Outcome:
     log = partition.log
     offset = divergence.truncation_offset(
         leaders_end=leaders_end,
-        own_end=reads.epoch_end(log, leaders_end.epoch),
+        own_end=consumer_reads.epoch_end(log, leaders_end.epoch),
         own_next_offset=log.next_offset,
     )
     logger.info(

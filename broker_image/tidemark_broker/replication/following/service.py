@@ -4,7 +4,7 @@ A fetch that is answered with records or with nothing says that the follower hol
 fetch offset; that alone moves the high watermark and the ISR, and an error or a divergence changes
 nothing that is known of the follower. It counts once, when it arrives, and in a session (see
 :mod:`fetch_session`) for the partitions that it does not name, too. What is answered of one
-partition is decided in :mod:`answers`.
+partition is decided in :mod:`fetch_responses`.
 """
 
 import uuid
@@ -14,10 +14,9 @@ from kio.schema.errors import ErrorCode
 
 from tidemark.tls.identity import Identity
 from tidemark.wire.framing import FrameError
-from tidemark_broker.answer_memory import AnswerMemory
 from tidemark_broker.purgatory import Purgatory
 from tidemark_broker.replication.fetch_metadata import NO_SESSION
-from tidemark_broker.replication.following import answers
+from tidemark_broker.replication.following import fetch_responses
 from tidemark_broker.replication.following.fetch_session import (
     CachedPartition,
     FetchSession,
@@ -29,8 +28,14 @@ from tidemark_broker.replication.following.wire import (
     ReplicaFetchResponse,
     ReplicaFetchResult,
 )
-from tidemark_broker.replication.partition import Partition, ReplicaContext, in_sync, reads
+from tidemark_broker.replication.partition import (
+    Partition,
+    ReplicaContext,
+    consumer_reads,
+    isr_maintenance,
+)
 from tidemark_broker.replication.partition.isr import FollowerFetch
+from tidemark_broker.response_memory import AnswerMemory
 
 #: A hosted partition by the id of its topic and its number.
 Find = Callable[[uuid.UUID, int], Partition | None]
@@ -137,7 +142,7 @@ class _Round:
         session = self._session
         for cached in session.cached.values():
             partition = self._find(*cached.key)
-            if partition is None or answers.state_of(partition) != cached.reported:
+            if partition is None or fetch_responses.state_of(partition) != cached.reported:
                 session.due[cached] = None
 
     def _has_news(self) -> bool:
@@ -190,23 +195,23 @@ class _Round:
         arrived: bool,
     ) -> ReplicaFetchResult:
         if partition is None:
-            return answers.refusal(requested, ErrorCode.unknown_topic_id)
-        error = answers.check(partition, self._request.replica_id, requested)
+            return fetch_responses.refusal(requested, ErrorCode.unknown_topic_id)
+        error = fetch_responses.check(partition, self._request.replica_id, requested)
         diverging = None
         if error is ErrorCode.none:
-            diverging = reads.diverging_end(
+            diverging = consumer_reads.diverging_end(
                 partition.log, requested.fetch_offset, requested.last_fetched_epoch
             )
         if error is not ErrorCode.none or diverging is not None:
             self._left(partition)
-            return answers.answer(partition, error, diverging=diverging)
+            return fetch_responses.answer(partition, error, diverging=diverging)
         if arrived:
             self._fetched(partition, requested)
-        return await answers.records(partition, requested, left)
+        return await fetch_responses.records(partition, requested, left)
 
     def _fetched(self, partition: Partition, requested: ReplicaFetchPartition) -> None:
         replica_id, session = self._request.replica_id, self._session
-        in_sync.follower_fetched(
+        isr_maintenance.follower_fetched(
             partition,
             replica_id,
             FollowerFetch(
@@ -239,7 +244,7 @@ class _Round:
                 due[cached] = None
             elif not is_news and self._is_at_rest(partition, cached):
                 due.pop(cached, None)
-            state = answers.state_in(result)
+            state = fetch_responses.state_in(result)
             if is_news or cached in self._named or state != cached.reported:
                 cached.reported = state
                 yield result

@@ -12,7 +12,7 @@ from typing import Self
 
 from tidemark.configuration.layers import effective
 from tidemark_broker.config import BrokerConfig
-from tidemark_broker.entries import ConfigError
+from tidemark_broker.config_entries import ConfigError
 from tidemark_broker.log import (
     LogConfig,
     LogManager,

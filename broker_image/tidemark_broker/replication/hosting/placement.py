@@ -14,18 +14,18 @@ from tidemark.configuration.layers import effective
 from tidemark.wire import control
 from tidemark_broker.log import LogConfig, StorageError
 from tidemark_broker.replication.following.fetchers import Fetchers
-from tidemark_broker.replication.hosting.hosted import Hosted
+from tidemark_broker.replication.hosting.hosted_replicas import Hosted
 from tidemark_broker.replication.hosting.log_directory import FoundLog, LogDirectory
 from tidemark_broker.replication.hosting.removals import Removals
 from tidemark_broker.replication.hosting.remover import partition_error
-from tidemark_broker.replication.hosting.take_overs import TakeOvers
+from tidemark_broker.replication.hosting.takeover_tasks import TakeOvers
 from tidemark_broker.replication.metadata import TopicMetadata
 from tidemark_broker.replication.partition import (
     Partition,
     ReplicaContext,
     Role,
-    in_sync,
-    prefix,
+    isr_maintenance,
+    prefix_rule,
     roles,
 )
 from tidemark_broker.replication.partition.state_file import StoredState
@@ -82,7 +82,7 @@ class Placement:
 
     def host(self, found: FoundLog) -> Partition:
         """Take over a log that was on the disk already; it has no role yet."""
-        doubt = None if found.whole else prefix.UNCLEAN_SHUTDOWN
+        doubt = None if found.whole else prefix_rule.UNCLEAN_SHUTDOWN
         partition = Partition(self._context, found.log, stored=found.state, view=None, doubt=doubt)
         self._hosted.add(partition)
         return partition
@@ -141,7 +141,7 @@ class Placement:
             config=self._config(view),
             state=state,
         )
-        doubt = prefix.BEGUN_ANEW if row.manifest else None
+        doubt = prefix_rule.BEGUN_ANEW if row.manifest else None
         partition = Partition(
             self._context, log, stored=None, view=view, on_disk=state, doubt=doubt
         )
@@ -189,7 +189,9 @@ class Placement:
             if config != partition.log.config:
                 partition.log.config = config
                 logger.info("%s: configuration changed", partition.tp)
-                in_sync.advance_high_watermark(partition)  # min.insync.replicas holds it back
+                isr_maintenance.advance_high_watermark(
+                    partition
+                )  # min.insync.replicas holds it back
 
 
 def _name_taken(other: Partition) -> str:

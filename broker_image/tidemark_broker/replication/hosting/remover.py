@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from tidemark.wire import control
 from tidemark_broker.log import StorageError
 from tidemark_broker.replication.following.fetchers import Fetchers
-from tidemark_broker.replication.hosting.hosted import Hosted
+from tidemark_broker.replication.hosting.hosted_replicas import Hosted
 from tidemark_broker.replication.hosting.log_directory import LogDirectory, UnopenedLog
 from tidemark_broker.replication.hosting.removals import Removals
 from tidemark_broker.replication.partition import Partition, ReplicaContext, roles

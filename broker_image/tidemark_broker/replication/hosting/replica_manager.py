@@ -18,15 +18,21 @@ from tidemark.leader_epochs import same_generation
 from tidemark.tiering import Tiering
 from tidemark.wire import control
 from tidemark_broker.replication.following.fetchers import Fetchers
-from tidemark_broker.replication.hosting.hosted import Hosted
+from tidemark_broker.replication.hosting.hosted_replicas import Hosted
 from tidemark_broker.replication.hosting.log_directory import FoundLog, LogDirectory
 from tidemark_broker.replication.hosting.placement import Assignment, Placement
 from tidemark_broker.replication.hosting.removals import Removals
 from tidemark_broker.replication.hosting.remover import Remover
 from tidemark_broker.replication.hosting.repair import Repairs
-from tidemark_broker.replication.hosting.take_overs import TakeOvers
+from tidemark_broker.replication.hosting.takeover_tasks import TakeOvers
 from tidemark_broker.replication.metadata import CHANGED, MetadataCache, TopicMetadata
-from tidemark_broker.replication.partition import Partition, ReplicaContext, Role, in_sync, roles
+from tidemark_broker.replication.partition import (
+    Partition,
+    ReplicaContext,
+    Role,
+    isr_maintenance,
+    roles,
+)
 from tidemark_broker.replication.partition.state_file import StoredState
 from tidemark_broker.replication.remote import RemoteLog
 from tidemark_broker.replication.threads import in_thread
@@ -220,7 +226,7 @@ class ReplicaManager:
         changed = {node for node in now.keys() | before.keys() if now.get(node) != before.get(node)}
         for partition in self.partitions if changed else ():
             if partition.leader is not None and not changed.isdisjoint(partition.leader.followers):
-                in_sync.after_change(partition)
+                isr_maintenance.after_change(partition)
 
     def _place_all(
         self,
@@ -362,7 +368,7 @@ class ReplicaManager:
     def shrink_isrs(self) -> None:
         """Every lag/2: leaders drop followers that fell behind."""
         for partition in self.partitions:
-            in_sync.shrink_isr(partition)
+            isr_maintenance.shrink_isr(partition)
 
     async def close(self) -> None:
         """Stop fetching and every role, of all at once; logs stay open for the storage to close."""

@@ -1,10 +1,11 @@
 """What one hosted replica is: its log, the state it was given, its role. No decisions here.
 
 What is done with it stands in modules that import this one: roles are taken in :mod:`roles`,
-records are appended in :mod:`produce` and read in :mod:`reads`, the ISR is :mod:`in_sync`'s, the
-log start :mod:`log_start`'s. The loop thread owns it. Everything that changes the log's end or the
-role holds ``lock``: a role change never overtakes a truncation that is still under way in a thread.
-State is written to the replica's folder before it is in force (persist before acting).
+records are appended in :mod:`produce` and read in :mod:`consumer_reads`, the ISR is
+:mod:`isr_maintenance`'s, the log start :mod:`log_start`'s. The loop thread owns it. Everything that
+changes the log's end or the role holds ``lock``: a role change never overtakes a truncation that is
+still under way in a thread. State is written to the replica's folder before it is in force (persist
+before acting).
 """
 
 import asyncio
@@ -24,17 +25,17 @@ from tidemark_broker.lock_order import LockRank, ordered_async_lock
 from tidemark_broker.log import PartitionLog, TieredRetention
 from tidemark_broker.purgatory import Change, Purgatory
 from tidemark_broker.replication.metadata import MetadataCache, TopicMetadata, is_newer
-from tidemark_broker.replication.partition import isr, prefix
+from tidemark_broker.replication.partition import isr, prefix_rule
+from tidemark_broker.replication.partition.append_order import Turns
 from tidemark_broker.replication.partition.leader import LeaderRole
-from tidemark_broker.replication.partition.prefix import Doubt, Standing
+from tidemark_broker.replication.partition.prefix_rule import Doubt, Standing
 from tidemark_broker.replication.partition.refused_batches import RefusedBatches
 from tidemark_broker.replication.partition.retention_mode import retention_mode
 from tidemark_broker.replication.partition.state_file import StoredState
 from tidemark_broker.replication.partition.state_writer import StateWriter
 from tidemark_broker.replication.partition.storage_failures import StorageFailures
-from tidemark_broker.replication.partition.turns import Turns
 from tidemark_broker.replication.remote import RemoteEnd, RemoteLog
-from tidemark_broker.replication.stall import Stall
+from tidemark_broker.replication.stall_detection import Stall
 from tidemark_broker.replication.types import TopicPartition
 
 
@@ -276,7 +277,7 @@ class Partition:
         return retention_mode(
             self.tiering,
             highest_remote_offset=None if end is None else end.offset,
-            trusted_remote_offset=prefix.trusted_offset(
+            trusted_remote_offset=prefix_rule.trusted_offset(
                 end, log.epochs, next_offset=log.next_offset
             ),
             log_start_offset=log.log_start_offset,

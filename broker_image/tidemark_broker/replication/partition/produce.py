@@ -28,9 +28,9 @@ from tidemark_broker.log import (
     is_to_be_read,
 )
 from tidemark_broker.purgatory import Change
-from tidemark_broker.replication.partition import in_sync
+from tidemark_broker.replication.partition import isr_maintenance
+from tidemark_broker.replication.partition.append_order import Turn
 from tidemark_broker.replication.partition.partition import Partition
-from tidemark_broker.replication.partition.turns import Turn
 from tidemark_broker.replication.threads import ThreadsBusy, in_record_thread
 from tidemark_broker.replication.types import ProduceResult
 
@@ -246,7 +246,7 @@ def _append(
     context.purgatory.notify((Change.LOG_END, partition.tp))
     if info.rolled:
         context.purgatory.notify((Change.SEGMENT_ROLLED, partition.tp))
-    in_sync.advance_high_watermark(partition)
+    isr_maintenance.advance_high_watermark(partition)
     return ProduceResult(
         error=ErrorCode.none,
         base_offset=info.base_offset,

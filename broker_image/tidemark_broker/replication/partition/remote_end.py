@@ -6,7 +6,7 @@ counts.
 """
 
 from tidemark.tier.head import HeadPosition
-from tidemark_broker.replication.partition import prefix
+from tidemark_broker.replication.partition import prefix_rule
 from tidemark_broker.replication.partition.partition import Partition
 from tidemark_broker.replication.remote import RemoteEnd
 
@@ -14,7 +14,7 @@ from tidemark_broker.replication.remote import RemoteEnd
 def note(partition: Partition, offset: int, epoch: int) -> None:
     """The tier reaches at least to ``offset`` (inclusive), or is known to be empty (-1, -1);
     durable soon."""
-    end = prefix.later(partition.remote_end, offset, epoch)
+    end = prefix_rule.later(partition.remote_end, offset, epoch)
     log = partition.log
     log.highest_remote_offset = max(log.highest_remote_offset, offset)
     if end != partition.remote_end:

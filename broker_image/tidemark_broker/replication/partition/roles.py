@@ -1,7 +1,7 @@
 """How a replica takes a role, and gives one up.
 
 The state comes from the controller and is on disk before the role is taken. A leader whose log may
-lack what is in the tier asks the tier first (:mod:`taking_over`); one whose disk lost records leads
+lack what is in the tier asks the tier first (:mod:`takeover`); one whose disk lost records leads
 no more in that epoch, since others may hold what it acknowledged.
 """
 
@@ -10,10 +10,10 @@ import logging
 from tidemark.wire import control
 from tidemark_broker.log import StorageError
 from tidemark_broker.replication.metadata import TopicMetadata, is_newer
-from tidemark_broker.replication.partition import in_sync, prefix
+from tidemark_broker.replication.partition import isr_maintenance, prefix_rule
 from tidemark_broker.replication.partition.leader import LeaderRole
 from tidemark_broker.replication.partition.partition import Partition, Role
-from tidemark_broker.replication.partition.prefix import Doubt
+from tidemark_broker.replication.partition.prefix_rule import Doubt
 from tidemark_broker.replication.partition.state_file import StoredState
 from tidemark_broker.replication.remote import TierEnd
 from tidemark_broker.replication.threads import in_role_thread, in_thread
@@ -51,7 +51,7 @@ async def apply(
                 return False
             row = known
         begun_blind = partition.stored is None
-        if partition.role is Role.FOLLOWER and prefix.taken_in(
+        if partition.role is Role.FOLLOWER and prefix_rule.taken_in(
             known, row, partition.context.node_id
         ):
             partition.doubt = None
@@ -103,8 +103,8 @@ async def _take_role(partition: Partition, row: control.PartitionState) -> None:
             return
         if partition.leader is not None and partition.leader.epoch == row.leader_epoch:
             partition.leader.adopt(row, partition.context.monotonic())
-            in_sync.propose_news(partition)
-            in_sync.after_change(partition)
+            isr_maintenance.propose_news(partition)
+            isr_maintenance.after_change(partition)
         else:
             await become_leader(partition)
     else:
@@ -115,12 +115,12 @@ async def _take_role(partition: Partition, row: control.PartitionState) -> None:
 
 async def become_leader(partition: Partition) -> None:
     """Lead in the epoch of the current row, unless the log may lack what is in the tier: then
-    :mod:`taking_over` asks the tier. The caller holds ``lock``.
+    :mod:`takeover` asks the tier. The caller holds ``lock``.
     """
     row = partition.row
     if row is None:
         return
-    question = prefix.question(partition.standing())
+    question = prefix_rule.question(partition.standing())
     if question:
         _wait_for_tier(partition, question)
     else:
@@ -131,9 +131,9 @@ def found_lacking(partition: Partition, tier: TierEnd) -> bool:
     """Does the log of a leader lack what its own claim shows to be in the tier? Then it leads no
     more, at once: it takes nothing more before it has taken over from there."""
     log = partition.log
-    if not prefix.lacks(tier, log.epochs, next_offset=log.next_offset):
+    if not prefix_rule.lacks(tier, log.epochs, next_offset=log.next_offset):
         return False
-    doubt = Doubt(prefix.lacking(tier, next_offset=log.next_offset), refuted=True)
+    doubt = Doubt(prefix_rule.lacking(tier, next_offset=log.next_offset), refuted=True)
     partition.doubt = doubt
     _wait_for_tier(partition, doubt.reason)
     return True
@@ -181,8 +181,8 @@ async def lead(partition: Partition, row: control.PartitionState) -> None:
         start,
         row.isr,
     )
-    in_sync.after_change(partition)
-    in_sync.propose_news(partition)
+    isr_maintenance.after_change(partition)
+    isr_maintenance.propose_news(partition)
     partition.tell_role()
     if partition.context.remote is not None:
         partition.context.remote.on_leader(partition)
@@ -245,7 +245,7 @@ async def reopen(partition: Partition) -> None:
                 partition.next_offset,
             )
             partition.lost_in_epoch = _EVERY_EPOCH
-            partition.doubt = prefix.RECORDS_LOST
+            partition.doubt = prefix_rule.RECORDS_LOST
             if partition.role in (Role.LEADER, Role.TAKING_OVER):
                 _step_down(partition, Role.IDLE)
             if partition.context.records_lost is not None:

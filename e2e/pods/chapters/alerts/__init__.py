@@ -1,8 +1,8 @@
 """Every alert of the chart is raised by what it is for, and is silent again once that is mended.
 
 A Prometheus in a pod evaluates the rules that the chart renders, with short durations and nothing
-else changed (:mod:`e2e.pods.monitoring.hurried`). While an alert fires, the commands of its runbook
-are run as they stand there.
+else changed (:mod:`e2e.pods.monitoring.fast_rules`). While an alert fires, the commands of its
+runbook are run as they stand there.
 """
 
 from e2e.pods.chapters.alerts import brokers, operators, storage, tier

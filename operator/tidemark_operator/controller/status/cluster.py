@@ -4,7 +4,7 @@ What the shell owns there (controller, clusterId, slices, storeId, acceptedStora
 is kept as it was read; so is leftBehind, but for what was adopted or is to be forgotten.
 """
 
-from tidemark_operator.controller import departure, epochs, left_behind, protection
+from tidemark_operator.controller import cluster_deletion, epochs, left_behind, protection
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import count, numbers
 from tidemark_operator.controller.model import TopicInfo
@@ -88,7 +88,7 @@ def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Co
             [topic.key.rpartition("/")[2] for topic in state.topics.values()],
             [broker.key.rpartition("/")[2] for broker in state.brokers.values()],
         )
-        text = departure.waiting_text(*names) or "its PartitionSlices are being removed"
+        text = cluster_deletion.waiting_text(*names) or "its PartitionSlices are being removed"
         return summary(ready=False, reason="Deleting", message=text, reconciling=True)
     if state.engine.problem:
         stuck = state.engine.refused

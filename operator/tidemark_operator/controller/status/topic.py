@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from tidemark.ids import id_text
 from tidemark.tiering import Tiering
 from tidemark.wire.control import PAGE_NOT_FOUND, TIER_INTEGRITY, PartitionStatus
-from tidemark_operator.controller import moving
+from tidemark_operator.controller import reassignment
 from tidemark_operator.controller.accepted_losses import offer_text
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.disablement import (
@@ -27,9 +27,8 @@ from tidemark_operator.controller.model import (
     TopicInfo,
 )
 from tidemark_operator.controller.placement_records import partitions_in_rows
-from tidemark_operator.controller.resizing import Resizing
-from tidemark_operator.controller.status.accepted import recorded
-from tidemark_operator.controller.status.audited import remote_integrity
+from tidemark_operator.controller.replication_factor_changes import Resizing
+from tidemark_operator.controller.status.acceptances import recorded
 from tidemark_operator.controller.status.conditions import (
     TRUE,
     Condition,
@@ -41,11 +40,12 @@ from tidemark_operator.controller.status.conditions import (
     summary,
     time_text,
 )
-from tidemark_operator.controller.status.offline import (
+from tidemark_operator.controller.status.offline_partitions import (
     leaders_starting,
     no_leader,
     storage_refuses,
 )
+from tidemark_operator.controller.status.remote_integrity import remote_integrity
 from tidemark_operator.controller.topics import TopicDecision
 
 
@@ -83,7 +83,7 @@ def counts(state: ControllerState, topic: TopicInfo) -> Counts:
     behind = {row.partition: _behind(state, row) for row in rows}
     lagging = {node_id for node_ids in behind.values() for node_id in node_ids}
     return Counts(
-        desired=sum(len(moving.target(row)) for row in rows),
+        desired=sum(len(reassignment.target(row)) for row in rows),
         placed=sum(len(row.hosts) for row in rows),
         in_sync=sum(len(_staying(state, row)) for row in led),
         placeholders=sum(row.placeholders for row in rows),
@@ -123,7 +123,7 @@ def _copied_anew(state: ControllerState, topic: TopicInfo) -> Iterator[tuple[int
 def _behind(state: ControllerState, row: PartitionRow) -> list[int]:
     """Return the brokers whose replicas are to stay and are not in sync."""
     in_sync = state.in_sync(row)
-    return [node for node in moving.target(row) if node in row.hosts and node not in in_sync]
+    return [node for node in reassignment.target(row) if node in row.hosts and node not in in_sync]
 
 
 def _staying(state: ControllerState, row: PartitionRow) -> list[int]:

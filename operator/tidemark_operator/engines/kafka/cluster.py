@@ -26,7 +26,7 @@ from tidemark.kafka_client.values import (
     TopicView,
 )
 from tidemark_operator.engines.base import EngineUnavailable
-from tidemark_operator.engines.kafka.batches import Batches
+from tidemark_operator.engines.kafka.request_batches import Batches
 
 logger = logging.getLogger(__name__)
 

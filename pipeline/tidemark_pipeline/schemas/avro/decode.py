@@ -9,7 +9,7 @@ from tidemark_pipeline.schemas.avro import kernel
 from tidemark_pipeline.schemas.avro.columns import arrow_type, to_arrow
 from tidemark_pipeline.schemas.avro.program import Compiled, compile_program
 from tidemark_pipeline.schemas.avro.schema import Schema
-from tidemark_pipeline.schemas.values.pieces import Piece, reasons
+from tidemark_pipeline.schemas.values.decoder_results import Piece, reasons
 
 #: In the slots (17 bytes each) when a piece ends.
 ENTRIES_MAX = 4_000_000

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 
 from tidemark_pipeline.schemas.avro.schema import Schema
-from tidemark_pipeline.schemas.values.refused import SchemaRefused
+from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
 #: Types of a schema in which every name is expanded. Forty names, each used twice by the next,
 #: expand to 2^40 types.

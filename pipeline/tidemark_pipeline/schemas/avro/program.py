@@ -30,7 +30,7 @@ from tidemark_pipeline.schemas.avro.layout import (
 )
 from tidemark_pipeline.schemas.avro.schema import DECIMAL_DIGITS_MAX, Field, Schema
 from tidemark_pipeline.schemas.avro.types import VALUE, member_names
-from tidemark_pipeline.schemas.values.refused import SchemaRefused
+from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
 _DEFAULT_BYTES_MAX = 64 * 1024
 _NODES_MAX = 100_000

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 from tidemark_pipeline.schemas.avro.schema import Schema
 from tidemark_pipeline.schemas.values.bounds import ALIASES, COLUMNS_MAX, DEPTH_MAX
 from tidemark_pipeline.schemas.values.names import folded
-from tidemark_pipeline.schemas.values.refused import SchemaRefused
+from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
 #: The column of a value that is no record.
 VALUE = "value"

@@ -36,8 +36,8 @@ from tidemark_pipeline.schemas.json.inference import (
 )
 from tidemark_pipeline.schemas.json.text import RecordRefused, parse_object
 from tidemark_pipeline.schemas.values.bounds import COLUMNS_MAX, END_SECOND, FIRST_SECOND
+from tidemark_pipeline.schemas.values.decoder_results import reasons
 from tidemark_pipeline.schemas.values.names import ColumnNames, folded
-from tidemark_pipeline.schemas.values.pieces import reasons
 
 #: Columns that are added to a batch: the cause if a record is refused, and whether its only cause
 #: is new fields that the table could have.

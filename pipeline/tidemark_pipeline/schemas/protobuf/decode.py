@@ -34,8 +34,8 @@ from pyspark.sql.types import (
 )
 
 from tidemark_pipeline.schemas.protobuf.types import JSON, SIMPLE, TIMESTAMP, WRAPPERS, is_map
-from tidemark_pipeline.schemas.values.pieces import Bytes, Longs, Piece, reasons
-from tidemark_pipeline.schemas.values.refused import SchemaRefused
+from tidemark_pipeline.schemas.values.decoder_results import Bytes, Longs, Piece, reasons
+from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
 #: Values that messages are read off to, of several at once, and of one: for each byte, and besides.
 ENTRIES_MAX = 4_000_000

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 
 from tidemark_pipeline.schemas.values.bounds import COLUMNS_MAX, DEPTH_MAX
 from tidemark_pipeline.schemas.values.names import folded
-from tidemark_pipeline.schemas.values.refused import SchemaRefused
+from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
 TIMESTAMP = "google.protobuf.Timestamp"
 JSON = ("google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue")

@@ -14,7 +14,7 @@ from tidemark_pipeline.schemas.avro.encoding import signature
 from tidemark_pipeline.schemas.avro.schema import parse_schema
 from tidemark_pipeline.schemas.registry.client import NotThere, Reference, Registered, Registry
 from tidemark_pipeline.schemas.registry.wire import HEADER_BYTES, MAGIC
-from tidemark_pipeline.schemas.values.refused import SchemaRefused
+from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
 
 #: Versions of a subject that are read, the newest ones.
 VERSIONS_MAX = 1_000

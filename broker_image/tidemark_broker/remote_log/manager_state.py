@@ -1,0 +1,109 @@
+"""What every part of one broker's remote log manager shares."""
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from functools import partial
+
+from tidemark.metrics import tier_table
+from tidemark_broker.purgatory import DelayedOperationKey, Signal
+from tidemark_broker.quotas.rate import Windows
+from tidemark_broker.remote_log.metrics import RemoteMetrics
+from tidemark_broker.remote_log.quota import RemoteQuota
+from tidemark_broker.remote_log.settings import DynamicSettings, RemoteSettings
+from tidemark_broker.remote_log.store import StoreGuard
+from tidemark_broker.remote_log.thread_pools import Pool
+from tidemark_broker.remote_log.uploads import Uploads
+from tidemark_broker.replication.partition import ReplicaContext
+
+#: A wait lasts at least this long, unless what it waits for has happened.
+_LEAST_WAIT_S = 0.05
+
+
+@dataclass(slots=True)
+class Pools:
+    """KIP-950's three, and one more. Uploads run in the copier's; decisions and deletions in
+    expiration's; reads in the fetcher's. Claims and commits of the manifest have threads of their
+    own: elections and copies wait for them, and one is short, while a deletion is long."""
+
+    copier: Pool
+    expiration: Pool
+    fetcher: Pool
+    commits: Pool
+
+    @classmethod
+    def of(cls, settings: RemoteSettings) -> "Pools":
+        """As configured."""
+        return cls(
+            copier=Pool("copier", threads=settings.copier_threads),
+            expiration=Pool("expiration", threads=settings.expiration_threads),
+            fetcher=Pool(
+                "fetcher",
+                threads=settings.reader_threads,
+                pending_max=settings.reader_pending_max,
+            ),
+            commits=Pool("commits", threads=settings.commit_threads),
+        )
+
+    async def close(self) -> None:
+        """Let running calls end, drop the others."""
+        pools = (self.fetcher, self.copier, self.expiration, self.commits)
+        await asyncio.gather(*(pool.close() for pool in pools))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteQuotas:
+    """KIP-956's two."""
+
+    copy: RemoteQuota
+    fetch: RemoteQuota
+
+    @classmethod
+    def of(
+        cls, settings: RemoteSettings, counters: RemoteMetrics, now: Callable[[], float]
+    ) -> "RemoteQuotas":
+        """As configured."""
+        copy = Windows(settings.copy_windows, settings.copy_window_seconds)
+        fetch = Windows(settings.fetch_windows, settings.fetch_window_seconds)
+        return cls(
+            copy=RemoteQuota(
+                settings.copy_bytes_per_second,
+                copy,
+                partial(counters.add, tier_table.COPY_THROTTLED),
+                now,
+            ),
+            fetch=RemoteQuota(
+                settings.fetch_bytes_per_second,
+                fetch,
+                partial(counters.add, tier_table.FETCH_THROTTLED),
+                now,
+            ),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Shared:
+    """``uploads``: those that run in this process; under ``store_key`` wait those whose store
+    fails."""
+
+    context: ReplicaContext
+    settings: RemoteSettings
+    dynamic: DynamicSettings
+    guard: StoreGuard
+    pools: Pools
+    quotas: RemoteQuotas
+    metrics: RemoteMetrics
+    uploads: Uploads
+    store_key: Signal = field(default_factory=Signal)
+
+    async def wait(
+        self, keys: Collection[DelayedOperationKey], satisfied: Callable[[], bool], timeout_s: float
+    ) -> None:
+        """Wait in the purgatory. A purgatory that is full lets nobody wait; whoever asks in a loop
+        must not hold up the broker for that."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        if await self.context.purgatory.wait(keys, satisfied, timeout_s):
+            return
+        left_s = min(timeout_s, _LEAST_WAIT_S) - (loop.time() - began_s)
+        await asyncio.sleep(max(left_s, 0.0))

@@ -1,0 +1,158 @@
+"""What a leader answers to a follower's fetch of one partition.
+
+Order of checks: epoch, assignment, epoch of the follower's last record, log start *before*
+divergence, and only then records.
+"""
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.logfiles.leader_epochs import UNDEFINED_END, EpochEnd
+from tidemark_broker.log import NotCached, OffsetOutOfRange, StorageError
+from tidemark_broker.replication.following.fetch_session import LeaderState
+from tidemark_broker.replication.following.wire import ReplicaFetchPartition, ReplicaFetchResult
+from tidemark_broker.replication.partition import (
+    Partition,
+    consumer_reads,
+    divergence,
+    isr_maintenance,
+)
+from tidemark_broker.replication.threads import in_read_thread
+
+
+def state_of(partition: Partition) -> LeaderState:
+    """What an answer would say of a partition now; as :func:`state_in` takes it from one."""
+    log, end = partition.log, partition.durable_remote_end
+    position = partition.durable_tier_position
+    return LeaderState(
+        partition.leader_epoch,
+        log.high_watermark,
+        log.log_start_offset,
+        partition.durable_head_tiered_epoch,
+        -1 if end is None else end.offset,
+        -1 if end is None else end.epoch,
+        -1 if position is None else position.version,
+        partition.tier_damaged,
+    )
+
+
+def state_in(result: ReplicaFetchResult) -> LeaderState:
+    """What an answer says of a partition beside records."""
+    return LeaderState(
+        result.leader_epoch,
+        result.high_watermark,
+        result.log_start_offset,
+        result.head_tiered_epoch,
+        result.remote_end_offset,
+        result.remote_end_epoch,
+        result.head_version,
+        result.tier_damaged,
+    )
+
+
+def check(partition: Partition, replica_id: int, requested: ReplicaFetchPartition) -> ErrorCode:
+    """Why a follower is not given what it asks for; ``none`` if it is."""
+    error = partition.check_leader(requested.current_leader_epoch)
+    if error is not ErrorCode.none:
+        return error
+    if partition.leader is None or replica_id not in partition.leader.followers:
+        return ErrorCode.unknown_leader_epoch
+    log = partition.log
+    if requested.fetch_offset < log.log_start_offset:
+        return ErrorCode.offset_out_of_range
+    if isr_maintenance.must_fetch_again(
+        partition, partition.leader, replica_id, requested.local_log_start_offset
+    ):
+        return ErrorCode.offset_out_of_range
+    if requested.last_fetched_epoch != divergence.UNKNOWN:
+        end = consumer_reads.epoch_end(log, requested.last_fetched_epoch)
+        if end.epoch < 0 or end.end_offset < 0:
+            return ErrorCode.offset_out_of_range
+    elif requested.fetch_offset > log.next_offset:
+        return ErrorCode.offset_out_of_range
+    if requested.fetch_offset < log.local_log_start_offset:
+        return ErrorCode.offset_moved_to_tiered_storage
+    return ErrorCode.none
+
+
+async def records(
+    partition: Partition, requested: ReplicaFetchPartition, left: int
+) -> ReplicaFetchResult:
+    """At most ``left`` bytes of records, from memory or from the disk; the first batch comes
+    whole."""
+    log = partition.log
+    if left <= 0 or requested.fetch_offset >= log.next_offset:
+        return answer(partition, ErrorCode.none)
+    context = partition.context
+    if not context.failures.may_try(partition.tp, context.monotonic()):
+        return answer(partition, ErrorCode.kafka_storage_error)
+    offset, max_bytes, end = requested.fetch_offset, min(requested.max_bytes, left), log.next_offset
+    try:
+        try:
+            read = log.read_cached(offset, max_bytes=max_bytes, up_to_offset=end, min_one=True)
+        except NotCached:
+            read = await in_read_thread(
+                log.read, offset, max_bytes=max_bytes, up_to_offset=end, min_one=True
+            )
+            # What was read is of the epoch that was asked for; the offsets answered must be too.
+            error = partition.check_leader(requested.current_leader_epoch)
+            if error is not ErrorCode.none:
+                return answer(partition, error)
+    except OffsetOutOfRange:
+        return answer(partition, ErrorCode.offset_out_of_range)
+    except StorageError as error:
+        partition.storage_failed(error)
+        return answer(partition, ErrorCode.kafka_storage_error)
+    return answer(partition, ErrorCode.none, records=read.data)
+
+
+def refusal(requested: ReplicaFetchPartition, error: ErrorCode) -> ReplicaFetchResult:
+    """An answer about a partition that is not here."""
+    return ReplicaFetchResult(
+        topic_id=requested.topic_id,
+        partition=requested.partition,
+        error_code=int(error.value),
+        leader_epoch=-1,
+        high_watermark=-1,
+        log_start_offset=-1,
+        local_log_start_offset=-1,
+        next_offset=-1,
+        diverging_epoch=-1,
+        diverging_end_offset=-1,
+        head_tiered_epoch=-1,
+        remote_end_offset=-1,
+        remote_end_epoch=-1,
+        records=b"",
+    )
+
+
+def answer(
+    partition: Partition,
+    error: ErrorCode,
+    *,
+    diverging: EpochEnd | None = None,
+    records: bytes = b"",
+) -> ReplicaFetchResult:
+    """An answer with the leader's offsets and the end of the tier."""
+    log = partition.log
+    point = diverging or UNDEFINED_END
+    end, position = partition.durable_remote_end, partition.durable_tier_position
+    return ReplicaFetchResult(
+        topic_id=partition.topic_id,
+        partition=partition.partition,
+        error_code=int(error.value),
+        leader_epoch=partition.leader_epoch,
+        high_watermark=log.high_watermark,
+        log_start_offset=log.log_start_offset,
+        local_log_start_offset=log.local_log_start_offset,
+        next_offset=log.next_offset,
+        diverging_epoch=point.epoch,
+        diverging_end_offset=point.end_offset,
+        head_tiered_epoch=partition.durable_head_tiered_epoch,
+        remote_end_offset=-1 if end is None else end.offset,
+        remote_end_epoch=-1 if end is None else end.epoch,
+        records=records,
+        head_version=-1 if position is None else position.version,
+        head_commit_id="" if position is None else position.commit_id,
+        tier_damaged=partition.tier_damaged,
+        head_floor_epoch=0 if position is None else position.floor_epoch,
+    )

@@ -1,0 +1,234 @@
+"""Where keys and certificates are kept: in Secrets, or in a folder of a local cluster.
+
+A keeper holds named bundles of small files and replaces them whole, under the version that was
+read: two operators that make an authority at the same moment end with one. Nothing here ever goes
+to a log.
+"""
+
+import asyncio
+import base64
+import datetime as dt
+import fcntl
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from tidemark_operator.certificates.certificate_folders import read_files, write_files
+from tidemark_operator.kube.client import KubeApi
+from tidemark_operator.kube.errors import Conflict, NotFound
+from tidemark_operator.kube.kinds import SECRET, Json
+from tidemark_operator.resources.names import GROUP, MANAGED_BY_LABEL, OPERATOR
+
+MANAGED_BY = {MANAGED_BY_LABEL: OPERATOR}
+
+
+@dataclass(frozen=True, slots=True)
+class SecretForm:
+    """Label and type that identify the operator's Secrets of one use.
+
+    ``uid_annotation``: annotation with the owner's uid, for Secrets that Kubernetes' garbage
+    collector must not delete; "": Secrets have an owner reference and are deleted with it."""
+
+    label: str
+    type: str
+    uid_annotation: str = ""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """All that such a Secret has."""
+        return {**MANAGED_BY, self.label: "true"}
+
+
+CERTIFICATES = SecretForm(f"{GROUP}/certificates", "kubernetes.io/tls")
+
+
+class KeptByAnother(Exception):
+    """Somebody else owns the bundle's name."""
+
+
+class Overtaken(KeptByAnother):
+    """Somebody else has written it at the same moment: read it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A bundle as it was read; ``repr`` shows no content. ``owner`` and ``uid``: of the object that
+    it was made for, and of the Secret itself; ``metadata``, ``type``: the Secret's;
+    ``is_collected``: it has owner references."""
+
+    data: Mapping[str, bytes] = field(repr=False)
+    version: str
+    owner: str = ""
+    uid: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    type: str = ""
+
+    @property
+    def is_collected(self) -> bool:
+        """Return whether Kubernetes deletes the Secret with its owner."""
+        return bool(self.metadata.get("ownerReferences"))
+
+
+class Keeper(Protocol):
+    """May raise what the API server or the disk has to say: ``KubeError``, ``OSError``."""
+
+    @property
+    def arrives_within(self) -> dt.timedelta:
+        """Everybody who reads what was written has it after so long."""
+
+    def where(self, name: str) -> str:
+        """A bundle's place, in a user's words."""
+
+    async def read(self, name: str) -> Kept | None:
+        """A bundle, None where there is none. Raises :class:`KeptByAnother`."""
+
+    async def write(
+        self, name: str, data: Mapping[str, bytes], former: Kept | None, owner: Json | None = None
+    ) -> None:
+        """Make or replace a bundle; ``owner``: the object with which it goes. Raises
+        :class:`Overtaken`."""
+
+
+class SecretKeeper:
+    """Secrets of one form in one namespace. One that is not labelled as ours is somebody else's and
+    is left alone. A Secret's mount is brought up to date within about two minutes."""
+
+    arrives_within = dt.timedelta(minutes=5)
+
+    def __init__(self, api: KubeApi, namespace: str, form: SecretForm = CERTIFICATES) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._form = form
+
+    def where(self, name: str) -> str:
+        """See :class:`Keeper`."""
+        return f"Secret {name}"
+
+    async def read(self, name: str) -> Kept | None:
+        """See :class:`Keeper`."""
+        try:
+            body = await self._api.get(SECRET, self._namespace, name)
+        except NotFound:
+            return None
+        meta = body["metadata"]
+        if not self._form.labels.items() <= (meta.get("labels") or {}).items():
+            raise KeptByAnother(
+                f"Secret {name} is not the operator's (it has no labels "
+                f"{', '.join(f'{key}={value}' for key, value in self._form.labels.items())}): "
+                "rename it, or give it the labels if it was the operator's and is restored"
+            )
+        data = {key: base64.b64decode(text) for key, text in (body.get("data") or {}).items()}
+        owners = [each for each in meta.get("ownerReferences") or () if each.get("controller")]
+        noted = (meta.get("annotations") or {}).get(self._form.uid_annotation, "")
+        owner = str(noted or (owners[0]["uid"] if owners else ""))
+        return Kept(
+            data,
+            str(meta["resourceVersion"]),
+            owner,
+            str(meta["uid"]),
+            metadata=meta,
+            type=str(body.get("type") or ""),
+        )
+
+    async def remove(self, name: str, kept: Kept) -> None:
+        """Delete exactly the Secret that was read. Raises :class:`Overtaken`."""
+        try:
+            await self._api.delete(SECRET, self._namespace, name, uid=kept.uid)
+        except NotFound:
+            return
+        except Conflict as error:
+            raise Overtaken(str(error)) from error
+
+    async def write(
+        self, name: str, data: Mapping[str, bytes], former: Kept | None, owner: Json | None = None
+    ) -> None:
+        """See :class:`Keeper`."""
+        # Keep the labels and annotations of other tools: a backup tool identifies its objects by
+        # them. Keep the type, too: it is immutable, and a restored Secret may have another one.
+        known = {} if former is None else former.metadata
+        meta: Json = {
+            "name": name,
+            "namespace": self._namespace,
+            "labels": {**(known.get("labels") or {}), **self._form.labels},
+        }
+        annotations = dict(known.get("annotations") or {})
+        if owner is not None and self._form.uid_annotation:
+            annotations[self._form.uid_annotation] = str(owner["metadata"]["uid"])
+        elif owner is not None:
+            meta["ownerReferences"] = [_owner_reference(owner)]
+        if annotations:
+            meta["annotations"] = annotations
+        body: Json = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "type": (former.type if former is not None else "") or self._form.type,
+            "metadata": meta,
+            "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
+        }
+        try:
+            if former is None:
+                await self._api.create(SECRET, self._namespace, body)
+            else:
+                meta["resourceVersion"] = former.version
+                await self._api.replace(SECRET, body)
+        except Conflict as error:
+            raise Overtaken(str(error)) from error
+
+
+def _owner_reference(owner: Json) -> Json:
+    meta = owner["metadata"]
+    return {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": meta["name"],
+        "uid": meta["uid"],
+        "controller": True,
+    }
+
+
+class FolderKeeper:
+    """A folder for each bundle (:mod:`tidemark_operator.certificates.certificate_folders`). Brokers
+    see at once what is new; an operator that does not lead looks every few seconds."""
+
+    arrives_within = dt.timedelta(seconds=10)
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def where(self, name: str) -> str:
+        """See :class:`Keeper`."""
+        return f"folder {self._folder / name}"
+
+    async def read(self, name: str) -> Kept | None:
+        """See :class:`Keeper`."""
+        return await asyncio.to_thread(self._read, name)
+
+    async def write(
+        self, name: str, data: Mapping[str, bytes], former: Kept | None, owner: Json | None = None
+    ) -> None:
+        """See :class:`Keeper`; nobody is the owner of a folder."""
+        await asyncio.to_thread(self._write, name, data, former)
+
+    def _read(self, name: str) -> Kept | None:
+        data = read_files(self._folder / name)
+        return Kept(data, _digest(data)) if data else None
+
+    def _write(self, name: str, data: Mapping[str, bytes], former: Kept | None) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock_file = os.open(self._folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(lock_file, "r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            found = self._read(name)
+            if (found and found.version) != (former and former.version):
+                raise Overtaken(f"{self._folder / name} was written by another process")
+            write_files(self._folder / name, data)
+
+
+def _digest(data: Mapping[str, bytes]) -> str:
+    found = hashlib.sha256()
+    for name, content in sorted(data.items()):
+        found.update(f"{name} {len(content)} ".encode() + content)
+    return found.hexdigest()

@@ -1,0 +1,117 @@
+"""A certificate authority as it is kept: made once, followed by another step by step, never
+replaced.
+
+A cluster has two, which know nothing of each other: that of its brokers and controllers, and that
+of its clients. Whoever is trusted as a client is so never as a broker.
+"""
+
+import datetime as dt
+import logging
+from collections.abc import Awaitable, Callable
+
+from tidemark_operator.certificates import rotation
+from tidemark_operator.certificates.authority import BadCertificate
+from tidemark_operator.certificates.certificate_stores import Keeper, Kept
+from tidemark_operator.certificates.formats import authority_data, read_authority
+from tidemark_operator.certificates.rotation import Authorities
+
+logger = logging.getLogger(__name__)
+
+
+class KeptAuthority:
+    """One authority of one cluster, under ``name`` in a keeper. ``now``: aware, UTC."""
+
+    def __init__(
+        self, keeper: Keeper, name: str, cluster_id: str, now: Callable[[], dt.datetime]
+    ) -> None:
+        self._keeper = keeper
+        self._name = name
+        self._cluster_id = cluster_id
+        self._now = now
+        self._was_there = False
+
+    async def get(self, has_issued: Callable[[], Awaitable[str]]) -> Authorities:
+        """As it is kept; made where there is none. Raises :class:`BadCertificate` for what cannot
+        be read, is another cluster's, or is gone: nothing is ever made in its place.
+        ``has_issued``: whether it was there once, by what is left of it ("" for nothing)."""
+        kept = await self._keeper.read(self._name)
+        if kept is not None:
+            return self._checked(kept)
+        self._refuse_if_gone()
+        if issued := await has_issued():
+            raise self._gone(f"; {issued} is of it")
+        made = rotation.first(self._cluster_id, self._now())
+        await self._put(made, None)
+        self._was_there = True
+        logger.info("made the certificate authority %s", self._name)
+        return made
+
+    async def check(self, has_issued: Callable[[], Awaitable[str]]) -> None:
+        """Raises :class:`BadCertificate`, :class:`KeptByAnother` where it cannot be used; one that
+        was never made can."""
+        kept = await self._keeper.read(self._name)
+        if kept is not None:
+            self._checked(kept)
+            return
+        self._refuse_if_gone()
+        if issued := await has_issued():
+            self._was_there = True
+            raise self._gone(f"; {issued} is of it")
+
+    def _refuse_if_gone(self) -> None:
+        if self._was_there:
+            raise self._gone("")
+
+    def _gone(self, why: str) -> BadCertificate:
+        return BadCertificate(
+            f"{self._keeper.where(self._name)} is gone{why}: restore it, for nothing is made in "
+            "its place: whoever has a certificate of it would be locked out"
+        )
+
+    async def step(
+        self,
+        *,
+        all_have_it: Callable[[Authorities], bool],
+        pause: Callable[[Authorities], dt.timedelta],
+        renewal: str = "",
+    ) -> bool:
+        """One step of its renewal (:func:`rotation.next_step`), where one is due and it was made;
+        whether it took one. ``all_have_it`` is asked of what is kept: of no other one it counts
+        what somebody has."""
+        kept = await self._keeper.read(self._name)
+        if kept is None:
+            self._refuse_if_gone()
+            return False
+        held = self._checked(kept)
+        following = rotation.next_step(
+            held,
+            self._now(),
+            all_have_it=all_have_it(held),
+            renewal=renewal,
+            pause=pause(held),
+        )
+        if following is held:
+            return False
+        await self._put(following, kept)
+        logger.info("certificate authority %s: %s", self._name, following.phase)
+        return True
+
+    def _checked(self, kept: Kept) -> Authorities:
+        try:
+            held = read_authority(kept.data)
+        except BadCertificate as error:
+            raise BadCertificate(
+                f"{self._keeper.where(self._name)}: {error}: restore it, for nothing is made in "
+                "its place"
+            ) from error
+        if held.cluster_id != self._cluster_id:
+            raise BadCertificate(
+                f"{self._keeper.where(self._name)} is the authority of cluster id "
+                f"{held.cluster_id}, not {self._cluster_id}: restore the right one, or remove it "
+                "if that cluster is no more"
+            )
+        self._was_there = True
+        return held
+
+    async def _put(self, held: Authorities, former: Kept | None) -> None:
+        await self._keeper.write(self._name, authority_data(held), former)

@@ -1,0 +1,179 @@
+"""Another replication factor in a manifest: partitions are given replicas, or give some up.
+
+More replicas come as in any move (:mod:`reassignment`), one after another and as
+:mod:`catch_up_limits` has room; where brokers are missing and the Cluster allows it (KIP-409),
+placeholders hold the places. Fewer: placeholders go first, then replicas that are away or not in
+sync, then those on brokers that are leaving, then one of two in a rack, and of those the one whose
+broker has the most; a leader only where nobody else is left to go. None goes that the minimum in
+sync needs. What is left to do is the difference between the rows and the manifest, so a new
+controller goes on from there.
+
+Which topics differ because their manifest does, and not because a move of Kafka's clients is ahead
+of it, is for the shell to say (``state.resizing``): it can ask who wrote the manifest.
+"""
+
+import dataclasses
+import uuid
+from collections.abc import Iterable
+
+from tidemark_operator.controller import reassignment
+from tidemark_operator.controller.catch_up_limits import Room, takers
+from tidemark_operator.controller.commit import Draft
+from tidemark_operator.controller.model import (
+    NO_LEADER,
+    PartitionRow,
+    TopicInfo,
+    min_insync_replicas,
+)
+from tidemark_operator.controller.placement import Spreads, newcomer, rack_of
+
+#: Partitions that one decision changes: more of them wait for the next one.
+CHANGED_MAX = 100
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Resizing:
+    """Partitions that have not as many replicas as the manifest says, and how many of them wait for
+    something that does not come by itself: brokers, or a leader."""
+
+    partitions: int
+    without_broker: int
+    without_leader: int
+
+
+def outlook(draft: Draft, topic: TopicInfo) -> Resizing | None:
+    """What is left to do; None where nothing is."""
+    rows = [row for row in draft.rows_of(topic.id).values() if _differs(row, topic)]
+    if not rows:
+        return None
+    takes = {broker.node_id for broker in takers(draft)}
+    return Resizing(
+        partitions=len(rows),
+        without_broker=sum(
+            len(takes.union(row.hosts)) < topic.replication_factor
+            and not _may_wait(draft, row, topic)
+            for row in rows
+        ),
+        without_leader=sum(not _may_change(row) for row in rows),
+    )
+
+
+def step(draft: Draft) -> int:
+    """Bring the partitions of topics whose manifest says another number nearer to it; how many
+    changed. Called now and then."""
+    room, spreads, changed = Room(draft), Spreads(draft), 0
+    for topic_id in sorted(draft.state.resizing):
+        for row in _due(draft, topic_id):
+            if changed >= CHANGED_MAX:
+                return changed
+            changed += _change(draft, row, room, spreads)
+    return changed
+
+
+def _due(draft: Draft, topic_id: uuid.UUID) -> list[PartitionRow]:
+    topic = draft.state.topic_by_id(topic_id)
+    if topic is None or topic.paused or topic.deletion_ms is not None:
+        return []
+    rows = draft.rows_of(topic_id).values()
+    return [row for row in rows if _differs(row, topic) and _may_change(row)]
+
+
+def _change(draft: Draft, row: PartitionRow, room: Room, spreads: Spreads) -> bool:
+    """One replica more, or as many fewer as may be."""
+    topic = draft.state.topic_by_id(row.topic_id)
+    if topic is None:
+        return False
+    if _is_short(row, topic):
+        new = _grown(draft, row, topic, room, spreads)
+    else:
+        new = _shrunk(draft, row, topic, spreads)
+    if new is None or new == row:
+        return False
+    draft.put_row(new)
+    spreads.moved(row, new)
+    return True
+
+
+def _grown(
+    draft: Draft, row: PartitionRow, topic: TopicInfo, room: Room, spreads: Spreads
+) -> PartitionRow | None:
+    goal = reassignment.target(row)
+    hosts = [replica for replica in goal if replica >= 0]
+    node_id = newcomer(draft, row, hosts, spreads.of(row.topic_id), room)
+    if node_id is None:
+        nobody = all(broker.node_id in row.replicas for broker in room.takers)
+        if not nobody or not _may_wait(draft, row, topic):
+            return None
+        return reassignment.redirected(draft, row, (*goal, min((*row.replicas, 0)) - 1))
+    # Before the placeholders, which never lead.
+    room.take(node_id, row.key)
+    places = tuple(replica for replica in goal if replica < 0)
+    return reassignment.redirected(draft, row, (*hosts, node_id, *places))
+
+
+def _shrunk(
+    draft: Draft, row: PartitionRow, topic: TopicInfo, spreads: Spreads
+) -> PartitionRow | None:
+    """Without as many as are too many, or as can go for now."""
+    new, goal = None, reassignment.target(row)
+    while len(goal) > topic.replication_factor:
+        others = goal
+
+        def expendable(replica: int, others: tuple[int, ...] = others) -> tuple[int, ...]:
+            return _expendable(draft, row, replica, others, spreads)
+
+        for victim in sorted(others, key=expendable, reverse=True):
+            left = tuple(replica for replica in others if replica != victim)
+            found = reassignment.redirected(draft, row, left)
+            if found is not None and reassignment.keeps_minimum(draft, row, found):
+                new, goal = found, left
+                break
+        if goal == others:
+            break
+    return new
+
+
+def _expendable(
+    draft: Draft, row: PartitionRow, replica: int, others: Iterable[int], spreads: Spreads
+) -> tuple[int, ...]:
+    """Highest first."""
+    broker, spread = draft.broker(replica), spreads.of(row.topic_id)
+    return (
+        replica < 0,
+        replica not in row.isr and not draft.is_live(replica),
+        replica not in row.holders,
+        replica not in row.isr,
+        broker is None or broker.leaving,
+        _rack_mates(draft, replica, others),
+        replica != row.leader,
+        spread.replicas[replica],
+        draft.replica_count(replica),
+        replica,
+    )
+
+
+def _rack_mates(draft: Draft, replica: int, others: Iterable[int]) -> int:
+    brokers = [draft.broker(other) for other in others if other >= 0]
+    racks = [rack_of(broker) for broker in brokers if broker is not None]
+    own = draft.broker(replica) if replica >= 0 else None
+    return 0 if own is None else racks.count(rack_of(own))
+
+
+def _differs(row: PartitionRow, topic: TopicInfo) -> bool:
+    return len(reassignment.target(row)) != topic.replication_factor
+
+
+def _is_short(row: PartitionRow, topic: TopicInfo) -> bool:
+    return len(reassignment.target(row)) < topic.replication_factor
+
+
+def _may_change(row: PartitionRow) -> bool:
+    """Somebody leads who could bring others up, and who is known to have everything."""
+    return row.leader != NO_LEADER and not row.recovering
+
+
+def _may_wait(draft: Draft, row: PartitionRow, topic: TopicInfo) -> bool:
+    """Whether a place may be held for a broker that is not there (KIP-409)."""
+    cluster = draft.state.cluster
+    hosts = sum(replica >= 0 for replica in reassignment.target(row))
+    return cluster.under_replicated_creation and hosts >= min_insync_replicas(topic, cluster)

@@ -1,0 +1,203 @@
+"""What is decided about a topic of Apache Kafka that our own brokers need not be asked: whether it
+is the Topic's, and what of the manifest cannot be had. Pure.
+
+A topic that is there already is a Topic's only by the annotation that names its id, and only where
+it is what the manifest says: taking it over changes nothing.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.annotations import ADOPT_TOPIC_ID
+from tidemark.ids import id_text
+from tidemark.kafka_client.values import Failure, NewTopic, TopicView
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
+from tidemark_operator.controller.adoption import Adoption, parse_topic_id
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.events import count, quoted
+from tidemark_operator.controller.model import TieringStatus, TopicInfo
+from tidemark_operator.controller.topics import Blocker, owner_of
+from tidemark_operator.engines.kafka import desired_configs
+from tidemark_operator.engines.kafka.cluster import Found
+
+_SHOWN = 5
+#: What a person has to change, by Kafka's error; all others are told as they are.
+_REASONS = {
+    ErrorCode.invalid_config: "ConfigRefused",
+    ErrorCode.policy_violation: "PolicyViolation",
+    ErrorCode.topic_authorization_failed: "AccessDenied",
+    ErrorCode.cluster_authorization_failed: "AccessDenied",
+    ErrorCode.invalid_topic_exception: "NameRefused",
+}
+
+
+def name_taken(state: ControllerState, topic: TopicInfo) -> Blocker | None:
+    """Another Topic has the name."""
+    owner = owner_of(state, topic.name)
+    if owner is None or owner.key == topic.key:
+        return None
+    text = (
+        f"topic {topic.name} belongs to Topic {owner.key}. topicName is immutable: delete this "
+        "Topic, and create it with another topicName if you need both"
+    )
+    return Blocker(reason="NameTaken", message=text)
+
+
+def refused(failure: Failure, what: str) -> Blocker:
+    """Why Kafka did not do something; it goes on by itself where asking again may mend it."""
+    code = failure.code
+    if code.retriable:
+        return Blocker(reason="KafkaBusy", message=f"{what}: {failure}", goes_on=True)
+    return Blocker(reason=_REASONS.get(code, "KafkaRefuses"), message=f"{what}: {failure}")
+
+
+def tiering_found(own: Mapping[str, str]) -> Tiering:
+    """What the switches of a topic that is taken over amount to."""
+    if own.get(desired_configs.ENABLE) != "true":
+        return Tiering()
+    if own.get(desired_configs.COPY_DISABLE) == "true":
+        return Tiering(TieringState.DISABLED, 0, DisablePolicy.RETAIN)
+    return Tiering(TieringState.ENABLED, 0)
+
+
+def mismatches(topic: TopicInfo, found: Found, *, may_lack: bool = False) -> list[str]:
+    """How a topic differs from the manifest; ``may_lack``: it may have fewer replicas."""
+    view, problems = found.view, []
+    if len(view.partitions) != topic.partitions:
+        problems.append(
+            f"it has {count(len(view.partitions), 'partition')}, not {topic.partitions}"
+        )
+    factors = sorted({len(each.replicas) for each in view.partitions})
+    lacks = may_lack and factors[-1:] < [topic.replication_factor]
+    if factors != [topic.replication_factor] and not lacks:
+        text = " or ".join(map(str, factors))
+        problems.append(f"its partitions have {text} replicas, not {topic.replication_factor}")
+    tiering = tiering_found(found.own)
+    if tiering.copies != topic.tiering_spec.enabled:
+        is_, not_ = ("", "not ") if tiering.copies else ("not ", "")
+        problems.append(f"it is {is_}tiered, and tiering.enabled says that it is {not_}to be")
+        return problems
+    asked = desired_configs.wanted(topic, tiering).values
+    missing = desired_configs.difference(found.own, desired_configs.Wanted(asked), ()).set
+    for key in list(missing)[:_SHOWN]:
+        has = quoted(found.own[key]) if key in found.own else "no value of its own"
+        problems.append(f"{key} has {has}, not {quoted(missing[key])}")
+    if len(missing) > _SHOWN:
+        problems.append(f"{len(missing) - _SHOWN} more keys differ")
+    return problems
+
+
+def claim(
+    topic: TopicInfo,
+    found: Found,
+    *,
+    asked_for: bool,
+    created: uuid.UUID | None = None,
+    may_lack: bool = False,
+) -> Adoption | Blocker:
+    """Of a Topic without an id whose name is there already. ``asked_for``: this operator, or one
+    before it, has asked Kafka to create it, and does not know what came of that; ``created``: it
+    does know, and under which id; ``may_lack``: with fewer replicas, too (KIP-409)."""
+    view, annotated = found.view, topic.asked.get(ADOPT_TOPIC_ID, "")
+    is_made = created == view.topic_id
+    problems = [] if is_made else mismatches(topic, found, may_lack=may_lack)
+    named = parse_topic_id(annotated) == view.topic_id
+    if (named or is_made or (asked_for and not annotated)) and not problems:
+        tiering_status = TieringStatus(tiering=tiering_found(found.own), since_ms=topic.created_ms)
+        return Adoption(
+            topic_id=view.topic_id,
+            partitions=len(view.partitions),
+            tiering_status=tiering_status,
+            annotation=ADOPT_TOPIC_ID if named else "",
+        )
+    id_ = id_text(view.topic_id)
+    if annotated and not named:
+        text = (
+            f"{ADOPT_TOPIC_ID} names {quoted(annotated)}, and topic {topic.name} of the Kafka "
+            f"cluster has the id {id_}: set it to that to take the topic over"
+        )
+        return Blocker(reason="AdoptionRefused", message=text)
+    if named:
+        text = (
+            f"topic {topic.name} is not what the manifest says: {'; '.join(problems)}. Write the "
+            "manifest as the topic is, then change it"
+        )
+        return Blocker(reason="AdoptionRefused", message=text)
+    text = (
+        f"topic {topic.name} is in the Kafka cluster already, under id {id_}, and belongs to no "
+        f"Topic: annotate this Topic with {ADOPT_TOPIC_ID}: {id_} to take it over, or delete "
+        "this Topic and create it with another topicName"
+    )
+    return Blocker(reason="AdoptionRequired", message=text)
+
+
+def is_made_of(found: Found, new: NewTopic) -> bool:
+    """Whether a topic is what Kafka was asked to create, each replica where it was to be."""
+    placed = [each.replicas for each in found.view.partitions]
+    if placed != [tuple(brokers) for brokers in new.assignment]:
+        return False
+    return not desired_configs.difference(
+        found.own, desired_configs.Wanted(new.config), set(found.own)
+    )
+
+
+def gone(topic: TopicInfo, view: TopicView | None) -> Blocker:
+    """A topic that the Topic had is not there any more: nothing is made in its place unasked."""
+    if view is None:
+        text = (
+            f"topic {topic.name} (id {id_text(topic.id)}) is not in the Kafka cluster any more: "
+            "somebody else has deleted it. Delete this Topic, and apply it again to have a new and "
+            "empty one"
+        )
+        return Blocker(reason="TopicGone", message=text)
+    text = (
+        f"topic {topic.name} was deleted by somebody else and made again, as "
+        f"{id_text(view.topic_id)} in place of {id_text(topic.id)}; it is left alone. Delete this "
+        f"Topic with deletionPolicy Orphan, and apply it again with the annotation "
+        f"{ADOPT_TOPIC_ID} to have the new one"
+    )
+    return Blocker(reason="TopicReplaced", message=text)
+
+
+def refusals(topic: TopicInfo, partitions: int, why_not_tiered: str) -> list[Blocker]:
+    """What of the manifest of a topic that is there is not acted on."""
+    found = []
+    if topic.config_reason == "NotUnderstood" and topic.config_problem:
+        found.append(Blocker(reason=topic.config_reason, message=topic.config_problem))
+    if topic.tiering_spec.enabled and topic.tiering.is_off and why_not_tiered:
+        text = f"tiering cannot begin: {why_not_tiered}"
+        found.append(Blocker(reason="StorageUnavailable", message=text))
+    if partitions > topic.partitions:
+        text = (
+            f"somebody else has given topic {topic.name} {count(partitions, 'partition')}: none "
+            f"can be taken away, so set partitions to {partitions}"
+        )
+        found.append(Blocker(reason="PartitionsAdded", message=text))
+    if topic.deletion_held:
+        text = "its deletion was asked for, and waits for the annotation that protects it"
+        found.append(Blocker(reason="DeletionProtected", message=text))
+    return found
+
+
+def tiered_elsewhere(topic: TopicInfo, own: Mapping[str, str]) -> Blocker | None:
+    """Somebody else has begun to tier a topic whose manifest does not say so."""
+    if topic.tiering.ever_tiered or own.get(desired_configs.ENABLE) != "true":
+        return None
+    text = (
+        f"somebody else has set {desired_configs.ENABLE} of topic {topic.name}: "
+        "set tiering.enabled to have it looked after, and turned off again with a policy"
+    )
+    return Blocker(reason="TieredElsewhere", message=text)
+
+
+def joined(blockers: Sequence[Blocker]) -> Blocker | None:
+    """One of all; what needs a person first."""
+    if not blockers:
+        return None
+    ordered = sorted(blockers, key=lambda each: each.goes_on)
+    if len(ordered) == 1:
+        return ordered[0]
+    text = "; ".join(f"{each.reason}: {each.message}" for each in ordered)
+    return Blocker(reason=ordered[0].reason, message=text, goes_on=ordered[0].goes_on)

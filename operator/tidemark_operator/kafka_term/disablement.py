@@ -1,0 +1,196 @@
+"""Whether a disablement (KIP-950) is in force on Apache Kafka, which has no signal for it.
+
+Each live broker that hosts a replica is asked what *it* has in force: its own answer to
+DescribeConfigs is the nearest thing to the proposal's acknowledgement. A broker that is down reads
+the change before it serves again. The leader's part is done with Delete once the log begins no
+earlier on any tier than it did on its own disk, twice in a row (a broker switches the topic over
+first, and raises its log start a moment later); with Retain once the end of what was copied has
+stood still for two of the brokers' copy intervals: a copy that was under way may end later than the
+switch.
+"""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Iterable
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.kafka_client import offsets
+from tidemark.kafka_client.errors import KafkaError
+from tidemark.kafka_client.values import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, Offset
+from tidemark_operator.clock import wall_ms
+from tidemark_operator.controller import disablement
+from tidemark_operator.controller.broker_calls import DisabledReplica, DisablementAnswer
+from tidemark_operator.controller.model import PartitionRow, RowKey, TopicInfo
+from tidemark_operator.engines.base import EngineUnavailable
+from tidemark_operator.engines.kafka import cluster_snapshot, desired_configs
+from tidemark_operator.kafka_term.services import KafkaServices
+from tidemark_operator.kube.kinds import TOPIC
+
+logger = logging.getLogger(__name__)
+
+ASK_S = 1.0
+#: Copy intervals for which the end of what was copied has to stand still.
+INTERVALS = 2.0
+NOTE = (
+    "Apache Kafka keeps no tiered epoch: a copy that was under way is not fenced, and what is in "
+    "force is what each broker says of its own configuration"
+)
+
+
+class Disabler:
+    """Of one term. What it remembers, a take-over may lose: it is looked at again."""
+
+    def __init__(self, services: KafkaServices) -> None:
+        self._services = services
+        #: Where partitions began on their leaders' disks before a Delete.
+        self._local_starts: dict[RowKey, int] = {}
+        #: Offsets as they were seen, and since when (monotonic seconds).
+        self._standing: dict[RowKey, tuple[object, float]] = {}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(ASK_S)
+            state, seen = self._services.state, self._services.seen
+            self._forget()
+            if state.disabling and seen.cluster is not None and not seen.problem:
+                topics = [state.topics[key] for key in sorted(state.disabling)]
+                await self._ask([each for each in topics if not each.paused])
+
+    def _forget(self) -> None:
+        state = self._services.state
+        ids = {state.topics[key].id for key in state.disabling}
+        for key in {*self._local_starts, *self._standing}:
+            if key[0] not in ids:
+                self._local_starts.pop(key, None)
+                self._standing.pop(key, None)
+
+    async def remember(self, topic: TopicInfo) -> None:
+        """Where the log begins on disk, before what was tiered is given up. Raises
+        ``EngineUnavailable``."""
+        if not topic.tiering.is_deleting:
+            return
+        rows = self._services.state.rows_of(topic.id).values()
+        unknown = [row for row in rows if row.key not in self._local_starts and row.leader >= 0]
+        for node_id in sorted({row.leader for row in unknown}):
+            led = [row for row in unknown if row.leader == node_id]
+            found = await self._offsets(node_id, topic.name, led, EARLIEST_LOCAL)
+            for row in led:
+                if row.partition in found:
+                    self._local_starts[row.key] = found[row.partition]
+
+    async def _ask(self, topics: list[TopicInfo]) -> None:
+        """Each broker that has something to acknowledge, about all topics at once."""
+        state, disablements = self._services.state, self._services.disablements
+        by_node: dict[int, dict[uuid.UUID, tuple[int, ...]]] = {}
+        for topic in topics:
+            for node_id, parts in disablement.pending(state, topic, disablements).items():
+                by_node.setdefault(node_id, {})[topic.id] = parts
+        for node_id, asked in sorted(by_node.items()):
+            try:
+                answers = await self._ask_broker(node_id, asked)
+            except EngineUnavailable as error:
+                logger.info("broker %d is not heard about disablements: %s", node_id, error)
+                continue
+            for topic_id, replicas in answers.items():
+                self._take(topic_id, node_id, replicas)
+
+    async def _ask_broker(
+        self, node_id: int, asked: dict[uuid.UUID, tuple[int, ...]]
+    ) -> dict[uuid.UUID, list[DisabledReplica]]:
+        state = self._services.state
+        topics = [topic for id_ in asked if (topic := state.topic_by_id(id_)) is not None]
+        if not state.is_live(node_id):
+            return {topic.id: [_done(part) for part in asked[topic.id]] for topic in topics}
+        names = [topic.name for topic in topics]
+        values = await self._services.kafka.in_force(node_id, names, desired_configs.SWITCHES)
+        answers = {}
+        for topic in topics:
+            if desired_configs.in_force(topic.tiering, values.get(topic.name, {})):
+                parts = asked[topic.id]
+                answers[topic.id] = await self._replicas(node_id, topic, parts)
+        return answers
+
+    async def _replicas(
+        self, node_id: int, topic: TopicInfo, parts: Iterable[int]
+    ) -> list[DisabledReplica]:
+        rows = [row for part in parts if (row := self._services.state.row((topic.id, part)))]
+        led = [row for row in rows if row.leader == node_id]
+        settled = await self._settled(node_id, topic, led) if led else set()
+        found = [_done(row.partition) for row in rows if row.leader != node_id]
+        for row in led:
+            code = ErrorCode.none if row.partition in settled else ErrorCode.request_timed_out
+            found.append(
+                DisabledReplica(
+                    partition=row.partition,
+                    error_code=code.value,
+                    leader_epoch=row.leader_epoch,
+                    is_leader=True,
+                    message="",
+                )
+            )
+        return found
+
+    async def _settled(self, node_id: int, topic: TopicInfo, led: list[PartitionRow]) -> set[int]:
+        if topic.tiering.deletes:
+            starts = await self._offsets(node_id, topic.name, led, EARLIEST)
+            local = await self._offsets(node_id, topic.name, led, EARLIEST_LOCAL)
+            return {row.partition for row in led if self._is_deleted(row, starts, local)}
+        ends = await self._offsets(node_id, topic.name, led, LATEST_TIERED)
+        still_s = INTERVALS * self._services.seen.copy_interval_s
+        return {
+            row.partition
+            for row in led
+            if row.partition in ends and self._stands_for_s(row.key, ends[row.partition]) >= still_s
+        }
+
+    def _is_deleted(self, row: PartitionRow, starts: dict[int, int], local: dict[int, int]) -> bool:
+        start = starts.get(row.partition)
+        if start is None or start != local.get(row.partition):
+            return False
+        if start < self._local_starts.get(row.key, 0):
+            return False
+        return self._stands_for_s(row.key, start) >= ASK_S
+
+    def _stands_for_s(self, key: RowKey, offset: int) -> float:
+        known, since_s = self._standing.get(key, (None, 0.0))
+        if known != offset:
+            since_s = time.monotonic()
+            self._standing[key] = offset, since_s
+        return time.monotonic() - since_s
+
+    async def _offsets(
+        self, node_id: int, name: str, rows: Iterable[PartitionRow], special: int
+    ) -> dict[int, int]:
+        asked = {(name, row.partition): special for row in rows}
+        try:
+            found = await offsets.list_offsets(self._services.kafka.client, node_id, asked)
+        except KafkaError as error:
+            raise EngineUnavailable(str(error)) from error
+        return {part: each.offset for (_, part), each in found.items() if isinstance(each, Offset)}
+
+    def _take(self, topic_id: uuid.UUID, node_id: int, replicas: list[DisabledReplica]) -> None:
+        services = self._services
+        topic = services.state.topic_by_id(topic_id)
+        if topic is None:
+            return
+        answer = DisablementAnswer(
+            broker_epoch=cluster_snapshot.BROKER_EPOCH,
+            tiered_epoch=topic.tiering.epoch,
+            replicas=tuple(replicas),
+        )
+        if services.disablements.take(services.state, topic_id, node_id, answer, now_ms=wall_ms()):
+            services.queue.add(TOPIC.key(topic.key))
+
+
+def _done(partition: int) -> DisabledReplica:
+    return DisabledReplica(
+        partition=partition,
+        error_code=ErrorCode.none.value,
+        leader_epoch=0,
+        is_leader=False,
+        message="",
+    )

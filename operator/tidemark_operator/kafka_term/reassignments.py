@@ -1,0 +1,262 @@
+"""Replicas that Apache Kafka is to have elsewhere, or more or fewer of: reassignments, a few at a
+time, throttled (KIP-73), and nothing left behind.
+
+Where replicas go, and how many may catch up at once, is decided as on our own brokers
+(:mod:`~tidemark_operator.controller.placement`,
+:mod:`~tidemark_operator.controller.replication_factor_changes`), over the picture of what Kafka
+has. What throttles is on record before it is set: the topic's keys in ``status.configKeys``,
+brokers in the Cluster's ``status.throttledBrokers``. So an operator that comes after a crash takes
+away what is not needed any more. A reassignment is ours where that is on record; another one's is
+left alone, and waited for.
+"""
+
+import asyncio
+import dataclasses
+import logging
+import time
+import weakref
+from collections.abc import Iterable, Mapping
+
+from tidemark_operator.controller import placement, replication_factor_changes
+from tidemark_operator.controller.commit import Draft
+from tidemark_operator.controller.events import count, normal
+from tidemark_operator.controller.model import PartitionRow, TopicInfo
+from tidemark_operator.controller.topics import Blocker
+from tidemark_operator.engines.base import EngineUnavailable
+from tidemark_operator.engines.kafka import desired_configs, topic_rules
+from tidemark_operator.engines.kafka.cluster import change
+from tidemark_operator.kafka_term.observer import Observer, config_keys, with_changes
+from tidemark_operator.kafka_term.services import KafkaServices
+from tidemark_operator.kafka_term.throttle_rates import BrokerRates
+from tidemark_operator.kube.errors import KubeError
+from tidemark_operator.kube.kinds import TOPIC
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 1.0
+FILL_LIMIT = 100
+#: So long a reassignment that was asked for is believed in, though it is not seen.
+SEEN_S = 15.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Asked:
+    """What was asked of one topic: the replicas of its partitions in the end, what is throttled
+    meanwhile, and until when it is believed in though nothing of it is seen."""
+
+    targets: Mapping[int, tuple[int, ...]]
+    throttles: dict[str, str]
+    until_s: float
+
+
+class Mover:
+    """Of one term."""
+
+    def __init__(self, services: KafkaServices, observer: Observer) -> None:
+        self._services = services
+        self._observer = observer
+        self._asked: dict[str, _Asked] = {}
+        self._problems: dict[str, Blocker] = {}
+        self._rates = BrokerRates(services)
+        self._records: weakref.WeakValueDictionary[str, asyncio.Lock] = (
+            weakref.WeakValueDictionary()
+        )
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            seen = self._services.seen
+            if seen.cluster is None or seen.problem:
+                continue
+            try:
+                await self._step()
+            except (EngineUnavailable, KubeError) as error:
+                logger.info("replicas are not moved now: %s", error)
+
+    # ------------------------------------------------------------ what others ask
+
+    def throttled(self, topic: TopicInfo) -> dict[str, str]:
+        """The values of KIP-73's keys that a topic is to have now."""
+        asked = self._asked.get(topic.name)
+        if asked is not None:
+            return asked.throttles
+        return _throttles(self._moving(topic)) if is_ours(topic) else {}
+
+    def foreign(self, topic: TopicInfo) -> int:
+        """Partitions that somebody else moves."""
+        if is_ours(topic) or topic.name in self._asked:
+            return 0
+        return len(self._moving(topic))
+
+    def record(self, topic: TopicInfo) -> asyncio.Lock:
+        """Held by whoever alters a topic's configuration and what is on record of it: two that did
+        both at once would leave a throttle in Kafka that is on nobody's record."""
+        return self._records.setdefault(topic.name, asyncio.Lock())
+
+    def problem(self, topic: TopicInfo) -> Blocker | None:
+        """Why Kafka has refused to move something of it."""
+        return self._problems.get(topic.key)
+
+    def _moving(self, topic: TopicInfo) -> list[PartitionRow]:
+        rows = self._services.state.rows_of(topic.id).values()
+        return [row for row in rows if row.adding or row.removing]
+
+    # ------------------------------------------------------------ one step
+
+    async def _step(self) -> None:
+        state = self._services.state
+        self._settle()
+        draft = Draft(state)
+        if state.with_placeholders and state.live_brokers():
+            placement.fill_placeholders(draft, limit=FILL_LIMIT)
+        if state.resizing:
+            replication_factor_changes.step(draft)
+        changed = [row for row in draft.rows.values() if self._may_move(row)]
+        if changed:
+            changed = await self._without_others(changed)
+        if changed:
+            await self._move(changed)
+        elif self._rates.stand:
+            await self._release_brokers()
+
+    def _settle(self) -> None:
+        """What is done, or was never seen, is asked no more; its topic is looked at again."""
+        services, now_s = self._services, time.monotonic()
+        for name, asked in list(self._asked.items()):
+            topics = [each for each in services.state.topics_named(name) if each.topic_id]
+            rows = services.state.rows_of(topics[0].id) if topics else {}
+            moving = any(row.adding or row.removing for row in rows.values())
+            done = not moving and all(
+                part in rows and rows[part].hosts == target
+                for part, target in asked.targets.items()
+            )
+            if done or (not moving and now_s >= asked.until_s):
+                del self._asked[name]
+                for topic in topics:
+                    services.queue.add(TOPIC.key(topic.key))
+
+    def _may_move(self, row: PartitionRow) -> bool:
+        state = self._services.state
+        old, topic = state.row(row.key), state.topic_by_id(row.topic_id)
+        if old is None or topic is None or old.adding or old.removing:
+            return False
+        if topic.name in self._asked:
+            return False
+        return not self.foreign(topic) and _target(row) != old.hosts
+
+    async def _without_others(self, changed: list[PartitionRow]) -> list[PartitionRow]:
+        """The picture is some seconds old: what somebody else has begun since is left alone."""
+        moves, state = await self._services.kafka.moves(), self._services.state
+        names = {name for name, _ in moves}
+        topics = {row.topic_id: state.topic_by_id(row.topic_id) for row in changed}
+        found = [
+            row
+            for row in changed
+            if (topic := topics[row.topic_id]) is not None and topic.name not in names
+        ]
+        if len(found) < len(changed):
+            self._observer.look_soon()
+        return found
+
+    async def _move(self, changed: list[PartitionRow]) -> None:
+        services, state = self._services, self._services.state
+        by_topic: dict[str, list[PartitionRow]] = {}
+        for row in changed:
+            topic = state.topic_by_id(row.topic_id)
+            if topic is not None:
+                by_topic.setdefault(topic.key, []).append(row)
+        if any(self._added(row) for row in changed):
+            await self._rates.throttle()
+        targets = {}
+        for key, rows in by_topic.items():
+            topic = state.topics[key]
+            async with self.record(topic):
+                await self._throttle(topic, rows)
+            targets.update({(topic.name, row.partition): _target(row) for row in rows})
+        answers = await services.kafka.reassign(targets)
+        for key, rows in by_topic.items():
+            topic = state.topics[key]
+            failures = [f for (name, _), f in answers.items() if name == topic.name and f]
+            self._problems.pop(key, None)
+            if failures:
+                text = f"replicas of topic {topic.name} are not moved"
+                self._problems[key] = topic_rules.refused(failures[0], text)
+                self._asked.pop(topic.name, None)
+            else:
+                text = f"{topic.name}: {count(len(rows), 'partition')} given other replicas"
+                services.events.emit(normal("Topic", topic.key, "Reassigned", text))
+            services.queue.add(TOPIC.key(key))
+        self._observer.look_soon()
+
+    async def _throttle(self, topic: TopicInfo, rows: list[PartitionRow]) -> None:
+        """On record, then in force, before the first byte is copied."""
+        moving = [(row.partition, self._former(row), self._added(row)) for row in rows]
+        present = [
+            (row.partition, tuple(set(row.hosts) - set(row.adding)), row.adding)
+            for row in self._moving(topic)
+        ]
+        values = desired_configs.throttles([each for each in [*moving, *present] if each[2]])
+        targets = {row.partition: _target(row) for row in rows}
+        self._asked[topic.name] = _Asked(targets, values, time.monotonic() + SEEN_S)
+        if not values or any(key in topic.config for key in desired_configs.THROTTLED):
+            return
+        try:
+            await self._set_throttles(topic, values)
+        except BaseException:
+            del self._asked[topic.name]  # nothing moves yet: it is begun again at the next tick
+            raise
+
+    async def _set_throttles(self, topic: TopicInfo, values: dict[str, str]) -> None:
+        services, key = self._services, TOPIC.key(topic.key)
+        ours = config_keys(services.state.topics.get(topic.key, topic))
+        if not ours.issuperset(values):
+            held = services.objects.get(key)
+            if held is None:
+                raise EngineUnavailable(f"Topic {topic.key} is gone")
+            status = {**(held.get("status") or {}), "configKeys": sorted(ours | set(values))}
+            await services.statuses.write(TOPIC, key, status)
+        failure = await services.kafka.alterations.ask(topic.name, change(topic.name, values, ()))
+        if failure is not None:
+            raise EngineUnavailable(f"topic {topic.name} is not throttled: {failure}")
+        found = services.seen.topics.get(topic.name)
+        if found is not None:
+            services.seen.topics[topic.name] = with_changes(found, values, ())
+
+    def _former(self, row: PartitionRow) -> tuple[int, ...]:
+        old = self._services.state.row(row.key)
+        return () if old is None else old.hosts
+
+    def _added(self, row: PartitionRow) -> tuple[int, ...]:
+        former = self._former(row)
+        return tuple(node for node in _target(row) if node not in former)
+
+    async def _release_brokers(self) -> None:
+        """Nothing of ours moves any more."""
+        if self._asked:
+            return
+        state = self._services.state
+        for topic_id, _ in state.moving:
+            topic = state.topic_by_id(topic_id)
+            if topic is not None and is_ours(topic):
+                return
+        await self._rates.release()
+
+
+def is_ours(topic: TopicInfo) -> bool:
+    """Whether moves of a topic that are under way were begun by an operator."""
+    return any(key in config_keys(topic) for key in desired_configs.THROTTLED)
+
+
+def _target(row: PartitionRow) -> tuple[int, ...]:
+    return tuple(replica for replica in row.hosts if replica not in row.removing)
+
+
+def _throttles(rows: Iterable[PartitionRow]) -> dict[str, str]:
+    return desired_configs.throttles(
+        [
+            (row.partition, tuple(set(row.hosts) - set(row.adding)), row.adding)
+            for row in rows
+            if row.adding
+        ]
+    )

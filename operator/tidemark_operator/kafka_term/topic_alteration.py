@@ -1,0 +1,182 @@
+"""A topic of Apache Kafka that is its Topic's: partitions, configuration and tiering as the
+manifest says, and how far its replicas are.
+
+Which keys are ours (``configKeys``) and each step of its tiering are on record before Kafka is
+asked.
+"""
+
+import asyncio
+import dataclasses
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.kafka_client.values import Failure
+from tidemark_operator.clock import wall_ms
+from tidemark_operator.controller import disablement, replication_factor_changes
+from tidemark_operator.controller.commit import Draft
+from tidemark_operator.controller.events import count, normal
+from tidemark_operator.controller.model import TieringSpec, TopicInfo
+from tidemark_operator.controller.placement import BrokersMissing
+from tidemark_operator.controller.topics import Blocker, TopicDecision
+from tidemark_operator.engines.kafka import desired_configs, topic_rules
+from tidemark_operator.engines.kafka.cluster import Found, change
+from tidemark_operator.kafka_term import requeue_delays
+from tidemark_operator.kafka_term.disablement import Disabler
+from tidemark_operator.kafka_term.observer import Observer, config_keys, with_changes
+from tidemark_operator.kafka_term.reassignments import Mover
+from tidemark_operator.kafka_term.request_backoff import Asked
+from tidemark_operator.kafka_term.services import KafkaServices
+from tidemark_operator.kafka_term.topic_creation import plan
+from tidemark_operator.kafka_term.topic_writer import TopicWriter
+from tidemark_operator.kube.kinds import TOPIC, Key
+
+
+class TopicChanger:
+    """Of one term."""
+
+    def __init__(
+        self,
+        services: KafkaServices,
+        writer: TopicWriter,
+        asked: Asked,
+        *,
+        observer: Observer,
+        mover: Mover,
+        disabler: Disabler,
+    ) -> None:
+        self._services = services
+        self._writer = writer
+        self._asked = asked
+        self._observer = observer
+        self._mover = mover
+        self._disabler = disabler
+
+    async def keep(self, key: Key, topic: TopicInfo, found: Found) -> float | None:
+        """One step towards what the manifest says; when to look again, in seconds."""
+        services, now_ms = self._services, wall_ms()
+        blockers = topic_rules.refusals(topic, len(found.view.partitions), services.seen.not_tiered)
+        elsewhere_ = topic_rules.tiered_elsewhere(topic, found.own)
+        blockers += [] if elsewhere_ is None else [elsewhere_]
+        acted = topic
+        if any(each.reason == "StorageUnavailable" for each in blockers):
+            acted = dataclasses.replace(topic, tiering_spec=TieringSpec())
+        next_tiering, event = disablement.step(
+            services.state, acted, services.disablements, now_ms=now_ms
+        )
+        missing = await self._grow(topic, found, blockers)
+        keys = await self._configure(key, topic, found, blockers)
+        unsettled = len(keys) > len(desired_configs.wanted(topic, topic.tiering).values)
+        draft = Draft(services.state)
+        resized = self._resize(draft, topic, blockers)
+        decision = TopicDecision(
+            tiering_status=next_tiering,
+            missing=missing,
+            refused=topic_rules.joined(blockers),
+            resizing=resized,
+            events=() if event is None else (event,),
+        )
+        await self._writer.write(key, topic, decision, keys=keys)
+        if next_tiering.tiering != topic.tiering:
+            return 0.0  # it is on record now, and carried out next
+        if next_tiering.tiering.is_disabling or resized is not None or unsettled:
+            return requeue_delays.LOOK_AGAIN_S
+        return requeue_delays.REFUSED_S if blockers else None
+
+    async def _grow(
+        self, topic: TopicInfo, found: Found, blockers: list[Blocker]
+    ) -> BrokersMissing | None:
+        present = len(found.view.partitions)
+        if topic.partitions <= present:
+            return None
+        if self._asked.stands(topic.key, "grow", topic.partitions):
+            blockers += self._asked.refusal(topic.key, "grow")
+            return None
+        planned = plan(self._services, topic, present)
+        if isinstance(planned, BrokersMissing):
+            return planned
+        growth = topic.partitions, planned
+        failure = await self._services.kafka.growths.ask(topic.name, growth)
+        blocker = None
+        if failure is not None and not await self._is_grown(topic, failure):
+            blocker = topic_rules.refused(
+                failure, f"topic {topic.name} is given no more partitions"
+            )
+            blockers.append(blocker)
+        self._asked.put(topic.key, "grow", topic.partitions, blocker)
+        self._observer.look_soon()
+        return None
+
+    async def _is_grown(self, topic: TopicInfo, failure: Failure) -> bool:
+        """Whether it has as many by now: a broker hands a request on once more where a controller
+        has died before it answered, which may have carried it out."""
+        if failure.code is not ErrorCode.invalid_partitions:
+            return False
+        for number in range(requeue_delays.KNOWN_TRIES):
+            view = await self._services.kafka.views.ask(topic.name, None)
+            if view is not None and len(view.partitions) >= topic.partitions:
+                return len(view.partitions) == topic.partitions
+            await asyncio.sleep(requeue_delays.KNOWN_S * (number + 1))
+        return False
+
+    async def _configure(
+        self, key: Key, topic: TopicInfo, found: Found, blockers: list[Blocker]
+    ) -> list[str]:
+        """Values that differ are set; which keys are ours is on record before. The keys to have on
+        record."""
+        services, ours = self._services, config_keys(topic)
+        asked = desired_configs.wanted(topic, topic.tiering, self._mover.throttled(topic))
+        differs = desired_configs.difference(found.own, asked, ours)
+        if not differs:
+            return sorted(asked.values)
+        token = tuple(differs.set.items()), differs.unset
+        if self._asked.stands(topic.key, "config", token):
+            refusal = self._asked.refusal(topic.key, "config")
+            blockers += refusal
+            # What is only taken away is taken away again: who has it set may have come between.
+            if refusal or differs.set:
+                return sorted(ours | set(asked.values))
+        if not ours.issuperset(asked.values):
+            held = services.objects.get(key)
+            if held is None:
+                return []
+            keys = sorted(ours | set(asked.values))
+            status = {**(held.get("status") or {}), "configKeys": keys}
+            await services.statuses.write(TOPIC, key, status)
+        await self._disabler.remember(topic)
+        altered = change(topic.name, differs.set, differs.unset)
+        failure = await services.kafka.alterations.ask(topic.name, altered)
+        if failure is not None:
+            blocker = topic_rules.refused(failure, f"the configuration of topic {topic.name}")
+            self._asked.put(topic.key, "config", token, blocker)
+            blockers.append(blocker)
+            return sorted(ours | set(asked.values))
+        self._asked.put(topic.key, "config", token, None)
+        services.seen.topics[topic.name] = with_changes(found, dict(differs.set), differs.unset)
+        names = ", ".join([*differs.set, *differs.unset][:5])
+        services.events.emit(normal("Topic", topic.key, "Configured", f"{topic.name}: {names}"))
+        return sorted(asked.values)
+
+    def _resize(
+        self, draft: Draft, topic: TopicInfo, blockers: list[Blocker]
+    ) -> replication_factor_changes.Resizing | None:
+        state = self._services.state
+        found = replication_factor_changes.outlook(draft, topic)
+        (state.resizing.discard if found is None else state.resizing.add)(topic.id)
+        foreign = self._mover.foreign(topic)
+        if foreign:
+            text = (
+                f"somebody else moves {count(foreign, 'partition')}; until that is done, none is "
+                "moved from here"
+            )
+            blockers.append(Blocker(reason="ReassignedElsewhere", message=text, goes_on=True))
+        problem = self._mover.problem(topic)
+        if problem is not None:
+            blockers.append(problem)
+        if found is not None and found.without_broker:
+            text = (
+                f"replicationFactor {topic.replication_factor} waits in "
+                f"{count(found.without_broker, 'partition')}: fewer live brokers take replicas; "
+                "start more, or set it back"
+            )
+            blockers.append(Blocker(reason="ReplicationFactorWaits", message=text))
+        return found

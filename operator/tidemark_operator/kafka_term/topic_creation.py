@@ -1,0 +1,209 @@
+"""A Topic on Apache Kafka that has no topic yet: one is created, or one that is there becomes its
+own.
+
+That Kafka is asked is on record before it is asked (``partitionsPlaced`` without ``topicId``), so
+that what was made though nobody heard of it is known again.
+"""
+
+import asyncio
+import dataclasses
+import uuid
+from collections.abc import Hashable, Mapping
+
+from kio.schema.errors import ErrorCode
+
+from tidemark.kafka_client.values import Failure, NewTopic, TopicView
+from tidemark_operator.clock import wall_ms
+from tidemark_operator.controller import disablement
+from tidemark_operator.controller.adoption import Adoption
+from tidemark_operator.controller.commit import Draft
+from tidemark_operator.controller.events import Event, count, normal
+from tidemark_operator.controller.model import Acceptance, TopicInfo
+from tidemark_operator.controller.placement import BrokersMissing, place_topic
+from tidemark_operator.controller.status import topic_status
+from tidemark_operator.controller.topics import Blocker, TopicDecision
+from tidemark_operator.engines.kafka import desired_configs, topic_rules
+from tidemark_operator.engines.kafka.cluster import Found
+from tidemark_operator.kafka_term import requeue_delays
+from tidemark_operator.kafka_term.observer import take_rows
+from tidemark_operator.kafka_term.request_backoff import Asked
+from tidemark_operator.kafka_term.services import KafkaServices
+from tidemark_operator.kafka_term.topic_writer import TopicWriter, nothing
+from tidemark_operator.kube.kinds import TOPIC, Key
+
+
+class TopicCreator:
+    """Of one term."""
+
+    def __init__(self, services: KafkaServices, writer: TopicWriter, asked: Asked) -> None:
+        self._services = services
+        self._writer = writer
+        self._asked = asked
+
+    async def begin(self, key: Key, topic: TopicInfo) -> float | None:
+        """One step towards a topic; when to look again, in seconds."""
+        services, kafka = self._services, self._services.kafka
+        found = await kafka.looks.ask(topic.name, None)
+        asked_for = topic.partitions_placed > 0
+        if found is not None:
+            return await self._claim(key, topic, found, asked_for=asked_for)
+        blocker = topic_rules.joined(topic_rules.refusals(topic, 0, services.seen.not_tiered))
+        tiering = disablement.step_by_spec(
+            topic.tiering_status, topic.tiering_spec, services.state.cluster, now_ms=wall_ms()
+        )
+        values = desired_configs.wanted(topic, tiering.tiering).values
+        asked = tuple(values.items()), topic.partitions, topic.replication_factor
+        if blocker is None and self._asked.stands(topic.key, "create", asked):
+            blocker = next(iter(self._asked.refusal(topic.key, "create")), None)
+        if blocker is not None:
+            return await self._writer.write(key, topic, nothing(topic, blocker=blocker))
+        planned = plan(services, topic, 0)
+        if isinstance(planned, BrokersMissing):
+            decision = dataclasses.replace(nothing(topic), missing=planned)
+            return await self._writer.write(key, topic, decision)
+        if not asked_for:
+            await self._record_intent(key, topic, values)
+        new = NewTopic(topic.name, planned, values)
+        answer = await kafka.creations.ask(topic.name, new)
+        if isinstance(answer, uuid.UUID):
+            services.seen.topics.pop(topic.name, None)
+            return await self._created(key, topic, answer, values)
+        if not asked_for and answer.code is ErrorCode.topic_already_exists:
+            found = await self._handed_on_twice(new)
+            if found is not None:
+                return await self._claim(
+                    key, topic, found, asked_for=True, created=found.view.topic_id
+                )
+        return await self._not_created(key, topic, answer, asked, asked_for=asked_for)
+
+    async def _record_intent(self, key: Key, topic: TopicInfo, values: Mapping[str, str]) -> None:
+        """That Kafka is asked to create it stands in the status first: if nobody hears of the
+        answer, the topic is known again."""
+        now_ms = wall_ms()
+        blocker = Blocker(reason="Creating", message="Kafka is asked to create it", goes_on=True)
+        services = self._services
+        result = topic_status(
+            services.state, topic, nothing(topic, blocker=blocker), services.disablements,
+            now_ms=now_ms,
+        )  # fmt: skip
+        status = {
+            **result.status, "partitionsPlaced": topic.partitions, "configKeys": sorted(values)
+        }  # fmt: skip
+        await services.statuses.write(TOPIC, key, status)
+
+    async def _handed_on_twice(self, new: NewTopic) -> Found | None:
+        """The topic, if it is to the letter what was just asked for. A broker hands a request on
+        once more where a controller has died before it answered, which may have created it."""
+        for number in range(requeue_delays.KNOWN_TRIES):
+            await asyncio.sleep(requeue_delays.KNOWN_S * (number + 1))
+            found = await self._services.kafka.looks.ask(new.name, None)
+            if found is not None:
+                return found if topic_rules.is_made_of(found, new) else None
+        return None
+
+    async def _created(
+        self, key: Key, topic: TopicInfo, topic_id: uuid.UUID, values: Mapping[str, str]
+    ) -> float | None:
+        view = await self._known(topic.name, topic_id)
+        if view is None:
+            return 0.2  # it is there, and the next look claims it
+        found = Found(view, values)
+        return await self._claim(key, topic, found, asked_for=True, created=topic_id)
+
+    async def _known(self, name: str, topic_id: uuid.UUID) -> TopicView | None:
+        """A topic that was just made, once its leaders are known."""
+        found = None
+        for number in range(requeue_delays.KNOWN_TRIES):
+            await asyncio.sleep(requeue_delays.KNOWN_S * (number + 1))
+            view = await self._services.kafka.views.ask(name, None)
+            if view is not None and view.topic_id == topic_id:
+                found = view
+                if all(each.leader >= 0 for each in view.partitions):
+                    break
+        return found
+
+    async def _not_created(
+        self, key: Key, topic: TopicInfo, failure: Failure, asked: Hashable, *, asked_for: bool
+    ) -> float | None:
+        """Nothing was created by this request. Where none before it may have, that it was asked for
+        is taken back: what is made under the name by others is theirs."""
+        blocker = topic_rules.refused(failure, f"topic {topic.name} is not created")
+        exists = failure.code is ErrorCode.topic_already_exists
+        self._asked.put(topic.key, "create", asked, blocker)
+        held = self._services.objects.get(key)
+        withdrawn = not asked_for and not blocker.goes_on
+        if held is not None:
+            status = dict(held.get("status") or {})
+            if withdrawn:
+                status.pop("partitionsPlaced", None)
+                status.pop("configKeys", None)
+            placed = 0 if withdrawn else topic.partitions
+            topic = dataclasses.replace(topic, status=status, partitions_placed=placed)
+        if exists:
+            if withdrawn and held is not None:
+                await self._services.statuses.write(TOPIC, key, topic.status)
+            return 1.0
+        return await self._writer.write(key, topic, nothing(topic, blocker=blocker))
+
+    async def _claim(
+        self,
+        key: Key,
+        topic: TopicInfo,
+        found: Found,
+        *,
+        asked_for: bool,
+        created: uuid.UUID | None = None,
+    ) -> float | None:
+        """The write of its id makes a topic the Topic's."""
+        services = self._services
+        claimed = topic_rules.claim(
+            topic,
+            found,
+            asked_for=asked_for,
+            created=created,
+            may_lack=services.state.cluster.under_replicated_creation,
+        )
+        if isinstance(claimed, Blocker):
+            return await self._writer.write(key, topic, nothing(topic, blocker=claimed))
+        tiering_status = claimed.tiering_status
+        mine = dataclasses.replace(
+            topic,
+            topic_id=claimed.topic_id,
+            partitions_placed=claimed.partitions,
+            tiering_status=tiering_status,
+        )
+        services.seen.topics[topic.name] = found
+        take_rows(services, mine, found)
+        keys = sorted(desired_configs.wanted(mine, tiering_status.tiering).values)
+        decision = TopicDecision(
+            tiering_status=tiering_status,
+            accepted=_accepted(topic, claimed),
+            events=_told(mine, claimed),
+        )
+        await self._writer.write(key, mine, decision, keys=keys)
+        return requeue_delays.LOOK_AGAIN_S if services.state.offline else None
+
+
+def _accepted(topic: TopicInfo, claimed: Adoption) -> tuple[Acceptance, ...]:
+    if not claimed.annotation:
+        return ()
+    text = f"topic {topic.name} with {count(claimed.partitions, 'partition')} is taken over"
+    return (Acceptance(claimed.annotation, topic.asked[claimed.annotation], text),)
+
+
+def _told(topic: TopicInfo, claimed: Adoption) -> tuple[Event, ...]:
+    reason = "TopicAdopted" if claimed.annotation else "TopicCreated"
+    text = f"topic {topic.name} with {count(claimed.partitions, 'partition')}"
+    return (normal("Topic", topic.key, reason, text),)
+
+
+def plan(
+    services: KafkaServices, topic: TopicInfo, present: int
+) -> tuple[tuple[int, ...], ...] | BrokersMissing:
+    """The brokers of partitions from ``present`` on, as our own controller would place them."""
+    draft = Draft(services.state)
+    placed = place_topic(draft, dataclasses.replace(topic, partitions_placed=present))
+    if isinstance(placed, BrokersMissing):
+        return placed
+    rows = draft.rows_of(topic.id)
+    return tuple(rows[part].hosts for part in placed.created)

@@ -1,0 +1,93 @@
+"""The last of a Cluster that is deleted: its PartitionSlices, then the finalizers that waited.
+
+Done between terms, by whoever leads and finds a Cluster that is being deleted without a Topic or a
+Broker: nothing is decided any more, so no controller epoch is needed. Each step may have been done
+before, by an operator that did not get further. The Cluster's finalizer goes last: while it stands,
+somebody comes back for the rest.
+"""
+
+import asyncio
+import logging
+
+from tidemark_operator.clock import wall_ms
+from tidemark_operator.controller.status.conditions import render
+from tidemark_operator.kube.client import KubeApi
+from tidemark_operator.kube.definitions import Definition, look_at_definition
+from tidemark_operator.kube.errors import Conflict, NotFound
+from tidemark_operator.kube.finalizers import finalizers_of, remove_finalizer
+from tidemark_operator.kube.kinds import (
+    BROKER,
+    CLUSTER,
+    PARTITION_SLICE,
+    TOPIC,
+    Json,
+)
+from tidemark_operator.objects.conversions import cluster_id_of, cluster_of, is_leaving
+from tidemark_operator.reconcile.deleted_objects import deleted_conditions
+from tidemark_operator.resources.names import CLUSTER_FINALIZER, SLICE_FINALIZER
+from tidemark_operator.slices.slice_store import found_slice, list_slices
+
+logger = logging.getLogger(__name__)
+
+PARALLEL = 16
+
+
+async def bury(api: KubeApi, namespace: str, name: str) -> bool:
+    """Remove what is left of a Cluster if nothing is to be done for it any more; False when it
+    goes on, or Topics and Brokers still need a controller."""
+    body = await api.get(CLUSTER, namespace, name)
+    if not is_leaving(body) or await _needed(api, namespace, name):
+        return False
+    if await look_at_definition(api, CLUSTER, namespace) is not Definition.SERVED:
+        logger.warning("Cluster %s/%s is kept: its definition is being deleted", namespace, name)
+        return False
+    await _remove_slices(api, namespace, body)
+    if CLUSTER_FINALIZER in finalizers_of(body):
+        body = await remove_finalizer(api, CLUSTER, body, CLUSTER_FINALIZER)
+    if finalizers_of(body):
+        await _report(api, body)
+    logger.info("Cluster %s/%s: nothing is left of it", namespace, name)
+    return True
+
+
+async def _report(api: KubeApi, body: Json) -> None:
+    """Write condition Deleted to the status of a Cluster that other finalizers still hold."""
+    former: Json = body.get("status") or {}
+    generation = int(body["metadata"]["generation"])
+    conditions = render(deleted_conditions(body), former, generation=generation, now_ms=wall_ms())
+    if former.get("conditions") != conditions:
+        status = {**former, "observedGeneration": generation, "conditions": conditions}
+        await api.replace_status(CLUSTER, {**body, "status": status})
+
+
+async def _needed(api: KubeApi, namespace: str, name: str) -> bool:
+    """Read afresh: a Topic that was made a moment ago counts."""
+    for kind in (TOPIC, BROKER):
+        if any(cluster_of(each) == name for each in await api.list_all(kind, namespace)):
+            return True
+    return False
+
+
+async def _remove_slices(api: KubeApi, namespace: str, cluster: Json) -> None:
+    """Those of this cluster; what an earlier one of the name has left stays."""
+    found = await list_slices(api, namespace, str(cluster["metadata"]["name"]))
+    own = cluster_id_of(cluster)
+    parallel = asyncio.Semaphore(PARALLEL)
+
+    async def remove(body: Json) -> None:
+        async with parallel:
+            await _remove_slice(api, namespace, body)
+
+    await asyncio.gather(
+        *(remove(body) for body in found.values() if found_slice(body).cluster_id == own)
+    )
+
+
+async def _remove_slice(api: KubeApi, namespace: str, body: Json) -> None:
+    meta = body["metadata"]
+    try:
+        await api.delete(PARTITION_SLICE, namespace, str(meta["name"]), uid=str(meta["uid"]))
+        if SLICE_FINALIZER in finalizers_of(body):
+            await remove_finalizer(api, PARTITION_SLICE, body, SLICE_FINALIZER)
+    except (NotFound, Conflict):  # gone, or another of that name: the list said otherwise
+        logger.info("PartitionSlice %s is gone already", meta["name"])

@@ -1,0 +1,171 @@
+"""What a record looks like in a table: as it is, or as the fields of its value.
+
+The record's own columns stand in one column ``kafka`` beside the fields of the value, so that no
+field's name can meet one of theirs.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from tidemark_pipeline import columns
+from tidemark_pipeline.export import quoting
+from tidemark_pipeline.export.export_progress import ExportError, Mode
+from tidemark_pipeline.export.formats import Format
+from tidemark_pipeline.export.table import DELETED, PERIOD_COLUMNS
+from tidemark_pipeline.schemas.values.bounds import END_SECOND, FIRST_SECOND
+from tidemark_pipeline.schemas.values.names import ColumnNames, folded
+from tidemark_pipeline.schemas.values.value_format import ERROR, PARSED
+
+#: In the order of the table; which tier a row was read from is not the record's.
+RAW = (
+    "topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers",
+    "leaderEpoch", "tieredEpoch",
+)  # fmt: skip
+KAFKA = "kafka"
+_OF_KAFKA = tuple(name for name in RAW if name != "value")
+_LETTER = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+_PLACE = {"partition", "offset"}
+_TYPES = {column.name: column.type for column in columns.COLUMNS}
+#: Top-level names that an export uses itself.
+RESERVED = frozenset({KAFKA, DELETED, *PERIOD_COLUMNS.values()})
+ANY_FORMAT = ColumnNames(reserved=RESERVED)
+
+RAW_DDL = ", ".join(f"`{name}` {_TYPES[name]}" for name in RAW)
+LETTERS_DDL = ", ".join((*(f"`{name}` {_TYPES[name]}" for name in _LETTER), "error string"))
+#: Top-level names that a format reserves for its own columns.
+_OF_FORMAT = {
+    Format.ICEBERG: (
+        *("_file", "_pos", "_spec_id", "_partition", "_row_id", "_commit_snapshot_id"),
+        *("_last_updated_sequence_number", "_change_type", "_change_ordinal"),
+    ),
+    Format.DELTA: ("_change_type", "_commit_version", "_commit_timestamp"),
+}
+_FORBIDDEN = {Format.ICEBERG: "", Format.DELTA: " ,;{}()="}
+
+
+def column_names(kind: Format) -> ColumnNames:
+    """Return the names that fields of values may have in a table of a format."""
+    return ColumnNames(_FORBIDDEN[kind], RESERVED | {*_OF_FORMAT[kind]})
+
+
+def bounded(frame: DataFrame, kafka: str) -> DataFrame:
+    """Return rows with record timestamps bounded to the years 1 to 9999: others become the nearest
+    bound. ``kafka``: the column with the record's own fields, "" if they are columns.
+
+    Producers may send any timestamp. Iceberg's hours have 32 bits, so a query does not find a row
+    in a partition beyond them. Delta fails to write the statistics of the largest timestamps."""
+    first, last = (f.expr(f"timestamp_seconds({second})") for second in (FIRST_SECOND, END_SECOND))
+    last = last - f.expr("INTERVAL '0.000001' SECOND")
+    if kafka:
+        time = f.col(kafka)["timestamp"]
+        return frame.withColumn(
+            kafka, f.col(kafka).withField("timestamp", _between(time, first, last))
+        )
+    return frame.withColumn("timestamp", _between(f.col("timestamp"), first, last))
+
+
+def _between(time: Column, first: Column, last: Column) -> Column:
+    return f.when(time > last, last).when(time < first, first).otherwise(time)
+
+
+def raw(frame: DataFrame) -> DataFrame:
+    """Records as a table has them; null what the topic's engine does not tell."""
+    nothing = f.lit(None)
+    return frame.select(
+        *(
+            f.col(name) if name in frame.columns else nothing.cast(_TYPES[name]).alias(name)
+            for name in RAW
+        )
+    )
+
+
+def check_fields(fields: StructType, names: ColumnNames = ANY_FORMAT) -> None:
+    """Raises :class:`ExportError` where a table cannot have them beside the record's own."""
+    if not len(fields):
+        raise ExportError("the schema has no fields")
+    _check_names(fields, "", names)
+
+
+def _check_names(kind: DataType, path: str, names: ColumnNames) -> None:
+    if isinstance(kind, StructType):
+        seen: dict[str, str] = {}
+        for field in kind:
+            where = f"{path}.{field.name}" if path else field.name
+            if not path and folded(field.name) in names.reserved:
+                raise ExportError(f"a field of the schema is called {field.name}, which is taken")
+            other = seen.setdefault(folded(field.name), field.name)
+            if other is not field.name:
+                raise ExportError(f"{where}: {other} differs from it by case only, if at all")
+            objection = names.objection(field.name, is_top_level=not path)
+            if objection:
+                raise ExportError(f"{where!r} is no name that a column can have: {objection}")
+            _check_names(field.dataType, where, names)
+    elif isinstance(kind, ArrayType):
+        _check_names(kind.elementType, f"{path}.element", names)
+    elif isinstance(kind, MapType):
+        _check_names(kind.valueType, f"{path}.value", names)
+
+
+def check_table(name: str, table: StructType | None) -> None:
+    """Raises :class:`ExportError` where the record's own have no place in it."""
+    if table is None or KAFKA not in table.fieldNames():
+        raise ExportError(
+            f"{name} has no column {KAFKA}, in which the record's own are: "
+            f"ALTER TABLE {name} ADD COLUMN {_kafka_ddl()}, or export into a new table"
+        )
+
+
+def prefix_of_record(name: str, table: StructType) -> str:
+    """Of the columns that say which record a row is of. Raises :class:`ExportError` where a table
+    has none."""
+    kafka = table[KAFKA].dataType if KAFKA in table.fieldNames() else None
+    if isinstance(kafka, StructType) and set(kafka.fieldNames()) >= _PLACE:
+        return f"{KAFKA}."
+    if {*_PLACE, "topic"} <= set(table.fieldNames()):
+        return ""
+    raise ExportError(
+        f"{name} has neither columns topic, partition and offset nor a column {KAFKA} with them: "
+        "nothing says which records its rows are of"
+    )
+
+
+def _kafka_ddl() -> str:
+    return f"{KAFKA} struct<{', '.join(f'`{name}`: {_TYPES[name]}' for name in _OF_KAFKA)}>"
+
+
+def columns_ddl(fields: StructType) -> str:
+    """The columns of a table with these fields of the value."""
+    return f"{_kafka_ddl()}, {quoting.columns_of(fields)}"
+
+
+def value_fields(table: StructType) -> StructType:
+    """Of a table's columns those that are not the record's own."""
+    return StructType([each for each in table if each.name != KAFKA])
+
+
+def rows(read: DataFrame, fields: StructType, mode: Mode) -> DataFrame:
+    """Of records that were read (:mod:`~tidemark_pipeline.schemas.values.value_format`) those of
+    the table. For an upsert a null value is a row that goes."""
+    kafka = f.struct(*_OF_KAFKA).alias(KAFKA)
+    made = [f.col(PARSED)[each.name].alias(each.name) for each in fields]
+    if mode is Mode.UPSERT:
+        made.append(f.col("value").isNull().alias(DELETED))
+    return read.where(_fits(mode)).select(kafka, *made)
+
+
+def letters(read: DataFrame, mode: Mode) -> DataFrame:
+    """Those that do not parse, as they are, with why; for an upsert those without a key, too."""
+    error = f.when(_keyless(mode), "no key").otherwise(f.col(ERROR))
+    return read.where(~_fits(mode)).select(*_LETTER, error.alias("error"))
+
+
+def _fits(mode: Mode) -> Column:
+    fits = f.col(ERROR).isNull()
+    if mode is Mode.UPSERT:
+        return ~_keyless(mode) & (f.col("value").isNull() | fits)
+    return fits
+
+
+def _keyless(mode: Mode) -> Column:
+    return f.lit(mode is Mode.UPSERT) & f.col("key").isNull()

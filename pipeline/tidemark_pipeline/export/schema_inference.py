@@ -1,0 +1,82 @@
+"""Inference of JSON fields from a bounded sample.
+
+The sample is of both ends of each partition, for what is written today may differ from what was
+written first. How types are found is in :mod:`tidemark_pipeline.schemas.json.inference`.
+"""
+
+import json
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StringType, StructField, StructType
+
+from tidemark_pipeline.export.row_shapes import ANY_FORMAT
+from tidemark_pipeline.export.worker_frames import map_in_workers
+from tidemark_pipeline.schemas.json.inference import RecordShape, grown
+from tidemark_pipeline.schemas.json.record_check import SHAPE, Checking, Summary, merged
+from tidemark_pipeline.schemas.values.bounds import COLUMNS_MAX
+from tidemark_pipeline.schemas.values.names import ColumnNames
+from tidemark_pipeline.topic_source import read_topic, topic_options
+from tidemark_pipeline.topic_survey import Survey
+
+#: Of all partitions together.
+SAMPLE_OFFSETS = 10_000
+#: A value that is longer says nothing.
+_VALUE_BYTES_MAX = 1024 * 1024
+
+
+def sample(
+    session: SparkSession, options: Mapping[str, str], offsets: int = SAMPLE_OFFSETS
+) -> DataFrame:
+    """Values of about so many records of a topic, from both ends of each partition. ``options`` are
+    the source's."""
+    with Survey(topic_options(options)) as survey:
+        extents = survey.extents(survey.parts())
+    each = max(1, offsets // (2 * max(1, len(extents))))
+    spans: list[dict[int, tuple[int, int]]] = [{}, {}]
+    for part, extent in extents.items():
+        middle = min(extent.log_start + each, extent.end)
+        spans[0][part.partition] = extent.log_start, middle
+        spans[1][part.partition] = max(middle, extent.end - each), extent.end
+    frames = [_between(session, options, span) for span in spans]
+    return frames[0].union(frames[1])
+
+
+def _between(
+    session: SparkSession, options: Mapping[str, str], span: Mapping[int, tuple[int, int]]
+) -> DataFrame:
+    topic = options["topic"]
+    given = {
+        name: value
+        for name, value in options.items()
+        if not name.lower().startswith(("starting", "ending", "max"))
+    }
+    starts, ends = (
+        json.dumps({topic: {str(part): ends[place] for part, ends in span.items()}})
+        for place in (0, 1)
+    )
+    positions = {"startingOffsets": starts, "endingOffsets": ends, "failOnDataLoss": "false"}
+    return read_topic(session, {**given, **positions, "columns": "value"})
+
+
+def text_of_value() -> Column:
+    """A value's JSON, without the frame that a registry's serializer puts before it: a zero byte,
+    with which no JSON begins, and four of an id."""
+    return f.expr("if(startswith(value, X'00'), substring(value, 6), value)").cast("string")
+
+
+def inferred(values: DataFrame, names: ColumnNames = ANY_FORMAT) -> StructType:
+    """Return the fields of the values that are JSON objects, except for records with a name that
+    ``names`` refuses."""
+    short = f.coalesce(f.octet_length("value") <= _VALUE_BYTES_MAX, f.lit(False))
+    nothing = StructType([])
+    checking = Checking(nothing.json(), names, grows=True, new_max=COLUMNS_MAX)
+    return grown(nothing, summary(values.where(short), checking), COLUMNS_MAX)[0]
+
+
+def summary(values: DataFrame, checking: Checking) -> RecordShape:
+    """Return the shape of the fields that the columns do not have yet."""
+    schema = StructType([StructField(SHAPE, StringType())])
+    rows = map_in_workers(values.select("value"), Summary(checking), schema).collect()
+    return merged(row[SHAPE] for row in rows)

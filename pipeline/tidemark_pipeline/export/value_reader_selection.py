@@ -1,0 +1,113 @@
+"""Which reading an export needs, and with which fields its table is made."""
+
+from collections.abc import Callable, Mapping
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from tidemark_pipeline.export import quoting
+from tidemark_pipeline.export.export_progress import ExportError
+from tidemark_pipeline.export.json_values import Json, fields_of
+from tidemark_pipeline.export.row_shapes import check_fields, value_fields
+from tidemark_pipeline.export.schema_files import AVRO, PROTO, check_file
+from tidemark_pipeline.export.schema_inference import inferred, sample
+from tidemark_pipeline.export.schema_options import Asked
+from tidemark_pipeline.export.schema_values import Given, OfRegistry
+from tidemark_pipeline.export.table import Evolution
+from tidemark_pipeline.schemas.protobuf.descriptors import compiled_file
+from tidemark_pipeline.schemas.registry.client import Registry
+from tidemark_pipeline.schemas.registry.keys import RegistryKeys
+from tidemark_pipeline.schemas.schema_cache import Schemas
+from tidemark_pipeline.schemas.sources import Kind, Source, columns_of
+from tidemark_pipeline.schemas.values.names import ColumnNames
+from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
+from tidemark_pipeline.schemas.values.value_format import Reading
+
+_NEEDS_TABLE = (
+    "the table is not there, and evolution=ignore takes the columns that a table has: make it, "
+    "with a column kafka and the fields that are wanted, or leave evolution=ignore out"
+)
+
+
+def choose(
+    asked: Asked,
+    session: SparkSession,
+    source: Mapping[str, str],
+    there: StructType | None,
+    say: Callable[[str], None],
+    names: ColumnNames,
+) -> tuple[Reading, StructType]:
+    """Return the reading, and the fields for a table that is not ``there``. ``names``: names that
+    columns of its format may have. Raises :class:`ExportError`."""
+    if not source.get("topic"):
+        raise ExportError("name the topic with the option 'topic'")
+    if there is None and asked.evolution is Evolution.IGNORE and not asked.schema:
+        raise ExportError(_NEEDS_TABLE)
+    reading = _reading(asked, session, source, there, say, names)
+    fields = reading.wanted
+    if fields is not None:
+        check_fields(fields, names)
+    elif there is not None:
+        fields = value_fields(there)
+    if fields is None:
+        raise ExportError(_NEEDS_TABLE)
+    return reading, fields
+
+
+def _reading(
+    asked: Asked,
+    session: SparkSession,
+    source: Mapping[str, str],
+    there: StructType | None,
+    say: Callable[[str], None],
+    names: ColumnNames,
+) -> Reading:
+    access = asked.access()
+    ignores = asked.evolution is Evolution.IGNORE
+    if access is not None:
+        registry = Registry(access)
+        return OfRegistry(
+            Schemas(registry),
+            access.subject_of(source["topic"]),
+            reads_latest=not ignores,
+            message=asked.message,
+            has_table=there is not None,
+            names=names,
+            keys=RegistryKeys(registry, access.key_subject_of(source["topic"])),
+        )
+    if asked.schema_file:
+        found = of_file(asked.schema_file, asked.message)
+        try:
+            return Given(found, None if ignores else columns_of(found))
+        except SchemaRefused as error:
+            raise ExportError(f"{asked.schema_file}: {error}") from error
+    if not asked.infers:
+        return Json(fields_of(asked.schema, session), names=names)
+    grows = asked.evolution is Evolution.GROW
+    if there is not None:  # what was inferred first stands in the table
+        return Json(None, grows=grows, names=names)
+    fields = inferred(sample(session, source), names)
+    if not len(fields):
+        raise ExportError(
+            "nothing can be inferred: the sample has no JSON object with a field that can be a "
+            "column, or the topic has no records yet: give a schema, as 'id BIGINT, name STRING'"
+        )
+    say(f"inferred: {quoting.columns_of(fields)}")
+    return Json(fields, grows=grows, names=names)
+
+
+def of_file(name: str, message: str) -> Source:
+    """A schema in a file. Raises :class:`ExportError`."""
+    path = check_file(name)
+    try:
+        if path.suffix in AVRO:
+            return Source(Kind.AVRO, path.read_text(encoding="utf-8"))
+        if path.suffix in PROTO:
+            return Source(
+                Kind.PROTOBUF, descriptors=compiled_file(path).serialized, message=message
+            )
+        return Source(Kind.PROTOBUF, descriptors=path.read_bytes(), message=message)
+    except UnicodeDecodeError as error:
+        raise ExportError(f"{name} is no text") from error
+    except SchemaRefused as error:
+        raise ExportError(f"{name}: {error}") from error

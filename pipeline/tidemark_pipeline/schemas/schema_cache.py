@@ -1,0 +1,155 @@
+"""The schemas that a job has met, by their ids: asked for once, and kept within bounds.
+
+Of the driver: what it knows travels to the workers with each batch, so that all of them read a
+batch by the same schemas, whatever the registry says meanwhile.
+"""
+
+import base64
+import binascii
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from google.protobuf import descriptor_pb2
+from google.protobuf.message import DecodeError
+
+from tidemark_pipeline.errors import ExportError
+from tidemark_pipeline.schemas.protobuf.descriptors import Messages, compiled
+from tidemark_pipeline.schemas.registry.access import Unknown
+from tidemark_pipeline.schemas.registry.client import NotThere, Reference, Registered, Registry
+from tidemark_pipeline.schemas.sources import Kind, Source
+from tidemark_pipeline.schemas.values.schema_errors import SchemaRefused
+
+#: So many are asked for in one batch; the rest of its ids, the rarer ones, are taken for unknown.
+ASKED_MAX = 1_000
+KEPT_MAX = 1_000
+KEPT_BYTES_MAX = 32 * 1024 * 1024
+#: Other schemas that one refers to, directly or not.
+REFERENCES_MAX = 200
+
+
+@dataclass(slots=True)
+class Schemas:
+    """``known``: by id the schema, or why records of it cannot be read."""
+
+    registry: Registry
+    known: "OrderedDict[int, Source | str]" = field(default_factory=OrderedDict)
+
+    def learn(self, ids: Sequence[int]) -> Mapping[int, Source | str]:
+        """All that is known, with these: the most frequent first. Raises
+        :class:`~tidemark_pipeline.schemas.registry.client.RegistryDown`, RegistryRefused, and
+        :class:`ExportError` where an unknown id is to stop the job."""
+        found: dict[int, Source | str] = {}
+        missing: dict[int, Source | str] = {}
+        for number in ids[:ASKED_MAX]:
+            try:
+                found[number] = self._asked(number)
+            except NotThere as error:  # it may be registered later
+                missing[number] = self._unknown(number, error)
+        for number in ids[ASKED_MAX:]:
+            missing[number] = (
+                f"it was not asked for: the batch has {len(ids)} ids that were not known, and "
+                f"{ASKED_MAX} are asked for"
+            )
+        self._check_size(found.values())
+        self.known.update(found)
+        while len(self.known) > KEPT_MAX or self._size() > KEPT_BYTES_MAX:
+            self.known.popitem(last=False)
+        return {**self.known, **found, **missing}
+
+    def latest(self, subject: str, message: str = "") -> Source:
+        """Of a subject. Raises :class:`ExportError`."""
+        try:
+            return self._source(self.registry.latest(subject), message)
+        except NotThere as error:
+            raise ExportError(
+                f"the schema registry has no subject {subject}: name another with the registry's "
+                "option subject, or give the table's columns as they are (evolution=ignore)"
+            ) from error
+        except SchemaRefused as error:
+            raise ExportError(f"the latest schema of {subject}: {error}") from error
+
+    def _asked(self, number: int) -> Source | str:
+        try:
+            return self._source(self.registry.schema(number))
+        except SchemaRefused as error:
+            return str(error)
+
+    def _unknown(self, number: int, error: NotThere) -> str:
+        if self.registry.access.unknown is Unknown.STOP:
+            raise ExportError(
+                f"schema {number}: the registry does not know it ({error}); to make such records "
+                "dead letters, set the registry's option unknown=dead-letter"
+            ) from error
+        return f"the registry does not know it ({error})"
+
+    def _source(self, found: Registered, message: str = "") -> Source:
+        if found.kind not in set(Kind):
+            raise SchemaRefused(f"its type is {found.kind}, of which no columns are made")
+        used = self._referred(found.references)
+        if found.kind == Kind.AVRO:
+            return Source(Kind.AVRO, found.text, tuple(each.text for each in used.values()))
+        texts = {name: each.text for name, each in used.items()}
+        return Source(
+            Kind.PROTOBUF, descriptors=_descriptors(found.text, texts).serialized, message=message
+        )
+
+    def _referred(self, references: tuple[Reference, ...]) -> dict[str, Registered]:
+        """By name what is referred to, each behind what it refers to itself."""
+        found: dict[str, Registered] = {}
+        begun: set[tuple[str, int]] = set()
+
+        def visit(several: tuple[Reference, ...]) -> None:
+            for each in several:
+                if (each.subject, each.version) in begun:
+                    continue
+                begun.add((each.subject, each.version))
+                if len(begun) > REFERENCES_MAX:
+                    raise SchemaRefused(f"it refers to more than {REFERENCES_MAX} others")
+                try:
+                    used = self.registry.version(each)
+                except NotThere as error:
+                    raise SchemaRefused(f"it refers to {each.name}, and {error}") from error
+                visit(used.references)
+                found[each.name] = used
+
+        visit(references)
+        return found
+
+    def _check_size(self, found: Iterable[Source | str]) -> None:
+        size = sum(each.size_bytes for each in found if isinstance(each, Source))
+        if size > KEPT_BYTES_MAX:
+            raise ExportError(
+                f"one batch has schemas of {size:,} bytes together, and {KEPT_BYTES_MAX:,} are "
+                "the most: let a batch have less (maxOffsetsPerTrigger)"
+            )
+
+    def _size(self) -> int:
+        return sum(s.size_bytes for s in self.known.values() if isinstance(s, Source))
+
+
+def _descriptors(text: str, used: Mapping[str, str]) -> Messages:
+    """A schema is registered as text, or as Google's serialized descriptor in base 64."""
+    own = _serialized(text)
+    others = {name: _serialized(each) for name, each in used.items()}
+    if own is None and not any(others.values()):
+        return compiled(text, used)
+    if own is None or not all(others.values()):
+        raise SchemaRefused("it is registered in one form, and what it refers to in another")
+    found = descriptor_pb2.FileDescriptorSet()
+    for name, each in others.items():
+        assert each is not None
+        each.name = name
+        found.file.append(each)
+    own.name = own.name or "schema.proto"
+    found.file.append(own)
+    return Messages(found.SerializeToString())
+
+
+def _serialized(text: str) -> descriptor_pb2.FileDescriptorProto | None:
+    try:
+        return descriptor_pb2.FileDescriptorProto.FromString(
+            base64.b64decode(text.strip(), validate=True)
+        )
+    except (binascii.Error, ValueError, DecodeError):
+        return None

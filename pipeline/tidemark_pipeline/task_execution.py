@@ -1,0 +1,83 @@
+"""What an executor does with one task, the same for a batch and for a stream."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from tidemark.records.builder import Record, build_batch
+from tidemark.tier.open import open_tier
+from tidemark_pipeline import columns, segment_reader
+from tidemark_pipeline.decode import Source, Threads, decode
+from tidemark_pipeline.errors import DataLoss
+from tidemark_pipeline.options import Options
+from tidemark_pipeline.plan import Planned
+from tidemark_pipeline.tasks import RemoteTask, TailTask
+from tidemark_pipeline.topic_survey import Part
+from tidemark_pipeline.workers import settle
+
+
+def read_planned(
+    options: Options, planned: Planned, since_ms: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Arrow batches of one task, in offset order.
+
+    Raises :class:`~DataLoss`, :class:`CorruptData`, StoreUnavailable, BrokersUnavailable,
+    Refused."""
+    with Threads(options.threads) as threads:
+        if isinstance(planned.task, TailTask):
+            yield from _read_tail(options, planned.part, planned.task, since_ms, threads)
+        else:
+            yield from _read_remote(options, planned.part, planned.task, since_ms, threads)
+    settle()
+
+
+def load_decoder() -> None:
+    """Load the compiled code of every column, as the first record of a process does otherwise."""
+    record = Record(key=b"k", value=None, headers=(("h", b"v"),))
+    data = build_batch([record], base_offset=0)
+    for _ in decode(data, Source("t", 0, columns.REMOTE, 0, 0)):
+        pass
+
+
+def _read_remote(
+    options: Options, part: Part, task: RemoteTask, since_ms: int | None, threads: Threads
+) -> Iterator[pa.RecordBatch]:
+    assert options.storage is not None
+    assert part.topic_id is not None
+    yield from segment_reader.read_task(
+        open_tier(options.storage),
+        part.topic,
+        part.topic_id,
+        task,
+        fail_on_data_loss=options.fail_on_data_loss,
+        wanted=segment_reader.Wanted(options.columns, since_ms),
+        threads=threads,
+    )
+
+
+def _read_tail(
+    options: Options, part: Part, task: TailTask, since_ms: int | None, threads: Threads
+) -> Iterator[pa.RecordBatch]:
+    # Kafka's protocol is imported by those who speak it: it takes a quarter of a second.
+    from tidemark_pipeline import tail
+    from tidemark_pipeline.brokers import Brokers, OutOfRange
+
+    assert options.access is not None
+    source = Source(
+        part.topic,
+        part.partition,
+        columns.LOCAL,
+        task.start_offset,
+        task.end_offset - 1,
+        since_ms=since_ms,
+        columns=options.columns,
+    )
+    try:
+        with Brokers(options.access) as brokers:
+            for data, aborted in tail.read(
+                brokers, part.topic, part.partition, task.start_offset, task.end_offset
+            ):
+                yield from decode(data, source, aborted, threads)
+    except OutOfRange as error:
+        if options.fail_on_data_loss:
+            raise DataLoss(str(error)) from error

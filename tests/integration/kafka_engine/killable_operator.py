@@ -1,0 +1,134 @@
+"""An operator within the test's own process that dies at one of its calls: the real API server and
+the real Apache Kafka are asked, and at the call that is chosen nothing goes on any more, before it
+takes effect or before its answer comes."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.integration.kafka_engine.kafka_world import KafkaWorld
+from tidemark.kafka_client.client import KafkaClient
+from tidemark_operator.events import EventWriter
+from tidemark_operator.health import Echoes
+from tidemark_operator.kafka_term import disablement, observer, reassignments, requeue_delays
+from tidemark_operator.kafka_term.takeover import TakeOver
+from tidemark_operator.kafka_term.term import TermRoom, kafka_term
+from tidemark_operator.kube.access import Access
+from tidemark_operator.kube.client import KubeApi
+from tidemark_operator.kube.kinds import CLUSTER
+from tidemark_operator.metrics import Metrics
+from tidemark_operator.objects.client import ObjectClient
+from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.reconcile.queue import KeyQueue
+from tidemark_operator.reconcile.workers import LastPass
+
+#: What changes something in Kafka.
+CHANGES = frozenset(
+    {
+        "CreateTopicsRequest",
+        "CreatePartitionsRequest",
+        "DeleteTopicsRequest",
+        "DeleteRecordsRequest",
+        "IncrementalAlterConfigsRequest",
+        "AlterPartitionReassignmentsRequest",
+    }
+)
+
+
+class Fate:
+    """At which call the operator dies, counted from 1 (0: at none), and whether the call takes
+    effect. Calls about other objects than the Cluster and ``name`` do not count. ``calls``: those
+    that do and were made."""
+
+    def __init__(self, name: str, at: int, *, takes_effect: bool) -> None:
+        self._name = name
+        self._at = at
+        self._takes_effect = takes_effect
+        self.calls: list[str] = []
+        self.dead = asyncio.Event()
+
+    async def call(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
+        mine = 0
+        if "/" not in name or self._name in name or "/clusters/" in name:
+            self.calls.append(name)
+            mine = len(self.calls)
+        if self.dead.is_set():
+            await asyncio.Event().wait()
+        if mine != self._at or not mine:
+            return await make()
+        if self._takes_effect:
+            await make()
+        self.dead.set()
+        return await asyncio.Event().wait()
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is looked at every few seconds is looked at several times a second."""
+    monkeypatch.setattr(observer, "POLL_S", 0.3)
+    monkeypatch.setattr(observer, "MOVING_S", 0.2)
+    monkeypatch.setattr(observer, "CONFIG_TURNS", 1)
+    monkeypatch.setattr(reassignments, "TICK_S", 0.1)
+    monkeypatch.setattr(reassignments, "SEEN_S", 3.0)
+    monkeypatch.setattr(disablement, "ASK_S", 0.2)
+    monkeypatch.setattr(requeue_delays, "LOOK_AGAIN_S", 0.5)
+    monkeypatch.setattr(requeue_delays, "RECHECK_S", 0.5)
+
+
+@contextlib.asynccontextmanager
+async def operator(
+    world: KafkaWorld, monkeypatch: pytest.MonkeyPatch, fate: Fate
+) -> AsyncIterator[None]:
+    """One that leads until the block ends, or its fate has come."""
+    api = await KubeApi.open(Access(world.kubeconfig))
+    send_to_kube, send_to_kafka = api._call, KafkaClient._ask
+
+    async def kube(method: str, path: str, **given: Any) -> Any:
+        if method == "GET":
+            return await send_to_kube(method, path, **given)
+        name = f"{method} {path.partition('/namespaces/')[2]}"
+        return await fate.call(name, lambda: send_to_kube(method, path, **given))
+
+    async def kafka(
+        client: KafkaClient, address: Any, broker: Any, request: Any, *rest: Any
+    ) -> Any:
+        def make() -> Awaitable[Any]:
+            return send_to_kafka(client, address, broker, request, *rest)
+
+        name = type(request).__name__
+        return await (fate.call(name, make) if name in CHANGES else make())
+
+    monkeypatch.setattr(api, "_call", kube)
+    monkeypatch.setattr(KafkaClient, "_ask", kafka)
+    term = asyncio.create_task(_lead(world, api))
+    try:
+        yield
+    finally:
+        term.cancel()
+        await asyncio.gather(term, return_exceptions=True)
+        monkeypatch.setattr(KafkaClient, "_ask", send_to_kafka)
+        await api.close()
+
+
+async def _lead(world: KafkaWorld, api: KubeApi) -> None:
+    objects, metrics = ObjectStore(), Metrics()
+    body = await api.get(CLUSTER, world.namespace, "demo")
+    taken = await TakeOver(
+        api=api,
+        namespace=world.namespace,
+        identity=f"mortal-{time.monotonic_ns()}",
+        leads=lambda: True,
+        objects=objects,
+    ).run(body)
+    room = TermRoom(
+        client=ObjectClient(api, objects, metrics, Echoes(time.monotonic)),
+        objects=objects,
+        queue=KeyQueue(time.monotonic),
+        events=EventWriter(api, objects, "mortal", metrics),
+        metrics=metrics,
+    )
+    # No watches here: what is new is listed.
+    await kafka_term(taken, room, resync_s=0.2, leads=lambda: True, last_pass=LastPass()).run()

@@ -1,0 +1,86 @@
+"""Every change is carried out twice, and only the second answer is heard: so it is where a broker
+has handed a request on to a controller that dies before it answers, and hands it on again to the
+next one. Or it is carried out, and no answer is heard at all. What was done counts as done."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.integration.kafka_engine.kafka_world import KafkaWorld
+from tests.integration.kafka_engine.killable_operator import CHANGES, Fate, hurry, operator
+from tests.integration.kafka_engine.test_killed_at_every_call import (
+    Changed,
+    Created,
+    Deleted,
+    Disabled,
+    Flow,
+    RecordsDeleted,
+    Resized,
+    reached,
+)
+from tests.integration.operator.cluster_world import condition_of
+from tidemark.kafka_client.admin import Admin
+from tidemark.kafka_client.errors import Unreachable
+from tidemark_operator.kube.errors import NotFound
+from tidemark_operator.kube.kinds import TOPIC
+
+
+class Twice(Fate):
+    """Nobody dies; ``calls``: those that were carried out twice."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, 0, takes_effect=True)
+
+    async def call(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
+        if name in CHANGES:
+            self.calls.append(name)
+            await make()
+        return await make()
+
+
+class Unheard(Twice):
+    """The first answer of each kind does not come."""
+
+    async def call(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
+        answer = await make()
+        if name in CHANGES and name not in self.calls:
+            self.calls.append(name)
+            raise Unreachable("nobody heard the answer")
+        return answer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [Twice, Unheard])
+@pytest.mark.parametrize("kind", [Created, Changed, Deleted, Resized, Disabled, RecordsDeleted])
+async def test_a_change_that_is_carried_out_twice_or_is_not_answered_needs_nobody(
+    world: KafkaWorld,
+    admin: Admin,
+    bootstrap: tuple[str, ...],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[Flow],
+    how: type[Twice],
+) -> None:
+    hurry(monkeypatch)
+    flow, fate = kind(world, admin, bootstrap), how(name)
+    stalled: list[str] = []
+
+    async def done() -> bool:
+        try:
+            status = (await world.get(TOPIC, name)).get("status") or {}
+        except NotFound:
+            status = {}
+        told = condition_of(status, "Stalled")
+        if told.get("status") == "True":
+            stalled.append(f"{told['reason']}: {told['message']}")
+        return await flow.done(name)
+
+    await flow.before(name)
+    async with operator(world, monkeypatch, fate):
+        if kind is not Created:
+            assert await reached(lambda: flow.is_ready(name), fate)
+        await flow.ask(name)
+        assert await reached(done, fate)
+    assert fate.calls
+    assert not stalled

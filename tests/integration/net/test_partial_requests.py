@@ -1,0 +1,127 @@
+"""Requests that begin and do not end: the memory they take, and who waits for it."""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from tests.integration.net.test_server import _client, _framed, _read, _serving
+from tidemark.wire.receiver import Frame
+from tidemark_broker.net import partial_requests
+from tidemark_broker.net.server import KafkaServer
+from tidemark_broker.response_memory import AnswerMemory
+
+LARGE = 1_000_000
+LIMIT = 2_000_000
+
+
+async def length(frame: Frame, memory: AnswerMemory, peer: str) -> Sequence[bytes]:
+    return [_framed(struct.pack(">i", len(frame)))]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[KafkaServer]:
+    """Unfinished requests may take two megabytes together."""
+    async with _serving(length, queued_request_bytes_max=4 * LIMIT) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def flooded(
+    server: KafkaServer, count: int
+) -> AsyncIterator[list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]:
+    """So many clients have sent all but the last byte of a large request, or try to."""
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(_client(server)) for _ in range(count)]
+        for _, writer in clients:
+            writer.write(_framed(bytes(LARGE))[:-1])
+        async with asyncio.timeout(10):
+            while server.connections.unfinished.used_bytes < LIMIT:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.01)
+        yield clients
+
+
+async def test_what_has_not_ended_takes_no_more_than_its_limit(server: KafkaServer) -> None:
+    """A hundred requests would take 100 MB."""
+    async with flooded(server, 100):
+        await asyncio.sleep(0.3)
+        # One is over the limit when it is noticed, and one has its turn; small pieces of the rest.
+        assert (
+            server.connections.unfinished.used_bytes
+            <= LIMIT + 3 * LARGE + 100 * partial_requests.SMALL_BYTES
+        )
+
+
+async def test_small_requests_are_answered_meanwhile(server: KafkaServer) -> None:
+    async with flooded(server, 20), _client(server) as (reader, writer):
+        for _ in range(5):
+            writer.write(_framed(bytes(5000)))
+            async with asyncio.timeout(1):
+                assert await _read(reader) == struct.pack(">i", 5000)
+
+
+async def test_large_requests_come_to_their_end_one_after_another(server: KafkaServer) -> None:
+    """Whoever waited is read on, whatever the others do."""
+    async with flooded(server, 20) as clients:
+        for _, writer in clients:
+            writer.write(b"\0")
+        async with asyncio.timeout(20):
+            for reader, _ in clients:
+                assert await _read(reader) == struct.pack(">i", LARGE)
+        assert server.connections.unfinished.used_bytes == 0
+
+
+async def test_who_does_not_go_on_loses_its_place(
+    server: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partial_requests, "TURN_S", 0.1)
+    async with flooded(server, 8), _client(server) as (reader, writer):
+        writer.write(_framed(bytes(LARGE)))
+        async with asyncio.timeout(20):
+            assert await _read(reader) == struct.pack(">i", LARGE)
+
+
+async def test_requests_of_ordinary_size_do_not_wait_for_those_that_miss_much(
+    server: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forty that had begun 90 MB each kept every other above 64 KiB out for a minute."""
+    monkeypatch.setattr(partial_requests, "TURN_S", 60)
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(12):
+            _, writer = await stack.enter_async_context(_client(server))
+            writer.write(_framed(bytes(20 * LARGE))[:250_000])
+        async with asyncio.timeout(10):
+            while not server.connections.unfinished.exhausted:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.01)
+        async with asyncio.timeout(5):
+            for _ in range(3):
+                async with _client(server) as (reader, writer):
+                    writer.write(_framed(bytes(LARGE)))
+                    assert await _read(reader) == struct.pack(">i", LARGE)
+
+
+async def test_without_others_that_wait_a_slow_request_may_take_its_time(
+    server: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partial_requests, "TURN_S", 0.05)
+    async with _client(server) as (reader, writer):
+        data = _framed(bytes(LARGE))
+        for start in range(0, len(data), 250_000):
+            writer.write(data[start : start + 250_000])
+            await asyncio.sleep(0.1)
+        async with asyncio.timeout(5):
+            assert await _read(reader) == struct.pack(">i", LARGE)
+
+
+async def test_a_lost_connection_gives_back_what_it_held_of_a_request(server: KafkaServer) -> None:
+    async with flooded(server, 20) as clients:
+        for _, writer in clients:
+            writer.transport.abort()
+        async with asyncio.timeout(5):
+            while server.connections.unfinished.used_bytes:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.01)
+    async with _client(server) as (reader, writer):
+        writer.write(_framed(bytes(LARGE)))
+        assert await asyncio.wait_for(_read(reader), 5) == struct.pack(">i", LARGE)

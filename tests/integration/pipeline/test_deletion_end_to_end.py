@@ -1,0 +1,172 @@
+"""Deletion reaches the lake: what a ``RecordDeletion`` takes from a topic of a whole cluster is,
+after the tables' upkeep, in no file of the broker, of the tier, or of any version of a table. And
+what an export deletes itself, it does by the one object that people look at."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from pyspark.sql import SparkSession
+
+from tests.conformance.local_cluster import Cluster, run_cluster, wait
+from tests.integration.pipeline.lakes import Lake, new_lake
+from tests.integration.pipeline.marks import MARKS
+from tests.integration.pipeline.test_deletion_propagation import kept
+from tidemark.tier import queries
+from tidemark.tier.open import open_tier
+from tidemark_cli.local.record_deletions import KIND, RecordDeletions, ended, name_of
+from tidemark_cli.local.tier import storage, tier_options
+from tidemark_pipeline.export.formats import Format
+from tidemark_pipeline.export.row_shapes import RAW_DDL
+from tidemark_pipeline.export.table import Layout
+from tidemark_pipeline.jobs.export import export
+from tidemark_pipeline.jobs.propagate import propagate
+
+pytestmark = [*MARKS, pytest.mark.long, pytest.mark.timeout(1200)]
+#: What a record is known by, in whatever file it stands.
+_MARK = re.compile(rb"secret (\d{6}) of (\d)")
+RECORDS, PARTITIONS = 1200, 2
+#: Five segments of each partition are closed.
+SIZE = 9000
+TOPIC = {
+    "partitions": PARTITIONS,
+    "replicationFactor": 1,
+    "config": {"segment.bytes": str(1 << 20), "retention.ms": "-1"},
+    "tiering": {"enabled": True, "localRetention": {"size": "1"}},
+}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    (tmp_path / "cluster").mkdir()
+    with run_cluster(tmp_path / "cluster", brokers=1) as running:
+        yield running
+
+
+def send(cluster: Cluster, topic: str, count: int) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5})
+    for number in range(count):
+        value = b"secret %06d of %d " % (number // PARTITIONS, number % PARTITIONS) + b"x" * SIZE
+        producer.produce(topic, value, b"k%d" % number, number % PARTITIONS)
+    assert producer.flush(60) == 0
+
+
+def marks(folder: Path, partition: int) -> set[int]:
+    """Of records in files, whatever these are called."""
+    found: set[int] = set()
+    for each in folder.rglob("*"):
+        try:
+            data = each.read_bytes() if each.is_file() else b""
+        except FileNotFoundError:
+            continue
+        found |= {int(n) for n, of in _MARK.findall(data) if int(of) == partition}
+    return found
+
+
+def segments(cluster: Cluster, topic: str, partition: int) -> list[int]:
+    """First offsets of those of the tier, and the end."""
+    tier = open_tier(storage(cluster.local))
+    topic_id = tier.reader.find_topic(topic).topic_id
+    snapshot = tier.reader.snapshot(topic_id, partition)
+    pages = tier.manifests.pages(topic_id, partition)
+    starts = [each.from_offset for each in queries.live_segments(snapshot.head, pages)]
+    return [*sorted(starts), snapshot.head.next_copy_offset]
+
+
+def readable(cluster: Cluster, topic: str) -> dict[int, int]:
+    """The first offset of each partition that a stock client is given."""
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "none"})
+    found = {}
+    for partition in range(PARTITIONS):
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        low, _ = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+        found[partition] = low
+    consumer.close()
+    return found
+
+
+def test_what_a_record_deletion_takes_is_nowhere(
+    session: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    topic = cluster.new_topic(**TOPIC)
+    send(cluster, topic, RECORDS)
+    wait(lambda: len(segments(cluster, topic, 0)) > 4, "segments in the tier")
+    wait(lambda: len(segments(cluster, topic, 1)) > 4, "segments in the tier")
+    source = tier_options(cluster.local, topic)
+    lakes = [new_lake(session, source, tmp_path / kind.value, kind) for kind in Format]
+    for lake in lakes:
+        assert export(session, source, lake.table()).written.rows == RECORDS
+        assert kept(Path(tmp_path / lake.kind.value)) == set(range(RECORDS // PARTITIONS))
+    # Whole segments: of one that has later records, too, bytes stay until these go.
+    points = {each: segments(cluster, topic, each)[2] for each in range(PARTITIONS)}
+    cluster.kube.apply(
+        KIND,
+        "erase",
+        {
+            "topicRef": {"name": topic},
+            "partitions": [
+                {"partition": each, "beforeOffset": offset} for each, offset in points.items()
+            ],
+        },
+    )
+    wait(lambda: ended(cluster.kube.get(KIND, "erase") or {}).succeeded is True, "the deletion")
+    assert readable(cluster, topic) == points
+
+    for place in (cluster.log_folder(1, topic).parent, cluster.tier_folder):
+        for partition, offset in points.items():
+            wait(
+                lambda place=place, partition=partition, offset=offset: (  # type: ignore[misc]
+                    min(marks(place, partition), default=offset) >= offset
+                ),
+                f"files of {place.name} to be gone",
+                timeout_s=120,
+            )
+    for lake in lakes:
+        rows = session.table(lake.name)
+        assert rows.count() == RECORDS
+        done = propagate(session, lake.kind, lake.name, source, history=True)
+        assert (done.rows, done.held, done.behind) == (sum(points.values()), (), ())
+        assert files(lake, tmp_path / lake.kind.value) == points
+        # And a job goes on.
+        assert export(session, source, lake.table()).commits == 0
+        assert session.table(lake.name).count() == RECORDS - sum(points.values())
+
+
+def files(lake: Lake, folder: Path) -> dict[int, int]:
+    """The least offset of each partition in all files of data."""
+    import pyarrow.parquet
+
+    found: dict[int, int] = {}
+    for each in folder.rglob("*.parquet"):
+        if "_delta_log" in each.parts:
+            continue
+        table = pyarrow.parquet.read_table(each, columns=["partition", "offset"], partitioning=None)
+        for row in table.to_pylist():
+            partition, offset = row["partition"], row["offset"]
+            found[partition] = min(offset, found.get(partition, offset))
+    return found
+
+
+def test_what_is_exported_is_deleted_by_one_object(
+    session: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    topic = cluster.new_topic(**TOPIC)
+    source = tier_options(cluster.local, topic)
+    lake = new_lake(session, source, tmp_path / "lake")
+    layout = Layout(columns=RAW_DDL, deletes=True)
+    deleter = RecordDeletions(cluster.kube, lake.name)
+    for round_ in (1, 2):
+        send(cluster, topic, RECORDS)
+        options = {**source, "maxOffsetsPerTrigger": str(RECORDS // 2)}
+        begun_s = time.monotonic()
+        done = export(session, options, lake.table(layout=layout), deleter=deleter)
+        print(f"round {round_}: {time.monotonic() - begun_s:.0f} s")
+        assert done.deleted == RECORDS
+        assert readable(cluster, topic) == dict(done.exported.offsets)
+    (found,) = cluster.kube.objects(KIND)
+    assert found["metadata"]["name"] == name_of(topic, lake.name)
+    assert ended(found).succeeded
+    assert session.table(lake.name).count() == 2 * RECORDS

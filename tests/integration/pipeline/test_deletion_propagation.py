@@ -1,0 +1,201 @@
+"""Rows go with the records that their topic has no more: from the table, and from its history;
+beside a job that writes it, which neither loses nor doubles one."""
+
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+from pyspark.sql import SparkSession
+
+from tidemark_pipeline.export.dead_letters import LetteredTables
+from tidemark_pipeline.export.deletion_propagation import Propagated
+from tidemark_pipeline.export.export_progress import Exported, ExportError, Mode
+from tidemark_pipeline.export.formats import Format
+from tidemark_pipeline.export.json_values import Json, fields_of
+from tidemark_pipeline.export.row_shapes import KAFKA, LETTERS_DDL, RAW_DDL, columns_ddl
+from tidemark_pipeline.export.table import Layout
+from tidemark_pipeline.jobs.propagate import propagate
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
+
+from small_tier import SmallTier
+
+from tests.integration.pipeline.lakes import Lake, Pause, new_lake
+from tests.integration.pipeline.marks import MARKS
+
+pytestmark = [*MARKS, pytest.mark.long, pytest.mark.timeout(600)]
+SCHEMA = "id BIGINT, offset STRING"
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> SmallTier:
+    (tmp_path / "tier").mkdir()
+    tier = SmallTier(tmp_path / "tier", uuid.uuid4())
+    more(tier, 40)
+    return tier
+
+
+def more(tier: SmallTier, count: int) -> None:
+    """JSON, but for every fifth."""
+    start = tier.loaded.head.next_copy_offset
+    numbers = range(start, start + count)
+    tier.copy([b'{"id": %d, "offset": "x"}' % n if n % 5 else b"no json %d" % n for n in numbers])
+
+
+def lake_of(session: SparkSession, topic: SmallTier, folder: Path, kind: Format) -> Lake:
+    return new_lake(session, {"topic": "t", "path": str(topic.path)}, folder / "lake", kind)
+
+
+def of_topic(topic: SmallTier) -> dict[str, str]:
+    return {"path": str(topic.path)}
+
+
+def offsets(lake: Lake, table: str = "events", column: str = "offset") -> list[int]:
+    rows = lake.session.table(lake.named(table)).select(f"{column}").collect()
+    return sorted(row[0] for row in rows)
+
+
+def kept(folder: Path) -> set[int]:
+    """The offsets of records in all files of data, whatever version they are of."""
+    found: set[int] = set()
+    for each in folder.rglob("*.parquet"):
+        if "_delta_log" in each.parts:
+            continue
+        table = pyarrow.parquet.read_table(each, partitioning=None)
+        if KAFKA in table.column_names:
+            found |= {row["offset"] for row in table[KAFKA].to_pylist()}
+        elif "offset" in table.column_names:
+            found |= set(table["offset"].to_pylist())
+    return found
+
+
+def dropped(lake: Lake, topic: SmallTier, name: str = "events", **given: Any) -> Propagated:
+    return propagate(lake.session, lake.kind, lake.named(name), of_topic(topic), **given)
+
+
+@pytest.mark.parametrize("kind", Format)
+def test_records_that_went_are_in_no_version_of_the_table(
+    session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format
+) -> None:
+    """And the next job goes on where the last one was."""
+    lake = lake_of(session, topic, tmp_path, kind)
+    lake.run(lake.table())
+    assert dropped(lake, topic) == Propagated()
+    topic.expire_to(27)  # a whole file of the table's, and a part of another
+    assert dropped(lake, topic).rows == 27
+    assert offsets(lake) == list(range(27, 40))
+    assert kept(tmp_path / "lake") == set(range(40))
+    done = dropped(lake, topic, history=True)
+    assert (done.rows, done.held, done.behind) == (0, (), ())
+    assert done.removed > 0
+    assert kept(tmp_path / "lake") == set(range(27, 40))
+    more(topic, 5)
+    assert lake.run(lake.table()).written.rows == 5
+    assert offsets(lake) == list(range(27, 45))
+
+
+@pytest.mark.parametrize("kind", Format)
+def test_rows_that_an_upsert_had_replaced_go_from_the_files(
+    session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format
+) -> None:
+    lake = lake_of(session, topic, tmp_path, kind)
+    layout = Layout(columns=RAW_DDL, mode=Mode.UPSERT)
+    lake.run(lake.table(layout=layout))
+    assert offsets(lake) == [39]
+    topic.expire_to(30)
+    done = dropped(lake, topic, history=True)
+    assert (done.rows, done.held) == (0, ())
+    assert kept(tmp_path / "lake") == {39}
+    more(topic, 5)
+    lake.run(lake.table(layout=layout))
+    assert offsets(lake) == [44]
+
+
+@pytest.mark.parametrize("kind", Format)
+def test_rows_of_values_and_dead_letters(
+    session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format
+) -> None:
+    lake = lake_of(session, topic, tmp_path, kind)
+    fields = fields_of(SCHEMA, lake.session)
+
+    def tables() -> LetteredTables:
+        rows = Layout(columns=columns_ddl(fields), kafka=KAFKA)
+        letters = lake.table(layout=Layout(columns=LETTERS_DDL), name="letters")
+        return LetteredTables(Json(fields), lake.table(layout=rows), letters)
+
+    lake.run(tables())
+    topic.expire_to(13)
+    assert dropped(lake, topic, history=True).rows == 13 - 3
+    assert dropped(lake, topic, "letters", history=True).rows == 3
+    assert kept(tmp_path / "lake") == set(range(13, 40))
+    more(topic, 5)
+    lake.run(tables())
+    letters = offsets(lake, "letters")
+    assert letters == [n for n in range(13, 45) if n % 5 == 0]
+    assert sorted(letters + offsets(lake, column="kafka.offset")) == list(range(13, 45))
+
+
+class InItsMiddle:
+    """What comes in the middle of the first write."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.pause: Pause | None = None
+        self.do: Any = None
+
+    def write(self, frame: Any, exported: Exported) -> None:
+        pause, self.pause = self.pause, None
+        if pause is None:
+            super().write(frame, exported)  # type: ignore[misc]
+            return
+        with pause.meanwhile(self.do):
+            super().write(pause.of(frame), exported)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("kind", Format)
+def test_a_job_in_the_middle_of_a_batch_goes_on(
+    session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format, mode: Mode
+) -> None:
+    """What that batch brings of records that went, the next time takes."""
+    lake = lake_of(session, topic, tmp_path, kind)
+    layout = Layout(columns=RAW_DDL, mode=mode)
+    lake.run(lake.table(layout=layout))
+    more(topic, 20)
+    done: list[Propagated] = []
+
+    def erase() -> None:
+        topic.expire_to(45)
+        other = lake if kind is Format.ICEBERG else lake.elsewhere()
+        done.append(dropped(other, topic))
+
+    table = lake.table(InItsMiddle, layout)
+    table.pause, table.do = Pause(tmp_path), erase
+    lake.run(table)
+    assert done[0].behind == (0,)
+    expected = list(range(40, 60)) if mode is Mode.APPEND else [59]
+    assert offsets(lake) == expected
+    assert lake.run(lake.table(layout=layout)).commits == 0
+    assert dropped(lake, topic, history=True).behind == ()
+    assert min(kept(tmp_path / "lake")) >= 45
+    assert offsets(lake) == [n for n in expected if n >= 45]
+
+
+def test_what_cannot_be_told_is_left_alone(
+    session: SparkSession, topic: SmallTier, tmp_path: Path
+) -> None:
+    lake = lake_of(session, topic, tmp_path, Format.ICEBERG)
+    lake.run(lake.table(layout=Layout(columns=RAW_DDL, deletes=True)))
+    topic.expire_to(20)
+    with pytest.raises(ExportError, match="no reason to drop it from the table"):
+        dropped(lake, topic)
+    lake.session.sql(f"CREATE TABLE {lake.named('other')} (a int) USING iceberg")
+    with pytest.raises(ExportError, match="nothing says which records its rows are of"):
+        dropped(lake, topic, "other")
+    lake.session.sql(f"CREATE TABLE {lake.named('copy')} USING iceberg AS TABLE {lake.name}")
+    with pytest.raises(ExportError, match="has rows, and no commit says"):
+        dropped(lake, topic, "copy")
+    assert offsets(lake) == list(range(40))

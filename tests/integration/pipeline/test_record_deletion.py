@@ -1,0 +1,198 @@
+"""An export that deletes what it has committed: from the table's word alone, and whatever ends."""
+
+import shutil
+import sys
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tidemark.log_lineage import Position
+from tidemark_pipeline.export.export_progress import Exported, ExportError, Mode, Superseded
+from tidemark_pipeline.export.formats import Format
+from tidemark_pipeline.export.row_shapes import RAW, RAW_DDL
+from tidemark_pipeline.export.table import Layout
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "pipeline"))
+
+from small_tier import SmallTier
+
+from tests.integration.pipeline.lakes import Killed, Lake, new_lake
+from tests.integration.pipeline.marks import MARKS
+
+pytestmark = [*MARKS, pytest.mark.long, pytest.mark.timeout(600)]
+DELETING = Layout(columns=RAW_DDL, deletes=True)
+
+
+class OfTier:
+    """Deletes as a broker does that leads: the tier's head has the log start then."""
+
+    def __init__(self, tier: SmallTier) -> None:
+        self.tier = tier
+        self.asked: list[int] = []
+
+    def delete(self, topic: str, topic_id: str, below: Mapping[int, Position]) -> None:
+        assert (topic, uuid.UUID(topic_id)) == ("t", self.tier.topic_id)
+        self.asked.append(below[0].offset)
+        self.tier.expire_to(below[0].offset)
+
+
+class Dead(OfTier):
+    def delete(self, topic: str, topic_id: str, below: Mapping[int, Position]) -> None:
+        raise Killed
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> SmallTier:
+    (tmp_path / "tier").mkdir()
+    tier = SmallTier(tmp_path / "tier", uuid.uuid4())
+    tier.copy([b"value %d" % n for n in range(40)])
+    return tier
+
+
+def lake_of(session: SparkSession, topic: SmallTier, folder: Path, kind: Format) -> Lake:
+    return new_lake(session, {"topic": "t", "path": str(topic.path)}, folder / "warehouse", kind)
+
+
+def offsets(lake: Lake) -> list[int]:
+    return sorted(row["offset"] for row in lake.session.table(lake.name).collect())
+
+
+@pytest.mark.parametrize("kind", Format)
+def test_what_a_job_had_not_deleted_the_next_one_does(
+    session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format
+) -> None:
+    """And it deletes after each of its commits, up to it and no further."""
+    lake = lake_of(session, topic, tmp_path, kind)
+    with pytest.raises(Killed):
+        lake.run(lake.table(layout=DELETING), deleter=Dead(topic))
+    assert topic.loaded.head.log_start_offset == 0
+    assert offsets(lake) == list(range(20))
+    deleter = OfTier(topic)
+    done = lake.run(lake.table(layout=DELETING), deleter=deleter)
+    assert deleter.asked == [20, 40]
+    assert (done.deleted, done.exported.offsets) == (40, {0: 40})
+    assert offsets(lake) == list(range(40))
+    # There is nothing more: nobody is asked.
+    assert lake.run(lake.table(layout=DELETING), deleter=deleter).deleted == 0
+    assert deleter.asked == [20, 40]
+
+
+@pytest.mark.parametrize("kind", Format)
+def test_a_job_that_was_superseded_deletes_nothing(
+    session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format
+) -> None:
+    lake = lake_of(session, topic, tmp_path, kind)
+
+    class OvertakenAfterItsCommit:
+        lake: Lake
+
+        def commit(self, frame: Any, exported: Exported) -> Any:
+            written = super().commit(frame, exported)  # type: ignore[misc]
+            self.lake.table().claim(exported.topic, exported.topic_id)
+            return written
+
+    deleter = OfTier(topic)
+    with pytest.raises(Superseded, match="has taken the table over"):
+        lake.run(lake.table(OvertakenAfterItsCommit, DELETING), deleter=deleter)
+    assert deleter.asked == []
+    assert offsets(lake) == list(range(20))
+
+
+def test_a_job_that_could_leave_records_out_is_refused_before_it_takes_the_table(
+    session: SparkSession, topic: SmallTier, tmp_path: Path
+) -> None:
+    lake = lake_of(session, topic, tmp_path, Format.ICEBERG)
+    running = lake.table(layout=DELETING)
+    running.claim("t", "")
+    lake.source = {**lake.source, "failOnDataLoss": "false"}
+    deleter = OfTier(topic)
+    with pytest.raises(ExportError, match="leave that option out"):
+        lake.run(lake.table(layout=DELETING), deleter=deleter)
+    running.standing()  # raises where somebody else has it
+    assert deleter.asked == []
+
+
+def test_a_table_that_was_begun_later_than_the_topic_deletes_nothing_of_it(
+    session: SparkSession, topic: SmallTier, tmp_path: Path
+) -> None:
+    """Until what it has not is gone, by whomever."""
+    lake = lake_of(session, topic, tmp_path, Format.ICEBERG)
+    lake.source = {**lake.source, "startingOffsets": '{"t": {"0": 30}}'}
+    deleter, layout = OfTier(topic), Layout(columns=RAW_DDL, deletes=True, mode=Mode.APPEND)
+    with pytest.raises(ExportError, match="begin at the log start"):
+        lake.run(lake.table(layout=layout), deleter=deleter)
+    lake.run(lake.table(layout=layout))
+    with pytest.raises(ExportError, match=r"log start 0 up to offset 40.*Nothing is deleted"):
+        lake.run(lake.table(layout=layout), deleter=deleter)
+    assert deleter.asked == []
+    topic.expire_to(40)
+    topic.copy([b"more"] * 5)
+    lake.run(lake.table(layout=layout), deleter=deleter)
+    assert deleter.asked == [45]
+    assert offsets(lake) == list(range(30, 45))
+
+
+@pytest.mark.parametrize("kind", Format)
+def test_records_of_a_restored_topic_are_neither_left_out_nor_deleted(
+    session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format
+) -> None:
+    """The table was exported to with the local tail, the brokers were lost with it, and the topic
+    was restored from its tier: new records have offsets that the table has passed."""
+    lake = lake_of(session, topic, tmp_path, kind)
+    backup = shutil.copytree(topic.path, tmp_path / "all that was copied")
+    topic.copy([b"tail"] * 20)
+    lake.run(lake.table(layout=DELETING))
+    # What the last segment has was on the brokers alone.
+    shutil.rmtree(topic.path)
+    backup.rename(topic.path)
+    topic.loaded = topic.tier.manifests.load(topic.topic_id, 0)
+    assert topic.restore() == 40
+    deleter = OfTier(topic)
+    for _ in range(3):  # before the log has reached the table's offset, and behind it
+        topic.copy([b"new"] * 15)
+        with pytest.raises(ExportError, match=r"t-0: .* from offset 40 up to 60.*into a new table"):
+            lake.run(lake.table(layout=DELETING), deleter=deleter)
+    assert deleter.asked == []
+    assert offsets(lake) == list(range(60))
+    # What the message names helps: a new table gets all that the topic has.
+    (tmp_path / "new").mkdir()
+    new = lake_of(session, topic, tmp_path / "new", kind)
+    new.run(new.table(layout=DELETING), deleter=deleter)
+    assert offsets(new) == list(range(85))
+    # And is continued, since its offsets are of after the restore.
+    topic.copy([b"newer"] * 5)
+    new.run(new.table(layout=DELETING), deleter=deleter)
+    assert deleter.asked[-1] == 90
+
+
+@pytest.mark.parametrize("kind", Format)
+def test_a_table_of_an_older_version_is_continued_where_the_restored_topic_has_its_records(
+    session: SparkSession, topic: SmallTier, tmp_path: Path, kind: Format
+) -> None:
+    """Its commits name no leader epochs: every restore that lost records of it counts."""
+    lake = lake_of(session, topic, tmp_path, kind)
+    older = lake.table()
+    older.commit(of_topic(lake, 0, 40), older.claim("t", str(topic.topic_id)).reaching({0: 40}))
+    assert topic.restore() == 40
+    topic.copy([b"new"] * 15)
+    done = lake.run(lake.table())
+    assert done.exported.offsets == {0: 55}
+    assert offsets(lake) == list(range(55))
+    assert topic.restore("e") == 55
+    (tmp_path / "other").mkdir()
+    other = lake_of(session, topic, tmp_path / "other", kind)
+    beyond = other.table()
+    claimed = beyond.claim("t", str(topic.topic_id))
+    beyond.commit(of_topic(other, 0, 55), claimed.reaching({0: 60}))
+    topic.copy([b"newer"] * 15)
+    with pytest.raises(ExportError, match="from offset 40 up to 60"):
+        other.run(other.table())
+
+
+def of_topic(lake: Lake, start: int, end: int) -> Any:
+    read = lake.session.read.format("tidemark").options(**lake.source).load().select(*RAW)
+    return read.where(f"offset >= {start} AND offset < {end}")

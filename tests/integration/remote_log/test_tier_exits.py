@@ -1,0 +1,402 @@
+"""What the reasons of the tier say is to be done, done: the reason goes, and nothing was lost.
+
+Which reason's exit is taken where stands in ``tests/unit/repository/test_condition_exits.py``.
+"""
+
+import errno
+import os
+import shutil
+import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.remote_log.conftest import MakeHost
+from tests.integration.remote_log.orphans import swept_clean
+from tests.integration.remote_log.test_store_faults import all_is_well, copied_before
+from tests.integration.remote_log.tiered_cluster import TieredCluster
+from tests.integration.remote_log.tiered_host import TOPIC_ID, TieredHost
+from tests.integration.remote_log.watched_store import watched_leader
+from tests.integration.tier.test_s3 import serving
+from tests.s3 import administrator
+from tests.s3_stub import Behaviour, S3Stub
+from tidemark.tier import directory, head_rules
+from tidemark.tier.codec import encode_head
+from tidemark.tier.remote_storage_manager import (
+    NO_BUCKET,
+    Copied,
+    RemoteStorageManager,
+    SegmentData,
+)
+from tidemark.tier.segment import SegmentEntry
+from tidemark_broker.replication.partition import log_start
+from tidemark_broker.replication.remote import RemoteUnavailable
+
+RECORDS = 600
+
+
+async def told(host: TieredHost, reason: str, *words: str) -> None:
+    """The status has the reason, and its message these words."""
+    await host.until(lambda: host.summary.error_reason == reason, 30)
+    text = host.summary.error_message
+    assert all(word in text for word in words), text
+
+
+async def read_all(host: TieredHost) -> None:
+    """Every offset that is in the tier alone."""
+    await host.upkeep.apply_retention()
+    end = host.partition.log.local_log_start_offset
+    assert end > 0
+    assert await host.read_tier(0, end) == list(range(4, end, 5))
+
+
+# ---------------------------------------------------------------- what the file system does
+
+
+@pytest.mark.parametrize(
+    ("number", "reason", "advice"),
+    [
+        (errno.ENOSPC, "StoreFull", "make room"),
+        (errno.EACCES, "StorePermissionDenied", "give the broker's user write permission"),
+        (errno.EIO, "StoreInputOutputError", "look at the file system"),
+    ],
+    ids=["full", "not-allowed", "broken"],
+)
+async def test_a_file_system_that_refuses_and_is_mended(
+    host: TieredHost, monkeypatch: pytest.MonkeyPatch, number: int, reason: str, advice: str
+) -> None:
+    await copied_before(host)
+    rename = os.rename
+
+    def refused(source: Any, target: Any, **more: Any) -> None:
+        if "dst_dir_fd" in more:
+            raise OSError(number, os.strerror(number))
+        rename(source, target, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(directory.os, "rename", refused)
+        await host.produce(300)
+        await told(host, reason, advice)
+    await all_is_well(host, RECORDS)
+
+
+async def test_a_program_that_cleans_the_folder_and_is_stopped(
+    host: TieredHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await copied_before(host)
+    rename = os.rename
+
+    def cleaned(source: Any, target: Any, **more: Any) -> None:
+        if "dst_dir_fd" in more:
+            raise FileNotFoundError(errno.ENOENT, "its folder was removed just now")
+        rename(source, target, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(directory.os, "rename", cleaned)
+        await host.produce(300)
+        await told(host, "StoreDirectoryUnstable", "is another program cleaning")
+    await all_is_well(host, RECORDS)
+
+
+# ---------------------------------------------------------------- objects that are not there
+
+
+@contextmanager
+def away(host: TieredHost, folder: str) -> Iterator[Path]:
+    """The newest object below a folder is not in the store; it is brought back."""
+    found = max((host.tier_path / folder).rglob("*.*"), key=lambda path: path.name)
+    kept = shutil.move(found, host.tier_path.with_name("kept"))
+    try:
+        yield found
+    finally:
+        found.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(kept, found)
+
+
+async def test_a_missing_page_that_is_restored(host: TieredHost) -> None:
+    """An object of one of its segments is gone, too, by which it could be made again."""
+    await watched_leader(host, lambda *_: None, page_entries=2)
+    await host.produce(400)
+    await host.copied()
+    ref = host.head().pages[-1]
+    entry = host.tier().manifests.pages(TOPIC_ID, 0)[ref.name].entries[-1]
+    with away(host, "pages") as page:
+        kept = shutil.move(host.tier_path / entry.aux_key, host.tier_path.with_name("kept.aux"))
+        await host.apply(leader_epoch=3)
+        log_start.delete_records(host.partition, 300)
+        await told(host, "ManifestPageNotFound", page.stem, "restore that object")
+        shutil.move(kept, host.tier_path / entry.aux_key)
+    await host.until(lambda: not host.summary.error_reason)
+    await host.until(lambda: host.head().log_start_offset == 300)
+    await host.until(lambda: len(host.objects()) == 2 * len(host.live()))
+
+
+async def test_a_head_that_is_damaged_and_is_brought_back(host: TieredHost) -> None:
+    await copied_before(host)
+    (head,) = (host.tier_path / "heads").rglob("*.json")
+    sound = head.read_bytes()
+    head.write_bytes(b"{")
+    await host.produce(300)
+    await told(host, "ManifestCorrupt", "upgrade")
+    assert head.read_bytes() == b"{", "nothing is made in its place"
+    head.write_bytes(sound)
+    await all_is_well(host, RECORDS)
+
+
+async def test_a_segment_that_is_gone_and_is_brought_back(host: TieredHost) -> None:
+    """Only clients were told, and might ask again for ever."""
+    await copied_before(host)
+    with away(host, "data") as segment:
+        with pytest.raises(RemoteUnavailable, match=segment.stem):
+            await read_all(host)
+        await told(host, "RemoteObjectMissing", segment.stem, "restore the object")
+    await read_all(host)
+    await host.until(lambda: not host.summary.error_reason)
+
+
+async def test_a_segment_that_is_gone_and_its_records_given_up(host: TieredHost) -> None:
+    await copied_before(host)
+    first = min((host.tier_path / "data").rglob("*.log"), key=lambda path: path.name)
+    first.unlink()
+    with pytest.raises(RemoteUnavailable, match=first.stem):
+        await read_all(host)
+    await told(host, "RemoteObjectMissing", "RecordDeletion before offset")
+    before = int(host.summary.error_message.rpartition(" ")[2])
+    log_start.delete_records(host.partition, before)
+    await host.until(lambda: not host.summary.error_reason)
+    assert host.head().log_start_offset == before
+
+
+# ---------------------------------------------------------------- what a manifest does not allow
+
+
+async def test_a_manifest_that_is_full_and_a_shorter_retention(
+    host: TieredHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_rules, "PAGES_MAX", 3)
+    await watched_leader(host, lambda *_: None, page_entries=2)
+    await host.produce(RECORDS)
+    await told(host, "ManifestRefused", "use larger segments or a shorter retention")
+    end = host.partition.log.highest_remote_offset
+    host.config["retention.bytes"] = "8192"
+    await host.apply()
+    await host.upkeep.apply_retention()
+    await host.until(lambda: host.partition.log.highest_remote_offset > end, 30)
+    await host.until(lambda: not host.summary.error_reason)
+
+
+async def test_records_that_the_leader_lacks_are_copied_by_a_leader_that_has_them(
+    cluster: TieredCluster,
+) -> None:
+    """An older head was brought back by hand, under a newer version, and the leader's own log has
+    expired since."""
+    leader, other = cluster.hosts[1], cluster.hosts[2]
+    await leader.produce(100)
+    await leader.copied()
+    (head,) = (leader.tier_path / "heads").rglob("*.json")
+    older = leader.head()
+    await leader.produce(100)
+    await leader.copied()
+    await other.until(lambda: other.partition.next_offset == 200)
+    await leader.upkeep.apply_retention()
+    head.write_bytes(encode_head(replace(older, version=leader.head().version + 9, commit_id="x")))
+    await cluster.apply(leader=1, leader_epoch=2)
+    await leader.produce(50)  # a segment is closed that would be copied
+    await told(leader, "LocalDataMissing", "let a replica lead that holds")
+    await other.until(lambda: other.partition.next_offset == 250)
+    await cluster.apply(leader=2, leader_epoch=3)
+    await other.copied()
+    assert not other.summary.error_reason
+    await read_all(other)
+    swept_clean(other)  # what the lost head had named
+
+
+# ---------------------------------------------------------------- configuration
+
+
+async def test_no_remote_storage_and_then_one(host: TieredHost) -> None:
+    await copied_before(host)
+    states = host.states
+    host.states = lambda: replace(states(), remote_storage="")  # type: ignore[method-assign]
+    await host.apply()
+    await host.produce(300)
+    await told(host, "RemoteStorageNotConfigured", "set remoteStorage in the Cluster")
+    host.states = states  # type: ignore[method-assign]
+    await host.apply()
+    await all_is_well(host, RECORDS)
+
+
+async def test_a_configuration_that_cannot_be_used_is_corrected(host: TieredHost) -> None:
+    await copied_before(host)
+    sound, host.store = host.store, {"s3": {}}  # type: ignore[dict-item]
+    await host.apply()
+    await host.produce(300)
+    await told(host, "InvalidRemoteStorage", "remoteStorage")
+    host.store = sound
+    await host.apply()
+    await all_is_well(host, RECORDS)
+
+
+async def test_a_store_that_fails_in_a_way_of_its_own_is_asked_again(
+    host: TieredHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await copied_before(host)
+    guard = "tidemark_broker.remote_log.store.ensure_identity"
+
+    def fails(*_: object) -> str:
+        raise RuntimeError("the library has no words for this")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(guard, fails)
+        host.remote._shared.guard.suspect()
+        await host.until(lambda: "no words for this" in host.remote.status().error)
+        await host.produce(300)
+        await told(host, "RemoteStorageUnavailable", "no words for this")
+    await all_is_well(host, RECORDS)
+
+
+class Opaque(RemoteStorageManager):
+    """Another plugin: its custom metadata is its own business."""
+
+    def copy_segment(self, entry: SegmentEntry, data: SegmentData) -> Copied:
+        return replace(super().copy_segment(entry, data), custom_metadata=b"opaque")
+
+    def _bucket_of(self, entry: SegmentEntry) -> str:
+        return NO_BUCKET
+
+
+async def test_another_storage_managers_segments_and_that_one_again(host: TieredHost) -> None:
+    await host.apply()
+    await host.until(lambda: not host.remote.status().error)
+    guard = host.remote._shared.guard
+    ours = guard.tier()
+    theirs = replace(ours, segments=Opaque(ours.segments._buckets))
+    guard._tier = theirs
+    await host.produce(300)
+    await host.copied()
+    guard._tier = ours
+    with pytest.raises(RemoteUnavailable, match="configure that one"):
+        await read_all(host)
+    log_start.delete_records(host.partition, 100)
+    await told(host, "ForeignCustomMetadata", "configure that one")
+    guard._tier = theirs
+    await host.until(lambda: not host.summary.error_reason)
+    end = host.partition.log.local_log_start_offset
+    assert await host.read_tier(100, end) == list(range(104, end, 5))
+    await host.until(lambda: len(host.objects()) == 2 * len(host.live()))
+
+
+# ---------------------------------------------------------------- S3
+
+HEADERS = (
+    "Content-Length: 4\r\nConnection: close\r\nLast-Modified: Mon, 01 Jan 2024 00:00:00 GMT\r\n"
+)
+
+
+async def test_a_bucket_that_does_not_exist_is_made(
+    make_host: MakeHost, s3: dict[str, Any]
+) -> None:
+    host = make_host()
+    name = f"tier-{uuid.uuid4().hex[:12]}"
+    host.store = {"s3": s3 | {"buckets": [name]}}
+    await host.apply()
+    await host.produce(300)
+    await told(host, "BucketMissing", name, "create it")
+    administrator(s3).make_bucket(name)
+    await all_is_well(host, 300)
+
+
+async def test_a_bucket_that_is_named_no_more_is_named_again(
+    make_host: MakeHost, s3: dict[str, Any]
+) -> None:
+    host = make_host()
+    second = f"tier-{uuid.uuid4().hex[:12]}"
+    administrator(s3).make_bucket(second)
+    host.store = {"s3": s3 | {"buckets": [*s3["buckets"], second]}}
+    await copied_before(host)
+    host.store = {"s3": s3}
+    await host.apply(leader_epoch=2)
+    await host.until(lambda: not host.remote.status().error)
+    log_start.delete_records(host.partition, 200)
+    await told(host, "BucketNotConfigured", second, "add it")
+    host.store = {"s3": s3 | {"buckets": [*s3["buckets"], second]}}
+    await host.apply(leader_epoch=3)
+    await host.until(lambda: not host.summary.error_reason, 30)
+    await host.until(lambda: len(host.objects()) == 2 * len(host.live()))
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason", "advice"),
+    [
+        ("404 Not Found", "StoreNotS3", "correct the endpoint"),
+        ("418 I am a teapot", "StoreError", "it is tried again"),
+        ("501 Not Implemented", "StoreNotImplemented", "conditional writes"),
+        ("200 OK", "StoreWithoutETags", "conditional writes"),
+    ],
+    ids=["no-s3", "strange", "not-implemented", "without-etags"],
+)
+async def test_a_server_that_will_not_do_and_one_that_does(
+    make_host: MakeHost, s3: dict[str, Any], answer: str, reason: str, advice: str
+) -> None:
+    """A 200 without an ETag is what a store gives that has none."""
+
+    def answered(connection: socket.socket) -> None:
+        with connection:
+            connection.recv(65536)
+            connection.sendall(f"HTTP/1.1 {answer}\r\n{HEADERS}\r\nnope".encode())
+
+    host = make_host()
+    with serving(answered) as endpoint:
+        host.store = {"s3": s3 | {"endpoint": endpoint}}
+        await host.apply()
+        await host.produce(300)
+        await told(host, reason, advice)
+        host.store = {"s3": s3}
+        await host.apply()
+        await all_is_well(host, 300)
+
+
+@pytest.fixture
+def stub() -> Iterator[S3Stub]:
+    with S3Stub() as made:
+        yield made
+
+
+async def test_a_store_that_ignores_conditions_and_one_that_does_not(
+    stub: S3Stub, make_host: MakeHost
+) -> None:
+    """Also one that begins to ignore them while it is used."""
+    host = make_host(tidemark_remote_store_probe_interval_ms=100)
+    host.store = {"s3": stub.config}
+    await copied_before(host)
+    stub.behaviour = Behaviour(ignored=frozenset({"If-Match"}))
+    await host.until(lambda: "WithoutConditionalWrites" in host.remote.status().error)
+    before = {key for key in stub.objects if "/probes/" not in key}
+    await host.produce(300)
+    await told(host, "StoreWithoutConditionalWrites", "ignores If-Match", "Use a store")
+    assert {key for key in stub.objects if "/probes/" not in key} == before
+    stub.behaviour = Behaviour()
+    await all_is_well(host, RECORDS)
+
+
+async def test_an_object_that_is_locked_and_is_released(stub: S3Stub, make_host: MakeHost) -> None:
+    host = make_host()
+    host.store = {"s3": stub.config}
+    await copied_before(host)
+    first = min(key for key in host.objects() if key.endswith(".log"))
+    stub.behaviour = Behaviour(errors={first: ("AccessDenied", -1)}, singly=True)
+    log_start.delete_records(host.partition, host.partition.high_watermark)
+    await told(host, "StoreRefusesDeletes", first, "lock or legal hold")
+    assert set(host.objects()) == {first}
+    # The topic's deletion takes all else, says what is held, and ends once that is released.
+    await host.delete()
+    with pytest.raises(RemoteUnavailable, match=first):
+        await host.delete_remote()
+    stub.behaviour = Behaviour()
+    await host.delete_remote()
+    assert host.objects() == []

@@ -1,0 +1,13 @@
+"""Every seed that has found something runs again, see :mod:`regression_seeds`."""
+
+import pytest
+
+from tests.simulation.cluster import simulate
+from tests.simulation.regression_seeds import KEPT, Kept
+from tests.simulation.runs import story
+
+
+@pytest.mark.parametrize("kept", KEPT, ids=lambda kept: str(kept.seed))
+def test_what_a_seed_has_found_is_not_found_again(kept: Kept) -> None:
+    outcome = simulate(kept.seed, kept.profile)
+    assert outcome.violation is None, f"{kept.found} ({kept.rule})\n{story(outcome)}"

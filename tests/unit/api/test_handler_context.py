@@ -1,0 +1,40 @@
+"""What a handler is given beside its request."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tests.user_states import user, user_states
+from tidemark_broker.api.client import Client
+from tidemark_broker.api.table import Call
+from tidemark_broker.response_memory import AnswerBudget, AnswerMemory
+from tidemark_broker.security.acls import Operation
+from tidemark_broker.security.user_store import UserStore
+
+NO_SERVICES: Any = None
+
+
+def call(users: UserStore) -> Call:
+    client = Client("10.0.0.1:1", "PLAINTEXT", users)
+    return Call(NO_SERVICES, 0, client, AnswerMemory(AnswerBudget(1)))
+
+
+async def test_names_are_not_looked_at_where_everything_is_allowed() -> None:
+    def names() -> Iterator[str]:
+        raise AssertionError("looked at")
+        yield ""
+
+    assert not await call(UserStore()).denied(Operation.READ, names())
+
+
+async def test_topics_are_denied_one_by_one() -> None:
+    users = UserStore()
+    users.apply(user_states(user("ANONYMOUS", "ALLOW READ TOPIC a...")))
+    denied = await call(users).denied(Operation.READ, ["a", "ab", "b", "b"])
+    assert denied == {"b"}
+
+
+def test_a_large_request_waits_for_nothing_for_long() -> None:
+    small, large = call(UserStore()), call(UserStore())
+    large.is_large = True
+    assert (small.wait_s(3600), large.wait_s(3600), large.wait_s(0.1)) == (3600, 30, 0.1)
+    assert (small.poll_s(3600), large.poll_s(3600), large.poll_s(0.1)) == (3600, 0.5, 0.1)

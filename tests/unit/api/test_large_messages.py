@@ -1,0 +1,100 @@
+"""Which requests are in service at once, of those that are large; which answers are."""
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+
+from tidemark_broker.api.large_messages import LargeRequests, is_large
+
+
+async def test_so_many_bytes_are_in_service_and_the_first_comes_first() -> None:
+    large, begun, may_end = LargeRequests(400), [], asyncio.Event()
+
+    async def request(number: int, size: int) -> None:
+        async with large.turn(bytes(size), number % 2):
+            begun.append(number)
+            await may_end.wait()
+
+    sizes = [90, 5000, 100, 100, 20, 90]  # a large Produce counts for a fourth of all
+    tasks = [asyncio.create_task(request(*each)) for each in enumerate(sizes)]
+    await asyncio.sleep(0)
+    assert begun == [0, 1, 2, 3]
+    may_end.set()
+    await asyncio.gather(*tasks)
+    assert begun == [0, 1, 2, 3, 4, 5]
+    turns = large._turns
+    assert (turns._left, turns._used, turns._waiting) == (400, {}, {})
+
+
+async def test_who_asks_for_much_waits_only_for_itself() -> None:
+    """A hundred and twenty such connections made one good request wait for 16 s."""
+    large, ended = LargeRequests(400), []
+
+    async def request(who: str) -> None:
+        async with large.turn(bytes(100), who):
+            await asyncio.sleep(0)
+        ended.append(who)
+
+    tasks = [asyncio.create_task(request("bad")) for _ in range(120)]
+    await asyncio.sleep(0)
+    tasks += [asyncio.create_task(request(who)) for who in ("good", "other", "good")]
+    await asyncio.gather(*tasks)
+    assert max(number for number, who in enumerate(ended) if who != "bad") < 15
+
+
+async def test_who_gives_up_takes_nobodys_turn() -> None:
+    large = LargeRequests(400)
+
+    async def request() -> None:
+        async with large.turn(bytes(1000), "somebody"):
+            await asyncio.sleep(60)
+
+    tasks = [asyncio.create_task(request()) for _ in range(6)]
+    await asyncio.sleep(0)
+    tasks[3].cancel()  # it waits
+    tasks[0].cancel()  # it is in service, and the next one is called
+    await asyncio.sleep(0)
+    tasks[2].cancel()  # that one, before it has begun
+    for each in tasks:
+        each.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    turns = large._turns
+    assert (turns._left, turns._used, turns._waiting) == (400, {}, {})
+    async with asyncio.timeout(5), large.turn(b"x", "somebody"):
+        pass
+
+
+@dataclass
+class Topic:
+    name: str
+    partitions: tuple[int, ...]
+
+
+@dataclass
+class Answer:
+    topics: tuple[Topic, ...]
+
+
+@dataclass
+class Told:
+    assignment: Answer
+
+
+@dataclass
+class Groups:
+    groups: tuple[Answer, ...]
+
+
+@pytest.mark.parametrize(
+    ("topics", "partitions", "large"),
+    [(0, 0, False), (1, 900, False), (1, 1100, True), (1100, 0, True), (600, 1, True)],
+)
+def test_an_answer_is_large_by_all_of_its_elements(
+    topics: int, partitions: int, large: bool
+) -> None:
+    answer = Answer(tuple(Topic("t", tuple(range(partitions))) for _ in range(topics)))
+    assert is_large(answer) is large
+    assert is_large(Told(answer)) is large
+    assert is_large(Groups((answer,))) is large
+    assert not is_large(None)

@@ -1,0 +1,62 @@
+"""Work in slices, and the order of what begins."""
+
+import asyncio
+import itertools
+
+from tidemark_broker.api.time_slices import InOrder, Turns, named_twice, some
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += 0.001
+        return self.now_s
+
+
+async def test_others_have_their_turn_while_much_is_made() -> None:
+    turns, seen = Turns(Clock()), []
+
+    async def other() -> None:
+        while True:
+            seen.append(len(made))
+            await asyncio.sleep(0)
+
+    made: list[int] = []
+    task = asyncio.create_task(other())
+    all_made = await turns.all_of(made.append(n) or n for n in range(100))  # type: ignore[func-returns-value]
+    task.cancel()
+    assert all_made == list(range(100))
+    assert len(seen) >= 100 / 6
+    assert max(later - sooner for sooner, later in itertools.pairwise(seen)) <= 6
+
+
+def test_some_at_a_time_are_all_in_their_order() -> None:
+    entries = list(range(1001))
+    parts = list(some(entries))
+    assert [each for part in parts for each in part] == entries
+    assert max(map(len, parts)) == 250
+    assert list(some([])) == []
+
+
+def test_what_is_named_twice() -> None:
+    assert named_twice([("t", 0), ("t", 1)]) == set()
+    assert named_twice([("t", 0), ("t", 1), ("t", 0), ("t", 0)]) == {("t", 0)}
+
+
+async def test_who_came_first_begins_first_though_it_gives_its_turn_away() -> None:
+    lock, begun = asyncio.Lock(), []
+
+    async def request(name: str, turns: int) -> None:
+        order = InOrder(lock)
+        await order.begin()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        begun.append(name)
+        order.begun()
+        await asyncio.sleep(0.01)
+        order.begun()  # as a dispatcher says in any case
+
+    await asyncio.gather(request("large", 50), request("small", 0), request("third", 3))
+    assert begun == ["large", "small", "third"]
+    assert not lock.locked()

@@ -1,0 +1,167 @@
+"""Which of the operators leads: whoever is silent keeps nobody waiting."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.loop_turns import many_turns
+from tidemark.backoff import Backoff
+from tidemark.wire import control
+from tidemark_broker.control import controller_discovery
+from tidemark_broker.control.controller_discovery import Address, Finder, Found
+
+A, B, C = ("a", 1), ("b", 1), ("c", 1)
+
+
+class Operator:
+    """One end of the connections to an address."""
+
+    def __init__(self, *, leads: bool = False, silent: bool = False, away: bool = False) -> None:
+        self.leads = leads
+        self.silent = silent
+        self.away = away
+        self.asked = 0
+        self.open: list[Any] = []
+
+
+class Asked:
+    """A connection to it."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+        operator.open.append(self)
+
+    async def request(self, entity: Any, *_: object) -> control.BrokerHeartbeatResponse:
+        assert (entity.broker_id, entity.broker_epoch) == (7, -1), "of no registration"
+        self._operator.asked += 1
+        code = ErrorCode.stale_broker_epoch if self._operator.leads else ErrorCode.not_controller
+        return control.BrokerHeartbeatResponse(
+            error_code=int(code), is_fenced=True, should_shut_down=False, controller_epoch=1
+        )
+
+    def abort(self) -> None:
+        self._operator.open.remove(self)
+
+
+async def dial(operator: Operator) -> Any:
+    if operator.silent:
+        await asyncio.Event().wait()
+    if operator.away:
+        raise ConnectionRefusedError("nobody listens")
+    return Asked(operator)
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller_discovery, "ASK_AGAIN_S", 0)
+    monkeypatch.setattr(controller_discovery, "_PAUSES", Backoff(first_s=0, most_s=0))
+
+
+def finder(operators: dict[Address, Operator]) -> Finder:
+    return Finder(7, tuple(operators), lambda address: dial(operators[address]))
+
+
+@contextlib.asynccontextmanager
+async def looking(find: Callable[[], Any]) -> AsyncIterator["asyncio.Task[Found]"]:
+    task: asyncio.Task[Found] = asyncio.create_task(find())
+    try:
+        async with asyncio.timeout(10):
+            yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_two_silent_addresses_cost_no_time() -> None:
+    """Each in turn would be waited for; neither clock nor pause is needed for the third."""
+    at = {A: Operator(silent=True), B: Operator(silent=True), C: Operator(leads=True)}
+    async with looking(finder(at).find) as found:
+        await many_turns()
+        assert found.result().address == C
+    assert at[C].open == [found.result().connection]
+
+
+async def test_one_that_stands_by_is_asked_over_the_same_connection_until_it_leads(
+    hurried: None,
+) -> None:
+    at = {A: Operator(), B: Operator(silent=True)}
+    async with looking(finder(at).find) as found:
+        await many_turns()
+        assert not found.done()
+        assert at[A].asked > 1
+        assert len(at[A].open) == 1
+        at[A].leads = True
+        assert (await found).address == A
+
+
+async def test_connections_to_others_are_ended(hurried: None) -> None:
+    at = {A: Operator(), B: Operator(), C: Operator()}
+    async with looking(finder(at).find) as found:
+        await many_turns()
+        at[B].leads = True
+        await found
+    assert [len(operator.open) for operator in at.values()] == [0, 1, 0]
+
+
+async def test_where_two_lead_one_connection_is_left() -> None:
+    at = {A: Operator(leads=True), B: Operator(leads=True)}
+    async with looking(finder(at).find) as found:
+        address, connection = await found
+    assert {each: at[each].open for each in at} == {
+        each: [connection] if each == address else [] for each in at
+    }
+
+
+async def test_whoever_stops_looking_leaves_no_connection(hurried: None) -> None:
+    at = {A: Operator(), B: Operator()}
+    async with looking(finder(at).find):
+        await many_turns()
+        assert at[A].open
+    assert [operator.open for operator in at.values()] == [[], []]
+
+
+async def test_one_that_comes_back_is_found_and_each_problem_is_told_once(
+    hurried: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    at = {A: Operator(away=True), B: Operator()}
+    async with looking(finder(at).find) as found:
+        await many_turns()
+        at[A].away, at[A].leads = False, True
+        assert (await found).address == A
+    assert caplog.text.count("controller at a:1: nobody listens") == 1
+
+
+async def test_what_goes_wrong_at_one_address_keeps_nobody_from_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    at = {A: Operator(), B: Operator(leads=True)}
+
+    async def fails(address: Address) -> Any:
+        if address == A:
+            raise ValueError("a certificate that nobody can read")
+        return await dial(at[address])
+
+    async with looking(Finder(7, (A, B), fails).find) as found:
+        assert (await found).address == B
+    assert "nobody can read" in caplog.text
+
+
+async def test_one_that_came_to_nothing_is_asked_after_the_others(hurried: None) -> None:
+    """A process that hangs may still say that it leads."""
+    at = {A: Operator(leads=True), B: Operator()}
+    async with looking(lambda: finder(at).find(last=A)) as found:
+        await many_turns()
+        assert at[A].asked == 0
+        at[B].leads = True
+        assert (await found).address == B
+
+
+async def test_it_is_asked_all_the_same(monkeypatch: pytest.MonkeyPatch, hurried: None) -> None:
+    monkeypatch.setattr(controller_discovery, "LATER_S", 0)
+    at = {A: Operator(leads=True), B: Operator()}
+    async with looking(lambda: finder(at).find(last=A)) as found:
+        assert (await found).address == A

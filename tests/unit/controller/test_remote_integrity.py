@@ -1,0 +1,121 @@
+"""What a Topic says of the last audit: whose record counts, and what is said of it."""
+
+import dataclasses
+
+import pytest
+
+from tests.unit.controller.controller_world import (
+    T0,
+    TIERED,
+    World,
+    broker,
+    cluster,
+    messages,
+    numbered_uuid,
+    ready,
+    topic,
+)
+from tidemark.tier.audit_record import TopicAudit, Worst
+from tidemark.tier.findings import FindingKind
+from tidemark.tier.layout import segment_key
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
+from tidemark_operator.controller.model import Audits, TieringSpec, TieringStatus
+from tidemark_operator.controller.status.conditions import MESSAGE_CHARS_MAX
+from tidemark_operator.controller.status.remote_integrity import VALID_MS
+
+ID = numbered_uuid(1)
+SOUND = TopicAudit(
+    topic_id=ID,
+    name="topic-1",
+    at_ms=T0,
+    by="tidemark-1.2.3",
+    manifests=1,
+    versions=(4, 4),
+    segments=2,
+    size_bytes=5,
+)
+DAMAGED = dataclasses.replace(SOUND, counts={FindingKind.DAMAGED: 1})
+
+
+def world_of(audit: TopicAudit | None, *, problem: str = "", **fields: object) -> World:
+    fields.setdefault("tiering_spec", TieringSpec(enabled=True))
+    audits = Audits({} if audit is None else {audit.topic_id: audit}, problem)
+    return World(
+        brokers=[broker(node_id) for node_id in (1, 2, 3)],
+        topics=[topic(**fields)],
+        view=cluster(TIERED, remote_storage="{}", audits=audits),
+    )
+
+
+def told(world: World, *, now_ms: int = T0) -> tuple[str, str] | None:
+    return ready(world.reconcile(now_ms=now_ms)).get("RemoteIntegrity")
+
+
+def test_a_topic_that_was_made_again_is_not_taken_for_the_one_that_was_audited() -> None:
+    of_another = dataclasses.replace(DAMAGED, topic_id=numbered_uuid(9))
+    assert told(world_of(of_another)) == ("Unknown", "NotAudited")
+
+
+@pytest.mark.parametrize("audit", [SOUND, DAMAGED], ids=["sound", "damaged"])
+def test_a_record_of_a_time_that_is_yet_to_come_counts_for_nothing(audit: TopicAudit) -> None:
+    ahead = dataclasses.replace(audit, at_ms=T0 + 3_600_000)
+    assert told(world_of(ahead)) == ("Unknown", "NotAudited")
+    skewed = dataclasses.replace(SOUND, at_ms=T0 + 60_000)
+    assert told(world_of(skewed)) == ("True", "AuditPassed")
+
+
+def test_what_is_sound_counts_for_a_while_and_damage_until_another_audit() -> None:
+    for audit, later in (
+        (SOUND, ("Unknown", "AuditOutdated")),
+        (DAMAGED, ("False", "DamageFound")),
+    ):
+        world = world_of(audit)
+        at_the_end = told(world, now_ms=T0 + VALID_MS)
+        assert at_the_end is not None
+        assert at_the_end[1] in ("AuditPassed", "DamageFound")
+        assert told(world, now_ms=T0 + VALID_MS + 1) == later
+
+
+@pytest.mark.parametrize(
+    ("tiering", "expected"),
+    [
+        (Tiering(TieringState.DISABLED, 1, DisablePolicy.DELETE), None),
+        (Tiering(TieringState.DISABLED, 1, DisablePolicy.RETAIN), ("False", "DamageFound")),
+        (Tiering(TieringState.ENABLED, 1, DisablePolicy.DELETE), ("Unknown", "NotAudited")),
+        (Tiering(TieringState.ENABLED, 1, DisablePolicy.RETAIN), ("False", "DamageFound")),
+    ],
+    ids=["given up", "kept", "begun anew", "begun again"],
+)
+def test_of_a_tier_that_is_given_up_nothing_is_told(
+    tiering: Tiering, expected: tuple[str, str] | None
+) -> None:
+    """It was audited an hour before tiering came to where it is."""
+    status = TieringStatus(tiering=tiering, since_ms=T0 + 3_600_000)
+    spec = TieringSpec(enabled=tiering.copies)
+    world = world_of(DAMAGED, tiering_spec=spec, tiering_status=status)
+    assert told(world, now_ms=T0 + 7_200_000) == expected
+
+
+def test_a_topic_that_was_never_tiered_has_none() -> None:
+    assert told(world_of(SOUND, tiering_spec=TieringSpec())) is None
+
+
+def test_neither_ready_nor_its_kin_depend_on_it() -> None:
+    good, bad = (ready(world_of(audit).reconcile()) for audit in (SOUND, DAMAGED))
+    assert bad.pop("RemoteIntegrity") != good.pop("RemoteIntegrity")
+    assert bad == good
+
+
+LONG = "n" * 249
+
+
+def test_a_message_begins_with_the_worst_and_the_way_out_whatever_the_names() -> None:
+    """What is cut off is the end: the command that a person knows."""
+    key = segment_key(LONG, ID, 3, 10, ID) + ".log"
+    worst = Worst(FindingKind.DAMAGED, 2**31 - 1, key, 2**63 - 2, 2**63 - 2)
+    counts = {kind: 2**63 - 1 for kind in FindingKind if kind.is_damage}
+    audit = dataclasses.replace(DAMAGED, by="v" * 60, counts=counts, worst=(worst,))
+    text = messages(world_of(audit, name=LONG).reconcile())["RemoteIntegrity"]
+    assert len(text) <= MESSAGE_CHARS_MAX
+    assert key in text
+    assert f"give its records up with a RecordDeletion before offset {2**63 - 1}" in text

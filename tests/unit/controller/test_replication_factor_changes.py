@@ -1,0 +1,206 @@
+"""Another replicationFactor in a manifest: replicas come and go, and records stay."""
+
+import dataclasses
+
+import pytest
+
+from tests.unit.controller.controller_world import (
+    KIP_409,
+    World,
+    broker,
+    cluster,
+    fence,
+    messages,
+    numbered_uuid,
+    ready,
+    row,
+    topic,
+)
+from tests.unit.controller.test_draining import catch_up, shape
+from tidemark_operator.controller import placement, replication_factor_changes
+from tidemark_operator.controller.model import PartitionRow
+
+
+def world(*rows: PartitionRow, factor: int, brokers: int = 4, **config: str) -> World:
+    """The manifest of a topic says ``factor`` now."""
+    made = World(
+        brokers=map(broker, range(1, brokers + 1)),
+        topics=[
+            topic(partitions=len(rows), replication_factor=factor, partitions_placed=len(rows))
+        ],
+        rows=rows,
+        view=cluster(config),
+    )
+    made.state.resizing.add(numbered_uuid(1))
+    return made
+
+
+def step(made: World) -> int:
+    draft = made.draft()
+    changed = replication_factor_changes.step(draft)
+    made.commit(draft)
+    return changed
+
+
+def settle(made: World) -> None:
+    """Until nothing more changes, everybody catching up meanwhile."""
+    for _ in range(20):
+        if not step(made):
+            return
+        for found in list(made.state.all_rows()):
+            catch_up(made, found.partition)
+    raise AssertionError("it goes on for ever")
+
+
+def test_more_replicas_come_one_after_another_and_catch_up() -> None:
+    made = world(row((1,)), factor=3)
+    assert step(made) == 1
+    replicas, adding, removing = shape(made)
+    assert (replicas[0], len(replicas), adding, removing) == (1, 2, replicas[1:], ())
+    settle(made)
+    assert len(made.row().isr) == 3
+    assert made.row().leader == 1
+    assert step(made) == 0
+
+
+def test_replicas_that_come_are_spread() -> None:
+    made = world(*(row((1,), partition=part) for part in range(6)), factor=2)
+    settle(made)
+    assert sorted(made.row(part).replicas[1] for part in range(6)) == [2, 2, 3, 3, 4, 4]
+
+
+def test_they_come_as_there_is_room() -> None:
+    config = {"tidemark.catch.up.replicas": "2"}
+    made = world(*(row((1,), partition=part) for part in range(6)), factor=2, **config)
+    assert (step(made), step(made)) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "isr", "kept"),
+    [
+        ((1, 2, 3), (1, 2), (1, 2)),
+        ((1, 2, 3), (1, 3), (1, 3)),
+        ((1, 2, -1), (1, 2), (1, 2)),
+        ((1, 2, -1), (1,), (1, 2)),
+        ((1, 2, 3), (1, 2, 3), (1, 2)),
+    ],
+    ids=["out-of-sync", "another-out-of-sync", "placeholder", "behind", "most-loaded"],
+)
+def test_who_goes_first(
+    before: tuple[int, ...], isr: tuple[int, ...], kept: tuple[int, ...]
+) -> None:
+    made = world(row(before, isr=isr), factor=2)
+    made.state.put_row(row((3, 3), number=8))
+    assert step(made) == 1
+    assert shape(made) == (kept, (), ())
+
+
+def test_a_broker_that_leaves_loses_its_replica_before_one_that_stays() -> None:
+    made = world(row((1, 2, 3)), factor=2)
+    made.state.put_broker(dataclasses.replace(broker(2), drain=True))
+    step(made)
+    assert made.row().replicas == (1, 3)
+
+
+def test_racks_stay_apart() -> None:
+    made = world(row((1, 2, 3)), factor=2)
+    for node_id, rack in ((1, "a"), (2, "a"), (3, "b")):
+        made.state.put_broker(dataclasses.replace(broker(node_id), spec_rack=rack))
+    step(made)
+    assert made.row().replicas == (1, 3)
+
+
+def test_the_last_replica_in_sync_stays_and_leads() -> None:
+    made = world(row((1, 2, 3), isr=(2,), leader=2), factor=1)
+    assert step(made) == 1
+    assert (made.row().replicas, made.row().isr, made.row().leader) == ((2,), (2,), 2)
+
+
+def test_where_nobody_leads_nothing_goes() -> None:
+    made = world(row((1, 2, 3), isr=(2,), leader=-1), factor=1)
+    fence(made, 2)
+    assert step(made) == 0
+    waits = made.decide().refused
+    assert waits is not None
+    assert waits.reason == "ReplicationFactorWaits"
+    assert "1 partition without a leader" in waits.message
+
+
+def test_a_number_that_is_taken_back_ends_what_was_begun() -> None:
+    made = world(row((1, 2)), factor=3)
+    step(made)
+    assert made.row().adding
+    made.state.put_topic(dataclasses.replace(made.view(), replication_factor=2))
+    assert step(made) == 1
+    assert shape(made) == ((1, 2), (), ())
+
+
+def test_a_number_that_brokers_are_missing_for_is_told_and_the_topic_goes_on() -> None:
+    made = world(row((1, 2)), factor=4, brokers=2)
+    assert step(made) == 0
+    result = made.reconcile()
+    assert ready(result)["Ready"] == ("True", "Serving")
+    assert ready(result)["Stalled"] == ("True", "ReplicationFactorWaits")
+    assert ready(result)["FullyReplicated"] == ("True", "AllInSync"), "of what is placed"
+    assert "fewer live brokers take replicas" in messages(result)["Stalled"]
+    for node_id in (3, 4):
+        made.state.put_broker(broker(node_id))
+    settle(made)
+    assert ready(made.reconcile())["Stalled"][0] == "False"
+
+
+def test_where_the_cluster_allows_it_places_are_held_for_brokers_that_come() -> None:
+    made = world(row((1, 2)), factor=4, brokers=2, **KIP_409)
+    settle(made)
+    assert made.row().replicas == (1, 2, -1, -2)
+    assert ready(made.reconcile())["FullyReplicated"] == ("False", "Placeholders")
+
+
+def test_a_paused_topic_keeps_what_it_has() -> None:
+    made = world(row((1, 2)), factor=1)
+    made.state.put_topic(dataclasses.replace(made.view(), paused=True))
+    assert step(made) == 0
+
+
+def test_a_minimum_in_sync_is_not_asked_for_before_the_replicas_are_there() -> None:
+    """Producers were refused from the moment of the edit on."""
+    made = world(row((1,)), factor=3)
+    config = {"min.insync.replicas": "2"}
+    made.state.put_topic(dataclasses.replace(made.view(), config=config))
+    assert made.state.min_isr(made.row()) == 1
+    step(made)
+    assert made.state.min_isr(made.row()) == 1
+    catch_up(made)
+    assert made.state.min_isr(made.row()) == 2
+
+
+def test_a_successor_that_dies_on_the_way_down_does_not_keep_its_place() -> None:
+    made = world(row((1, 2)), factor=3)
+    step(made)
+    fence(made, *made.row().adding)
+    made.state.put_topic(dataclasses.replace(made.view(), replication_factor=2))
+    step(made)
+    assert made.row().replicas == (1, 2)
+
+
+def test_who_is_needed_for_the_minimum_in_sync_stays_until_another_has_caught_up() -> None:
+    """A drained broker in sync went with the successor that was one too many."""
+    moved = row((4, 3, 1, 2), isr=(2, 3), leader=2, adding=(4,), removing=(2,))
+    made = world(moved, factor=2)
+    config = {"min.insync.replicas": "2"}
+    made.state.put_topic(dataclasses.replace(made.view(), config=config))
+    fence(made, 1)
+    assert step(made) == 1
+    assert shape(made) == ((4, 3, 1, 2), (4,), (1, 2))
+    assert made.row().isr == (2, 3)
+
+
+def test_without_room_no_broker_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 10,000 partitions each went through all brokers, every second."""
+    config = {"tidemark.catch.up.replicas": "2"}
+    made = world(*(row((1,), partition=part) for part in range(40)), factor=3, **config)
+    assert step(made) == 2
+    looked_at: list[object] = []
+    monkeypatch.setattr(placement, "rack_of", looked_at.append)
+    assert step(made) == 0
+    assert looked_at == []

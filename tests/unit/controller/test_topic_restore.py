@@ -1,0 +1,168 @@
+"""A Topic that begins with what is in the tier: its id, its rows, and what is refused."""
+
+import dataclasses
+
+import pytest
+
+from tests.unit.controller.controller_world import (
+    TIERED,
+    World,
+    broker,
+    cluster,
+    messages,
+    numbered_uuid,
+    ready,
+    row,
+    topic,
+)
+from tidemark.annotations import RESTORE_FROM_TIER
+from tidemark.ids import id_text
+from tidemark.leader_epochs import GENERATION
+from tidemark.tier.topic_restore import TierOrigin
+from tidemark.tiering import DisablePolicy, Tiering, TieringState
+from tidemark_operator.controller import topic_restore
+from tidemark_operator.controller.model import TieringSpec, Tombstone, TopicInfo
+
+LOST = numbered_uuid(5)
+ORIGIN = TierOrigin(
+    topic_id=LOST,
+    partitions=2,
+    leader_epoch=8,
+    tiering=Tiering(TieringState.ENABLED, 3),
+    first_producer_id=2001,
+)
+
+
+def restored(text: str = ORIGIN.text(), **fields: object) -> TopicInfo:
+    made = {
+        "partitions": 2,
+        "replication_factor": 2,
+        "tiering_spec": TieringSpec(enabled=True),
+        "asked": {RESTORE_FROM_TIER: text},
+    }
+    return topic(1, **(made | fields))
+
+
+def world_of(*topics: TopicInfo) -> World:
+    return World(brokers=[broker(1), broker(2)], topics=topics, view=cluster(TIERED))
+
+
+def test_its_partitions_begin_recovering_above_every_epoch_of_the_tier() -> None:
+    """Whoever leads asks the tier before it leads; and the manifest is there, never to be made."""
+    world = world_of(restored())
+    first = world.reconcile()
+    assert first.status["topicId"] == id_text(LOST)
+    assert not list(world.state.all_rows()), "the id stands before anything is placed under it"
+    assert first.status["tiering"]["epoch"] == 3  # type: ignore[index]
+    world.reconcile()
+    rows = list(world.state.all_rows())
+    assert [each.key for each in rows] == [(LOST, 0), (LOST, 1)]
+    for each in rows:
+        assert each.recovering
+        assert each.manifest
+        assert (each.leader_epoch, each.isr) == (8, (each.leader,))
+        assert len(each.replicas) == 2
+    (record,) = world.reconcile().status["accepted"]  # type: ignore[misc]
+    assert record["annotation"] == RESTORE_FROM_TIER
+
+
+@pytest.mark.parametrize(
+    "tiering",
+    [
+        Tiering(TieringState.DISABLING, 4, DisablePolicy.DELETE),
+        Tiering(TieringState.DISABLED, 4, DisablePolicy.RETAIN),
+    ],
+    ids=["disabling", "disabled"],
+)
+def test_a_disablement_goes_on_where_it_stood(tiering: Tiering) -> None:
+    text = dataclasses.replace(ORIGIN, tiering=tiering).text()
+    world = world_of(restored(text, tiering_spec=TieringSpec(enabled=False)))
+    world.reconcile()
+    assert world.view().tiering == tiering
+    world.reconcile()
+    assert world.view().tiering == tiering
+
+
+def test_partitions_that_are_added_later_are_new_ones() -> None:
+    world = world_of(restored())
+    world.reconcile()
+    world.reconcile()
+    world.state.put_topic(dataclasses.replace(world.view(), partitions=3))
+    world.reconcile()
+    added = world.state.rows_of(LOST)[2]
+    assert not added.recovering
+    assert not added.manifest
+    # It may have been there before the restore: no epoch of then is used again.
+    assert added.leader_epoch == ORIGIN.leader_epoch
+
+
+def test_partitions_added_after_a_restore_start_above_all_earlier_epochs() -> None:
+    high = dataclasses.replace(ORIGIN, leader_epoch=3 * GENERATION)
+    world = world_of(restored(high.text()))
+    world.reconcile()
+    world.reconcile()
+    grown = dataclasses.replace(world.view(), partitions=3, asked={})
+    world.state.put_topic(grown)
+    world.reconcile()
+    assert world.state.rows_of(LOST)[2].leader_epoch >= high.leader_epoch
+
+
+def test_a_topic_without_a_live_replica_waits_recovering() -> None:
+    made = restored()
+    origin = dataclasses.replace(made, topic_id=LOST)
+    held = topic_restore.first_row(origin, row((1,), isr=(), leader=-1, number=5))
+    assert held.recovering
+    assert held.isr == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}", "run tidemark restore again, or remove the annotation"),
+        ("[" * 9999, "run tidemark restore again"),
+        (ORIGIN.text().replace('"leaderEpoch":8', '"leaderEpoch":2147483647'), "cannot be"),
+        (ORIGIN.text().replace("2001", str(2**62)), "cannot be"),
+        (ORIGIN.text().replace('"partitions":2', '"partitions":3'), "set partitions to 3 or more"),
+    ],
+    ids=["nothing", "deep", "epoch", "producer", "partitions"],
+)
+def test_what_cannot_be_is_refused(text: str, message: str) -> None:
+    world = world_of(restored(text))
+    result = world.reconcile()
+    assert ready(result)["Stalled"] == ("True", "AdoptionRefused")
+    assert message in messages(result)["Stalled"]
+    assert not list(world.state.all_rows())
+    if "3 or more" not in message:
+        assert topic_restore.first_producer_id(world.state) == 0
+
+
+def test_an_id_that_is_in_use_is_refused() -> None:
+    """Nobody takes over the records of a topic that is there."""
+    world = world_of(topic(5, replication_factor=1), restored())
+    result = world.reconcile(1)
+    assert ready(result)["Stalled"] == ("True", "AdoptionRefused")
+    assert "in use" in messages(result)["Stalled"]
+
+
+def test_a_topic_that_was_deleted_is_not_restored_by_an_annotation_that_was_kept() -> None:
+    """Its manifest, with what ``tidemark restore`` had written into it, was applied once more."""
+    world = world_of(restored())
+    grave = Tombstone(topic_id=LOST, name="topic-1", partitions=2, tiered_epoch=3, pending=(2,))
+    world.state.put_tombstone(LOST, 0, grave)
+    result = world.reconcile()
+    assert ready(result)["Stalled"] == ("True", "AdoptionRefused")
+    assert "was deleted: remove the annotation" in messages(result)["Stalled"]
+    world.state.put_topic(dataclasses.replace(world.view(), asked={}))
+    assert ready(world.reconcile())["Stalled"][1] != "AdoptionRefused"
+
+
+def test_producers_of_the_lost_cluster_are_known() -> None:
+    world = world_of(restored(), topic(2))
+    assert topic_restore.first_producer_id(world.state) == 2001
+
+
+def test_the_text_says_all_of_it() -> None:
+    for policy in (None, *DisablePolicy):
+        tiering = Tiering(TieringState.DISABLED, 1, policy)
+        origin = dataclasses.replace(ORIGIN, tiering=tiering)
+        assert TierOrigin.parse(origin.text()) == origin

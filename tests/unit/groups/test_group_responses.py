@@ -1,0 +1,34 @@
+"""Members of one group that are answered at once: others have the loop in between."""
+
+import asyncio
+
+from tidemark_broker.groups.group_responses import AT_ONCE, Answers
+
+
+async def test_very_many_are_answered_in_turns_and_in_their_order() -> None:
+    loop, answers = asyncio.get_running_loop(), Answers()
+    waiting = [loop.create_future() for _ in range(3 * AT_ONCE + 1)]
+    gone = waiting[5]
+    gone.cancel()
+    for number, each in enumerate(waiting):
+        answers.into(each)(number)
+    assert not waiting[0].done()
+    answered = []
+    while not waiting[-1].done():
+        await asyncio.sleep(0)
+        answered.append(sum(each.done() for each in waiting))
+    assert answered[-1] == len(waiting)
+    steps = [later - before for before, later in zip([0, *answered], answered, strict=False)]
+    assert max(steps) <= AT_ONCE + 1
+    assert [each.result() for each in waiting if each is not gone] == [
+        number for number in range(len(waiting)) if number != 5
+    ]
+
+
+async def test_one_that_comes_later_is_answered_too() -> None:
+    loop, answers = asyncio.get_running_loop(), Answers()
+    for value in ("a", "b"):
+        waiting: asyncio.Future[str] = loop.create_future()
+        answers.into(waiting)(value)
+        async with asyncio.timeout(5):
+            assert await waiting == value

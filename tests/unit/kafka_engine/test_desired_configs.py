@@ -1,0 +1,108 @@
+"""Which values a topic of Apache Kafka is to have, in each state of its tiering."""
+
+import uuid
+
+import pytest
+
+from tidemark.tiering import NEVER_TIERED, DisablePolicy, Tiering, TieringState
+from tidemark_operator.controller.model import TopicInfo
+from tidemark_operator.engines.kafka.desired_configs import (
+    Wanted,
+    difference,
+    in_force,
+    throttles,
+    wanted,
+)
+
+ENABLED = Tiering(TieringState.ENABLED, 0)
+RETAIN = Tiering(TieringState.DISABLING, 1, DisablePolicy.RETAIN)
+DELETE = Tiering(TieringState.DISABLED, 1, DisablePolicy.DELETE)
+
+
+def topic(**config: str) -> TopicInfo:
+    keys = {name.replace("_", "."): value for name, value in config.items()}
+    return TopicInfo(
+        key="ns/t",
+        uid=uuid.UUID(int=1),
+        name="t",
+        generation=1,
+        partitions=1,
+        replication_factor=1,
+        config={"remote.storage.enable": "false", **keys},
+    )
+
+
+def test_an_untiered_topic_has_what_its_manifest_names() -> None:
+    assert wanted(topic(retention_ms="7"), NEVER_TIERED).values == {"retention.ms": "7"}
+
+
+@pytest.mark.parametrize(
+    ("tiering", "values", "absent"),
+    [
+        (
+            ENABLED,
+            {"remote.storage.enable": "true", "local.retention.ms": "5"},
+            {"remote.log.copy.disable", "remote.log.delete.on.disable"},
+        ),
+        (
+            RETAIN,
+            {
+                "remote.storage.enable": "true",
+                "remote.log.copy.disable": "true",
+                "local.retention.ms": "-2",
+                "local.retention.bytes": "-2",
+            },
+            {"remote.log.delete.on.disable"},
+        ),
+        (
+            DELETE,
+            {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"},
+            {"remote.log.copy.disable", "local.retention.ms", "local.retention.bytes"},
+        ),
+    ],
+    ids=["enabled", "retain", "delete"],
+)
+def test_kafkas_two_switches_stand_for_the_policies(
+    tiering: Tiering, values: dict[str, str], absent: set[str]
+) -> None:
+    found = wanted(topic(local_retention_ms="5"), tiering)
+    assert (found.values, set(found.absent)) == (values, absent)
+
+
+def test_only_what_differs_and_is_ours_is_altered() -> None:
+    asked = Wanted({"retention.ms": "7", "cleanup.policy": "compact,delete"})
+    own = {"retention.ms": "8", "cleanup.policy": "delete, compact", "a": "1", "b": "2"}
+    found = difference(own, asked, {"retention.ms", "a"})
+    assert (dict(found.set), found.unset) == ({"retention.ms": "7"}, ("a",))
+    assert not difference({"retention.ms": "007"}, Wanted({"retention.ms": "7"}), ())
+
+
+def test_what_amounts_to_the_same_is_left_as_it_is() -> None:
+    own = {"remote.storage.enable": "true", "remote.log.copy.disable": "false"}
+    assert not difference(own, wanted(topic(), ENABLED), ())
+    retained = {"remote.storage.enable": "true", "remote.log.copy.disable": "true"}
+    assert not difference(retained, wanted(topic(), RETAIN), ())
+    begun = difference({"remote.storage.enable": "true"}, wanted(topic(), RETAIN), ())
+    assert begun.set["local.retention.ms"] == "-2"
+    again = difference(retained, wanted(topic(), ENABLED), ())
+    assert again.unset == ("remote.log.copy.disable",)
+
+
+def test_a_disablement_is_in_force_once_both_switches_say_so() -> None:
+    assert in_force(RETAIN, {"remote.storage.enable": "true", "remote.log.copy.disable": "true"})
+    assert not in_force(RETAIN, {"remote.storage.enable": "true"})
+    assert not in_force(DELETE, {"remote.storage.enable": "true"})
+
+
+def test_throttled_are_those_that_are_read_and_those_that_read() -> None:
+    assert throttles([(1, (2, 1), (3,)), (0, (1,), (2,))]) == {
+        "leader.replication.throttled.replicas": "0:1,1:1,1:2",
+        "follower.replication.throttled.replicas": "0:2,1:3",
+    }
+    assert throttles([(0, (1,), ())]) == {}
+
+
+def test_what_was_ours_is_taken_away_though_it_is_not_seen() -> None:
+    """A look may be older than what has set it."""
+    found = difference({}, Wanted({"retention.ms": "7"}), {"retention.ms", "flush.ms"})
+    assert (dict(found.set), found.unset) == ({"retention.ms": "7"}, ("flush.ms",))

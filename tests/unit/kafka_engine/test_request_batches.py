@@ -1,0 +1,44 @@
+"""Many questions in one request, and each its own answer."""
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from tidemark_operator.engines.base import EngineUnavailable
+from tidemark_operator.engines.kafka.request_batches import Batches
+
+
+async def test_what_is_asked_meanwhile_goes_together_by_weight() -> None:
+    sent: list[list[str]] = []
+
+    async def send(asked: Mapping[str, int]) -> Mapping[str, str]:
+        sent.append(list(asked))
+        await asyncio.sleep(0)
+        return {key: key.upper() for key in asked}
+
+    batches: Batches[str, int, str] = Batches(send, at_most=10, weigh=lambda weight: weight)
+    weights = {"a": 6, "b": 4, "c": 1, "d": 99, "e": 1}
+    answers = await asyncio.gather(*(batches.ask(key, weights[key]) for key in weights))
+    assert answers == ["A", "B", "C", "D", "E"]
+    assert sent == [["a", "b"], ["c"], ["d"], ["e"]]
+    await batches.close()
+
+
+async def test_what_fails_fails_for_all_that_were_in_it_and_no_others() -> None:
+    fails = True
+
+    async def send(asked: Mapping[str, None]) -> Mapping[str, int]:
+        if fails:
+            raise EngineUnavailable("nobody is there")
+        return {key: 1 for key in asked if key != "left out"}
+
+    batches: Batches[str, None, int] = Batches(send, at_most=10)
+    asked = [batches.ask("a", None), batches.ask("b", None)]
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    assert [str(each) for each in found] == ["nobody is there"] * 2
+    fails = False
+    assert await batches.ask("a", None) == 1
+    with pytest.raises(EngineUnavailable, match="no answer for left out"):
+        await batches.ask("left out", None)
+    await batches.close()

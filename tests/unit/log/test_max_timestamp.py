@@ -1,0 +1,35 @@
+"""Search for the record with the largest timestamp by look-ups by time."""
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark_broker.log.max_timestamp import newest
+
+
+@dataclass(frozen=True)
+class Dated:
+    offset: int
+    timestamp_ms: int
+
+
+@given(
+    st.lists(st.integers(-1, 20) | st.integers(0, 2**60)), st.integers(0, 2**60) | st.integers(0, 3)
+)
+def test_it_is_the_first_with_the_largest_though_a_larger_one_was_deleted(
+    timestamps: list[int], more_ms: int
+) -> None:
+    records = [Dated(offset, time_ms) for offset, time_ms in enumerate(timestamps)]
+    dated = [record for record in records if record.timestamp_ms >= 0]
+    look_ups = 0
+
+    def find(timestamp_ms: int) -> Dated | None:
+        nonlocal look_ups
+        look_ups += 1
+        return next((each for each in records if each.timestamp_ms >= timestamp_ms), None)
+
+    largest_ms = max((record.timestamp_ms for record in records), default=-1) + more_ms
+    expected = min(dated, key=lambda each: (-each.timestamp_ms, each.offset), default=None)
+    assert newest(find, largest_ms) == expected
+    assert look_ups < 70

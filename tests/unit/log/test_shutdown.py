@@ -1,0 +1,139 @@
+"""The logs of a broker are closed several at a time, and the proof of it is written last."""
+
+import asyncio
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemark.logfiles.names import CLEAN_SHUTDOWN_MARKER
+from tidemark.records.builder import Record, build_batch
+from tidemark_broker.log import LogConfig, LogManager, PartitionLog, StorageError
+from tidemark_broker.log.shutdown import AT_ONCE_MAX, InThread
+
+T0 = 1_700_000_000_000
+COUNT = 3 * AT_ONCE_MAX
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> LogManager:
+    """Of a directory with dirty logs."""
+    manager = LogManager.open(tmp_path / "logs", node_id=1, cluster_id="c")
+    for partition in range(COUNT):
+        log = manager.create(
+            topic="t", topic_id=uuid.UUID(int=7), partition=partition, config=LogConfig()
+        )
+        batch = build_batch([Record(b"k", b"v", (), T0)])
+        log.append_as_leader(batch, leader_epoch=0, now_ms=T0)
+    return manager
+
+
+@pytest.fixture
+def in_thread() -> Iterator[InThread]:
+    """More threads than logs may be under way."""
+    with ThreadPoolExecutor(2 * AT_ONCE_MAX) as threads:
+
+        def run(call: Callable[..., Any], *args: Any) -> Any:
+            return asyncio.get_running_loop().run_in_executor(threads, partial(call, *args))
+
+        yield run
+
+
+class Watched:
+    """Counts who closes; the first ones wait for each other."""
+
+    def __init__(self) -> None:
+        self.real = PartitionLog.close
+        self.all_at_once = threading.Barrier(AT_ONCE_MAX)
+        self.lock = threading.Lock()
+        self.running = self.most = 0
+        self.closed: Counter[int] = Counter()
+
+    def close(self, log: PartitionLog) -> None:
+        with self.lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+            is_first = sum(self.closed.values()) == 0
+        if is_first:
+            self.all_at_once.wait(60)
+        try:
+            self.real(log)
+        finally:
+            with self.lock:
+                self.running -= 1
+                self.closed[log.partition] += 1
+
+
+async def test_as_many_as_may_are_closed_at_once_and_no_more(
+    manager: LogManager, in_thread: InThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched, marker = Watched(), manager.directory / CLEAN_SHUTDOWN_MARKER
+    monkeypatch.setattr(PartitionLog, "close", lambda log: watched.close(log))  # noqa: PLW0108
+    checkpointed: list[tuple[int, bool]] = []
+    real = manager.checkpoint
+
+    def noting() -> None:
+        checkpointed.append((watched.closed.total(), marker.exists()))
+        real()
+
+    monkeypatch.setattr(manager, "checkpoint", noting)
+    assert await manager.close(3, in_thread)
+    assert watched.most == AT_ONCE_MAX
+    assert watched.closed == Counter(range(COUNT))
+    assert checkpointed == [(COUNT, False)]
+    assert marker.exists()
+
+
+async def test_one_that_does_not_close_keeps_no_other_from_it(
+    manager: LogManager, in_thread: InThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[int] = []
+    real = PartitionLog.close
+
+    def refusing(log: PartitionLog) -> None:
+        real(log)
+        if log.partition == 1:
+            raise StorageError("no")
+        closed.append(log.partition)
+
+    monkeypatch.setattr(PartitionLog, "close", refusing)
+    assert not await manager.close(3, in_thread)
+    assert sorted(closed) == [0, *range(2, COUNT)]
+    assert not (manager.directory / CLEAN_SHUTDOWN_MARKER).exists()
+    monkeypatch.undo()
+    again = LogManager.open(manager.directory, node_id=1, cluster_id="c")
+    assert not again.open_all()
+    assert again.previous_broker_epoch is None
+    assert await again.close(4, in_thread)
+
+
+async def test_what_nobody_expects_is_raised_once_no_thread_works_on_a_log(
+    manager: LogManager, in_thread: InThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the directory is free: whoever comes next recovers it."""
+    running, real = set(), PartitionLog.close
+
+    def failing(log: PartitionLog) -> None:
+        running.add(log.partition)
+        try:
+            real(log)
+            if log.partition == 0:
+                raise MemoryError
+        finally:
+            running.discard(log.partition)
+
+    monkeypatch.setattr(PartitionLog, "close", failing)
+    with pytest.raises(MemoryError):
+        await manager.close(3, in_thread)
+    assert running == set()
+    monkeypatch.undo()
+    again = LogManager.open(manager.directory, node_id=1, cluster_id="c")
+    assert not again.clean_shutdown
+    again.open_all()
+    assert await again.close(4, in_thread)

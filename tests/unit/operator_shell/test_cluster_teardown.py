@@ -1,0 +1,140 @@
+"""The end of a Cluster on a fake API server: it waits for what needs it, and leaves nothing."""
+
+import itertools
+
+import pytest
+
+from tests.unit.operator_shell.shell_world import NAMESPACE, ShellWorld
+from tidemark_operator.kube.errors import Unavailable
+from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC
+from tidemark_operator.leadership.terms import TermEnded
+from tidemark_operator.reconcile.clusters import LEAVING_CHECK_S, ClusterReconciler
+from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.term import takeover
+from tidemark_operator.term.cluster_teardown import bury
+
+MAIN = ShellWorld.key(CLUSTER, "main")
+
+
+async def controlled() -> ShellWorld:
+    world = ShellWorld()
+    world.make_cluster()
+    async with world.term():
+        pass
+    return world
+
+
+async def buried(world: ShellWorld) -> bool:
+    return await bury(world.api, NAMESPACE, "main")  # type: ignore[arg-type]
+
+
+def nothing_is_left(world: ShellWorld) -> bool:
+    return not world.server.of_kind(CLUSTER) and not world.server.of_kind(PARTITION_SLICE)
+
+
+async def test_a_cluster_that_is_deleted_leaves_nothing() -> None:
+    world = await controlled()
+    assert not await buried(world), "it is not being deleted"
+    world.server.delete("user", CLUSTER, "main")
+    assert world.server.find(CLUSTER, "main"), "the finalizer holds it"
+    assert await buried(world)
+    assert nothing_is_left(world)
+
+
+async def test_the_cluster_goes_last() -> None:
+    world = await controlled()
+    world.server.delete("user", CLUSTER, "main")
+    world.journal.clear()
+    await buried(world)
+    slices = [n for n, call in enumerate(world.journal) if "PartitionSlice" in call]
+    assert max(slices) < world.journal.index("apply Cluster main")
+
+
+async def test_it_waits_for_topics_and_brokers_and_names_them() -> None:
+    world = await controlled()
+    world.make_broker(1)
+    for number in range(7):
+        world.make_topic(f"t{number}")
+    async with world.term():
+        world.delete(CLUSTER, "main")
+        reconciler = ClusterReconciler(world.services)
+        assert await reconciler.reconcile(MAIN) == LEAVING_CHECK_S
+        status, reason, message = world.condition(CLUSTER, "main", "Ready")
+        assert (status, reason) == ("False", "Deleting")
+        assert "7 Topics (t0, t1, t2, t3, t4 and 2 more) and 1 Broker (broker-1)" in message
+        assert world.condition(CLUSTER, "main", "Reconciling")[0] == "True"
+    assert not await buried(world)
+    assert len(world.server.of_kind(PARTITION_SLICE)) == 64
+
+
+async def test_the_last_that_goes_wakes_the_cluster_and_the_term_ends() -> None:
+    world = await controlled()
+    world.make_topic()
+    async with world.term():
+        topics, clusters = TopicReconciler(world.services), ClusterReconciler(world.services)
+        await topics.reconcile(world.key(TOPIC, "t"))
+        world.delete(CLUSTER, "main")
+        assert await clusters.reconcile(MAIN) is not None
+        while world.services.queue.depth:
+            world.services.queue.done(await world.services.queue.get())
+        world.delete(TOPIC, "t")
+        await topics.reconcile(world.key(TOPIC, "t"))
+        assert world.server.find(TOPIC, "t") is None
+        assert await world.services.queue.get() == MAIN
+        with pytest.raises(TermEnded, match="nothing needs it"):
+            await clusters.reconcile(MAIN)
+    assert await buried(world)
+    assert nothing_is_left(world)
+
+
+async def test_what_was_made_a_moment_ago_counts() -> None:
+    world = await controlled()
+    world.server.delete("user", CLUSTER, "main")
+    world.make_broker(1)
+    assert not await buried(world)
+    world.server.delete("user", BROKER, "broker-1")
+    assert await buried(world)
+
+
+async def test_topics_of_another_cluster_do_not_hold_it() -> None:
+    world = await controlled()
+    world.make_topic("theirs", clusterRef={"name": "other"})
+    world.server.delete("user", CLUSTER, "main")
+    assert await buried(world)
+
+
+async def test_slices_of_an_earlier_cluster_of_the_name_stay() -> None:
+    world = await controlled()
+    world.server._objects.pop(("Cluster", "main"))
+    world.make_cluster()
+    body = world.server.find(CLUSTER, "main")
+    assert body is not None
+    meta = {**body["metadata"], "finalizers": ["example.com/other"]}
+    world.server.replace("user", CLUSTER, {**body, "metadata": meta})
+    world.server.delete("user", CLUSTER, "main")
+    assert await buried(world)
+    assert len(world.server.of_kind(PARTITION_SLICE)) == 64
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["call-lost", "answer-lost"])
+async def test_whoever_comes_next_goes_on_wherever_the_former_ended(
+    after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeover, "SLICES_DEFAULT", 4)
+    for number in itertools.count():
+        world = await controlled()
+        world.server.delete("user", CLUSTER, "main")
+        world.api.calls.clear()
+        world.api.fail_at(number, Unavailable(0, "killed"), after=after)
+        killed = False
+        try:
+            await buried(world)
+        except Unavailable:
+            killed = True
+        world.api.revive()
+        if not killed:
+            assert number > 4 * 3, "every call was the last one once"
+            return
+        if world.server.find(CLUSTER, "main") is not None:
+            assert await buried(world), f"killed at call {number}"
+        assert nothing_is_left(world), f"killed at call {number}"

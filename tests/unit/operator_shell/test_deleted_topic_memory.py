@@ -1,0 +1,155 @@
+"""Nothing of a deleted topic stays in the operator: topics are made, tiered, reported and deleted,
+and what the operator's tables hold afterwards does not depend on how many there were."""
+
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import pytest
+
+from tests.container_sizes import elements, grown
+from tests.unit.operator_shell.shell_world import ShellWorld
+from tidemark.wire import control
+from tidemark_operator.controller.broker_calls import TierDeletionAnswer
+from tidemark_operator.controller.status import cluster_status
+from tidemark_operator.kube.kinds import CLUSTER, TOPIC, Key
+from tidemark_operator.reconcile.clusters import ClusterReconciler
+from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.term.pacemaker import COLLECT_TURNS, Pacemaker
+
+WARM, MANY = 5, 60
+#: What has a limit of its own: the last objects that were deleted; brokers of each slice.
+BOUNDED = {".objects._deleted._entries", ".state.hosted"}
+FIGURES = (
+    "log_start_offset",
+    "local_log_start_offset",
+    "high_watermark",
+    "next_offset",
+    "highest_remote_offset",
+    "low_watermark",
+    "local_bytes",
+    "remaining_segments",
+    "remaining_bytes",
+)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[ShellWorld]:
+    made = ShellWorld()
+    made.make_cluster()
+    for node_id in (1, 2):
+        made.make_broker(node_id)
+    async with made.term():
+        for node_id in (1, 2):
+            await made.start_broker(node_id)
+        made.engine.answers["empty_tier"] = lambda *_: TierDeletionAnswer(error_code=0)
+        yield made
+
+
+class Life:
+    """Makes topics and deletes them, as users and brokers do."""
+
+    def __init__(self, world: ShellWorld) -> None:
+        self.world = world
+        self.topics = TopicReconciler(world.services)
+        self.pacemaker = Pacemaker(world.services, world.questions, leads=lambda: True)
+
+    async def one(self, name: str) -> None:
+        world, services = self.world, self.world.services
+        key = ShellWorld.key(TOPIC, name)
+        world.make_topic(name, replicas=2, partitions=2)
+        await self._settle(key)
+        topic_id = services.state.topics[f"ns/{name}"].id
+        self._report(topic_id)
+        world.delete(TOPIC, name)
+        for _ in range(4):
+            await self._settle(key)
+            self._confirm(topic_id)
+        assert world.server.find(TOPIC, name) is None
+        await self.pacemaker._turn(COLLECT_TURNS)
+        await self._settle(key)
+
+    async def _settle(self, key: Key) -> None:
+        for _ in range(2):
+            await self.topics.reconcile(key)
+            for node_id in self.world.services.state.brokers:
+                self.world.acknowledge(node_id)
+        await self.world.quiet()
+        queue = self.world.services.queue
+        while queue.depth:
+            queue.done(await queue.get())
+
+    def kept(self) -> dict[str, int]:
+        """What the operator keeps, without the notes that the tests' doubles take."""
+        world = self.world
+        for notes in (world.events.emitted, world.journal, world.engine.asked, world.api.calls):
+            notes.clear()
+        return elements((world.services, self.topics, world.questions, world.reflector))
+
+    def _report(self, topic_id: UUID) -> None:
+        """The leader has something in the tier, and a follower's storage refuses."""
+        services = self.world.services
+        row = services.state.rows_of(topic_id)[0]
+        figures = dict.fromkeys(FIGURES, 0)
+        report = control.PartitionStatus(
+            topic_id=topic_id,
+            partition=0,
+            leader_epoch=row.leader_epoch,
+            remote_segments=1,
+            remote_bytes=1000,
+            error_reason="",
+            error_message="",
+            **figures,  # type: ignore[arg-type]
+        )
+        services.state.reports[row.key] = report
+        services.state.put_failed(row.hosts[-1], frozenset({row.key}))
+
+    def _confirm(self, topic_id: UUID) -> None:
+        services = self.world.services
+        removal = control.Removal(topic_id=topic_id, partition=-1, partition_epoch=-1)
+        for node_id, broker in services.state.brokers.items():
+            request = control.PartitionStatesRequest(
+                controller_id="op",
+                controller_epoch=services.state.controller_epoch,
+                full=False,
+                cluster_id="",
+                cluster_config=(),
+                remote_storage="",
+                store_id="",
+                brokers=(),
+                topics=(),
+                removals=(removal,),
+            )
+            response = control.PartitionStatesResponse(
+                error_code=0, broker_epoch=broker.broker_epoch, errors=()
+            )
+            services.deletions.take(services.state, node_id, request, response)
+
+
+async def test_what_is_kept_does_not_grow_with_the_topics_that_were_deleted(
+    world: ShellWorld,
+) -> None:
+    life = Life(world)
+    for number in range(WARM):
+        await life.one(f"warm-{number}")
+    before = life.kept()
+    for number in range(MANY):
+        await life.one(f"many-{number}")
+    assert not set(grown(before, life.kept(), MANY)) - BOUNDED
+    assert not world.services.state.reports
+    assert not list(world.services.state.failed())
+    assert not world.services.state.tombstoned_ids()
+
+
+async def test_the_bytes_of_a_deleted_topic_are_not_counted(world: ShellWorld) -> None:
+    life = Life(world)
+    world.make_topic(replicas=2)
+    await life.topics.reconcile(ShellWorld.key(TOPIC, "t"))
+    topic_id = world.services.state.topics["ns/t"].id
+    life._report(topic_id)
+    status = cluster_status(world.services.state, generation=1, now_ms=0).status
+    assert status["remoteBytes"] == 1000
+    world.edit(TOPIC, "t", deletionPolicy="Orphan")
+    world.delete(TOPIC, "t")
+    await life.topics.reconcile(ShellWorld.key(TOPIC, "t"))
+    await ClusterReconciler(world.services).reconcile(world.services.cluster_key)
+    assert world.status(CLUSTER, "main")["remoteBytes"] == 0

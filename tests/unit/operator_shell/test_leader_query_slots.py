@@ -1,0 +1,141 @@
+"""A leader that hangs holds up the RecordDeletions of its own partitions, and nothing else."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.loop_turns import many_turns
+from tests.unit.operator_shell.shell_world import FakeEngine, ShellWorld
+from tests.unit.operator_shell.test_record_deletion_reconciler import points
+from tidemark_operator.controller.deletion_values import DeletionAnswer
+from tidemark_operator.engines.base import EngineUnavailable
+from tidemark_operator.kube.kinds import RECORD_DELETION, TOPIC
+from tidemark_operator.reconcile.leader_query_slots import AT_ONCE, LeaderTurns
+from tidemark_operator.reconcile.record_deletions import RecordDeletionReconciler
+from tidemark_operator.reconcile.topics import TopicReconciler
+from tidemark_operator.reconcile.workers import LastPass, Workers
+
+KEY = ShellWorld.key(RECORD_DELETION, "d")
+#: A term has more, and is held up in the same way.
+WORKERS = 100
+#: Seconds until the test is given up, however busy the machine is.
+LONG_S = 60
+
+
+class HangingEngine(FakeEngine):
+    """Brokers in ``hung`` do not answer before :meth:`go_on`."""
+
+    def __init__(self, journal: list[str]) -> None:
+        super().__init__(journal)
+        self.hung: set[int] = set()
+        self._go_on = asyncio.Event()
+
+    def go_on(self) -> None:
+        self.hung.clear()
+        self._go_on.set()
+
+    async def _answer(self, method: str, node_id: int, request: Any) -> Any:
+        if node_id in self.hung:
+            await self._go_on.wait()
+        return await super()._answer(method, node_id, request)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[ShellWorld]:
+    """One topic on each of two brokers."""
+    made = ShellWorld()
+    made.engine = HangingEngine(made.journal)
+    made.engine.answers = {
+        "deletion_points": points,
+        "delete_records": lambda _, command: {
+            part: DeletionAnswer(low_watermark=point.offset)
+            for part, point in command.points.items()
+        },
+    }
+    made.make_cluster()
+    async with made.term():
+        for node_id in (1, 2):
+            made.make_broker(node_id)
+            await made.start_broker(node_id)
+        for name in ("t", "u"):
+            made.make_topic(name)
+            await TopicReconciler(made.services).reconcile(made.key(TOPIC, name))
+        yield made
+
+
+def ask(world: ShellWorld, name: str, topic: str) -> None:
+    spec = {"topicRef": {"name": topic}, "partitions": [{"partition": 0, "beforeOffset": 40}]}
+    world.make(RECORD_DELETION, name, spec)
+    world.services.queue.add(world.key(RECORD_DELETION, name))
+
+
+@pytest.fixture
+async def working(world: ShellWorld) -> AsyncIterator[None]:
+    services = world.services
+    reconcilers = {
+        RECORD_DELETION.kind: RecordDeletionReconciler(services).reconcile,
+        TOPIC.kind: TopicReconciler(services).reconcile,
+    }
+    workers = Workers(services, reconcilers, LastPass())
+    tasks = [asyncio.create_task(workers.work()) for _ in range(WORKERS)]
+    yield
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def succeeded(world: ShellWorld) -> set[str]:
+    bodies = world.server.of_kind(RECORD_DELETION)
+    names = {body["metadata"]["name"] for body in bodies if body.get("status")}
+    return {
+        name for name in names if world.condition(RECORD_DELETION, name, "Succeeded")[0] == "True"
+    }
+
+
+@pytest.mark.usefixtures("working")
+async def test_hundreds_that_wait_for_a_hung_leader_leave_the_workers_to_others(
+    world: ShellWorld,
+) -> None:
+    engine = world.engine
+    assert isinstance(engine, HangingEngine)
+    (hung,) = {row.leader for row in world.services.state.all_rows() if row.name == "t"}
+    engine.hung = {hung}
+    waiting = {f"t-{number}" for number in range(WORKERS + 50)}
+    for name in waiting:
+        ask(world, name, "t")
+    ask(world, "of-another", "u")
+    async with asyncio.timeout(LONG_S):
+        while "of-another" not in succeeded(world) or world.services.queue.depth:
+            await many_turns()
+    assert world.services.queue.running <= AT_ONCE
+    told = [
+        world.condition(RECORD_DELETION, name, "Succeeded")
+        for name in waiting
+        if world.status(RECORD_DELETION, name)
+    ]
+    assert len(told) == len(waiting) - AT_ONCE
+    assert {each[:2] for each in told} == {("Unknown", "Resolving")}
+    assert f"broker {hung} has not answered" in told[0][2]
+    engine.go_on()
+    async with asyncio.timeout(LONG_S):
+        while succeeded(world) != {*waiting, "of-another"}:
+            await many_turns()
+
+
+async def test_who_was_not_let_in_comes_when_somebody_is_done() -> None:
+    woken: list[object] = []
+    turns = LeaderTurns(woken.append)
+    begun = [turns.turn(1, ShellWorld.key(RECORD_DELETION, str(n))) for n in range(AT_ONCE)]
+    for turn in begun:
+        turn.__enter__()
+    with pytest.raises(EngineUnavailable, match="broker 1"), turns.turn(1, KEY):
+        pass
+    with turns.turn(2, KEY):
+        assert not woken
+    begun[0].__exit__(None, None, None)
+    assert woken == [KEY]
+    with turns.turn(1, KEY):
+        pass
+    assert woken == [KEY], "once"

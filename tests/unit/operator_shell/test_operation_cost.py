@@ -1,0 +1,179 @@
+"""What one thing costs the operator does not grow with the number of topics: counted in calls, not
+by a clock (``make bench-operator`` tells the time)."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.counted_calls import counted_calls, dearer
+from tests.unit.controller.controller_world import (
+    T0,
+    World,
+    broker,
+    fence,
+    numbered_uuid,
+    topic,
+)
+from tidemark_operator.controller import elections, snapshot
+from tidemark_operator.controller.controller_state import ControllerState
+from tidemark_operator.controller.status import broker_status
+from tidemark_operator.metrics import Metrics
+from tidemark_operator.objects.store import ObjectStore
+from tidemark_operator.reconcile import state_metrics
+from tidemark_operator.topic_changes import creation
+
+FEW, MANY = 8, 160
+
+
+class Measured:
+    """As much of the services as the figures are taken from."""
+
+    def __init__(self, state: ControllerState) -> None:
+        self.state, self.metrics, self.disablements = state, Metrics(), None
+        self.queue, self.objects = self, ObjectStore()
+        self.depth = 0
+
+    def head_age_s(self) -> float:
+        return 0.0
+
+
+def served(topics: int) -> World:
+    """Topics that are Ready, with names that others may be taken for."""
+    world = World(brokers=[broker(node_id) for node_id in (1, 2, 3)])
+    for number in range(1, topics + 1):
+        made = topic(number, partitions=2, name=f"topic_{number}")
+        world.state.put_topic(made)
+        world.reconcile(number, brokers_hear=False)
+    world.tell()
+    for number in range(1, topics + 1):
+        world.reconcile(number, brokers_hear=False)
+    return world
+
+
+def one_is_looked_at(world: World) -> None:
+    world.reconcile(3, brokers_hear=False)
+
+
+def one_is_changed(world: World) -> None:
+    changed = dataclasses.replace(world.view(3), generation=2, config={"retention.ms": "1"})
+    world.state.put_topic(changed)
+    world.reconcile(3, brokers_hear=False)
+    snapshot.delta(world.state, topics=["ns/topic-3"])
+
+
+def one_is_made(world: World) -> None:
+    world.state.put_topic(topic(5000))
+    world.reconcile(5000, brokers_hear=False)
+
+
+def one_is_deleted(world: World) -> None:
+    world.state.put_topic(dataclasses.replace(world.view(4), deletion_ms=T0))
+    world.decide(4)
+
+
+def one_is_led_anew(world: World) -> None:
+    draft = world.draft()
+    elections.settle_topic(draft, world.view(3))
+    draft.put_row(dataclasses.replace(world.row(number=3), leader_epoch=5))
+    world.commit(draft)
+
+
+def a_broker_is_told_of(world: World) -> None:
+    broker_status(world.state, world.state.brokers[1], now_ms=T0)
+
+
+def a_name_is_asked_for(world: World) -> None:
+    creation._check_name(world.state, "topic.is_new")
+
+
+ONE_OF_MANY = (
+    one_is_looked_at,
+    one_is_changed,
+    one_is_made,
+    one_is_deleted,
+    one_is_led_anew,
+    a_broker_is_told_of,
+    a_name_is_asked_for,
+)
+
+
+def cost(world: World, work: Callable[[World], None]) -> Counter[str]:
+    with counted_calls("tidemark_operator") as found:
+        work(world)
+    return found
+
+
+@pytest.fixture(scope="module")
+def sizes() -> tuple[World, World]:
+    return served(FEW), served(MANY)
+
+
+@pytest.mark.parametrize("work", ONE_OF_MANY, ids=lambda each: each.__name__)
+def test_twenty_times_as_many_topics_do_not_make_one_dearer(
+    work: Callable[[World], None], sizes: tuple[World, World]
+) -> None:
+    few, many = (cost(world, work) for world in sizes)
+    assert few
+    assert many.total() <= 1.2 * few.total() + 10, dearer(few, many)
+
+
+def test_what_is_counted_for_the_page_looks_at_no_row_that_is_well() -> None:
+    world = served(FEW)
+    found = cost(world, lambda each: state_metrics.measure(Measured(each.state)))  # type: ignore[arg-type]
+    assert "measure" in found
+    assert not {name for name in found if name.endswith((".row", ".in_sync", ".all_rows"))}
+
+
+class _EachById(dict[Any, Any]):
+    """May be asked for one."""
+
+    def values(self) -> Any:
+        raise AssertionError("every topic that was deleted is looked at")
+
+
+def test_while_many_are_deleted_the_deletion_of_one_looks_at_its_own_slice() -> None:
+    world = served(FEW)
+    for number in range(1, FEW):
+        world.state.put_topic(dataclasses.replace(world.view(number), deletion_ms=T0))
+        world.decide(number)
+    world.state._tombstones = _EachById(world.state._tombstones)
+    world.state.put_topic(dataclasses.replace(world.view(FEW), deletion_ms=T0))
+    world.decide(FEW)
+    assert len(world.state.tombstoned_ids()) == FEW
+    written = [each for payload in world.slices.values() for each in payload["tombstones"]]  # type: ignore[attr-defined]
+    assert len(written) == FEW
+
+
+def test_figures_are_what_a_look_at_every_row_tells() -> None:
+    world = served(20)
+    assert figures(world) == counted(world) == (40, 0, 0)
+    world.state.put_topic(topic(21, replication_factor=2))
+    world.decide(21)
+    assert figures(world) == counted(world) == (41, 0, 1), "nobody was told of it"
+    world.state.put_failed(2, frozenset({(numbered_uuid(4), 1)}))
+    assert figures(world) == counted(world) == (41, 0, 2)
+    fence(world, 1)
+    assert figures(world) == counted(world)
+    fence(world, 2, 3)
+    assert figures(world) == counted(world)
+    assert figures(world)[1] > 0
+    world.state.put_topic(dataclasses.replace(world.view(21), deletion_ms=T0))
+    world.decide(21)
+    assert figures(world) == counted(world)
+
+
+def figures(world: World) -> tuple[int, int, int]:
+    state = world.state
+    return state.partition_count, len(state.offline), state.short_of_replicas()
+
+
+def counted(world: World) -> tuple[int, int, int]:
+    state = world.state
+    rows = list(state.all_rows())
+    for node_id in (1, 2, 3):
+        assert state.leader_count(node_id) == sum(row.leader == node_id for row in rows)
+    short = sum(len(state.in_sync(row)) < len(row.replicas) for row in rows)
+    return len(rows), sum(row.leader < 0 for row in rows), short

@@ -1,0 +1,71 @@
+"""What requests may cost the control listener until they are whole."""
+
+import asyncio
+import struct
+
+import pytest
+
+from tidemark.wire.framing import FrameError
+from tidemark_operator.listener import request_limits
+from tidemark_operator.listener.request_limits import (
+    LARGE_AT_ONCE,
+    LARGE_BYTES,
+    UNPROVEN_BYTES_MAX,
+    Intake,
+)
+
+
+def stream(data: bytes) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    reader.feed_data(data)
+    return reader
+
+
+def announced(size: int, data: bytes = b"") -> asyncio.StreamReader:
+    return stream(struct.pack(">i", size) + data)
+
+
+async def test_until_a_secret_was_shown_requests_are_small() -> None:
+    small = announced(3, b"abc")
+    assert await Intake().read(small, proven=False) == b"abc"
+    for proven, refused in ((False, True), (True, False)):
+        reader = announced(UNPROVEN_BYTES_MAX + 1, bytes(UNPROVEN_BYTES_MAX + 1))
+        if refused:
+            with pytest.raises(FrameError, match="65537 bytes"):
+                await Intake().read(reader, proven=proven)
+        else:
+            assert await Intake().read(reader, proven=proven) is not None
+
+
+async def test_who_has_shown_none_does_not_keep_a_connection_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(request_limits, "UNPROVEN_IDLE_S", 0.01)
+    with pytest.raises(TimeoutError):
+        await Intake().read(stream(b""), proven=False)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):  # ours: the intake waits on
+            await Intake().read(stream(b""), proven=True)
+
+
+async def test_what_has_begun_comes_to_an_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_limits, "WHOLE_WITHIN_S", 0.01)
+    with pytest.raises(TimeoutError):
+        await Intake().read(announced(10, b"never"), proven=True)
+
+
+async def test_of_large_requests_a_few_are_read_at_a_time() -> None:
+    """The others are not read: the socket holds them back."""
+    one = Intake()
+    readers = [announced(LARGE_BYTES + 1) for _ in range(LARGE_AT_ONCE + 1)]
+    reads = [asyncio.create_task(one.read(reader, proven=True)) for reader in readers]
+    await asyncio.sleep(0)
+    readers[-1].feed_data(bytes(LARGE_BYTES + 1))
+    await asyncio.sleep(0)
+    assert not reads[-1].done()
+    assert await one.read(announced(1, b"x"), proven=True) == b"x"
+    readers[0].feed_data(bytes(LARGE_BYTES + 1))
+    assert await reads[0] == await reads[-1] == bytes(LARGE_BYTES + 1)
+    for each in reads:
+        each.cancel()
+    await asyncio.gather(*reads, return_exceptions=True)

@@ -1,0 +1,60 @@
+"""Which rows of a table go with their records, and when none does."""
+
+from dataclasses import replace
+
+import pytest
+from pyspark.sql.types import LongType, StructField, StructType
+
+from tidemark_pipeline.export.deletion_propagation import behind, below, condition
+from tidemark_pipeline.export.export_progress import Exported, ExportError
+from tidemark_pipeline.export.row_shapes import prefix_of_record
+
+AT = Exported("t", "id", {0: 17, 1: 4}, 3, "a")
+
+
+def test_rows_below_the_log_start_go_and_of_no_other_partition() -> None:
+    """Nor of one whose log start nobody could read, or which has lost nothing."""
+    gone = below(AT, {"id"}, {0: 5, 1: 0})
+    assert gone == {0: 5}
+    assert condition("kafka.", {0: 5, 2: 9}) == (
+        "(kafka.`partition` = 0 AND kafka.`offset` < 5) OR "
+        "(kafka.`partition` = 2 AND kafka.`offset` < 9)"
+    )
+    assert below(AT, {"id"}, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("exported", "ids", "why"),
+    [
+        (replace(AT, deletes=True), {"id"}, "no reason to drop it from the table"),
+        (AT, {"another"}, "nothing is dropped"),
+        (AT, {"id", ""}, "nothing is dropped"),
+        (AT, set(), "nothing is dropped"),
+        (replace(AT, topic_id=""), {""}, "nothing is dropped"),
+    ],
+    ids=["the export deletes", "made anew", "two", "no partitions", "no id"],
+)
+def test_nothing_goes_where_the_log_start_says_nothing_of_the_table(
+    exported: Exported, ids: set[str], why: str
+) -> None:
+    with pytest.raises(ExportError, match=why):
+        below(exported, ids, {0: 5})
+
+
+def test_a_batch_under_way_may_bring_what_went() -> None:
+    assert behind(AT, {0: 17, 1: 5, 2: 1}) == (1, 2)
+
+
+def test_rows_are_told_by_the_columns_of_their_records() -> None:
+    """A field of the value that is called like one of them is not taken for it."""
+
+    def of(*names: str, **structs: StructType) -> StructType:
+        fields = [StructField(name, LongType()) for name in names]
+        return StructType([*fields, *(StructField(n, kind) for n, kind in structs.items())])
+
+    record = ("topic", "partition", "offset")
+    assert prefix_of_record("t", of(*record, "value")) == ""
+    assert prefix_of_record("t", of(*record, kafka=of(*record))) == "kafka."
+    for lacking in (of("a"), of("partition", "offset"), of("kafka"), of(kafka=of("offset"))):
+        with pytest.raises(ExportError, match="nothing says which records its rows are of"):
+            prefix_of_record("t", lacking)

@@ -1,0 +1,76 @@
+"""What the status of a partition says of damaged objects, and for how long."""
+
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from tidemark.tier.segment import SegmentEntry, new_segment
+from tidemark_broker.remote_log.damaged_objects import Damages
+
+TOPIC_ID = uuid.UUID(int=1)
+KEY = (TOPIC_ID, 0)
+
+
+def segment(start: int) -> SegmentEntry:
+    return new_segment(
+        topic="t",
+        topic_id=TOPIC_ID,
+        partition=0,
+        segment_id=uuid.UUID(int=start),
+        start_offset=start,
+        end_offset_inclusive=start + 9,
+        max_timestamp_ms=0,
+        size_bytes=1,
+        broker_id=1,
+        event_time_ms=0,
+        leader_epochs=((0, 0),),
+        leader_epoch=0,
+        tiered_epoch=0,
+    )
+
+
+def message(damages: Damages, live_from: int = 0, key: tuple[uuid.UUID, int] = KEY) -> str:
+    failure = damages.failure(key, lambda entry: entry.end_offset_inclusive >= live_from)
+    assert failure is None or failure.reason == "TierIntegrity"
+    return "" if failure is None else failure.message
+
+
+@pytest.fixture
+def damages() -> Damages:
+    made = Damages()
+    assert made.add(KEY, segment(10), 13, "ten")
+    assert made.add(KEY, segment(20), 20, "twenty")
+    assert not made.add(KEY, segment(10), 13, "ten")
+    return made
+
+
+def test_it_stays_until_that_place_is_read_soundly(damages: Damages) -> None:
+    damages.sound(KEY, segment(10), 10, 13)
+    damages.sound(KEY, segment(0), 0, 100)
+    assert message(damages) == "ten"
+    assert message(damages, key=(TOPIC_ID, 1)) == ""
+    damages.sound(KEY, replace(segment(10), from_offset=12), 12, 14)
+    assert message(damages) == "twenty"
+    damages.sound(KEY, segment(20), 20, 21)
+    assert message(damages) == ""
+
+
+def test_it_goes_with_the_records(damages: Damages) -> None:
+    assert message(damages, live_from=20) == "twenty"
+    assert message(damages, live_from=30) == ""
+    assert message(damages) == ""
+
+
+def test_it_goes_with_the_replica(damages: Damages) -> None:
+    damages.forget(KEY)
+    assert message(damages) == ""
+
+
+def test_what_is_remembered_has_a_limit(damages: Damages) -> None:
+    for start in range(100, 1100, 10):
+        damages.add(KEY, segment(start), start, str(start))
+    assert message(damages) == "940"
+    for number in range(2000):
+        damages.add((TOPIC_ID, number + 1), segment(0), 0, "other")
+    assert message(damages) == ""

@@ -1,0 +1,56 @@
+"""Whatever goes wrong with a partition's tier has a reason that the page on conditions explains."""
+
+import pytest
+
+from tidemark.tier.codec import ManifestCorrupt
+from tidemark.tier.head import Diverged, IllegalTransition, ManifestFenced, TopicDeleted
+from tidemark.tier.integrity import ObjectDamaged
+from tidemark.tier.manifest import HeadNotFound, PageNotFound
+from tidemark.tier.objects import ObjectNotFound, StoreUnavailable
+from tidemark_broker.log import LogError
+from tidemark_broker.remote_log.tier_failure import (
+    CustomMetadataTooLarge,
+    LocalDataMissing,
+    failure_of,
+    jittered,
+)
+from tidemark_operator.controller.status.reasons import TIER
+
+CASES = {
+    "ManifestNotFound": HeadNotFound("x"),
+    "ManifestPageNotFound": PageNotFound("x"),
+    "ManifestCorrupt": ManifestCorrupt("x"),
+    "TierIntegrity": ObjectDamaged("x"),
+    "LogDiverged": Diverged("x"),
+    "Fenced": ManifestFenced("x"),
+    "TopicDeleted": TopicDeleted("x"),
+    "ManifestRefused": IllegalTransition("x"),
+    "RemoteObjectMissing": ObjectNotFound("x"),
+    "StorageError": LogError("x"),
+    "CustomMetadataTooLarge": CustomMetadataTooLarge("x"),
+    "LocalDataMissing": LocalDataMissing("x"),
+    "StoreFull": StoreUnavailable("x", reason="StoreFull", retriable=True),
+    "RemoteStorageUnavailable": StoreUnavailable("x", reason="", retriable=True),
+    "RemoteLogError": ZeroDivisionError("x"),
+}
+
+
+@pytest.mark.parametrize("reason", CASES)
+def test_every_error_has_a_reason_that_is_explained(reason: str) -> None:
+    failure = failure_of(CASES[reason])
+    assert (failure.reason, failure.message) == (reason, "x")
+    assert reason in {row.name for row in TIER}
+
+
+def test_an_error_of_the_disk_is_the_disks() -> None:
+    assert failure_of(OSError(28, "No space left on device")).reason == "StorageError"
+
+
+def test_an_error_without_words_says_its_kind() -> None:
+    assert failure_of(ZeroDivisionError()).message == "ZeroDivisionError"
+
+
+def test_pauses_differ_and_stay_near() -> None:
+    pauses = {jittered(10.0, 0.2) for _ in range(50)}
+    assert len(pauses) > 1
+    assert all(8.0 <= pause <= 12.0 for pause in pauses)

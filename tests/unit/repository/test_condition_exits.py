@@ -1,0 +1,362 @@
+"""Every state has an exit: for every reason that a condition may have, the test that does what its
+message says, or why there is nothing to do.
+
+A new reason (``controller/status/reasons.py``) fails this until it stands in one of the tables, and
+so does a row of a reason that there is no more. By kind, as one name can mean two things:
+``Topic``, ``Broker`` and so on, as the table of reasons has them.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tidemark_operator.controller.status.reasons import TABLE
+
+TESTS = Path(__file__).parents[2]
+
+_EXITS = "unit/operator_shell/test_exits.py::"
+_BROKERS = "unit/operator_shell/test_broker_reconciler.py::"
+_USERS = "unit/operator_shell/test_user_reconciler.py::"
+_EXPORTS = "unit/operator_shell/test_export_reconciler.py::"
+_EXPORTING = "unit/controller/test_export_status.py::"
+_ADOPTION = "unit/controller/test_adoption.py::"
+_LOSSES = "unit/controller/test_accepted_losses.py::"
+_STATUS = "unit/controller/test_topics_and_status.py::"
+_RECORDS = "unit/controller/test_record_deletion.py::"
+_DRAINING = "unit/controller/test_draining.py::"
+_RESTARTS = "unit/controller/test_restarts.py::"
+_PODS = "integration/operator/test_pods.py::"
+_OUTSIDE = "integration/operator/test_external_listeners.py::"
+_DELETIONS = "unit/operator_shell/test_record_deletion_reconciler.py::"
+_FAULTS = "integration/remote_log/test_store_faults.py::"
+_TIER_EXITS = "integration/remote_log/test_tier_exits.py::"
+_FILE_SYSTEM = _TIER_EXITS + "test_a_file_system_that_refuses_and_is_mended"
+_OTHER_SERVER = _TIER_EXITS + "test_a_server_that_will_not_do_and_one_that_does"
+_TAKE_OVER = _EXITS + "test_what_stops_a_take_over_is_said_until_it_is_mended"
+_FAILURES = (
+    "unit/operator_shell/test_workers.py::"
+    "test_what_fails_again_and_again_is_told_once_and_taken_back"
+)
+_UNREACHED = (
+    "unit/operator_shell/test_pacemaker.py::"
+    "test_a_controller_that_no_broker_has_reached_says_so_and_when_one_has"
+)
+_TIER = "Topic, as the leaders report of the tier"
+_KAFKA_TOPICS = "integration/kafka_engine/test_topics.py::"
+_KAFKA_UNASKED = _KAFKA_TOPICS + "test_what_was_deleted_elsewhere_is_not_made_again_unasked"
+_KAFKA_OUT = _KAFKA_TOPICS + "test_a_cluster_that_cannot_be_asked"
+
+#: Reason -> the test that takes the exit.
+TAKEN = {
+    "Topic": {
+        "Paused": _EXITS + "test_a_pause_ends_with_its_annotation",
+        "LeadersStarting": "unit/controller/test_acknowledgements.py::"
+        "test_who_is_waited_for_for_long_is_named_once_the_time_is_over",
+        "BrokersMissing": _EXITS + "test_brokers_are_started",
+        "PartitionsOffline": _EXITS + "test_a_broker_with_the_records_is_started",
+        "ElectionWaits": _LOSSES + "test_a_copy_is_accepted_where_an_election_waits_for_another",
+        "LastCopyMissing": _LOSSES
+        + "test_the_message_names_the_copy_that_loses_least_and_taking_it_at_its_word_ends_it",
+        "StorageFailed": "unit/controller/test_storage_refuses.py::"
+        "test_it_is_taken_in_again_and_leads_again_once_its_storage_works",
+        "Deleting": "unit/controller/test_topic_deletion.py::"
+        "test_orphan_also_releases_a_deletion_that_hangs",
+        "NameTaken": _EXITS + "test_of_two_topics_of_one_name_one_is_deleted",
+        "PartitionsBeyondSpec": "unit/controller/test_rebuilding.py::"
+        "test_partitions_that_were_added_after_the_backup_are_served",
+        "AdoptionRequired": _ADOPTION + "test_the_named_id_becomes_the_topics",
+        "AdoptionRefused": _ADOPTION + "test_an_id_of_which_nothing_is_known_is_not_made_anew",
+        "Rebuilding": _EXITS
+        + "test_partitions_that_are_lost_are_rebuilt_once_brokers_have_reported",
+        "SliceFull": _EXITS + "test_a_full_slice_has_room_once_topics_are_deleted",
+        "StorageUnavailable": _EXITS + "test_tiering_is_given_a_store",
+        "LocalRetentionTooLong": _EXITS + "test_local_retention_is_shortened",
+        "Compacted": _EXITS + "test_a_topic_that_a_default_would_have_compacted_says_what_it_is",
+        "NoProgress": "unit/controller/test_disablement.py::"
+        "test_without_progress_the_topic_says_who_is_waited_for_and_goes_on_with_that_broker",
+        "ReplicationFactorWaits": "unit/controller/test_replication_factor_changes.py::"
+        "test_a_number_that_brokers_are_missing_for_is_told_and_the_topic_goes_on",
+        "Placeholders": "unit/controller/test_placement.py::"
+        "test_a_joining_broker_fills_one_placeholder_of_each_partition_fewest_live_first",
+        "MinInsyncReplicasTooHigh": _STATUS
+        + "test_min_insync_replicas_above_the_replication_factor_is_reported",
+        "ReplicasBehind": _STATUS + "test_a_third_broker_makes_it_whole",
+        "Disabling": _STATUS + "test_disabling_from_begin_to_end",
+        "ObjectDamaged": "integration/remote_log/test_damaged_objects.py::"
+        "test_records_that_are_given_up_clear_the_status",
+        **dict.fromkeys(
+            ("DamageFound", "ManifestContradicts", "NotAudited", "AuditOutdated"),
+            "unit/operator_shell/test_audits.py::"
+            "test_a_topic_says_what_the_last_audit_found_until_another_has_looked",
+        ),
+    },
+    _TIER: {
+        "TierUnavailable": "integration/remote_log/test_prefix.py::"
+        "test_it_waits_for_the_tier_with_a_reason_and_heals",
+        "TierIntegrity": "integration/remote_log/test_damaged_objects.py::"
+        "test_records_that_are_given_up_clear_the_status",
+        "StoreAccessDenied": _FAULTS + "test_a_wrong_secret_key_is_named_and_corrected",
+        "StoreUnreachable": _FAULTS + "test_an_endpoint_that_does_not_answer_and_then_does",
+        "StoreDirectoryMissing": _FAULTS + "test_a_folder_that_is_gone_and_comes_back",
+        "WrongStore": _FAULTS + "test_another_empty_folder_is_not_an_empty_tier",
+        "CustomMetadataTooLarge": "integration/remote_log/test_custom_metadata.py::"
+        "test_above_the_limit_copying_stops_and_nothing_is_recorded",
+        "LocalDataMissing": _TIER_EXITS
+        + "test_records_that_the_leader_lacks_are_copied_by_a_leader_that_has_them",
+        "ManifestNotFound": "integration/remote_log/test_prefix.py::"
+        "test_a_manifest_that_is_gone_is_unavailable_and_not_empty",
+        "ManifestPageNotFound": _TIER_EXITS + "test_a_missing_page_that_is_restored",
+        "ManifestCorrupt": _TIER_EXITS + "test_a_head_that_is_damaged_and_is_brought_back",
+        "ManifestRefused": _TIER_EXITS + "test_a_manifest_that_is_full_and_a_shorter_retention",
+        "RemoteObjectMissing": _TIER_EXITS + "test_a_segment_that_is_gone_and_is_brought_back",
+        "RemoteStorageNotConfigured": _TIER_EXITS + "test_no_remote_storage_and_then_one",
+        "InvalidRemoteStorage": _TIER_EXITS
+        + "test_a_configuration_that_cannot_be_used_is_corrected",
+        "BucketMissing": _TIER_EXITS + "test_a_bucket_that_does_not_exist_is_made",
+        "BucketNotConfigured": _TIER_EXITS + "test_a_bucket_that_is_named_no_more_is_named_again",
+        "ForeignCustomMetadata": _TIER_EXITS
+        + "test_another_storage_managers_segments_and_that_one_again",
+        "StoreFull": _FILE_SYSTEM,
+        "StorePermissionDenied": _FILE_SYSTEM,
+        "StoreInputOutputError": _FILE_SYSTEM,
+        "StoreNotAFile": _FAULTS + "test_a_data_folder_that_refuses_is_the_partitions_reason",
+        "RemoteStorageUnavailable": _TIER_EXITS
+        + "test_a_store_that_fails_in_a_way_of_its_own_is_asked_again",
+        "StoreNotS3": _OTHER_SERVER,
+        "StoreWithoutETags": _OTHER_SERVER,
+        "StoreError": _OTHER_SERVER,
+        "StoreNotImplemented": _OTHER_SERVER,
+        "StoreWithoutConditionalWrites": _TIER_EXITS
+        + "test_a_store_that_ignores_conditions_and_one_that_does_not",
+        "StoreRefusesDeletes": _TIER_EXITS + "test_an_object_that_is_locked_and_is_released",
+        "StoreDirectoryUnstable": _TIER_EXITS
+        + "test_a_program_that_cleans_the_folder_and_is_stopped",
+    },
+    "Broker": {
+        "NeverRegistered": _EXITS + "test_brokers_are_started_stopped_and_told_apart",
+        "Fenced": _EXITS + "test_brokers_are_started_stopped_and_told_apart",
+        "ShutDown": _EXITS + "test_brokers_are_started_stopped_and_told_apart",
+        "NodeIdTaken": _BROKERS
+        + "test_of_two_objects_of_one_node_id_the_second_is_told_and_takes_over_later",
+        "NotReached": _UNREACHED,
+        "LogDirectoryFailed": "unit/replication/test_full_disk.py::"
+        "test_a_disk_without_room_is_the_directorys_fault_until_there_is_some",
+        "ReplicasFailed": "unit/replication/test_repair.py::"
+        "test_a_failure_to_make_a_replica_goes_with_its_topic",
+        "ReplicasCannotMove": _DRAINING
+        + "test_what_cannot_move_goes_once_what_the_message_says_is_done",
+        "RestartWaits": _RESTARTS + "test_once_the_partitions_are_in_sync_nothing_waits",
+        "AddressPending": _OUTSIDE + "test_a_load_balancers_address_is_waited_for_and_told",
+        "AddressRefused": _OUTSIDE + "test_a_port_that_is_taken_is_told_until_it_is_free",
+        "PodStarting": _PODS + "test_a_broker_has_a_pod_a_volume_and_a_name",
+        "PodMissing": _PODS + "test_without_addresses_there_is_no_pod_and_the_broker_says_so",
+        "PodRefused": _PODS + "test_what_has_the_name_already_is_not_taken_over_until_it_is_gone",
+        "VolumeRefused": _PODS
+        + "test_a_volume_grows_where_its_class_lets_it_and_says_so_where_not",
+        "ReplicasInUse": _BROKERS
+        + "test_a_dead_broker_with_the_last_copy_goes_when_a_person_gives_it_up_by_name",
+    },
+    "Cluster": {
+        "SlicesOfAnotherCluster": "unit/operator_shell/test_takeover.py::"
+        "test_a_cluster_made_again_adopts_its_slices_by_annotation",
+        "NoBrokerReached": _UNREACHED,
+        "AddressPending": _OUTSIDE + "test_a_load_balancers_address_is_waited_for_and_told",
+        "AddressRefused": _OUTSIDE + "test_a_port_that_is_taken_is_told_until_it_is_free",
+        "Rebuilding": "unit/operator_shell/test_rebuilding.py::"
+        "test_it_ends_once_every_broker_has_reported",
+        "OrphansLeft": "unit/operator_shell/test_cluster_reconciler.py::"
+        "test_what_a_sweep_has_left_stands_in_a_condition_until_it_is_gone",
+        "RemoteStorageUnavailable": _EXITS
+        + "test_a_store_that_cannot_be_used_is_as_the_message_says",
+        "BrokersRefused": "unit/operator_shell/test_made_brokers.py::"
+        "test_what_is_refused_is_told_and_stops_nothing_else",
+        "CreationRefused": "integration/operator/test_object_metadata.py::"
+        "test_refused_objects_are_reported_to_clients_and_on_the_cluster",
+        "SecondCluster": _EXITS + "test_of_two_clusters_of_a_namespace_one_is_deleted",
+        "CertificatesUnusable": "unit/operator_shell/test_pacemaker.py::"
+        "test_an_authority_that_is_spoilt_later_stands_in_the_clusters_conditions",
+        **dict.fromkeys(("SliceUnreadable", "SliceRefused", "SlicesContended"), _TAKE_OVER),
+        "NoBrokers": _EXITS + "test_a_broker_is_started_for_a_cluster_without_any",
+    },
+    "RecordDeletion": {
+        "Resolving": _DELETIONS + "test_a_leader_that_cannot_be_asked_is_waited_for",
+        "PartitionsOffline": _DELETIONS + "test_after_a_clean_election_the_deletion_goes_on",
+        **dict.fromkeys(
+            ("TopicNotFound", "TopicNotReady"),
+            _DELETIONS + "test_a_deletion_goes_on_once_its_topic_is_there_and_placed",
+        ),
+    },
+    "User": {
+        "BrokersNotTold": _USERS + "test_a_user_is_ready_once_every_broker_knows_it",
+        "CertificatesUnusable": _USERS + "test_an_authority_that_is_restored_issues_again",
+        "SecretTaken": _USERS + "test_a_secret_of_somebody_else_is_not_touched",
+        "SecretRefused": _USERS + "test_an_account_that_may_not_touch_secrets_is_said",
+        "LimitReached": _USERS + "test_a_user_beyond_the_limit_is_told_so",
+        "PasswordUnusable": _USERS + "test_without_its_password_a_user_has_none",
+    },
+    "Export": {
+        "JobFailed": _EXPORTS + "test_a_job_that_fails_is_told_of_and_begun_again",
+        "TopicNotFound": _EXPORTS + "test_an_export_waits_for_a_topic_that_is_not_there_yet",
+        "TopicReplaced": _EXPORTS + "test_an_export_without_its_topic_ends_its_job_and_says_so",
+        "TableTaken": _EXPORTS + "test_of_two_exports_on_one_table_the_younger_is_refused",
+        "TableTakenOver": _EXPORTS + "test_a_table_taken_over_by_another_job_is_not_fought_for",
+        "ScheduleInvalid": _EXPORTS + "test_a_schedule_that_says_no_time_is_corrected",
+        "SourceUnusable": _EXPORTS + "test_what_cannot_be_read_is_waited_for",
+        "PolicyRefused": _EXPORTS + "test_the_clusters_policy_counts_for_a_job_that_runs",
+        "SecretNotOffered": _EXPORTS
+        + "test_a_secret_is_used_once_it_is_offered_and_no_longer_than_that",
+        "ImageMissing": _EXPORTS + "test_where_no_image_is_known_none_is_guessed",
+        "JobRefused": _EXPORTS + "test_a_job_that_is_refused_is_told_of_and_tried_again",
+        "Lagging": _EXPORTING + "test_one_that_lags_is_believed_only_once_it_clearly_does_no_more",
+        "NoProgress": _EXPORTING
+        + "test_a_job_that_commits_nothing_though_there_is_something_says_so",
+        "ReportMissing": _EXPORTING
+        + "test_a_job_whose_page_is_not_reached_runs_as_far_as_is_known",
+    },
+    "Topic, Broker and Cluster": {
+        "DeletionProtected": "unit/operator_shell/test_deletion_protection.py::"
+        "test_a_protected_topic_is_served_on_until_the_annotation_is_removed",
+        "DefinitionDeleted": "integration/operator/test_deleted_definitions.py::"
+        "test_definitions_that_are_deleted_take_no_data_along",
+    },
+    "Topic, Broker and User": {
+        **dict.fromkeys(
+            ("ClusterNotFound", "ClusterNotControlled"),
+            _EXITS + "test_the_cluster_that_a_topic_names_is_made",
+        ),
+    },
+    "Topic, Broker, Cluster, User and Export": {
+        "Deleted": "integration/operator/test_cluster_deletion.py::"
+        "test_deleted_objects_that_other_finalizers_hold_are_not_ready",
+    },
+    "Every kind": {
+        "NotUnderstood": "unit/operator_shell/test_workers.py::"
+        "test_an_object_that_this_version_cannot_read_is_told_so",
+        **dict.fromkeys(
+            ("Contended", "AccessDenied", "WriteRefused", "DecisionNotStored", "InternalError"),
+            _FAILURES,
+        ),
+    },
+    "Topic, with engine kafka": {
+        "KafkaUnavailable": _KAFKA_OUT,
+        "ConfigRefused": _KAFKA_TOPICS + "test_a_configuration_that_kafka_refuses",
+        "NameRefused": _KAFKA_TOPICS + "test_names_that_kafka_refuses",
+        "TopicGone": _KAFKA_UNASKED,
+        "TopicReplaced": _KAFKA_UNASKED,
+        "PartitionsAdded": _KAFKA_TOPICS + "test_partitions_are_added_and_never_taken_away",
+        "TieredElsewhere": "integration/kafka_engine/test_tiering.py::"
+        "test_what_is_tiered_elsewhere_is_told_and_left_alone",
+        "ReassignedElsewhere": "integration/kafka_engine/test_moves.py::"
+        "test_somebody_elses_reassignment_is_left_alone",
+    },
+    "Cluster, with engine kafka": {
+        "EngineUnavailable": _KAFKA_OUT,
+        "EngineRefuses": _KAFKA_OUT,
+    },
+    "Broker and User, with engine kafka": {
+        "EngineKafka": "integration/kafka_engine/test_brokers.py::"
+        "test_brokers_appear_and_come_back",
+    },
+}
+
+_WELL = "nothing is wrong"
+_PASSES = "it ends by itself"
+_OVER = "the object is done for good: another one is applied"
+_STARTS = "it ends when an operator starts, before which there is nobody who could say more"
+
+#: Reason -> why no exit of it is taken.
+NOT_TAKEN = {
+    "Topic": {
+        "Pending": _STARTS,
+        **dict.fromkeys(
+            (
+                "Serving",
+                "Settled",
+                "Progressing",
+                "AllInSync",
+                "Enabled",
+                "Disabled",
+                "AuditPassed",
+            ),
+            _WELL,
+        ),
+        **dict.fromkeys(("Placing", "Adopting"), _PASSES),
+        **dict.fromkeys(("ReplicationFactorChanging",), _PASSES),
+        "Stalled": "it refers to the condition Stalled",
+    },
+    _TIER: {
+        **dict.fromkeys(
+            (
+                "TakingOverFromTier",
+                "LogDiverged",
+                "ManifestContended",
+                "Fenced",
+                "TopicDeleted",
+                "RemoteStorageNotVerified",
+            ),
+            _PASSES,
+        ),
+        "StorageError": "see the Broker's LogDirectoryFailed",
+        "RemoteLogError": "a fault of ours, to be reported",
+    },
+    "Broker": {
+        **dict.fromkeys(("Serving", "Registered", "Drained", "UpToDate", "Advertised"), _WELL),
+        "MovingReplicas": _PASSES,
+        "RemoteStorageUnavailable": "the broker serves; see the reasons of the tier",
+    },
+    "Cluster": {
+        **dict.fromkeys(("Serving", "Answering", "Swept", "Advertised"), _WELL),
+        "EpochsExhausted": "nothing can be done within this Cluster; another one is made",
+        "EpochsRunningOut": "the way out is another Cluster",
+        "Deleting": "it ends when the objects that the message names are gone",
+        "SlicesMissing": _PASSES,
+    },
+    "RecordDeletion": {
+        "Pending": _STARTS,
+        **dict.fromkeys(("Deleted", "DryRun", "Finished", "Progressing"), _WELL),
+        "Deleting": _PASSES,
+        **dict.fromkeys(
+            ("Abandoned", "PartitionUnknown", "PartitionsFailed", "TopicReplaced", "Timeout"),
+            _OVER,
+        ),
+    },
+    "User": {
+        "Pending": _STARTS,
+        "Usable": _WELL,
+    },
+    "Export": {
+        "Pending": _STARTS,
+        **dict.fromkeys(("Running", "Scheduled", "Suspended", "UpToDate"), _WELL),
+        **dict.fromkeys(("CatchingUp", "JobStarting"), _PASSES),
+    },
+    "Topic, with engine kafka": {
+        "Creating": _PASSES,
+        "KafkaBusy": _PASSES,
+        **dict.fromkeys(("KafkaRefuses", "PolicyViolation"), "Kafka's own words say what to do"),
+    },
+    "Export, with engine kafka": {"EngineKafka": "there is no other exit than to delete it"},
+}
+
+
+@pytest.mark.parametrize("kind", TABLE)
+def test_every_reason_has_its_exit_taken_or_says_why_not(kind: str) -> None:
+    taken, not_taken = set(TAKEN.get(kind, ())), set(NOT_TAKEN.get(kind, ()))
+    reasons = {reason.name for reason in TABLE[kind]}
+    assert not reasons - taken - not_taken, "say which test takes the exit, in this module"
+    assert not (taken | not_taken) - reasons, "there are no such reasons any more"
+    assert not taken & not_taken
+
+
+def test_there_are_no_rows_of_kinds_that_are_no_more() -> None:
+    assert not {*TAKEN, *NOT_TAKEN} - set(TABLE)
+
+
+@pytest.mark.parametrize(
+    "test", sorted({test for tests in TAKEN.values() for test in tests.values()})
+)
+def test_the_test_that_takes_an_exit_is_there(test: str) -> None:
+    path, _, name = test.partition("::")
+    tree = ast.parse((TESTS / path).read_text())
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    assert name in {node.name for node in ast.walk(tree) if isinstance(node, functions)}

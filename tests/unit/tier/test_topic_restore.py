@@ -1,0 +1,202 @@
+"""What the tier tells of a lost cluster's topics, and how it becomes a new cluster's."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.tier.test_manifest import claim, manifests, start
+from tests.unit.tier.test_sweeper import tier_on
+from tidemark.logfiles.producer_snapshot import ProducerEntry, encode_snapshot
+from tidemark.tier import transitions
+from tidemark.tier.auxiliary import Aux, pack
+from tidemark.tier.head import Claim, IllegalTransition, ManifestFenced
+from tidemark.tier.identity import WrongStore, ensure_identity, hand_over, read_identity
+from tidemark.tier.manifest import LoadedHead, Transition
+from tidemark.tier.remote_storage_manager import encode_custom_metadata
+from tidemark.tier.segment import SegmentEntry, SegmentState
+from tidemark.tier.topic_restore import Restorable, restorable
+from tidemark.tier.topic_restore import claim as claim_topic
+from tidemark.tier.topics import TopicObject
+from tidemark.tiering import Tiering, TieringState
+
+OLD, NEW = "cluster-1", "cluster-2"
+
+
+SEEN_MAX = 41
+ONE = Claim(1, 0)
+
+
+def finish(entry: SegmentEntry) -> Transition:
+    custom = encode_custom_metadata("", 1)
+    return lambda head: transitions.finish_copy(head, ONE, entry, custom)
+
+
+def stored(place: Any, memory: Any, count: int) -> LoadedHead:
+    """Copied segments of one record each; the logs know producers up to ``SEEN_MAX``."""
+    store = manifests(memory)
+    loaded = store.create(place.head())
+    producers = [ProducerEntry(n, 0, 0, 0, 0, 1, 0, -1) for n in (7, SEEN_MAX)]
+    for number in range(count):
+        entry = place.segment(number, number)
+        made = Aux(
+            offset_index=b"",
+            time_index=b"",
+            leader_epochs=b"",
+            producer_snapshot=encode_snapshot(producers),
+        )
+        memory.put(entry.aux_key, pack(made))
+        loaded = store.commit(loaded, start(entry))
+        loaded = store.commit(
+            loaded,
+            finish(entry),
+        )
+    return loaded
+
+
+def described(place: Any, store: Any, partitions: int = 4) -> TopicObject:
+    topic = TopicObject(
+        topic_id=place.topic_id,
+        name=place.topic,
+        cluster_id=OLD,
+        partitions=partitions,
+        config={"retention.ms": "-1"},
+        replication_factor=3,
+    )
+    tier_on(store).topics.put(topic)
+    return topic
+
+
+def only(store: Any) -> Restorable:
+    (found,) = restorable(tier_on(store))
+    return found
+
+
+def test_what_is_there_is_told(place: Any, memory: Any) -> None:
+    stored(place, memory, 5)
+    described(place, memory)
+    found = only(memory)
+    assert (found.partitions, found.topic.replication_factor) == (4, 3)
+    assert found.tiering == Tiering(TieringState.ENABLED, 0)
+    assert found.offsets == {place.partition: (0, 5)}
+
+
+def test_a_topic_object_that_is_behind_its_heads(place: Any, memory: Any) -> None:
+    stored(place, memory, 1)
+    described(place, memory, partitions=1)
+    assert only(memory).partitions == place.partition + 1
+
+
+def test_deleted_topics_are_no_more(place: Any, memory: Any) -> None:
+    store = manifests(memory)
+    loaded = stored(place, memory, 1)
+    described(place, memory)
+    store.commit(loaded, lambda head: transitions.bury(head, now_ms=1))
+    assert list(restorable(tier_on(memory))) == []
+
+
+def test_the_furthest_partition_says_how_far_a_disablement_is(place: Any, memory: Any) -> None:
+    """Also one whose acknowledgement the others had not heard of."""
+    store = manifests(memory)
+    states = (TieringState.DISABLING, TieringState.DISABLED, TieringState.ENABLED)
+    for partition, state in enumerate(states):
+        epoch = 2 if partition < 2 else 1
+        head = replace(place.head(), partition=partition, tiering=Tiering(state, epoch).in_force)
+        store.create(head)
+    described(place, memory)
+    assert only(memory).tiering == Tiering(TieringState.DISABLED, 2).in_force
+
+
+def test_a_claim_makes_all_heads_the_new_clusters(place: Any, memory: Any) -> None:
+    """The partitions without one get one: what a row says is there has to be there."""
+    store = manifests(memory)
+    loaded, left = stored(place, memory, 3), place.segment(3, 9)
+    loaded = store.commit(loaded, start(left))
+    described(place, memory)
+    origin = claim_topic(tier_on(memory), only(memory), from_cluster=OLD, to_cluster=NEW, now_ms=9)
+    assert (origin.partitions, origin.topic_id) == (4, place.topic_id)
+    assert origin.first_producer_id == SEEN_MAX + 1
+    heads = [store.load(place.topic_id, number).head for number in range(4)]
+    assert {head.cluster_id for head in heads} == {NEW}
+    assert origin.leader_epoch > max(head.leader_epoch for head in heads) > 1
+    moved = heads[place.partition]
+    assert moved.live_end == loaded.head.live_end
+    assert [entry.state for entry in moved.entries if entry.segment_id == left.segment_id] == [
+        SegmentState.DELETE_STARTED
+    ]
+    assert only(memory).topic.cluster_id == NEW
+    with pytest.raises(ManifestFenced):  # what is left of the old cluster
+        store.commit(loaded, start(place.segment(3, 9)))
+    with pytest.raises((IllegalTransition, ManifestFenced)):
+        store.commit(loaded, claim(Claim(origin.leader_epoch + 5, 0)))
+
+
+def test_each_restore_is_of_a_later_epoch_though_the_clock_went_back(
+    place: Any, memory: Any
+) -> None:
+    stored(place, memory, 3)
+    described(place, memory)
+    epochs, day_ms = [], 86_400_000
+    for now_ms in (1_800_000_000_000, 1_800_000_000_000, 1_800_000_000_000 - day_ms):
+        found = claim_topic(
+            tier_on(memory), only(memory), from_cluster=OLD, to_cluster=NEW, now_ms=now_ms
+        )
+        epochs.append(found.leader_epoch)
+    assert epochs == sorted(set(epochs))
+    assert [restore.leader_epoch for restore in only(memory).topic.restores] == epochs
+
+
+def test_a_claim_may_be_repeated(place: Any, memory: Any) -> None:
+    """A restore that was cut off goes on from where it was."""
+    stored(place, memory, 3)
+    described(place, memory)
+    first, again = (
+        claim_topic(tier_on(memory), only(memory), from_cluster=OLD, to_cluster=NEW, now_ms=9)
+        for _ in range(2)
+    )
+    assert replace(first, leader_epoch=again.leader_epoch) == again
+
+
+def test_what_the_old_cluster_did_until_it_was_fenced_counts(place: Any, memory: Any) -> None:
+    """Its heads would have refused a tiered epoch that they had left behind, for ever."""
+    loaded = stored(place, memory, 3)
+    described(place, memory)
+    found = only(memory)
+    tiering = Tiering(TieringState.DISABLED, 2).in_force
+    manifests(memory).commit(loaded, lambda head: replace(head, tiering=tiering))
+    origin = claim_topic(tier_on(memory), found, from_cluster=OLD, to_cluster=NEW, now_ms=9)
+    assert origin.tiering == tiering
+
+
+def test_a_third_clusters_heads_are_refused(place: Any, memory: Any) -> None:
+    stored(place, memory, 3)
+    described(place, memory)
+    with pytest.raises(IllegalTransition, match="belongs to cluster cluster-1, not to other"):
+        claim_topic(tier_on(memory), only(memory), from_cluster="other", to_cluster=NEW, now_ms=9)
+
+
+def test_the_store_is_handed_over_with_its_id(memory: Any) -> None:
+    store_id = ensure_identity(memory, OLD, "")
+    with pytest.raises(WrongStore, match=f"tidemark restore --from-cluster {OLD}"):
+        ensure_identity(memory, NEW, "")
+    with pytest.raises(WrongStore, match=f"belongs to cluster {OLD}, not to other"):
+        hand_over(memory, "other", NEW)
+    for _ in range(2):
+        hand_over(memory, OLD, NEW)
+        assert read_identity(memory) == (store_id, NEW)
+    assert ensure_identity(memory, NEW, "") == store_id
+    with pytest.raises(WrongStore):
+        ensure_identity(memory, OLD, store_id)
+
+
+def test_a_lost_answer_of_the_handover_counts(memory: Any) -> None:
+    store_id = ensure_identity(memory, OLD, "")
+    real = memory.replace
+
+    def replace_twice(key: str, data: bytes, expected: Any) -> Any:
+        real(key, data, expected)
+        return real(key, data, expected)
+
+    memory.replace = replace_twice
+    hand_over(memory, OLD, NEW)
+    assert read_identity(memory) == (store_id, NEW)

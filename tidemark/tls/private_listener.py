@@ -1,0 +1,106 @@
+"""A private listener: whoever connects proves first who it is, and is heard only then.
+
+Where the network is trusted, both ends may leave encryption once they have proven themselves
+(``encrypted`` False): TLS is closed in order on both sides, and the same connection goes on in
+clear.
+"""
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tidemark.tls import identity
+from tidemark.tls.acceptor import HANDSHAKE_TIMEOUT_S, AcceptLimits, Acceptor, Refusals
+from tidemark.tls.clear_after_handshake import prove_and_clear
+from tidemark.tls.files import TlsFiles
+from tidemark.tls.identity import Identity, WrongPeer
+
+#: Makes the protocol of a connection whose far end is known.
+ProtocolFactory = Callable[[Identity], asyncio.BaseProtocol]
+
+
+class PrivateListener:
+    """Belongs to the loop on which :meth:`run` is. ``encrypted`` False: see the module."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        files: TlsFiles,
+        may_speak: Callable[[Identity], str | None],
+        factory: ProtocolFactory,
+        *,
+        name: str,
+        encrypted: bool = True,
+        limits: AcceptLimits | None = None,
+    ) -> None:
+        """``may_speak`` says why an identity may not, None where it may. ``factory``: the protocol
+        of a proven peer; :meth:`left` is to be called when its connection is lost."""
+        self._files = files
+        self._may_speak = may_speak
+        self._factory = factory
+        self._limits = limits or AcceptLimits()
+        self._proven: Counter[Identity] = Counter()
+        accept = self._accept_encrypted if encrypted else self._accept_clear
+        self.refusals = Refusals(name)
+        self._acceptor = Acceptor(listening, accept, refusals=self.refusals, limits=self._limits)
+
+    async def run(self) -> None:
+        """Accept until cancelled; the socket is closed then."""
+        await self._acceptor.run()
+
+    def left(self, peer: Identity) -> None:
+        """A connection of a proven peer has ended."""
+        self._proven[peer] -= 1
+        if self._proven[peer] <= 0:
+            del self._proven[peer]
+
+    async def _accept_encrypted(self, accepted: socket.socket, _: str) -> None:
+        introduction = _Introduction(self._welcome)
+        connected = await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: introduction,
+            accepted,
+            ssl=self._files.contexts().server,
+            ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+        )
+        if introduction.refused is not None:
+            # Not close(): that waits for the far end, while the socket is closed under it.
+            connected[0].abort()
+            raise introduction.refused
+
+    async def _accept_clear(self, accepted: socket.socket, _: str) -> None:
+        async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+            context = self._files.contexts().server
+            certificate = await prove_and_clear(accepted, context, server_side=True)
+        protocol = self._welcome(certificate)
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, accepted)
+
+    def _welcome(self, certificate: Mapping[str, Any] | None) -> asyncio.BaseProtocol:
+        """Raises :class:`WrongPeer`."""
+        peer = identity.of_certificate(certificate)
+        why_not = self._may_speak(peer)
+        if why_not is None and self._proven[peer] >= self._limits.per_peer_max:
+            why_not = f"{peer} has {self._limits.per_peer_max} connections already"
+        if why_not is not None:
+            raise WrongPeer(why_not)
+        self._proven[peer] += 1
+        return self._factory(peer)
+
+
+class _Introduction(asyncio.Protocol):
+    """Stands at the end of a connection until its handshake is done; then whoever serves the peer
+    takes over, before any byte has come."""
+
+    def __init__(self, welcome: Callable[[Mapping[str, Any] | None], asyncio.BaseProtocol]) -> None:
+        self._welcome = welcome
+        self.refused: WrongPeer | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        try:
+            protocol = self._welcome(transport.get_extra_info("peercert"))
+        except WrongPeer as error:  # nothing may be raised here: the loop would say so
+            self.refused = error
+            return
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
