@@ -17,7 +17,6 @@ UNCONVERTED = {
     "explanation/decisions/no-webhook.md",
     "explanation/decisions/own-brokers.md",
     "explanation/decisions/spark.md",
-    "reference/clients.md",
     "reference/compatibility.md",
     "reference/configuration.md",
     "reference/control-protocol.md",
