@@ -99,7 +99,7 @@ def _problem_of(test: object, root: Path) -> str:
 
 @cache
 def _names_in(path: Path) -> set[str]:
-    """Names of functions and classes, those within a class as ``Class::name``."""
+    """Names of functions and classes; those of methods with and without their class."""
     if path.suffix != ".py":
         return set()
     names = set()
@@ -107,11 +107,9 @@ def _names_in(path: Path) -> set[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         if isinstance(node, ast.ClassDef):
-            names |= {
-                f"{node.name}::{member.name}"
-                for member in node.body
-                if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef)
-            }
+            for member in node.body:
+                if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef):
+                    names |= {member.name, f"{node.name}::{member.name}"}
     return names
 
 

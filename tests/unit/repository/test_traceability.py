@@ -19,13 +19,10 @@ UNCONVERTED = {
     "explanation/decisions/spark.md",
     "reference/compatibility.md",
     "reference/configuration.md",
-    "reference/control-protocol.md",
     "reference/export.md",
-    "reference/log-format.md",
     "reference/metrics.md",
     "reference/schemas.md",
     "reference/spark.md",
-    "reference/tier-format.md",
     "reference/top.md",
 }
 
