@@ -46,7 +46,7 @@ Brokers do not serve:
 
 
 def render() -> str:
-    """Return the page."""
+    """Return the page's Markdown, with one row per API in the order of keys."""
     return _HEAD + "\n".join(_rows()) + "\n" + _TAIL
 
 
