@@ -1,16 +1,15 @@
-"""The head of a partition's manifest: the one small object that says what is in the tier.
+"""Head of a partition's manifest: the one small object that describes what is in the tier.
 
 An entry's state is its own, overlaid by the head (docs/reference/tier-format.md). The *floor* is
-the
-pair (log start offset, floor epoch): every copied entry that ends below the offset, or that is of
-an older tiered epoch, counts as DELETE_STARTED. So marking 100,000 entries costs as much as marking
-one. Older entries lie in sealed, immutable pages; the head keeps a reference with a summary of
-each. What is gone of a page stands in its reference as a bit mask; those bits and the own states of
-the entries in the head are the only exceptions to the floor.
+the pair (log start offset, floor epoch): every copied entry that ends below the offset, or that has
+an older tiered epoch, counts as DELETE_STARTED. Marking 100,000 entries therefore costs as much as
+marking one. Older entries are in sealed, immutable pages; the head keeps a reference with a summary
+of each. The reference has a bit mask of the page's deleted entries; those bits and the own states
+of the entries in the head are the only exceptions to the floor.
 
-Two facts make this small. Entries stand in the order in which they were finished, along which ends
-ascend within a line and tiered epochs never descend: what the floor marks is always a prefix. And
-the log start offset only grows. When the floor moved is remembered as a short list of marks, since
+Two facts keep this small. Entries are in the order in which they were finished, along which ends
+ascend within a line and tiered epochs never descend: the floor always marks a prefix. And the log
+start offset only grows. A short list of marks records when the floor moved, because
 ``remote.delete.delay.ms`` counts from there.
 
 This module has the data and what follows from the head alone; ``transitions`` changes it,
@@ -56,13 +55,16 @@ class TopicDeleted(ManifestError):
 
 @dataclass(frozen=True, slots=True, order=False)
 class Claim:
-    """Under what a leader writes: its leader epoch and the topic's tiered epoch."""
+    """Epochs under which a leader writes: its leader epoch and the topic's tiered epoch."""
 
     leader_epoch: int
     tiered_epoch: int
 
     def is_older_than(self, other: "Claim") -> bool:
-        """In either epoch: an old leader, or one that has not heard of a disablement."""
+        """Return whether either epoch is older:
+
+        a former leader, or one that has not received a disablement.
+        """
         return self.leader_epoch < other.leader_epoch or self.tiered_epoch < other.tiered_epoch
 
 
@@ -87,14 +89,14 @@ class HeadPosition:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The floor was at least here from ``at_ms`` on."""
+    """Floor as it was at least from ``at_ms`` on."""
 
     offset: int
     tiered_epoch: int
     at_ms: int
 
     def covers(self, end_offset_inclusive: int, tiered_epoch: int) -> bool:
-        """Whether an entry with this end and tiered epoch is below the floor."""
+        """Return whether an entry with this end and tiered epoch is below the floor."""
         return end_offset_inclusive < self.offset or tiered_epoch < self.tiered_epoch
 
 
@@ -179,7 +181,7 @@ class Head:
         return f"{self.topic}-{self.partition}"
 
     def is_below_floor(self, end_offset_inclusive: int, tiered_epoch: int) -> bool:
-        """Whether a copied entry with this end and tiered epoch counts as DELETE_STARTED."""
+        """Return whether a copied entry with this end and tiered epoch counts as DELETE_STARTED."""
         return (
             self.deleted_at_ms is not None
             or end_offset_inclusive < self.log_start_offset
@@ -198,8 +200,11 @@ class Head:
 
     @property
     def live_end(self) -> tuple[int, int] | None:
-        """(last offset in the tier, its leader epoch), or None while nothing live is there. Marks
-        are a prefix, so the entry finished last decides, and no page is needed."""
+        """Last offset in the tier and its leader epoch, or None while the tier has nothing live.
+
+        Marks are a prefix, so the entry that was finished last decides, and no page is needed.
+        """
+        # The newest finished entry is always in the head, unless everything has been sealed.
         last = next(
             (e for e in reversed(self.entries) if e.state is SegmentState.COPY_FINISHED), None
         )
@@ -210,6 +215,7 @@ class Head:
                 last.tiered_epoch,
             )
         elif self.pages:
+            # The summary of the last page says the same of the newest sealed entry.
             ref = self.pages[-1]
             end, epoch, tiered_epoch = (
                 ref.end_offset_inclusive,
@@ -234,7 +240,7 @@ class Head:
 
     @property
     def next_copy_offset(self) -> int:
-        """Where copying goes on: max(log start, live end + 1)."""
+        """First offset to copy next: max(log start, live end + 1)."""
         return max(self.log_start_offset, self.highest_remote_offset + 1)
 
     @property
@@ -246,7 +252,7 @@ class Head:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is left: no entry in any state, no page, no page to be deleted."""
+        """Whether nothing is left: no entry in any state, no page, no page to be deleted."""
         return not (self.entries or self.pages or self.trash)
 
 
@@ -261,7 +267,8 @@ def new_head(
     broker_id: int,
     log_start_offset: int,
 ) -> Head:
-    """The first head of a partition, already claimed by the leader that creates it."""
+    """Return the first head of a partition, already claimed by the leader that creates it."""
+    # The manifest starts at the leader's log start offset: what is below was never in this tier.
     return Head(
         topic=topic,
         topic_id=topic_id,

@@ -1,8 +1,8 @@
-"""What a change of a head must meet first: who may write, what may be copied, what may go.
+"""Checks that a change of a head must pass: who may write, what may be copied, what may be deleted.
 
-Each check raises with the partition's name and what to do; ``transitions`` says which change needs
-which. ManifestFenced means that a newer claim stands, Diverged that this replica's log contradicts
-what is in the tier (the prefix rule), IllegalTransition everything else.
+Each check raises with the partition's name and the remedy; ``transitions`` calls those that a
+change needs. ManifestFenced means that a newer claim is in force, Diverged that this replica's log
+contradicts the tier (the prefix rule), IllegalTransition everything else.
 """
 
 from tidemark.tier.head import (
@@ -20,8 +20,10 @@ from tidemark.tiering import Tiering
 
 
 def check_holder(head: Head, by: Claim) -> None:
-    """The caller's claim is the head's: a superseded leader is fenced, and reading claims
-    nothing."""
+    """Raise unless the caller's claim is the head's:
+
+    a superseded leader is fenced, and a leader that only reads the head has no claim.
+    """
     _check_not_deleted(head)
     if by == head.claim:
         return
@@ -34,9 +36,13 @@ def check_holder(head: Head, by: Claim) -> None:
 
 
 def check_claim(head: Head, leader_epoch: int, tiering: Tiering, cluster_id: str) -> None:
-    """The claim is not lower in either epoch; within its tiered epoch it does not go back, and the
-    policy of a disablement is frozen."""
+    """Raise unless the claim may replace the head's.
+
+    Neither epoch may be lower. Within a tiered epoch the state only advances, and the policy of a
+    disablement is frozen.
+    """
     _check_not_deleted(head)
+    # Two clusters on one storage location would overwrite each other's heads.
     if cluster_id != head.cluster_id:
         raise IllegalTransition(
             f"{head.name}: the manifest belongs to cluster {head.cluster_id}, not to {cluster_id}; "
@@ -46,6 +52,7 @@ def check_claim(head: Head, leader_epoch: int, tiering: Tiering, cluster_id: str
         raise IllegalTransition(
             f"{head.name}: a topic in state {tiering.state.name} has no manifest to claim"
         )
+    # From here on the head belongs to this cluster: compare epochs, then the state within an epoch.
     by = Claim(leader_epoch, tiering.epoch)
     if by.is_older_than(head.claim):
         raise _fenced(head, by)
@@ -62,7 +69,7 @@ def check_claim(head: Head, leader_epoch: int, tiering: Tiering, cluster_id: str
 
 
 def check_copying_allowed(head: Head) -> None:
-    """Nothing new is copied unless tiering is enabled (invariant 9)."""
+    """Raise unless tiering is enabled: nothing new is copied otherwise (invariant 9)."""
     if not head.tiering.copies:
         raise IllegalTransition(
             f"{head.name}: tiering is {head.tiering.state.name}, nothing new is copied; enable it "
@@ -71,7 +78,7 @@ def check_copying_allowed(head: Head) -> None:
 
 
 def check_room(head: Head) -> None:
-    """The head stays below its limits."""
+    """Raise when the head is at one of its limits."""
     if len(head.pages) >= PAGES_MAX:
         raise IllegalTransition(
             f"{head.name}: the manifest is full ({PAGES_MAX} pages); use larger segments or a "
@@ -85,8 +92,11 @@ def check_room(head: Head) -> None:
 
 
 def answering_from(head: Head, entry: SegmentEntry) -> int:
-    """First offset that a segment would answer for. Raises where it brings nothing new, leaves a
-    hole, or tells another history than the tier."""
+    """Return the first offset that a segment would answer for.
+
+    Raises IllegalTransition where the segment adds nothing or leaves a hole, and Diverged where its
+    leader epochs contradict the tier.
+    """
     if entry.end_offset_inclusive < head.log_start_offset:
         raise IllegalTransition(
             f"{head.name}: {entry.key} ends below the log start {head.log_start_offset}; it is "
@@ -94,8 +104,10 @@ def answering_from(head: Head, entry: SegmentEntry) -> int:
         )
     live = head.live_end
     if live is None:
+        # An empty line: the segment starts it.
         return max(entry.start_offset, head.log_start_offset)
     end, epoch = live
+    # Offsets in the line must be contiguous, or a reader would find a hole.
     if entry.end_offset_inclusive <= end:
         raise IllegalTransition(
             f"{head.name}: {entry.key} ends at {entry.end_offset_inclusive}, but the tier has all "
@@ -111,7 +123,7 @@ def answering_from(head: Head, entry: SegmentEntry) -> int:
 
 
 def check_marked(head: Head, entry: SegmentEntry) -> None:
-    """Objects go only after a committed DELETE_STARTED."""
+    """Raise unless DELETE_STARTED is committed: objects are deleted only after it."""
     if entry.state is SegmentState.DELETE_STARTED:
         return
     finished = entry.state is SegmentState.COPY_FINISHED
@@ -138,6 +150,8 @@ def _fenced(head: Head, by: Claim) -> ManifestFenced:
 
 
 def _check_history(head: Head, entry: SegmentEntry, end: int, epoch: int) -> None:
+    # A segment that overlaps the tier must have the tier's epoch at the tier's end. A segment that
+    # starts right behind it may have a newer one, because a leader was elected in between.
     overlaps = entry.start_offset <= end
     ours = entry.epoch_at(end if overlaps else entry.start_offset)
     if ours == epoch or (ours > epoch and not overlaps):

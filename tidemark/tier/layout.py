@@ -1,17 +1,17 @@
-"""Where everything of the tier lies: the keys of one object store, relative to its prefix.
+"""Keys of one object store, relative to its prefix.
 
     tidemark.json                                               identity of the store
-    sweep.json                                                  who sweeps it, and until when
-    audit.json                                                  what audits found, by topic
+    sweep.json                                                  lease of the broker that sweeps it
+    audit.json                                                  findings of audits, by topic
     heads/<topicId>/<partition>.json                            head of a partition's manifest
     pages/<topicId>/<partition>/<seq>-<uuid>.json               sealed page of older entries
     probes/<uuid>                                               of a probe under way
     topics/<topicId>.json                                       name, configuration, partitions
     data/<topic>-<topicId>/<partition>/<start>-<segmentId>.log  a copied segment
-    data/<topic>-<topicId>/<partition>/<start>-<segmentId>.aux  all that belongs to it
+    data/<topic>-<topicId>/<partition>/<start>-<segmentId>.aux  its indexes and snapshots
 
-Ids are written as Kafka writes them (:mod:`tidemark.ids`). Heads and pages lie
-under prefixes of their own, so that listing data never meets them and the other way round.
+Ids are written as Kafka writes them (:mod:`tidemark.ids`). Heads and pages have prefixes of their
+own, so that a listing of data objects does not return them, and the other way round.
 """
 
 import functools
@@ -34,42 +34,45 @@ _JSON = ".json"
 
 
 def heads_prefix(topic_id: uuid.UUID) -> str:
-    """Folder of the heads of one topic."""
+    """Return the folder of the heads of one topic."""
     return f"{HEADS_PREFIX}{id_text(topic_id)}/"
 
 
 def head_key(topic_id: uuid.UUID, partition: int) -> str:
-    """The head object of one partition."""
+    """Return the key of one partition's head."""
     return f"{heads_prefix(topic_id)}{partition}{_JSON}"
 
 
 def partition_of_head(key: str) -> int:
-    """The partition that a head's key names. Raises ValueError for another key."""
+    """Return the partition that a head's key names. Raises ValueError for another key."""
     return int(key.rsplit("/", 1)[1].removesuffix(_JSON))
 
 
 def topic_pages_prefix(topic_id: uuid.UUID) -> str:
-    """Folder of the sealed pages of one topic."""
+    """Return the folder of the sealed pages of one topic."""
     return f"{PAGES_PREFIX}{id_text(topic_id)}/"
 
 
 def pages_prefix(topic_id: uuid.UUID, partition: int) -> str:
-    """Folder of the sealed pages of one partition."""
+    """Return the folder of the sealed pages of one partition."""
     return f"{topic_pages_prefix(topic_id)}{partition}/"
 
 
 def page_key(topic_id: uuid.UUID, partition: int, name: str) -> str:
-    """A sealed page; ``name`` comes from ``page_name``."""
+    """Return the key of a sealed page; ``name`` comes from ``page_name``."""
     return f"{pages_prefix(topic_id, partition)}{name}{_JSON}"
 
 
 def page_name(sequence: int, unique: uuid.UUID) -> str:
-    """A name that no other page has had: pages are immutable, so a name never gets a new body."""
+    """Return a name that no other page has had:
+
+    pages are immutable, so a name never gets a new body.
+    """
     return f"{sequence:08d}-{id_text(unique)}"
 
 
 def topic_key(topic_id: uuid.UUID) -> str:
-    """The topic object."""
+    """Return the key of the topic object."""
     return f"{TOPICS_PREFIX}{id_text(topic_id)}{_JSON}"
 
 

@@ -1,14 +1,15 @@
-"""Reading and committing manifests: the compare-and-set loop around the pure transitions.
+"""Loading and committing of manifests: the compare-and-set loop around the pure transitions.
 
-A commit that raises may have happened (see ``objects``), so after any error of a conditional write
-the head is read: our commit id there means success; otherwise the transition is tried on what was
-read, which also tells whether a newer claim has fenced us. All attempts of one commit carry the
-same commit id, and at most one of them can land: two on the same base exclude each other, and a
-head that moved on excludes the earlier base for ever, since its version only grows.
+A commit that raises may have happened (see ``objects``). After any error of a conditional write the
+head is therefore read: our commit id there means success. Otherwise the transition is applied to
+the head that was read, which also shows whether a newer claim has fenced this leader. All attempts
+of one commit carry the same commit id, and at most one of them can land: two on the same base
+exclude each other, and a head that has advanced excludes the earlier base for ever, because its
+version only grows.
 
 Where even reading fails the outcome is unknown and StoreUnavailable is raised. The caller loads the
-head again later and repeats the transition; all of them allow that. It never deletes anything on
-the strength of an error.
+head again later and repeats the transition; all of them allow that. An error is never a reason to
+delete anything.
 """
 
 import contextlib
@@ -64,12 +65,17 @@ Transition = Callable[[Head], Head]
 
 
 class HeadNotFound(ManifestError):
-    """The store answered that there is no head. Whoever knows that one was created must take this
-    for "unavailable", never for "empty"."""
+    """The store answered that there is no head.
+
+    A caller that knows that one was created must treat this as "unavailable", never as "empty".
+    """
 
 
 class PageNotFound(ManifestError):
-    """A page that a head refers to is gone: read the head again, it may have dropped the page."""
+    """A page that a head refers to does not exist:
+
+    read the head again, it may have dropped the page.
+    """
 
 
 class HeadWentBack(ManifestError):
@@ -92,9 +98,11 @@ class LoadedHead:
 
 
 class PageCache:
-    """Sealed pages of one partition by name, loaded when asked for into ``kept``, which all
-    partitions share. Pages never change, so a cached one is right for ever. Safe between
-    threads."""
+    """Sealed pages of one partition by name, loaded on demand into ``kept``, which all partitions
+    share.
+
+    Pages never change, so a cached one stays valid. Thread-safe.
+    """
 
     def __init__(
         self, store: ObjectStore, kept: ByteCache[str, Page], topic_id: uuid.UUID, partition: int
@@ -103,7 +111,7 @@ class PageCache:
         self._topic_id, self._partition = topic_id, partition
 
     def __getitem__(self, name: str, /) -> Page:
-        """The page; blocks on the store for one not at hand. Raises PageNotFound."""
+        """Return the page; blocks on the store for one that is not cached. Raises PageNotFound."""
         key = page_key(self._topic_id, self._partition, name)
         return self._kept.get(key, lambda: self._load(key))
 
@@ -118,6 +126,7 @@ class PageCache:
         except ObjectTooLarge as error:
             raise ManifestCorrupt(str(error)) from error
         page = decode_page(data, f"{key} in {self._store.describe()}")
+        # A page that was copied to another key would answer for another partition's offsets.
         own = page_key(page.topic_id, page.partition, page.name)
         if own != key:
             raise ManifestCorrupt(_misplaced(f"{key} in {self._store.describe()}", page.name))
@@ -125,9 +134,11 @@ class PageCache:
 
 
 class ManifestStore:
-    """The manifests of one store. All calls block. ``sleep`` takes seconds (back-off between
-    attempts); ``page_entries``: entries of a sealed page; ``page_cache_bytes``: how much memory the
-    pages of all partitions together may take."""
+    """The manifests of one store. All calls block.
+
+    ``sleep`` takes seconds (back-off between attempts). ``page_entries``: entries of a sealed page.
+    ``page_cache_bytes``: memory limit for the pages of all partitions together.
+    """
 
     def __init__(
         self,
@@ -147,10 +158,11 @@ class ManifestStore:
     def load(
         self, topic_id: uuid.UUID, partition: int, known: HeadPosition | None = None
     ) -> LoadedHead:
-        """Load the present head. ``known``: a position that the caller has on record.
+        """Load the present head. ``known``: a position that the caller has recorded.
 
         Raises HeadNotFound, ManifestCorrupt, StoreUnavailable, and HeadWentBack if the head is
-        older than ``known`` or than one that this store object has read or written before."""
+        older than ``known`` or than one that this object has read or written before.
+        """
         # Taken before the read: a slow read must not be compared with another thread's later
         # commit.
         known = self._latest(topic_id, partition, known)
@@ -161,8 +173,10 @@ class ManifestStore:
         return loaded
 
     def load_any(self, topic_id: uuid.UUID, partition: int) -> LoadedHead:
-        """Load the present head, however old: for repairs, and for the deletion of a topic.
-        Raises HeadNotFound, ManifestCorrupt, StoreUnavailable."""
+        """Load the present head, however old, for repairs and for the deletion of a topic.
+
+        Raises HeadNotFound, ManifestCorrupt, StoreUnavailable.
+        """
         key = head_key(topic_id, partition)
         try:
             got = self._store.get(key)
@@ -199,8 +213,10 @@ class ManifestStore:
                 self._positions.evict()
 
     def partitions(self, topic_id: uuid.UUID) -> tuple[int, ...]:
-        """Partitions of a topic that have a head, ascending. What else lies in their folder is none
-        of ours, and is passed over."""
+        """Return the partitions of a topic that have a head, ascending.
+
+        Other objects in their folder are ignored.
+        """
         found = []
         for info in self._store.list(heads_prefix(topic_id)):
             with contextlib.suppress(ValueError):
@@ -210,22 +226,24 @@ class ManifestStore:
         return tuple(sorted(found))
 
     def pages(self, topic_id: uuid.UUID, partition: int) -> PageCache:
-        """A partition's pages; they share the limit with all others of this store."""
+        """Return a partition's pages; they share the memory limit with all others of this store."""
         return PageCache(self._store, self._kept_pages, topic_id, partition)
 
     @property
     def page_cache_bytes(self) -> int:
-        """About how much memory the pages at hand take."""
+        """Approximate memory of the cached pages, in bytes."""
         return self._kept_pages.size_bytes
 
     def create(self, head: Head) -> LoadedHead:
-        """Create a partition's head (``head.new_head``), or give back the one that stands there
-        already, whoever created it: the caller claims it in any case."""
+        """Create a partition's head (``head.new_head``), or return the existing one, whichever
+        leader created it: the caller claims it in any case.
+        """
         first = replace(head, version=1, commit_id=uuid.uuid4().hex)
         key, data = head_key(head.topic_id, head.partition), encode_head(first)
         for attempt in range(ATTEMPTS):
             try:
                 created = LoadedHead(first, self._store.create(key, data))
+            # The create may have landed although its answer was lost.
             except (AlreadyExists, StoreUnavailable) as error:
                 found = self._load_if_there(head)
                 if found is not None:
@@ -238,19 +256,24 @@ class ManifestStore:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def commit(self, loaded: LoadedHead, transition: Transition) -> LoadedHead:
-        """Apply a transition and write the result, repeating it on a newer head where another write
-        came first. Gives back the head that stands then; no write where nothing changes (and no
-        dropped page waits to be deleted). Raises what the transition raises (ManifestFenced above
-        all), HeadWentBack where what stands now is older than ``loaded``, or StoreUnavailable with
-        unknown outcome."""
+        """Apply a transition and write the result; repeat it on a newer head where another write
+        came first.
+
+        Returns the head that is then in the store. Nothing is written where nothing changes and no
+        dropped page waits to be deleted. Raises what the transition raises (above all
+        ManifestFenced), HeadWentBack if the stored head is older than ``loaded``, and
+        StoreUnavailable if the outcome is unknown.
+        """
         commit = _Commit(self._store, uuid.uuid4().hex, self._page_entries)
         for attempt in range(ATTEMPTS):
+            # Only the caller's head may be stale: later attempts use a head that was just read.
             loaded, changed = self._decide(loaded, transition, may_be_stale=attempt == 0)
             if changed == loaded.head and not changed.trash:
                 return loaded
             try:
                 written = commit.write(loaded, changed)
             except (PreconditionFailed, StoreUnavailable) as error:
+                # The write may have landed although its answer was lost, so the head decides.
                 current = self._newer(loaded)
                 commit.discard_pages(loaded, current)
                 if current.head.commit_id == commit.commit_id:
@@ -265,10 +288,14 @@ class ManifestStore:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def repair(self, error: HeadWentBack, head: Head) -> LoadedHead:
-        """Write ``head`` over the older one that ``error`` names (or where there is none), above
-        every version that was seen. What the head needs more pages for is sealed. Raises
-        HeadWentBack where another write came first, StoreUnavailable with unknown outcome."""
+        """Write ``head`` over the older one that ``error`` names (or where there is none).
+
+        The new version is above every version that was seen. Entries that exceed the head are
+        sealed into pages. Raises HeadWentBack where another write came first, StoreUnavailable if
+        the outcome is unknown.
+        """
         found, commit = error.found, _Commit(self._store, uuid.uuid4().hex, self._page_entries)
+        # A repaired head can have entries for several pages: seal until no further page is full.
         sealed = commit.sealed(head)
         while sealed is not head:
             head, sealed = sealed, commit.sealed(sealed)
@@ -280,6 +307,7 @@ class ManifestStore:
                 written = LoadedHead(head, self._store.create(key, data))
             else:
                 written = LoadedHead(head, self._store.replace(key, data, found.version))
+        # A lost answer: the commit id in the store shows whether this write landed.
         except (AlreadyExists, PreconditionFailed, StoreUnavailable):
             written = self.load(head.topic_id, head.partition, error.known)
             if written.head.commit_id != commit.commit_id:
@@ -296,8 +324,10 @@ class ManifestStore:
     def _decide(
         self, loaded: LoadedHead, transition: Transition, *, may_be_stale: bool
     ) -> tuple[LoadedHead, Head]:
-        """The transition's result, and the head it was applied to. A refusal is believed only of a
-        head that was just read: the caller's may be older than what stands."""
+        """Return the transition's result and the head that it was applied to.
+
+        A refusal counts only if the head was just read, because the caller's may be outdated.
+        """
         try:
             return loaded, transition(loaded.head)
         except ManifestError:
@@ -325,7 +355,10 @@ class _Commit:
         self._written: list[str] = []
 
     def write(self, base: LoadedHead, changed: Head) -> LoadedHead:
-        """One attempt: empty the trash, seal if it is time, write the head, empty the new trash."""
+        """Make one attempt:
+
+        empty the trash, seal if it is time, write the head, empty the new trash.
+        """
         trash = tuple(name for name in changed.trash if not self._dropped(base.head, name))
         head = self.sealed(replace(changed, trash=trash))
         if head == base.head:
@@ -333,13 +366,17 @@ class _Commit:
         head = replace(head, version=base.head.version + 1, commit_id=self.commit_id)
         key = head_key(head.topic_id, head.partition)
         version = self._store.replace(key, encode_head(head), base.version)
+        # Best effort: the next commit deletes what remains of the trash.
         for name in head.trash:
             self._delete_page(head, name)
         return LoadedHead(head, version)
 
     def discard_pages(self, base: LoadedHead | None, current: LoadedHead) -> None:
-        """Delete pages that no head refers to: once the head has moved on, the attempt that wrote
-        them can never land. While it has not, they stay."""
+        """Delete pages that no head refers to.
+
+        Once the head has advanced, the attempt that wrote them can never land. Until then they
+        stay.
+        """
         if base is not None and current.version == base.version:
             return
         named = {ref.name for ref in current.head.pages}
@@ -360,11 +397,13 @@ class _Commit:
         return with_page
 
     def _dropped(self, committed: Head, name: str) -> bool:
-        """Whether a page that a *committed* head has in its trash is gone now."""
+        """Delete a page that a *committed* head has in its trash; return whether it no longer
+        exists.
+        """
         return name in committed.trash and self._delete_page(committed, name)
 
     def _delete_page(self, head: Head, name: str) -> bool:
-        """Best effort; what fails stays in the trash for the next commit."""
+        """Delete a page, best effort; one that fails stays in the trash for the next commit."""
         try:
             self._store.delete(page_key(head.topic_id, head.partition, name))
         except StoreError as error:
@@ -374,7 +413,10 @@ class _Commit:
 
 
 def _memory_of(page: Page) -> int:
-    """About what a page takes in memory (measured: a plain entry takes about a kilobyte)."""
+    """Return the approximate memory of a page in bytes (measured:
+
+    a plain entry takes about 1 kB).
+    """
     return sum(
         _ENTRY_BYTES + len(entry.custom_metadata or b"") + _EPOCH_BYTES * len(entry.leader_epochs)
         for entry in page.entries
@@ -383,8 +425,8 @@ def _memory_of(page: Page) -> int:
 
 def _misplaced(where: str, owner: str) -> str:
     return (
-        f"{where} is of {owner}: it was copied or moved here, restore what stood in its place; "
-        "nothing is read, copied or deleted meanwhile"
+        f"{where} belongs to {owner}: it was copied or moved here. Restore the original object. "
+        "Until then nothing of the partition is read, copied or deleted"
     )
 
 

@@ -1,7 +1,7 @@
-"""What a head and its pages say to readers and to the deleter: pure functions.
+"""Questions that readers and the deleter have about a head and its pages: pure functions.
 
-``pages`` is anything that gives a sealed page by its name (a dict in tests, a loading cache in the
-shells); a page is asked for only where its reference in the head does not answer the question.
+``pages`` returns a sealed page by its name (a dict in tests, a loading cache in the shells). A page
+is loaded only where its reference in the head does not answer the question.
 """
 
 import heapq
@@ -20,12 +20,14 @@ class Pages(Protocol):
     """Sealed pages of one partition by name."""
 
     def __getitem__(self, name: str, /) -> Page:
-        """The page."""
+        """Return the page of this name."""
 
 
 class RemoteOffsetOutOfRange(Exception):
-    """The tier does not answer for this offset. ``log_start_offset`` tells expired data (below it)
-    from data that only brokers have."""
+    """The tier does not answer for this offset.
+
+    ``log_start_offset`` distinguishes expired data (below it) from data that only brokers have.
+    """
 
     def __init__(self, message: str, *, log_start_offset: int) -> None:
         super().__init__(message)
@@ -34,7 +36,7 @@ class RemoteOffsetOutOfRange(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SegmentRange:
-    """The part of a plan that one segment answers."""
+    """Part of a plan that one segment answers."""
 
     entry: SegmentEntry
     from_offset: int
@@ -52,17 +54,22 @@ class Totals:
 
 
 def state_of(head: Head, entry: SegmentEntry) -> SegmentState:
-    """The entry's state under the head's overlay. A copy under way is never below the floor: it is
-    refused when it wants to finish, and given up by its copier."""
+    """Return the entry's state under the head's overlay.
+
+    A copy under way is never below the floor: it is refused when it tries to finish, and its copier
+    gives it up.
+    """
     if entry.state is SegmentState.COPY_FINISHED and _below_floor(head, entry):
         return SegmentState.DELETE_STARTED
     return entry.state
 
 
 def marked_at(head: Head, entry: SegmentEntry) -> int | None:
-    """Since when (ms) the entry is DELETE_STARTED; None while it is not."""
+    """Return the time (ms) at which the entry became DELETE_STARTED; None if it is not."""
     if state_of(head, entry) is not SegmentState.DELETE_STARTED:
         return None
+    # The entry's own mark is exact. Otherwise the first mark of the floor that covers the entry
+    # counts.
     if entry.marked_at_ms is not None:
         return entry.marked_at_ms
     for mark in head.marks:
@@ -72,7 +79,7 @@ def marked_at(head: Head, entry: SegmentEntry) -> int | None:
 
 
 def live_segments(head: Head, pages: Pages, start_offset: int = 0) -> Iterator[SegmentEntry]:
-    """Live entries that answer for an offset at or above ``start_offset``, in order."""
+    """Yield live entries that answer for an offset at or above ``start_offset``, in order."""
     for ref in head.pages:
         if not _wholly_marked(head, ref) and ref.end_offset_inclusive >= start_offset:
             yield from _live(head, _entries(pages, ref), start_offset)
@@ -80,8 +87,7 @@ def live_segments(head: Head, pages: Pages, start_offset: int = 0) -> Iterator[S
 
 
 def find(head: Head, pages: Pages, offset: int) -> SegmentEntry | None:
-    """The one live segment that answers for an offset (invariant 5); None where the tier does
-    not."""
+    """Return the one live segment that answers for an offset (invariant 5), or None."""
     start = head.remote_log_start_offset
     if start is None or not start <= offset <= head.highest_remote_offset:
         return None
@@ -89,8 +95,10 @@ def find(head: Head, pages: Pages, offset: int) -> SegmentEntry | None:
 
 
 def find_by_timestamp(head: Head, pages: Pages, timestamp_ms: int) -> SegmentEntry | None:
-    """The first live segment that has a record of this time or later. A record below the log start
-    in it does not count: the caller looks from the log start on."""
+    """Return the first live segment that has a record with this timestamp or a later one.
+
+    A record of it below the log start does not count: the caller searches from the log start on.
+    """
     for ref in head.pages:
         if ref.max_timestamp_ms >= timestamp_ms and not _wholly_marked(head, ref):
             for entry in _live(head, _entries(pages, ref), 0):
@@ -109,6 +117,8 @@ def by_newest(head: Head, pages: Pages) -> Iterator[SegmentEntry]:
     def push(timestamp_ms: int, offset: int, item: SegmentEntry | PageRef) -> None:
         heapq.heappush(heap, (-timestamp_ms, offset, next(numbers), item))
 
+    # A page enters the heap by its largest timestamp, and its entries replace it when it is
+    # reached.
     for ref in head.pages:
         if not _wholly_marked(head, ref):
             push(ref.max_timestamp_ms, ref.start_offset, ref)
@@ -126,10 +136,14 @@ def by_newest(head: Head, pages: Pages) -> Iterator[SegmentEntry]:
 def plan(
     head: Head, pages: Pages, start_offset: int, until_offset: int
 ) -> tuple[SegmentRange, ...]:
-    """Contiguous ranges that answer the offsets from ``start_offset`` up to, not including,
-    ``until_offset``, each offset by exactly one segment. What lies beyond the end of the tier is
-    left out: it is the brokers'. Raises RemoteOffsetOutOfRange when the first offset is below what
-    the tier answers for."""
+    """Return contiguous ranges that answer the offsets from ``start_offset`` to ``until_offset``
+    (exclusive).
+
+    Exactly one segment answers each offset. Offsets beyond the end of the tier are left out,
+    because brokers have them. Raises RemoteOffsetOutOfRange if the tier no longer has the first
+    offset.
+    """
+    # Nothing of the range is in the tier. That is only an error if the records are expired.
     if until_offset <= start_offset or start_offset > head.highest_remote_offset:
         _check_not_expired(head, start_offset)
         return ()
@@ -140,14 +154,17 @@ def plan(
     for entry in live_segments(head, pages, start_offset):
         if entry.from_offset >= until_offset:
             break
+        # The first and the last segment may reach beyond the range.
         begin = max(entry.from_offset, start_offset)
         ranges.append(SegmentRange(entry, begin, min(entry.end_offset_inclusive, until_offset - 1)))
     return tuple(ranges)
 
 
 def present_entries(head: Head, pages: Pages) -> Iterator[tuple[SegmentEntry, SegmentState]]:
-    """Every entry whose objects are not known to be deleted, with its state under the overlay, in
-    the order in which they were finished: live ones are a line, oldest first."""
+    """Yield each entry whose objects are not known to be deleted, with its state under the overlay.
+
+    Entries are in the order in which they were finished; live ones form a line, oldest first.
+    """
     for ref in head.pages:
         if ref.left:
             for index, entry in enumerate(_entries(pages, ref)):
@@ -160,8 +177,11 @@ def present_entries(head: Head, pages: Pages) -> Iterator[tuple[SegmentEntry, Se
 def pending_deletes(
     head: Head, pages: Pages, *, now_ms: int, delay_ms: int, limit: int = 1000
 ) -> tuple[PendingDelete, ...]:
-    """Entries that have been DELETE_STARTED for at least ``delay_ms``, oldest first, at most
-    ``limit``: their objects may go now (``finish_delete`` afterwards)."""
+    """Return entries that have been DELETE_STARTED for at least ``delay_ms``, oldest first.
+
+    At most ``limit``. The caller may delete their objects now, and calls ``finish_delete``
+    afterwards.
+    """
     found: list[PendingDelete] = []
     for item in _marked_entries(head, pages):
         since = marked_at(head, item.entry)
@@ -174,9 +194,12 @@ def pending_deletes(
 
 
 def totals(head: Head, pages: Pages) -> Totals:
-    """Sums over all entries; at most one page has to be looked into. A copy under way counts as
-    neither."""
+    """Return the sums over all entries; at most one page is loaded.
+
+    A copy under way counts as neither.
+    """
     live = live_bytes = pending = pending_bytes = 0
+    # The floor crosses at most one page; the references of all others have the sums.
     for ref in head.pages:
         marked, marked_bytes = _marked_of_page(head, ref, pages)
         live += ref.count - marked
@@ -193,7 +216,7 @@ def totals(head: Head, pages: Pages) -> Totals:
 
 
 def bytes_below(head: Head, pages: Pages, offset: int) -> int:
-    """Log bytes of the live segments that lie wholly below an offset."""
+    """Return the log bytes of the live segments that end below an offset."""
     found = 0
     for ref in head.pages:
         if ref.end_offset_inclusive < offset:
@@ -252,6 +275,7 @@ def _live(
 
 
 def _marked_entries(head: Head, pages: Pages) -> Iterator[PendingDelete]:
+    # The floor marks a prefix: behind the first page that is wholly live nothing is marked.
     for ref in head.pages:
         if _wholly_live(head, ref):
             break
@@ -263,7 +287,7 @@ def _marked_entries(head: Head, pages: Pages) -> Iterator[PendingDelete]:
 
 
 def _marked_of_page(head: Head, ref: PageRef, pages: Pages) -> tuple[int, int]:
-    """(entries, bytes) of a page that are below the floor, deleted ones included."""
+    """Return (entries, bytes) of a page that are below the floor, deleted ones included."""
     if _wholly_live(head, ref):
         return 0, 0
     if _wholly_marked(head, ref):

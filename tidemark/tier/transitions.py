@@ -1,19 +1,19 @@
-"""Every change of a manifest's head, as a pure function from head to head.
+"""Changes of a manifest's head, as pure functions from head to head.
 
 Rules (docs/explanation/architecture.md, invariants 5, 6, 8 and 10; docs/reference/tier-format.md):
 
-* A claim is a write. It never goes to a lower leader epoch or tiered epoch, and within a tiered
-  epoch the state only goes DISABLING, DISABLED, ENABLED (KIP-950; a re-enablement keeps the epoch).
+* A claim is a write. It never lowers the leader epoch or the tiered epoch. Within a tiered epoch
+  the state only advances: DISABLING, DISABLED, ENABLED (KIP-950; a re-enablement keeps the epoch).
   Every other change is refused unless the caller's claim is the head's.
 * COPY_STARTED is committed before the upload; COPY_FINISHED only while that entry is still
-  COPY_STARTED. What a fenced copier left is marked by the claim that fenced it.
-* What the head calls live is one line without holes. Overlap is trimmed by recording the range for
-  which the new segment answers; a hole, or another history, is refused.
-* Marking is moving the floor, together with the log start offset: O(1).
-* An entry goes only when it was marked before.
+  COPY_STARTED. The claim that fences a copier marks the copy that it left unfinished.
+* Live entries form one line without holes. Overlap is trimmed by recording the range for which the
+  new segment answers; a hole, or another history, is refused.
+* Marking means moving the floor together with the log start offset: O(1).
+* An entry is removed only after it was marked.
 
-Each function gives back the very head it got when there is nothing to change, so that it can be
-repeated after an error whose outcome is not known.
+Each function returns the same head object when there is nothing to change, so that a caller can
+repeat it after an error whose outcome is not known.
 """
 
 from collections.abc import Collection
@@ -42,8 +42,11 @@ from tidemark.tiering import DisablePolicy, Tiering, TieringState
 
 @dataclass(frozen=True, slots=True)
 class PendingDelete:
-    """An entry whose objects may be deleted now, and where it stands: ``page`` None for the head
-    itself, else the page's name and the entry's place in it."""
+    """An entry whose objects may be deleted now, and its place.
+
+    ``page``: None for the head itself, else the page's name. ``index``: the entry's place in the
+    page.
+    """
 
     entry: SegmentEntry
     page: str | None = None
@@ -59,9 +62,11 @@ def claim(
     broker_id: int,
     now_ms: int,
 ) -> Head:
-    """Take the head for a leader epoch and the topic's tiering. Needed before the first copy,
-    expiration or mark in a new epoch; fences every older claim. A disablement with Delete is
-    claimed by ``disable_delete``, which also moves the floor."""
+    """Claim the head for a leader epoch and the topic's tiering.
+
+    Required before the first copy, expiration or mark in a new epoch; fences every older claim. A
+    disablement with Delete is claimed by ``disable_delete``, which also moves the floor.
+    """
     check_claim(head, leader_epoch, tiering, cluster_id)
     if tiering.has_to_delete(head.tiering.epoch):
         raise IllegalTransition(
@@ -81,20 +86,27 @@ def disable_delete(
     now_ms: int,
     delete_delay_ms: int,
 ) -> Head:
-    """The leader's part of a disablement with Delete in one commit: claim, state DISABLING, log
-    start (the largest local log start of the ISR) and the floor under which everything lies."""
+    """Make the leader's part of a disablement with Delete in one commit.
+
+    It claims the head, sets the state DISABLING, and moves log start (the largest local log start
+    of the ISR) and floor, below which everything is marked.
+    """
     tiering = Tiering(TieringState.DISABLING, by.tiered_epoch, DisablePolicy.DELETE)
     check_claim(head, by.leader_epoch, tiering, cluster_id)
+    # One commit, because a crash between claim and floor would leave segments live for ever.
     taken = _taken(head, by.leader_epoch, tiering, broker_id, now_ms)
     floor = Mark(max(log_start_offset, head.log_start_offset), by.tiered_epoch, now_ms)
     return _raise_floor(taken, floor, delete_delay_ms)
 
 
 def start_copy(head: Head, by: Claim, entry: SegmentEntry) -> Head:
-    """Record COPY_STARTED; only after this is committed may the upload begin. One at a time: what
-    an attempt left is given up first (``abandon_copy``)."""
+    """Record COPY_STARTED; the upload may begin only after this is committed.
+
+    One copy at a time: ``abandon_copy`` first gives up what an earlier attempt left.
+    """
     check_holder(head, by)
     check_copying_allowed(head)
+    # The same entry again is a repetition after a lost answer.
     known = _find(head, entry)
     if known == entry:
         return head
@@ -108,6 +120,7 @@ def start_copy(head: Head, by: Claim, entry: SegmentEntry) -> Head:
         raise IllegalTransition(
             f"{head.name}: segment {head.copying.key} is still being copied; abandon it first"
         )
+    # Refuse before the upload what could not be finished after it.
     check_room(head)
     answering_from(head, entry)
     return replace(head, entries=(*head.entries, entry))
@@ -120,9 +133,12 @@ def finish_copy(
     custom_metadata: bytes | None,
     digests: Digests | None = None,
 ) -> Head:
-    """Record COPY_FINISHED with the storage manager's custom metadata (KIP-917), byte for byte, and
-    the digests of what was stored. From this commit on the segment is live for what it answers
-    for."""
+    """Record COPY_FINISHED: from this commit on the segment is live for the offsets that it answers
+    for.
+
+    ``custom_metadata`` is the storage manager's, byte for byte (KIP-917); ``digests`` are those of
+    the stored objects.
+    """
     check_holder(head, by)
     check_copying_allowed(head)
     known = _find(head, entry)
@@ -130,12 +146,15 @@ def finish_copy(
         raise IllegalTransition(
             f"{head.name}: the copy {entry.key} was given up meanwhile; copy again under a new id"
         )
+    # A repetition after a lost answer changes nothing; anything else is a mistake of the caller.
     if known.state is SegmentState.COPY_FINISHED:
         if (known.custom_metadata, known.digests) == (custom_metadata, digests):
             return head
         raise IllegalTransition(
             f"{head.name}: {entry.key} was finished with other custom metadata or digests"
         )
+    # The line may have grown or expired since COPY_STARTED: decide again what the segment answers
+    # for.
     start = answering_from(head, known)
     finished = replace(
         known,
@@ -145,12 +164,13 @@ def finish_copy(
         from_offset=start,
     )
     others = tuple(e for e in head.entries if e.segment_id != known.segment_id)
+    # The first live segment starts the line.
     line_start = start if head.live_end is None else head.line_start_offset
     return replace(head, entries=(*others, finished), line_start_offset=line_start)
 
 
 def abandon_copy(head: Head, by: Claim, entry: SegmentEntry, *, now_ms: int) -> Head:
-    """Give up a copy: COPY_STARTED becomes DELETE_STARTED. A finished one is not given up."""
+    """Give up a copy: COPY_STARTED becomes DELETE_STARTED. A finished copy is not given up."""
     check_holder(head, by)
     known = _find(head, entry)
     if known is None or known.state is SegmentState.DELETE_STARTED:
@@ -162,8 +182,10 @@ def abandon_copy(head: Head, by: Claim, entry: SegmentEntry, *, now_ms: int) -> 
 
 
 def expire_to(head: Head, by: Claim, offset: int, *, now_ms: int, delete_delay_ms: int) -> Head:
-    """Raise the log start offset (retention, DeleteRecords), and with it the floor: all segments
-    wholly below are marked, the one that straddles it stays. Never goes back."""
+    """Raise the log start offset (retention, DeleteRecords), and with it the floor.
+
+    Segments wholly below are marked; a segment that contains the offset stays. Never lowers it.
+    """
     check_holder(head, by)
     if offset <= head.log_start_offset:
         return head
@@ -192,8 +214,11 @@ def give_up_copying(head: Head, *, now_ms: int) -> Head:
 
 
 def bury(head: Head, *, now_ms: int) -> Head:
-    """Make the head the tombstone of a deleted topic: all of it is marked, no leader may write any
-    more. Whoever the controller names does this; it needs no claim."""
+    """Make the head the tombstone of a deleted topic: everything is marked, and no leader may write
+    again.
+
+    A broker that the controller names does this; it needs no claim.
+    """
     if head.deleted_at_ms is not None:
         return head
     entries = tuple(_marked_if_copying(entry, now_ms) for entry in head.entries)
@@ -201,8 +226,11 @@ def bury(head: Head, *, now_ms: int) -> Head:
 
 
 def hand_over(head: Head, *, from_cluster: str, to_cluster: str, now_ms: int) -> Head:
-    """Claim the head for another cluster, which restores the topic from the tier: a higher leader
-    epoch fences whatever is left of the old one, and what it was copying is given up."""
+    """Claim the head for another cluster, which restores the topic from the tier.
+
+    A higher leader epoch fences every writer of the old cluster, and its unfinished copy is given
+    up.
+    """
     if head.cluster_id == to_cluster or head.deleted_at_ms is not None:
         return head
     if head.cluster_id != from_cluster:
@@ -218,15 +246,18 @@ def hand_over(head: Head, *, from_cluster: str, to_cluster: str, now_ms: int) ->
 
 
 def finish_delete(head: Head, by: Claim | None, deleted: Collection[PendingDelete]) -> Head:
-    """Record DELETE_FINISHED for entries whose objects are gone: they leave the head, or get their
-    bit in the page's reference; a page whose entries are all gone goes to the trash. ``by`` None is
-    for a tombstone."""
+    """Record DELETE_FINISHED for entries whose objects are deleted.
+
+    Entries of the head are removed; those of a page get their bit in the page's reference. A page
+    whose entries are all deleted is moved to the trash. ``by`` None is for a tombstone.
+    """
     if by is not None:
         check_holder(head, by)
     elif head.deleted_at_ms is None:
         raise IllegalTransition(f"{head.name}: without a claim only a tombstone can be cleared")
     for item in deleted:
         check_marked(head, item.entry)
+    # Entries of the head by id, entries of pages by their bit.
     here = {item.entry.segment_id for item in deleted if item.page is None}
     entries = tuple(entry for entry in head.entries if entry.segment_id not in here)
     refs = tuple(_without(ref, deleted) for ref in head.pages)
@@ -238,9 +269,11 @@ def finish_delete(head: Head, by: Claim | None, deleted: Collection[PendingDelet
 
 
 def seal(head: Head, name: str, page_entries: int) -> tuple[Head, Page] | None:
-    """Move the oldest finished entries to a page, when there are more than a page holds (so the
-    newest always stands in the head); None when it is not yet time. The page is to be written
-    before the head that refers to it."""
+    """Move the oldest finished entries to a page if there are more than a page holds.
+
+    The newest entry therefore always stays in the head. Returns None when it is not yet time. Write
+    the page before the head that refers to it.
+    """
     finished = head.finished_entries
     if len(finished) <= page_entries:
         return None
@@ -254,6 +287,7 @@ def seal(head: Head, name: str, page_entries: int) -> tuple[Head, Page] | None:
 
 def _taken(head: Head, leader_epoch: int, tiering: Tiering, broker_id: int, now_ms: int) -> Head:
     entries = head.entries
+    # A new claim fences the copier of the old one: its unfinished copy is marked for deletion.
     if Claim(leader_epoch, tiering.epoch) != head.claim:
         entries = tuple(_marked_if_copying(entry, now_ms) for entry in entries)
     taken = replace(
@@ -273,8 +307,11 @@ def _marked_if_copying(entry: SegmentEntry, now_ms: int) -> SegmentEntry:
 
 
 def _raise_floor(head: Head, floor: Mark, delete_delay_ms: int) -> Head:
-    """Move the floor and remember when. Marks whose delay is over all say the same, so one of them
-    is enough; where too many are younger, the newest moves along (later, never sooner)."""
+    """Move the floor and record the time.
+
+    Marks whose delay has passed are equivalent, so one of them is enough. If too many are younger,
+    the newest is replaced (its entries are deleted later, never sooner).
+    """
     if floor.offset == head.log_start_offset and floor.tiered_epoch == head.floor_epoch:
         return head
     marks = head.marks
@@ -291,7 +328,7 @@ def _raise_floor(head: Head, floor: Mark, delete_delay_ms: int) -> Head:
 
 
 def _without(ref: PageRef, deleted: Collection[PendingDelete]) -> PageRef:
-    """The reference with the bits of the deleted entries of this page."""
+    """Return the reference with the bits of the deleted entries of this page."""
     gone, gone_bytes = ref.gone, ref.gone_bytes
     for item in deleted:
         if item.page == ref.name and not gone >> item.index & 1:
