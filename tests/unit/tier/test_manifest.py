@@ -375,7 +375,7 @@ def test_a_head_under_another_partitions_key_is_not_believed(place: Any, memory:
     for topic_id, partition in ((place.topic_id, place.partition + 1), (other, place.partition)):
         key = head_key(topic_id, partition)
         memory.objects[key] = data
-        with pytest.raises(ManifestCorrupt, match=f"{key} .*of {place.topic}-{place.partition}"):
+        with pytest.raises(ManifestCorrupt, match=f"{key} .*belongs to {place.topic}-{place.partition}"):
             store.load(topic_id, partition)
 
 
@@ -386,7 +386,7 @@ def test_a_page_under_another_name_is_not_believed(place: Any, memory: Any) -> N
     prefix = pages_prefix(place.topic_id, place.partition)
     memory.objects[f"{prefix}{first}.json"] = memory.objects[f"{prefix}{second}.json"]
     fresh = ManifestStore(memory, page_entries=2)
-    with pytest.raises(ManifestCorrupt, match=f"{first}.* is of {second}"):
+    with pytest.raises(ManifestCorrupt, match=f"{first}.* belongs to {second}"):
         fresh.pages(place.topic_id, place.partition)[first]
     assert loaded.head.pages[0].name == first
 
