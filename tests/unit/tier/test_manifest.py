@@ -375,7 +375,9 @@ def test_a_head_under_another_partitions_key_is_not_believed(place: Any, memory:
     for topic_id, partition in ((place.topic_id, place.partition + 1), (other, place.partition)):
         key = head_key(topic_id, partition)
         memory.objects[key] = data
-        with pytest.raises(ManifestCorrupt, match=f"{key} .*belongs to {place.topic}-{place.partition}"):
+        with pytest.raises(
+            ManifestCorrupt, match=f"{key} .*belongs to {place.topic}-{place.partition}"
+        ):
             store.load(topic_id, partition)
 
 
