@@ -8,15 +8,6 @@ from tests.traceability import DOCS, InvalidTraceability, citations, load, rende
 
 #: Pages that still name tests in their prose. Only ever remove entries.
 UNCONVERTED = {
-    "explanation/decisions/api-server-as-store.md",
-    "explanation/decisions/avro-decoder.md",
-    "explanation/decisions/heads-and-pages.md",
-    "explanation/decisions/jobs-of-exports.md",
-    "explanation/decisions/kafka-client.md",
-    "explanation/decisions/kopf-for-events.md",
-    "explanation/decisions/no-webhook.md",
-    "explanation/decisions/own-brokers.md",
-    "explanation/decisions/spark.md",
     "reference/compatibility.md",
     "reference/configuration.md",
     "reference/export.md",
