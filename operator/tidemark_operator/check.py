@@ -25,6 +25,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v8.request import MetadataRequest
 from kio.schema.metadata.v8.response import MetadataResponse
 
+from tidemark.error_text import error_text
 from tidemark.wire.blocking import BlockingConnection
 from tidemark.wire.framing import FrameError
 from tidemark_operator.kube.access import Access, AccessError
@@ -63,7 +64,7 @@ def operator_complaint(address: Address) -> str:
         answer = connection.getresponse()
         said = answer.read(_BODY_BYTES_MAX).decode("utf-8", "replace").strip()
     except (OSError, http.client.HTTPException) as error:
-        return f"no answer: {_text(error)}"
+        return f"no answer: {error_text(error)}"
     finally:
         connection.close()
     return "" if answer.status == http.HTTPStatus.OK else f"{answer.status}: {said}"
@@ -110,7 +111,7 @@ def listener_complaint(protocol: Protocol, address: Address, brokers: int) -> st
         else:
             return _led_complaint(address, brokers)
     except (OSError, FrameError) as error:
-        return f"{address}: {_text(error)}"
+        return f"{address}: {error_text(error)}"
     return ""
 
 
@@ -121,7 +122,7 @@ def _led_complaint(address: Address, brokers: int) -> str:
         try:
             _ask_versions(each)
         except (OSError, FrameError) as error:
-            missing.append(f"{each}: {_text(error)}")
+            missing.append(f"{each}: {error_text(error)}")
     found = len(led) - len(missing)
     return "" if found >= brokers else f"{found} of {brokers} brokers answer {'; '.join(missing)}"
 
@@ -232,10 +233,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _say(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
-
-
-def _text(error: Exception) -> str:
-    return str(error) or type(error).__name__
 
 
 if __name__ == "__main__":

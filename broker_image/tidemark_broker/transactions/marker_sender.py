@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.error_text import error_text
 from tidemark.wire.framing import FrameError
 from tidemark_broker.replication.metadata import MetadataCache
 from tidemark_broker.replication.types import TopicPartition
@@ -117,7 +118,9 @@ class MarkerSender:
         try:
             errors = await self._asked(broker, [_on_wire(each) for each in batch])
         except (OSError, TimeoutError, FrameError, ValueError) as error:
-            logger.info("%d markers did not reach broker %d: %s", len(batch), broker, error)
+            logger.info(
+                "%d markers did not reach broker %d: %s", len(batch), broker, error_text(error)
+            )
         except Exception:
             logger.exception("%d markers cannot be written by broker %d", len(batch), broker)
         else:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from tidemark.error_text import error_text
 from tidemark_cli.commands.common import DEFAULT_DIR, DirOption, console, fail, open_cluster
 from tidemark_cli.local.kube import KubeError
 from tidemark_cli.local.processes import StartError
@@ -55,4 +56,4 @@ def _start(directory: DirOption, node_id: int) -> None:
     try:
         open_cluster(directory).start_broker(node_id)
     except (StartError, KubeError, ToolchainError, TimeoutError, OSError) as error:
-        fail(str(error))
+        fail(error_text(error))

@@ -17,6 +17,7 @@ from kio.schema.list_offsets.v9.response import ListOffsetsResponse
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i64
 
+from tidemark.error_text import error_text
 from tidemark.kafka_client.access import Access
 from tidemark.kafka_client.sasl import LoginFailed, log_in
 from tidemark.wire.blocking import BlockingConnection
@@ -198,7 +199,7 @@ def _ask_broker(
     except (OSError, FrameError, LoginFailed) as error:
         return [], (
             f"broker {node_id} at {at[0]}:{at[1]} is not reached, so offsets of its partitions are "
-            f"not known: {error or type(error).__name__}. --listener names another of its "
+            f"not known: {error_text(error)}. --listener names another of its "
             "listeners, --client-config a file that says how to get in there"
         )
 

@@ -62,6 +62,8 @@ class ControllerState:
     had_time_to_report = True
     #: Definitions of our kinds that are being deleted or do not exist.
     leaving_definitions: frozenset[str] = frozenset()
+    #: Why this process cannot renew its certificate for the control listener; "": it can.
+    own_certificate_problem = ""
 
     def __init__(self, *, controller_id: str, controller_epoch: int, cluster: ClusterInfo) -> None:
         self.controller_id = controller_id

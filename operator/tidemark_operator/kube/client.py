@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 import aiohttp
 from kubernetes.aio.client.api_client import ApiClient
 
+from tidemark.error_text import error_text
 from tidemark_operator.kube.access import Access
 from tidemark_operator.kube.errors import KubeError, Unavailable, error_of
 from tidemark_operator.kube.kinds import Json, Kind, Listed, resource_version
@@ -138,8 +139,7 @@ class KubeApi:
             finally:
                 _hang_up(response.response)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            reason = str(error) or type(error).__name__
-            raise Unavailable(0, f"{what}: {reason}") from error
+            raise Unavailable(0, f"{what}: {error_text(error)}") from error
 
     # ------------------------------------------------------------ writing
 
@@ -247,8 +247,7 @@ class KubeApi:
                 method, target, body, content_type, timeout_s or self._timeout_s
             )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            reason = str(error) or type(error).__name__
-            raise Unavailable(0, f"{what}: no answer: {reason}") from error
+            raise Unavailable(0, f"{what}: no answer: {error_text(error)}") from error
         if not 200 <= status <= 299:
             raise error_of(status, data, headers.get("Retry-After"), what)
         return _object(data, what)

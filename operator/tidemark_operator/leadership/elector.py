@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tidemark.error_text import error_text
 from tidemark_operator.kube.access import Access, AccessError
 from tidemark_operator.kube.client import KubeApi
 from tidemark_operator.kube.errors import KubeError, NotFound
@@ -151,7 +152,7 @@ class Elector:
             async with asyncio.timeout(self._budget_s(started_s)):
                 held = await self._step(api)
         except (KubeError, TimeoutError) as error:
-            logger.warning("the Lease could not be read or written: %s", error or "time-out")
+            logger.warning("the Lease could not be read or written: %s", error_text(error))
             self._asks_cluster = isinstance(error, KubeError) and error.by_policy
             held = None
         if held is True:

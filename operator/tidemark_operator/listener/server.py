@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.error_text import error_text
 from tidemark.tls.files import TlsFiles
 from tidemark.tls.identity import Identity
 from tidemark.tls.private_listener import PrivateListener
@@ -319,7 +320,7 @@ class ControlServer:
         except framing.FrameError as error:
             logger.warning("closed control connection %s: %s", address, error)
         except (ConnectionError, TimeoutError) as error:
-            logger.info("control connection %s ended: %s", address, error or type(error).__name__)
+            logger.info("control connection %s ended: %s", address, error_text(error))
         finally:
             peer.left(time.monotonic())
             writer.close()

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import time
 
+from tidemark.error_text import error_text
 from tidemark.tier.config import location_of, moved
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import left_behind, rebuilding
@@ -135,7 +136,20 @@ class ClusterReconciler:
                 await self._resolve_accepted(body)
                 await self._storage(services.cluster_key, body)
         except (TimeoutError, KubeError, remote_storage.RemoteStorageProblem) as error:
-            logger.warning("remote storage: %s", error or "no answer yet")
+            logger.warning(
+                "Cluster %s: remote storage is not known yet: %s",
+                services.cluster_key.namespaced_name,
+                error_text(error),
+            )
+        except TermEnded:
+            raise
+        except Exception:
+            # The reconciler checks again, and reports what keeps failing. Without this, a fault in
+            # the check would end every term of every operator.
+            logger.exception(
+                "Cluster %s: the first check of the remote storage failed",
+                services.cluster_key.namespaced_name,
+            )
 
     async def _resolve_accepted(self, body: Json) -> None:
         """What was accepted before is given to the brokers whether the store answers or not: they

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidemark.error_text import error_text
 from tidemark.tier.audit_record import AuditRecord, AuditUnreadable, read_record
 from tidemark.tier.conditional_writes import check_conditional_writes
 from tidemark.tier.config import credential_names, ensure_place, from_json, location_of
@@ -122,7 +123,7 @@ async def last_sweep(text: str) -> str | None:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             return await asyncio.to_thread(_last_sweep, text)
     except (TimeoutError, StoreError, InvalidConfig) as error:
-        logger.info("what the last sweep has left is not known: %s", error)
+        logger.info("what the last sweep has left is not known: %s", error_text(error))
         return None
 
 
@@ -151,7 +152,7 @@ async def last_audits(text: str) -> Audits | None:
     except AuditUnreadable as error:
         return Audits(problem=str(error))
     except (TimeoutError, StoreError, InvalidConfig) as error:
-        logger.info("what audits have found is not known: %s", error)
+        logger.info("what audits have found is not known: %s", error_text(error))
         return None
     return Audits(record.topics)
 
@@ -167,7 +168,7 @@ async def is_deleted(text: str, topic_id: uuid.UUID) -> bool:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             return await asyncio.to_thread(_is_deleted, text, topic_id)
     except (TimeoutError, StoreError, InvalidConfig, ValueError) as error:
-        raise RemoteStorageProblem(f"the tier does not answer: {error}") from error
+        raise RemoteStorageProblem(f"the tier does not answer: {error_text(error)}") from error
 
 
 def _is_deleted(text: str, topic_id: uuid.UUID) -> bool:

@@ -9,6 +9,7 @@ import asyncio
 import secrets
 from dataclasses import dataclass
 
+from tidemark.error_text import error_text
 from tidemark.wire.users import ScramCredential
 from tidemark_operator.certificates.authority import BadCertificate
 from tidemark_operator.certificates.certificate_stores import (
@@ -140,7 +141,7 @@ class UserSecrets:
         except Overtaken:
             raise
         except (BadCertificate, KeptByAnother, OSError) as error:
-            return Proof(problem=UserProblem("CertificatesUnusable", str(error)))
+            return Proof(problem=UserProblem("CertificatesUnusable", error_text(error)))
         await self._write(name, certificate_data(leaf, trusted), own, body)
         return Proof(name)
 

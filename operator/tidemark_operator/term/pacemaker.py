@@ -5,6 +5,7 @@ import dataclasses
 import logging
 from collections.abc import Callable
 
+from tidemark.error_text import error_text
 from tidemark_operator.certificates.authority import BadCertificate
 from tidemark_operator.certificates.certificate_stores import KeptByAnother, Overtaken
 from tidemark_operator.clock import wall_ms
@@ -149,7 +150,7 @@ class Pacemaker:
         except (BadCertificate, Forbidden, PermissionError) as error:
             self._know(str(error))
         except (Overtaken, KubeError, OSError) as error:  # it is asked again
-            logger.warning("the certificate authority stays as it is: %s", error)
+            logger.warning("the certificate authority stays as it is: %s", error_text(error))
         except KeptByAnother as error:
             self._know(str(error))
         else:

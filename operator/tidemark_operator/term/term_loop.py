@@ -10,10 +10,12 @@ import collections
 import contextlib
 import dataclasses
 import logging
+import tempfile
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 
 from tidemark.backoff import Backoff
+from tidemark.error_text import error_text
 from tidemark_operator.background import BackgroundTasks
 from tidemark_operator.certificates.authority import BadCertificate, KeyPair
 from tidemark_operator.certificates.certificate_stores import Keeper, KeptByAnother, SecretKeeper
@@ -71,6 +73,15 @@ FOLLOW_AUTHORITY_S = 3.0
 BUSY_KEYS = 32
 #: Users whose certificates are looked for where the authority of clients is not there.
 LEAVES_LOOKED_AT = 200
+
+
+class CertificatesUnusable(Exception):
+    """A takeover cannot get the authority, or a leaf for the control listener. ``is_of_process``:
+    another operator process may be able to."""
+
+    def __init__(self, message: str, *, is_of_process: bool = False) -> None:
+        super().__init__(message)
+        self.is_of_process = is_of_process
 
 
 class TermLoop:
@@ -234,10 +245,11 @@ class TermLoop:
             logger.warning("nobody can take over: %s", error)
             await self._say(api, error.reason, str(error))
             self._excuse = str(error)
-        except (BadCertificate, KeptByAnother, OSError) as error:
-            logger.warning("the certificate authority cannot be used: %s", error)
+        except CertificatesUnusable as error:
+            logger.warning("no term without certificates: %s", error)
             await self._say(api, "CertificatesUnusable", str(error))
-            self._excuse = str(error)
+            # A restart, or another operator, helps only if this process is at fault.
+            self._excuse = "" if error.is_of_process else str(error)
         except KubeError as error:
             if isinstance(error, Forbidden) or error.by_policy:
                 logger.warning("nobody can take over: %s", error)
@@ -278,8 +290,8 @@ class TermLoop:
         )
         certificates, client_certificates = Certificates(*of_this), ClientCertificates(*of_this)
         named = [each.key.rpartition("/")[2] for each in taken.state.brokers.values()]
-        held = await certificates.authorities(named)
-        await self._follow(held)
+        held = await _authorities(certificates, named)
+        await self._follow_at_takeover(held)
         taken.state.strangers_key = held.strangers
         taken.state.cluster = dataclasses.replace(
             taken.state.cluster,
@@ -430,8 +442,32 @@ class TermLoop:
                 kept = name and await self._keeper_of(api).read(authority_name(name))
                 if kept:
                     await self._follow(read_authority(kept.data))
-            except (KubeError, KeptByAnother, BadCertificate, OSError) as error:
+            except (KubeError, KeptByAnother, BadCertificate) as error:  # the pacemaker reports it
                 logger.warning("the certificate authority cannot be read: %s", error)
+            except OSError as error:
+                text = error_text(error)
+                logger.warning("the operator's own certificate is not renewed: %s", text)
+                self._note_own_certificate(text)
+            else:
+                self._note_own_certificate("")
+
+    def _note_own_certificate(self, problem: str) -> None:
+        """The Cluster's conditions contain why this process cannot renew its own certificate."""
+        term = self._term
+        if term is not None and term.services.state.own_certificate_problem != problem:
+            term.services.state.own_certificate_problem = problem
+            term.services.queue.add(term.services.cluster_key)
+
+    async def _follow_at_takeover(self, held: Authorities) -> None:
+        """No term begins before brokers can reach its control listener."""
+        try:
+            await self._follow(held)
+        except OSError as error:
+            raise CertificatesUnusable(
+                f"the operator's own certificate cannot be written: {error_text(error)}. See that "
+                f"the operator can write its temporary directory {tempfile.gettempdir()}",
+                is_of_process=True,
+            ) from error
 
     async def _follow(self, held: Authorities) -> None:
         """See that this process's leaf is of that authority, and show when either ends."""
@@ -498,6 +534,13 @@ class TermLoop:
         await api.replace_status(CLUSTER, {**body, "status": status})
 
 
+async def _authorities(certificates: Certificates, brokers: Iterable[str]) -> Authorities:
+    try:
+        return await certificates.authorities(brokers)
+    except (BadCertificate, KeptByAnother, OSError) as error:
+        raise CertificatesUnusable(error_text(error)) from error
+
+
 def _age(body: Json) -> tuple[str, str]:
     meta = body["metadata"]
     return str(meta["creationTimestamp"]), str(meta["name"])
@@ -510,5 +553,5 @@ async def _problem(
     try:
         await certificates.check(leaves)
     except (BadCertificate, KeptByAnother, OSError) as error:
-        return str(error)
+        return error_text(error)
     return ""

@@ -135,6 +135,32 @@ async def test_before_the_first_broker_is_told_anything_the_accepted_store_is_kn
         assert not world.services.state.cluster.storage_problem
 
 
+@pytest.mark.parametrize("failure", [TimeoutError(), ValueError("a fault"), OSError("no CA file")])
+async def test_failed_first_check_of_the_storage_is_logged_and_does_not_end_the_term(
+    world: ShellWorld,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    failure: Exception,
+) -> None:
+    world.edit(CLUSTER, "main", remoteStorage=folder(tmp_path))
+    reconciler = ClusterReconciler(world.services)
+
+    async def fail(*_: object) -> None:
+        raise failure
+
+    # The first check fails, and says so.
+    with monkeypatch.context() as patched:
+        patched.setattr(remote_storage, "resolve", fail)
+        await reconciler.check_first()
+    assert type(failure).__name__ in caplog.text
+    assert "ns/main: " in caplog.text
+    assert world.services.state.cluster.storage_problem
+    # The reconciler repeats the check.
+    await reconciler.reconcile(MAIN)
+    assert not world.services.state.cluster.storage_problem
+
+
 async def test_what_a_sweep_has_left_stands_in_a_condition_until_it_is_gone(
     world: ShellWorld, tmp_path: Path
 ) -> None:

@@ -1,6 +1,8 @@
 """Before and between terms: which Cluster is controlled, and what stops a take-over for good."""
 
 import asyncio
+import contextlib
+import shutil
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -8,6 +10,8 @@ import pytest
 
 from tests.loop_turns import many_turns
 from tests.unit.operator_shell.shell_world import NAMESPACE, NoEvents, ShellWorld
+from tidemark.tls.files import TlsFiles
+from tidemark_operator.certificates import folders
 from tidemark_operator.certificates.certificate_stores import SecretKeeper
 from tidemark_operator.certificates.certificates import OwnLeaf
 from tidemark_operator.clock import utc_now
@@ -45,6 +49,27 @@ class Shell(ShellWorld):
 
     async def find_cluster(self) -> str:
         return await self.loop._find_cluster(self.api)  # type: ignore[arg-type]
+
+    @contextlib.asynccontextmanager
+    async def leading(self) -> AsyncIterator[None]:
+        """Run a term until the end of the block."""
+        leading = asyncio.create_task(self.loop._try(self.api, FakeServer(), NoEvents()))  # type: ignore[arg-type]
+        async with asyncio.timeout(20):
+            while self.loop._term is None:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0)
+            yield
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+        self.loop._own_leaf.close()
+
+    async def until_ready(self, *parts: str) -> None:
+        """Wait until each part of the Cluster's condition Ready contains the given text."""
+        while True:
+            with contextlib.suppress(KeyError, StopIteration):
+                found = self.condition(CLUSTER, "main", "Ready")
+                if all(part in text for part, text in zip(parts, found, strict=True)):
+                    return
+            await asyncio.sleep(0.01)
 
     async def try_a_term(self) -> None:
         await self.loop._try(self.api, object(), NoEvents())  # type: ignore[arg-type]
@@ -295,6 +320,51 @@ async def test_what_was_deleted_while_its_watch_was_down_is_missed_in_the_list()
     assert "ns/deleted" not in shell.loop._term.services.state.topics
     leading.cancel()
     await asyncio.gather(leading, return_exceptions=True)
+
+
+def full_disk(*_: object) -> None:
+    raise OSError("no space left on device")
+
+
+async def test_no_term_begins_before_the_operators_own_certificate_is_in_force(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Brokers could not reach it, and the Lease would keep every other operator from leading."""
+    shell = Shell()
+    shell.make_cluster()
+    shell.loop.won()
+    # The second try must not take the leaf of the first one for written.
+    with monkeypatch.context() as patched:
+        patched.setattr(folders, "_write", full_disk)
+        for _ in range(2):
+            await shell.loop._try(shell.api, FakeServer(), NoEvents())  # type: ignore[arg-type]
+            assert shell.loop._term is None
+    status, reason, message = shell.condition(CLUSTER, "main", "Ready")
+    assert (status, reason) == ("False", "CertificatesUnusable")
+    assert "no space left on device" in message
+    # /healthz fails, and the next try leads.
+    pulse = shell.loop.pulse()
+    assert not pulse.excuse, "another process may be able to: /healthz fails in time"
+    assert not verdict(pulse, stand_still_s=-1.0)[0]
+    async with shell.leading():
+        assert shell.loop._own_leaf.files.contexts().digest
+
+
+async def test_own_certificate_that_is_not_renewed_is_a_condition_until_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shell = Shell()
+    shell.make_cluster()
+    monkeypatch.setattr(term_loop, "FOLLOW_AUTHORITY_S", 0.01)
+    async with shell.leading():
+        following = asyncio.create_task(shell.loop.follow_authority(shell.api))  # type: ignore[arg-type]
+        with monkeypatch.context() as patched:
+            patched.setattr(folders, "_write", full_disk)
+            shutil.rmtree(shell.loop._own_leaf.files.folder)
+            await shell.until_ready("False", "CertificatesUnusable", "no space left on device")
+        await shell.until_ready("False", "NoBrokers", "no broker is live")
+        assert TlsFiles(shell.loop._own_leaf.files.folder).contexts().digest
+        following.cancel()
 
 
 class FakeServer:

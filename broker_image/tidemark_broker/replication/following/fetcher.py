@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from kio.schema.errors import ErrorCode
 
 from tidemark.backoff import Backoff
+from tidemark.error_text import error_text
 from tidemark.tls.dialing import Dialer
 from tidemark.wire.connection import KafkaConnection
 from tidemark.wire.framing import FrameError
@@ -125,7 +126,7 @@ class Fetcher:
             except (OSError, TimeoutError, FrameError) as error:
                 if self._monotonic() - began > self._limits.backoff_max_s:
                     pause = self._connection_backoff()
-                logger.info("fetching from broker %d: %s", self.leader_id, error)
+                logger.info("fetching from broker %d: %s", self.leader_id, error_text(error))
             except Exception:
                 logger.exception("fetching from broker %d failed", self.leader_id)
             now = self._monotonic()

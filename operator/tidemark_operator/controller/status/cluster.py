@@ -107,6 +107,13 @@ def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Co
             f"certificates are neither issued nor renewed: {problem} ({count(live, 'broker')} live)"
         )
         return summary(ready=False, reason="CertificatesUnusable", message=text, stalled=True)
+    problem = state.own_certificate_problem
+    if problem:
+        text = (
+            f"the operator's own certificate is not renewed: {problem}. See that the operator can "
+            f"write its temporary directory ({count(live, 'broker')} live)"
+        )
+        return summary(ready=False, reason="CertificatesUnusable", message=text, stalled=True)
     refused = state.brokers_problem
     if refused and not live:
         return summary(ready=False, reason="BrokersRefused", message=refused, stalled=True)

@@ -730,8 +730,10 @@ CLUSTER = (
         "CertificatesUnusable",
         "Ready=False, Stalled=True",
         "A certificate authority of the Cluster, its own or that of its clients, cannot be used, "
-        "is gone, or is another cluster's. None is ever made in its place: nobody would know it.",
-        "Restore the Secret (locally, the folder) that the message names.",
+        "is gone, or is another cluster's. None is ever made in its place: nobody would know it. "
+        "Or the operator cannot write its own certificate to its temporary directory.",
+        "Restore the Secret (locally, the folder) that the message names. If the message names the "
+        "temporary directory, free space there.",
     ),
     Reason(
         "Rebuilding",
