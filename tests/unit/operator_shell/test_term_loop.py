@@ -11,7 +11,7 @@ import pytest
 from tests.loop_turns import many_turns
 from tests.unit.operator_shell.shell_world import NAMESPACE, NoEvents, ShellWorld
 from tidemark.tls.files import TlsFiles
-from tidemark_operator.certificates import folders
+from tidemark_operator.certificates import certificate_folders
 from tidemark_operator.certificates.certificate_stores import SecretKeeper
 from tidemark_operator.certificates.certificates import OwnLeaf
 from tidemark_operator.clock import utc_now
@@ -335,7 +335,7 @@ async def test_no_term_begins_before_the_operators_own_certificate_is_in_force(
     shell.loop.won()
     # The second try must not take the leaf of the first one for written.
     with monkeypatch.context() as patched:
-        patched.setattr(folders, "_write", full_disk)
+        patched.setattr(certificate_folders, "_write", full_disk)
         for _ in range(2):
             await shell.loop._try(shell.api, FakeServer(), NoEvents())  # type: ignore[arg-type]
             assert shell.loop._term is None
@@ -359,7 +359,7 @@ async def test_own_certificate_that_is_not_renewed_is_a_condition_until_it_is(
     async with shell.leading():
         following = asyncio.create_task(shell.loop.follow_authority(shell.api))  # type: ignore[arg-type]
         with monkeypatch.context() as patched:
-            patched.setattr(folders, "_write", full_disk)
+            patched.setattr(certificate_folders, "_write", full_disk)
             shutil.rmtree(shell.loop._own_leaf.files.folder)
             await shell.until_ready("False", "CertificatesUnusable", "no space left on device")
         await shell.until_ready("False", "NoBrokers", "no broker is live")
