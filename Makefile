@@ -131,7 +131,7 @@ bench-encryption: $(ALL)
 	@$(BIN)/python -m tests.benchmarks.encryption
 
 # SEEDS=5000: so many runs of the simulated cluster, of all kinds in turn. SEED=17: one of them again, with its whole story.
-# KIND: moves, backups, restores, down (etcd is put back while a broker is down), heads, or tables (a topic and its table).
+# KIND: moves, backups, restores, down (etcd is put back while a broker is down), torn (the same, and another broker has lost its tail), heads, or tables (a topic and its table).
 SEEDS ?= 1000
 simulate: $(ALL)
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(KIND),--$(KIND))

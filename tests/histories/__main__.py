@@ -5,7 +5,8 @@ Seeds run on from ``--first``; ``SEED=17`` is one round again: the same clients 
 though not at the same microsecond. The history of a round with an anomaly is kept in
 ``build/histories``, with the nodes' logs; ``--history`` judges it again. ``--kafka`` disturbs
 Apache Kafka's brokers instead: what is found there is Kafka's, or the checker's own mistake.
-``--wrong`` has clients do something that must be found.
+``--wrong`` has clients do something that must be found, ``--bug`` starts brokers with a broken rule
+that must be found, and ``--fault`` names the only faults.
 """
 
 import argparse
@@ -13,16 +14,19 @@ import shutil
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 from tests.histories.checker import Figures, check
 from tests.histories.events import Event, load, store
-from tests.histories.plan import WRONGS, make
+from tests.histories.plan import ELECT, KILL, OLD_HEAD, PAUSE, RESTART, RESTORE, ROLL, WRONGS, make
+from tests.histories.planted import BUGS, planted
 from tests.histories.rounds import RoundFailed, run_round
 from tests.histories.targets import BROKERS, OPERATOR, Target, apache_kafka, served, tidemark
 from tests.lock_order import in_order
 
 KEPT = Path("build") / "histories"
+KINDS = (KILL, RESTART, PAUSE, ROLL, ELECT, RESTORE, OLD_HEAD)
 #: A run ends after so many rounds with anomalies: most are the same.
 FOUND_MAX = 5
 
@@ -36,6 +40,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=45.0, help="how long a round is disturbed")
     parser.add_argument("--kafka", action="store_true", help="Apache Kafka's brokers")
     parser.add_argument("--wrong", choices=sorted(WRONGS), action="append", default=[])
+    parser.add_argument("--bug", choices=sorted(BUGS), help="brokers with a broken rule")
+    parser.add_argument("--fault", choices=KINDS, action="append", default=[])
     parser.add_argument("--keep", action="store_true", help="every history, whatever is found")
     parser.add_argument("--history", type=Path, help="judge a history that was kept, again")
     asked = parser.parse_args()
@@ -48,7 +54,8 @@ def main() -> int:
     print(f"starting {what} and {BROKERS} brokers", flush=True)
     with tempfile.TemporaryDirectory(prefix="tidemark-histories-") as folder:
         start = apache_kafka if asked.kafka else tidemark
-        with start(Path(folder) / "cluster") as target:
+        bug = planted(asked.bug) if asked.bug else nullcontext()
+        with bug, start(Path(folder) / "cluster") as target:
             return _Rounds(target, asked).go()
 
 
@@ -87,6 +94,7 @@ class _Rounds:
             served(self._target.bootstrap),
             operator=has_operator,
             wrongs=tuple(asked.wrong),
+            kinds=tuple(asked.fault),
         )
         if plan.left_out:
             print(f"not served yet, left out: {', '.join(plan.left_out)}", flush=True)

@@ -1,9 +1,27 @@
 """What goes wrong while clients run: one thing at a time, as the plan says, on the node that is in
-that role just then."""
+that role just then.
+
+Besides processes that die, data of the controller and of the tier goes back to an older version, as
+in a store that is restored from a backup:
+
+* ``restore``: all of etcd, under a running operator, while one broker is down.
+* ``old head``: the head of one partition's manifest in the tier. Its segments are still there, so
+  the leader has to detect the old head and repair it, from memory or from its disk.
+
+Other faults of this kind are tested elsewhere:
+
+* A table that is rolled back, or a cluster that is restored, under an export needs Spark:
+  ``make simulate KIND=tables`` (:mod:`tests.simulation.tables`), and with real jobs
+  ``tests/integration/pipeline/test_rollbacks.py``.
+* Erased slices: ``make simulate KIND=backups``, ``tests/conformance/test_rebuild.py``.
+* Old heads under power cuts, with a failing store: ``make simulate KIND=heads``.
+"""
 
 import random
 import signal
 import threading
+import time
+from collections import defaultdict
 from collections.abc import Callable
 
 from confluent_kafka import ElectionType, KafkaException, TopicPartition
@@ -15,11 +33,13 @@ from tests.histories.plan import (
     GROUPS,
     KILL,
     LEADER,
+    OLD_HEAD,
     OPERATOR,
     PAUSE,
     RESTART,
     RESTORE,
     ROLL,
+    TIERED,
     TRANSACTIONS,
     Fault,
     Plan,
@@ -29,6 +49,8 @@ from tidemark_broker.coordinators.java_hash import partition_of
 
 #: Where coordinators keep what they know.
 COORDINATORS = {GROUPS: "__consumer_offsets", TRANSACTIONS: "__transaction_state"}
+#: A head is put back within this time, or left as it is: all replicas have to know the present one.
+OLD_HEAD_S = 8.0
 
 
 class Faults:
@@ -41,6 +63,8 @@ class Faults:
         self._plan = plan
         self._target = target
         self._chance = random.Random(f"{plan.seed} faults")
+        #: Former versions of heads, by topic and partition.
+        self._heads: dict[tuple[str, int], list[bytes]] = defaultdict(list)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="faults", daemon=True)
 
@@ -59,6 +83,7 @@ class Faults:
             for fault in self._plan.faults:
                 if self._stopping.wait(fault.after_s):
                     break
+                self._keep_heads()
                 self._happen(fault)
         except Exception as error:  # noqa: BLE001 - told by whoever waits for the run
             self.failure = error
@@ -87,6 +112,8 @@ class Faults:
         elif fault.kind == ELECT:
             self._tell(fault, "all partitions")
             self._elect()
+        elif fault.kind == OLD_HEAD:
+            self._old_head(fault)
         else:
             node = self._node(fault.role)
             self._tell(fault, node)
@@ -130,6 +157,37 @@ class Faults:
             self._target.admin.elect_leaders(ElectionType.PREFERRED, wanted).result(10)
         except (KafkaException, TimeoutError) as error:
             self._run.recorder.point("faults", "fault", kind="refused election", target=str(error))
+
+    def _keep_heads(self) -> None:
+        for name in self._tiered():
+            for number, body in self._target.heads(name).items():
+                self._heads[name, number].append(body)
+
+    def _tiered(self) -> list[str]:
+        return [self._run.topics[topic] for topic in TIERED if topic in self._run.topics]
+
+    def _old_head(self, fault: Fault) -> None:
+        """Replace one head while its leader, the only writer, is held up for a moment."""
+        if not self._heads:
+            self._run.recorder.point("faults", "fault", kind="no head yet", target="")
+            return
+        topic, number = self._chance.choice(sorted(self._heads))
+        body = self._chance.choice(self._heads[topic, number])
+        until_s = time.monotonic() + OLD_HEAD_S
+        while time.monotonic() < until_s and not self._stopping.wait(0.1):
+            leader = leaders(self._target.admin, [topic]).get((topic, number))
+            if leader is None:
+                continue
+            self._target.signal(leader, signal.SIGSTOP)
+            is_back = self._target.put_head_back(topic, number, body)
+            if is_back:
+                self._tell(fault, f"{topic}-{number}, led by {leader}")
+                if fault.role == LEADER:
+                    self._kill(leader, fault.lasts_s)
+            self._target.signal(leader, signal.SIGCONT)
+            if is_back:
+                return
+        self._run.recorder.point("faults", "fault", kind="head kept", target=f"{topic}-{number}")
 
     def _node(self, role: str) -> str:
         if role == OPERATOR:

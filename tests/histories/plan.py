@@ -17,6 +17,9 @@ TOPICS = {"a": 2, "b": 2, "c": 1}
 NEXT = {"a": "b", "b": "a"}
 LAST = "c"
 HOPS_MAX = 2
+#: Topics with a remote tier, where the cluster has one. Their segments are closed and copied every
+#: second or two, and the local copies are deleted soon afterwards.
+TIERED = ("b",)
 
 PRODUCER, WRITER, READER, MEMBER, TRANSFORMER = (
     "producer",
@@ -28,6 +31,9 @@ PRODUCER, WRITER, READER, MEMBER, TRANSFORMER = (
 KILL, RESTART, PAUSE, ROLL, ELECT = "kill", "restart", "pause", "roll", "elect"
 #: etcd is put back to a backup while a broker is down.
 RESTORE = "restore"
+#: The manifest head of a tiered partition is replaced by an older version of itself. With the role
+#: :data:`LEADER` the partition's leader is killed at that moment, and starts again.
+OLD_HEAD = "old head"
 ANY, LEADER, GROUPS, TRANSACTIONS, OPERATOR = (
     "broker",
     "leader",
@@ -116,9 +122,16 @@ WRONGS: dict[str, tuple[str, frozenset[str], Set[int]]] = {
 
 
 def make(
-    seed: int, seconds: float, served: Set[int], *, operator: bool, wrongs: tuple[str, ...] = ()
+    seed: int,
+    seconds: float,
+    served: Set[int],
+    *,
+    operator: bool,
+    wrongs: tuple[str, ...] = (),
+    kinds: tuple[str, ...] = (),
 ) -> Plan:
-    """``served``: API keys that the brokers name. ``operator``: is there one to disturb?"""
+    """``served``: API keys that the brokers name. ``operator``: is there one to disturb (and a
+    tier)? ``kinds``: the only faults, all if empty."""
     chance = random.Random(seed)
     kept, left_out = [], []
     aborting = [_aborting_writer()] if wrongs else []
@@ -132,7 +145,12 @@ def make(
         roles.append(GROUPS)
     if served >= _TRANSACTIONS:
         roles.append(TRANSACTIONS)
-    faults = _faults(chance, seconds, roles, operator=operator, elections=served >= _ELECTIONS)
+    if not kinds:
+        kinds = (KILL, KILL, PAUSE, PAUSE, RESTART, ROLL)
+        kinds += ((ELECT,) if served >= _ELECTIONS else ()) + (
+            (RESTORE, OLD_HEAD, OLD_HEAD) if operator else ()
+        )
+    faults = _faults(chance, seconds, roles, kinds, operator=operator)
     return Plan(seed, tuple(kept), faults, seconds, tuple(left_out))
 
 
@@ -237,12 +255,14 @@ def _producer(chance: random.Random, level: str) -> Client:
 
 
 def _faults(
-    chance: random.Random, seconds: float, roles: list[str], *, operator: bool, elections: bool
+    chance: random.Random,
+    seconds: float,
+    roles: list[str],
+    kinds: tuple[str, ...],
+    *,
+    operator: bool,
 ) -> tuple[Fault, ...]:
     """One at a time, as many as the round may have time for."""
-    kinds = [KILL, KILL, PAUSE, PAUSE, RESTART, ROLL, *([ELECT] if elections else [])]
-    if operator:
-        kinds.append(RESTORE)
     faults = []
     at_s = 0.0
     while at_s < seconds:
@@ -252,7 +272,9 @@ def _faults(
             role = chance.choice([*roles, *([OPERATOR] if operator else [])])
         elif kind == RESTORE:
             role = chance.choice(roles)
-        longest_s = {KILL: 3.0, PAUSE: 9.0, RESTORE: 30.0}.get(kind, 0.5)
+        elif kind == OLD_HEAD:
+            role = chance.choice((ANY, LEADER))
+        longest_s = {KILL: 3.0, PAUSE: 9.0, RESTORE: 30.0, OLD_HEAD: 3.0}.get(kind, 0.5)
         fault = Fault(kind, role, chance.uniform(0.5, 4.0), chance.uniform(0.1, longest_s))
         faults.append(fault)
         at_s += fault.after_s + fault.lasts_s

@@ -20,7 +20,7 @@ from tests.histories.clients_process import (
 )
 from tests.histories.events import Event, Recorder, load
 from tests.histories.faults import Faults
-from tests.histories.plan import TOPICS, Plan
+from tests.histories.plan import TIERED, TOPICS, Plan
 from tests.histories.targets import Target
 from tests.histories.workload import NothingToJudge, perform
 
@@ -31,6 +31,8 @@ AT_HAND_S = 120.0
 #: For all that clients do when nothing is disturbed any more, which has limits of its own: a call
 #: of the library that never returns may be in its way all the same.
 DONE_S = 1200.0
+#: For leaders to repair heads: all objects that prove a repair are in the store.
+TIER_S = 60.0
 
 
 class RoundFailed(Exception):
@@ -53,7 +55,9 @@ def run_round(
     """Takes ``plan.seconds``, and what clients need to end, ``done_s`` at most. Raises
     :class:`RoundFailed`."""
     names = {topic: f"h{plan.seed}-{topic}" for topic in TOPICS}
-    target.create_topics({names[topic]: count for topic, count in TOPICS.items()})
+    partitions = {names[topic]: count for topic, count in TOPICS.items()}
+    tiered = [names[topic] for topic in TIERED]
+    target.create_topics(partitions, tiered)
     began_ns = time.monotonic_ns()
     disturbing = Recorder(EVENTS_MAX, began_ns=began_ns, first_id=FAULT_IDS)
     faults = Faults(Run(target.bootstrap, names, disturbing, plan.seed), plan, target)
@@ -65,6 +69,7 @@ def run_round(
         try:
             with ClientsProcess(job) as clients:
                 _conduct(clients, faults if is_disturbed else None, plan.seconds, done_s)
+            _await_tier(target, tiered)
         except NothingToJudge as error:
             why = str(error)
         finally:
@@ -73,6 +78,14 @@ def run_round(
     if why:
         raise RoundFailed(why, events)
     return events
+
+
+def _await_tier(target: Target, tiered: list[str]) -> None:
+    until_s = time.monotonic() + TIER_S
+    while why := target.tier_trouble(tiered):
+        if time.monotonic() > until_s:
+            raise NothingToJudge(f"the tier is not in order {TIER_S:.0f} s after the round: {why}")
+        time.sleep(0.5)
 
 
 def _conduct(clients: ClientsProcess, faults: Faults | None, seconds: float, done_s: float) -> None:

@@ -6,7 +6,7 @@ A node is a process by its name: ``broker-1`` and so on, and ``operator`` where 
 
 import shutil
 import signal
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +18,10 @@ from kio.schema.api_versions.v0.response import ApiVersionsResponse
 
 from tests import apache_kafka as kafka
 from tests.conformance.local_cluster import Cluster, run_cluster, wait
+from tidemark.tier.codec import decode_head
+from tidemark.tier.layout import HEADS_PREFIX, head_key, partition_of_head
 from tidemark.wire.blocking import BlockingConnection
+from tidemark_broker.log.partition_state import read_state
 from tidemark_cli.local import processes
 from tidemark_cli.local.kafka_nodes import KafkaNodes
 from tidemark_cli.local.processes import ProcessRecord
@@ -26,6 +29,9 @@ from tidemark_cli.local.processes import ProcessRecord
 BROKERS = 3
 OPERATOR = "operator"
 REPLICATION = {"min.insync.replicas": "2"}
+#: Of tiered topics: closed segments are copied at once, and only the newest stay local.
+SEGMENTS = {"segment.ms": "1500"}
+TIERING = {"enabled": True, "localRetention": {"size": "1"}}
 _ASK_S = 10.0
 
 
@@ -48,9 +54,9 @@ class Target(Protocol):
     def logs(self) -> Sequence[Path]:
         """What the nodes have said."""
 
-    def create_topics(self, partitions: dict[str, int]) -> None:
+    def create_topics(self, partitions: dict[str, int], tiered: Collection[str] = ()) -> None:
         """With a replica on each broker, two of which have to be in sync; waits until all are
-        led."""
+        led. ``tiered``: those with a remote tier, where the cluster has one."""
 
     def kill(self, node: str) -> None:
         """SIGKILL."""
@@ -70,6 +76,17 @@ class Target(Protocol):
     def put_back(self) -> None:
         """Restore the controller's data from the backup while the operator runs."""
 
+    def heads(self, topic: str) -> dict[int, bytes]:
+        """The manifest heads of a topic in the tier, by partition."""
+
+    def put_head_back(self, topic: str, partition: int, body: bytes) -> bool:
+        """Replace a head by an older version. Do nothing and return False unless every replica has
+        the present version on its disk: if no later leader knows a commit, nothing shows that it
+        was lost."""
+
+    def tier_trouble(self, topics: Collection[str]) -> str:
+        """Why the tier of one of these topics is not in order; empty if all are."""
+
 
 class TidemarkTarget:
     """A cluster as `tidemark up` starts it."""
@@ -85,7 +102,7 @@ class TidemarkTarget:
     def logs(self) -> list[Path]:
         return [self._local.layout.log(node) for node in self.nodes]
 
-    def create_topics(self, partitions: dict[str, int]) -> None:
+    def create_topics(self, partitions: dict[str, int], tiered: Collection[str] = ()) -> None:
         for name, count in partitions.items():
             spec = {
                 "clusterRef": {"name": self._local.settings.cluster},
@@ -93,6 +110,8 @@ class TidemarkTarget:
                 "replicationFactor": BROKERS,
                 "config": REPLICATION,
             }
+            if name in tiered:
+                spec |= {"config": {**REPLICATION, **SEGMENTS}, "tiering": TIERING}
             self._cluster.kube.apply("Topic", name, spec)
         _await_led(self.admin, partitions)
 
@@ -126,6 +145,42 @@ class TidemarkTarget:
         with self._without_control_plane() as etcd:
             shutil.rmtree(etcd)
             shutil.copytree(self._backup, etcd)
+
+    def heads(self, topic: str) -> dict[int, bytes]:
+        found = {}
+        for path in (self._cluster.tier_folder / HEADS_PREFIX).glob("*/*.json"):
+            body = path.read_bytes()
+            if decode_head(body, str(path)).topic == topic:
+                found[partition_of_head(str(path))] = body
+        return found
+
+    def put_head_back(self, topic: str, partition: int, body: bytes) -> bool:
+        present = self.heads(topic).get(partition)
+        if present is None:
+            return False
+        head, older = decode_head(present, topic), decode_head(body, topic)
+        position = head.position
+        wanted = {"version": position.version, "commitId": position.commit_id}
+        known = [self._known_head(number, topic, partition) for number in range(1, BROKERS + 1)]
+        if older.version >= head.version or any(wanted.items() - each.items() for each in known):
+            return False
+        path = self._cluster.tier_folder / head_key(head.topic_id, partition)
+        aside = self._cluster.tier_folder.with_name("old-head")
+        aside.write_bytes(body)
+        aside.rename(path)
+        return True
+
+    def tier_trouble(self, topics: Collection[str]) -> str:
+        for name in topics:
+            found = self._cluster.view(name).condition("TierIntegrity")
+            if found.get("status") == "False":
+                return f"{name}: {found.get('message')}"
+        return ""
+
+    def _known_head(self, node_id: int, topic: str, partition: int) -> dict[str, object]:
+        """The position of the newest head in a replica's ``partition.state``."""
+        state = read_state(self._cluster.log_folder(node_id, topic, partition)) or {}
+        return state.get("head") or {}
 
     @contextmanager
     def _without_control_plane(self) -> Iterator[Path]:
@@ -166,7 +221,7 @@ class KafkaTarget:
     def logs(self) -> list[Path]:
         return [self._running.log(_number(node)) for node in self.nodes]
 
-    def create_topics(self, partitions: dict[str, int]) -> None:
+    def create_topics(self, partitions: dict[str, int], tiered: Collection[str] = ()) -> None:
         wanted = [
             NewTopic(name, count, BROKERS, config=REPLICATION) for name, count in partitions.items()
         ]
@@ -193,6 +248,15 @@ class KafkaTarget:
 
     def put_back(self) -> None:
         raise NotImplementedError("no plan does this to Apache Kafka")
+
+    def heads(self, topic: str) -> dict[int, bytes]:
+        return {}
+
+    def put_head_back(self, topic: str, partition: int, body: bytes) -> bool:
+        raise NotImplementedError("no plan does this to Apache Kafka")
+
+    def tier_trouble(self, topics: Collection[str]) -> str:
+        return ""
 
 
 def _number(node: str) -> int:

@@ -12,7 +12,8 @@ import pytest
 
 from tests.histories.checker import check
 from tests.histories.plan import WRONGS, make
-from tests.histories.rounds import run_round
+from tests.histories.planted import BUGS, planted
+from tests.histories.rounds import RoundFailed, run_round
 from tests.histories.targets import BROKERS, OPERATOR, Target, leaders, served, tidemark
 from tests.histories.workload import idle_units
 
@@ -20,6 +21,8 @@ DISTURBED_S = 10.0
 UNDISTURBED_S = 10.0
 #: Rounds until every client that does wrong has been found.
 ROUNDS_MAX = 3
+#: Long enough for segments to be copied and deleted locally between two faults.
+PLANTED_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -79,4 +82,27 @@ def test_clients_that_do_wrong_are_found(target: Target) -> None:
         wrongs = {name for name in wrongs if not WRONGS[name][1] & found}
         if not wrongs:
             return
+    pytest.fail("\n".join(lines))
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.xdist_group("histories")
+@pytest.mark.parametrize("bug", sorted(BUGS))
+def test_a_broken_rule_of_brokers_is_found(bug: str, tmp_path: Path) -> None:
+    """By what clients read, or by a round that cannot come to its end."""
+    lines = []
+    with planted(bug), tidemark(tmp_path / "cluster") as target:
+        for _ in range(ROUNDS_MAX):
+            seed = 10**6 + random.randrange(1, 10**6)
+            keys = served(target.bootstrap)
+            plan = make(seed, PLANTED_S, keys, operator=True, kinds=(BUGS[bug][1],))
+            try:
+                report = check(run_round(target, plan))
+            except RoundFailed as failed:
+                print(f"seed {seed}: {failed}")
+                return
+            lines.append(f"seed {seed}: {report.line()}")
+            if report.violations:
+                return
     pytest.fail("\n".join(lines))

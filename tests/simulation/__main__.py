@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 from tests.lock_order import in_order
-from tests.simulation.cluster import BACKUPS, DOWN, HEADS, MOVES, RESTORES, Outcome, simulate
+from tests.simulation.cluster import BACKUPS, DOWN, HEADS, MOVES, RESTORES, TORN, Outcome, simulate
 from tests.simulation.runs import outcomes, profile_of, story, table_outcomes
 from tests.simulation.tables import simulate_tables
 
@@ -32,6 +32,11 @@ def main() -> int:
         "--down", action="store_true", help="the API is put back to old data, a broker is down"
     )
     kinds.add_argument(
+        "--torn",
+        action="store_true",
+        help="the same, and of the others one was not in sync and one has lost its tail",
+    )
+    kinds.add_argument(
         "--heads", action="store_true", help="heads of the tier go back to older versions"
     )
     kinds.add_argument(
@@ -44,6 +49,7 @@ def main() -> int:
         (asked.backups, BACKUPS),
         (asked.restores, RESTORES),
         (asked.down, DOWN),
+        (asked.torn, TORN),
         (asked.heads, HEADS),
     )
     profile = next((each for is_asked, each in named if is_asked), None)

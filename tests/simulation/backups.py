@@ -9,7 +9,9 @@ nothing else happens until the operators are back.
 
 Or one broker goes down shortly before, and stays down for a while afterwards. Its partitions keep
 their places and are led again without it, where the others prove what was committed. The topic may
-have grown since the backup.
+have grown since the backup. In one kind the third broker has left the ISR before, and the second
+one loses its power with its unflushed tail: then the two that report prove nothing, and only the
+broker that is down has all committed records.
 """
 
 import copy
@@ -20,7 +22,8 @@ from tidemark_operator.kube.kinds import BROKER, CLUSTER, PARTITION_SLICE, TOPIC
 _UNDER = "old data under operators"
 _DOWN = "old data, a broker down"
 _UNDER_DOWN = "old data under operators, a broker down"
-BACKUP_KINDS = ("slices lost", "old data", _UNDER, _DOWN, _UNDER_DOWN)
+_TORN_DOWN = "old data, a broker down, a tail lost"
+BACKUP_KINDS = ("slices lost", "old data", _UNDER, _DOWN, _UNDER_DOWN, _TORN_DOWN)
 _EVERY_S = 3.0
 _BEFORE_S = 8.0
 _AFTER_S = 12.0
@@ -28,6 +31,8 @@ _AFTER_S = 12.0
 _DOWN_BEFORE_S = 12.0
 #: Sessions, first reports, and elections by log end: within this time the others lead.
 _LED_AFTER_S = 30.0
+#: The third broker is behind for so long: it leaves the ISR after `replica.lag.time.max.ms`, 2 s.
+_BEHIND_S = 5.0
 _PARTITIONS_MAX = 6
 _KINDS: tuple[Kind, ...] = (CLUSTER, TOPIC, BROKER, PARTITION_SLICE)
 
@@ -61,6 +66,10 @@ class Backups:
         for machine in cluster.machines.values():
             machine.start()
         cluster.network.quiet()
+        if kind == _TORN_DOWN:
+            self.calm_until_s += _BEHIND_S + _LED_AFTER_S
+            cluster.world.after(_BEFORE_S, self._fall_behind)
+            return
         if kind not in (_DOWN, _UNDER_DOWN):
             cluster.world.after(_BEFORE_S, self._strike, kind)
             return
@@ -115,6 +124,32 @@ class Backups:
         chance.choice((machine.kill, machine.power_cut, machine.shut_down))()
         cluster.world.after(down_s, self._strike, kind)
         cluster.world.after(down_s + _LED_AFTER_S, self._check_led, machine, proven)
+
+    def _fall_behind(self) -> None:
+        """Cut one broker off from the other two, so that it leaves the ISR."""
+        cluster = self._cluster
+        chance = cluster.world.chance
+        if not cluster.faulting:
+            return
+        down, torn, behind = chance.sample(list(cluster.machines.values()), 3)
+        cluster.checks.note(f"broker {behind.node_id} is cut off from other brokers")
+        cluster.network.cut = {(behind.name, down.name), (behind.name, torn.name)}
+        cluster.world.after(_BEHIND_S, self._lose_tail, down, torn)
+
+    def _lose_tail(self, down: Any, torn: Any) -> None:
+        """One broker goes down with all records, one loses its power, and the data is put back
+        before the controller knows of it."""
+        cluster = self._cluster
+        chance = cluster.world.chance
+        if not cluster.faulting:
+            return
+        cluster.checks.note(f"broker {down.node_id} goes down, {torn.node_id} loses its power")
+        down.kill()
+        torn.power_cut()
+        self._strike(_TORN_DOWN)
+        cluster.network.quiet()
+        cluster.world.after(2 * chance.random(), torn.start)
+        cluster.world.after(_LED_AFTER_S, down.start)
 
     def _check_led(self, machine: Any, proven: Any) -> None:
         """Check that the others lead what they can prove, then restart the broker."""

@@ -159,6 +159,15 @@ DOWN = replace(
     users={},
 )
 
+#: Of the brokers that are up, one has lost its tail and one was not in the ISR.
+TORN = replace(
+    DOWN,
+    min_isr=2,
+    trouble_s=70.0,
+    partitions=1,
+    transactions=False,
+    faults={"old data, a broker down, a tail lost": 1},
+)
 
 #: Heads of the tier go back to older versions of themselves while brokers die.
 HEADS = Profile(
@@ -483,6 +492,7 @@ class Cluster:
         "old data under operators": _data_lost,
         "old data, a broker down": _data_lost,
         "old data under operators, a broker down": _data_lost,
+        "old data, a broker down, a tail lost": _data_lost,
     }
 
     def _user(self) -> None:

@@ -13,7 +13,7 @@ from unittest import mock
 
 from kio.schema.errors import ErrorCode
 
-from tests.simulation.cluster import BACKUPS, DOWN, HEADS, MOVES, RESTORES, Profile
+from tests.simulation.cluster import BACKUPS, DOWN, HEADS, MOVES, RESTORES, TORN, Profile
 from tidemark.tier import transitions
 from tidemark.tier.head import Head
 from tidemark.wire import control
@@ -27,7 +27,8 @@ from tidemark_broker.replication.types import DeleteResult
 from tidemark_operator.controller import catch_up_limits, elections, reassignment, registration
 from tidemark_operator.controller.commit import Draft, apply
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.model import NO_LEADER, PartitionRow, TopicInfo
+from tidemark_operator.controller.held_states import HeldStates
+from tidemark_operator.controller.model import NO_LEADER, PartitionRow, RowKey, TopicInfo
 from tidemark_operator.slices.slice_store import SliceStore
 
 _delete_records = log_start.delete_records
@@ -271,6 +272,11 @@ def _nobody_asks_the_tier() -> Iterator[None]:
         yield
 
 
+def _every_replica_is_whole(held: HeldStates, key: RowKey, node_id: int) -> bool:
+    """A replica that may have lost its tail proves what a broker that is down could report."""
+    return node_id in held.of(key)
+
+
 def _named_rows_only(cache: MetadataCache, topic: control.TopicState, _: Any) -> None:
     """Forget the places of partitions that the controller does not name."""
     _merge(cache, dataclasses.replace(topic, partition_count=-1), {})
@@ -504,6 +510,15 @@ BUGS: tuple[Bug, ...] = (
             lambda *_, **__: frozenset(),
         ),
         first=2,
+    ),
+    Bug(
+        "an incomplete replica proves a rebuilt row",
+        TORN,
+        frozenset({"1"}),
+        replaced(
+            "tidemark_operator.controller.held_states.HeldStates.is_whole", _every_replica_is_whole
+        ),
+        first=3,
     ),
     Bug(
         "partitions beyond the Topic's status are not counted",

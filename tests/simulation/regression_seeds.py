@@ -7,7 +7,7 @@ test of its own, named here.
 import dataclasses
 from dataclasses import dataclass
 
-from tests.simulation.cluster import BACKUPS, DOWN, MOVES, Profile
+from tests.simulation.cluster import BACKUPS, DOWN, MOVES, TORN, Profile
 from tests.simulation.planted_bugs import TIERED_POWER
 
 DEFAULT = Profile()
@@ -158,5 +158,12 @@ KEPT: tuple[Kept, ...] = (
         "the marker of a completed transaction was in a tail that a power cut took: excused",
         "tests/simulation/transactions.py",
         DOWN,
+    ),
+    Kept(
+        3,
+        "a broker whose log lost its tail would lead a rebuilt partition, as a replica that is not "
+        "whole was taken for a proof (planted: the rule is in force)",
+        "tests/unit/controller/test_rebuilding.py",
+        TORN,
     ),
 )

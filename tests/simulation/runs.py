@@ -12,6 +12,7 @@ from tests.simulation.cluster import (
     HEADS,
     MOVES,
     RESTORES,
+    TORN,
     Outcome,
     Profile,
     simulate,
@@ -22,7 +23,7 @@ EVENTS_SHOWN = 30
 #: Which faults a seed has where no kind is named: every second one the usual ones.
 _ROTATION = (
     *(Profile(), DOWN, Profile(), MOVES, Profile(), BACKUPS),
-    *(Profile(), RESTORES, Profile(), HEADS),
+    *(Profile(), RESTORES, Profile(), HEADS, Profile(), TORN),
 )
 
 

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,19 @@ import pytest
 from tests.histories.clients import Run
 from tests.histories.events import Recorder
 from tests.histories.faults import Faults
-from tests.histories.plan import ANY, KILL, OPERATOR, PAUSE, RESTART, RESTORE, ROLL, Fault, Plan
+from tests.histories.plan import (
+    ANY,
+    KILL,
+    LEADER,
+    OLD_HEAD,
+    OPERATOR,
+    PAUSE,
+    RESTART,
+    RESTORE,
+    ROLL,
+    Fault,
+    Plan,
+)
 
 
 class Nodes:
@@ -27,7 +40,7 @@ class Nodes:
 
     logs: tuple[Path, ...] = ()
 
-    def create_topics(self, partitions: dict[str, int]) -> None:
+    def create_topics(self, partitions: dict[str, int], tiered: Collection[str] = ()) -> None:
         raise NotImplementedError
 
     def kill(self, node: str) -> None:
@@ -51,6 +64,18 @@ class Nodes:
 
     def put_back(self) -> None:
         self.told.append(("etcd", "put back"))
+
+    def heads(self, topic: str) -> dict[int, bytes]:
+        return {0: b"older"}
+
+    def put_head_back(self, topic: str, partition: int, body: bytes) -> bool:
+        """Refuse the first time, as if a replica did not know the newest head yet."""
+        is_known = ("head", "refused") in self.told
+        self.told.append(("head", body.decode() if is_known else "refused"))
+        return is_known
+
+    def tier_trouble(self, topics: Collection[str]) -> str:
+        return ""
 
     def _become(self, node: str, state: str) -> None:
         self.state[node] = state
@@ -108,6 +133,35 @@ def test_etcd_is_put_back_while_a_broker_is_down_and_leaders_have_moved(
         ("etcd", "put back"),
         ("broker-1", "runs"),
     ]
+
+
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stays"])
+def test_a_head_is_replaced_while_its_leader_is_held_up(
+    monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    nodes = Nodes()
+    fault = Fault(OLD_HEAD, LEADER if is_killed else ANY, 0.0, 0.0)
+    run = Run("", {"b": "h1-b"}, Recorder(1000), 1)
+    faults = Faults(run, Plan(1, (), (fault,), 1.0), nodes)
+    monkeypatch.setattr("tests.histories.faults.leaders", lambda *_: {("h1-b", 0): "broker-2"})
+    faults.start()
+    faults._thread.join()
+    assert faults.failure is None
+    held_up = ("broker-2", "held up")
+    then = [("broker-2", "killed"), ("broker-2", "runs")] if is_killed else [("broker-2", "runs")]
+    expected = [held_up, ("head", "refused"), ("broker-2", "runs")]
+    expected += [held_up, ("head", "older"), *then]
+    assert nodes.told[: len(expected)] == expected
+    (event,) = run.recorder.events
+    assert event.value == {"kind": fault.name, "target": "h1-b-0, led by broker-2"}
+
+
+def test_no_head_is_replaced_before_there_is_one() -> None:
+    nodes = Nodes()
+    faults, run = _faults(nodes, Fault(OLD_HEAD, ANY, 0.0, 0.0))
+    faults.start()
+    faults._thread.join()
+    assert [event.value["kind"] for event in run.recorder.events] == ["no head yet"]
 
 
 def test_a_node_that_does_not_come_back_is_told_and_the_others_do() -> None:

@@ -7,11 +7,15 @@ import pytest
 
 from tests.histories.levels import MEANING
 from tests.histories.plan import (
+    ANY,
     ELECT,
+    LEADER,
     MEMBER,
+    OLD_HEAD,
     OPERATOR,
     PRODUCER,
     READER,
+    RESTORE,
     TRANSFORMER,
     WRITER,
     WRONGS,
@@ -67,10 +71,16 @@ def test_whoever_cannot_be_disturbed_is_not() -> None:
         roles |= {fault.role for fault in plan.faults}
         kinds |= {fault.kind for fault in plan.faults}
     assert roles == {"broker", "leader"}
-    assert ELECT not in kinds
+    assert not kinds & {ELECT, RESTORE, OLD_HEAD}
     everyone = [make(seed, SECONDS, ALL, operator=True) for seed in range(50)]
     assert {fault.role for plan in everyone for fault in plan.faults} > roles | {OPERATOR}
-    assert ELECT in {fault.kind for plan in everyone for fault in plan.faults}
+    assert {fault.kind for plan in everyone for fault in plan.faults} >= {ELECT, RESTORE, OLD_HEAD}
+
+
+def test_the_faults_of_a_plan_can_be_chosen() -> None:
+    plan = make(1, SECONDS, ALL, operator=True, kinds=(OLD_HEAD,))
+    assert {fault.kind for fault in plan.faults} == {OLD_HEAD}
+    assert {fault.role for fault in plan.faults} == {ANY, LEADER}
 
 
 def test_whatever_is_done_wrong_shows_in_some_anomaly() -> None:

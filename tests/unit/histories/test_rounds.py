@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import threading
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ class Cluster(Nodes):
         super().__init__(broken)
         self.bootstrap = str(file)
 
-    def create_topics(self, partitions: dict[str, int]) -> None:
+    def create_topics(self, partitions: dict[str, int], tiered: Collection[str] = ()) -> None:
         self.topics = partitions
 
     def kill(self, node: str) -> None:
