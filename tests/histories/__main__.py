@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.histories.checker import Figures, check
 from tests.histories.events import Event, load, store
 from tests.histories.plan import ELECT, KILL, OLD_HEAD, PAUSE, RESTART, RESTORE, ROLL, WRONGS, make
-from tests.histories.planted import BUGS, planted
+from tests.histories.planted_bugs import BUGS, planted
 from tests.histories.rounds import RoundFailed, run_round
 from tests.histories.targets import BROKERS, OPERATOR, Target, apache_kafka, served, tidemark
 from tests.lock_order import in_order

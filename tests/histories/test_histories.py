@@ -12,7 +12,7 @@ import pytest
 
 from tests.histories.checker import check
 from tests.histories.plan import WRONGS, make
-from tests.histories.planted import BUGS, planted
+from tests.histories.planted_bugs import BUGS, planted
 from tests.histories.rounds import RoundFailed, run_round
 from tests.histories.targets import BROKERS, OPERATOR, Target, leaders, served, tidemark
 from tests.histories.workload import idle_units

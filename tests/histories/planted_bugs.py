@@ -1,6 +1,6 @@
 """Brokers with a broken rule, which the faults of this package have to find.
 
-``python -m tests.histories.planted NAME …`` is ``python -m tidemark_broker …`` with one rule
+``python -m tests.histories.planted_bugs NAME …`` is ``python -m tidemark_broker …`` with one rule
 broken. :func:`planted` starts all brokers of a local cluster that way.
 """
 
