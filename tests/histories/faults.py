@@ -1,7 +1,7 @@
 """What goes wrong while clients run: one thing at a time, as the plan says, on the node that is in
 that role just then.
 
-Besides processes that die, data of the controller and of the tier goes back to an older version, as
+Processes die, and data of the controller and of the tier goes back to an older version, as
 in a store that is restored from a backup:
 
 * ``restore``: all of etcd, under a running operator, while one broker is down.
@@ -105,6 +105,7 @@ class Faults:
             PAUSE: self._pause,
             RESTORE: self._restore,
         }
+        # Faults that choose their own nodes, then those of one node in the fault's role.
         if fault.kind == ROLL:
             self._tell(fault, "all brokers")
             for node in (node for node in self._target.nodes if node != OPERATOR):
@@ -171,6 +172,7 @@ class Faults:
         if not self._heads:
             self._run.recorder.point("faults", "fault", kind="no head yet", target="")
             return
+        # Any version since the round began: its entries may be those of long deleted segments.
         topic, number = self._chance.choice(sorted(self._heads))
         body = self._chance.choice(self._heads[topic, number])
         until_s = time.monotonic() + OLD_HEAD_S
@@ -178,10 +180,12 @@ class Faults:
             leader = leaders(self._target.admin, [topic]).get((topic, number))
             if leader is None:
                 continue
+            # Without the pause the leader could commit between the comparison and the replacement.
             self._target.signal(leader, signal.SIGSTOP)
             is_back = self._target.put_head_back(topic, number, body)
             if is_back:
                 self._tell(fault, f"{topic}-{number}, led by {leader}")
+                # A killed leader's memory is gone: the next one has only its disk.
                 if fault.role == LEADER:
                     self._kill(leader, fault.lasts_s)
             self._target.signal(leader, signal.SIGCONT)

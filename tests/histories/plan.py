@@ -132,6 +132,7 @@ def make(
 ) -> Plan:
     """``served``: API keys that the brokers name. ``operator``: is there one to disturb (and a
     tier)? ``kinds``: the only faults, all if empty."""
+    # Clients whose API keys the brokers serve.
     chance = random.Random(seed)
     kept, left_out = [], []
     aborting = [_aborting_writer()] if wrongs else []
@@ -140,11 +141,13 @@ def make(
             kept.append(client)
         else:
             left_out.append(client.name)
+    # Roles that exist in this cluster.
     roles = [ANY, LEADER]
     if served >= _GROUPS:
         roles.append(GROUPS)
     if served >= _TRANSACTIONS:
         roles.append(TRANSACTIONS)
+    # Faults that the cluster allows, if none were chosen.
     if not kinds:
         kinds = (KILL, KILL, PAUSE, PAUSE, RESTART, ROLL)
         kinds += ((ELECT,) if served >= _ELECTIONS else ()) + (
@@ -263,10 +266,12 @@ def _faults(
     operator: bool,
 ) -> tuple[Fault, ...]:
     """One at a time, as many as the round may have time for."""
+    # The time that a fault takes to heal is not counted: later faults may never happen.
     faults = []
     at_s = 0.0
     while at_s < seconds:
         kind = chance.choice(kinds)
+        # The role that the target of this kind may have.
         role = ANY
         if kind in (KILL, RESTART, PAUSE):
             role = chance.choice([*roles, *([OPERATOR] if operator else [])])

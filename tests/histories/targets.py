@@ -162,7 +162,7 @@ class TidemarkTarget:
         position = head.position
         wanted = {"version": position.version, "commitId": position.commit_id}
         known = [self._known_head(number, topic, partition) for number in range(1, BROKERS + 1)]
-        if older.version >= head.version or any(wanted.items() - each.items() for each in known):
+        if older.version >= head.version or any(wanted.items() - state.items() for state in known):
             return False
         path = self._cluster.tier_folder / head_key(head.topic_id, partition)
         aside = self._cluster.tier_folder.with_name("old-head")

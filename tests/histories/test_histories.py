@@ -94,7 +94,7 @@ def test_clients_that_do_wrong_are_found(target: Target) -> None:
 @pytest.mark.xdist_group("histories")
 @pytest.mark.parametrize("bug", sorted(BUGS))
 def test_a_broken_rule_of_brokers_is_found(bug: str, tmp_path: Path) -> None:
-    """By what clients read, or by a round that cannot come to its end."""
+    """Find each planted bug by what clients read, or by a round that cannot finish."""
     with pytest.raises(_Found):
         _find(bug, tmp_path / "cluster")
 

@@ -62,10 +62,12 @@ class Backups:
         cluster = self._cluster
         if not self._copies:
             return
+        # All brokers run and receive what was decided so far.
         self.calm_until_s = cluster.world.now_s + _BEFORE_S + _AFTER_S
         for machine in cluster.machines.values():
             machine.start()
         cluster.network.quiet()
+        # Kinds with a broker that is down have more to prepare.
         if kind == _TORN_DOWN:
             self.calm_until_s += _BEHIND_S + _LED_AFTER_S
             cluster.world.after(_BEFORE_S, self._fall_behind)
