@@ -54,7 +54,7 @@ OLD_HEAD_S = 8.0
 
 
 class Faults:
-    """A thread that disturbs ``target`` until the plan's faults are over, or it is told to stop.
+    """A thread that disturbs ``target`` until the plan's faults are over, or until :meth:`stop`.
     ``failure``: what a node could not be brought back for."""
 
     def __init__(self, run: Run, plan: Plan, target: Target) -> None:
@@ -85,7 +85,7 @@ class Faults:
                     break
                 self._keep_heads()
                 self._happen(fault)
-        except Exception as error:  # noqa: BLE001 - told by whoever waits for the run
+        except Exception as error:  # noqa: BLE001 - the round raises it
             self.failure = error
         finally:
             self._heal()
@@ -185,7 +185,7 @@ class Faults:
             is_back = self._target.put_head_back(topic, number, body)
             if is_back:
                 self._tell(fault, f"{topic}-{number}, led by {leader}")
-                # A killed leader's memory is gone: the next one has only its disk.
+                # A killed leader's memory is lost: the next one has only its disk.
                 if fault.role == LEADER:
                     self._kill(leader, fault.lasts_s)
             self._target.signal(leader, signal.SIGCONT)

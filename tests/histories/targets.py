@@ -85,7 +85,7 @@ class Target(Protocol):
         was lost."""
 
     def tier_trouble(self, topics: Collection[str]) -> str:
-        """Why the tier of one of these topics is not in order; empty if all are."""
+        """Return why the tier of a topic is not in order; empty if all are."""
 
 
 class TidemarkTarget:
