@@ -1,78 +1,112 @@
-"""``python -m tests.top_picture [--check] docs/images/top.svg``: the picture of ``tidemark top``.
+"""Draw ``docs/images/top.svg``: ``python -m tests.top_picture [--check] docs/images/top.svg``.
 
-A frame of a small cluster that stands here, drawn as any other; text that fetches nothing. A frame
-that looks otherwise is another picture, and lint compares.
+The picture is a frame of ``tidemark top`` as a local cluster showed it: tiering of ``flights`` is
+being switched off while broker 3 is down. The SVG contains text only and loads nothing from a
+network. Lint compares it with what the program draws today.
 """
 
+import dataclasses
 import io
 import re
 import sys
 from collections.abc import Sequence
 
+from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
 from tests.unit.cli.top_objects import broker, condition, holding, pieces, row, topic
 from tidemark.generated import command
 from tidemark_cli.top import pages
-from tidemark_cli.top.object_index import BROKER
+from tidemark_cli.top.object_index import BROKER, CLUSTER
 from tidemark_cli.top.query import Query
 from tidemark_cli.top.ranges import Offsets
 from tidemark_cli.top.text import frame
 
-WIDTH = 132
-MIB = 1 << 20
-_FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+WIDTH = 122
+_LOG_BYTES = 7_113_421
+_FONT_FACES = re.compile(r"@font-face \{\{.*?\}\}\s*", re.DOTALL)
+#: Lines are 24.4 pixels apart. Glyphs of 21 pixels are as high, so vertical rules have no gaps.
+_FONT = (
+    'font-family: "DejaVu Sans Mono", Menlo, Consolas, "Liberation Mono", monospace;\n'
+    "        font-size: 21px;"
+)
 
 
 def view() -> pages.View:
-    """Three brokers, one of them down; a topic in the tier, one that leaves it, one without."""
-    tiered = {"state": "Enabled", "remoteSegments": 31, "remoteBytes": 31 * MIB}
-    leaving = {
-        "state": "Disabling",
-        "policy": "Delete",
-        "pendingBrokers": [2],
-        "remainingSegments": 14,
-        "remoteSegments": 14,
-        "remoteBytes": 14 * MIB,
+    """Return the frame: three brokers, one of them down, and a topic that is ``Disabling``."""
+    flights = topic(
+        "flights",
+        0,
+        conditions=[
+            condition("Ready", "True", "turning tiering off"),
+            condition(
+                "FullyReplicated",
+                "False",
+                "3 replicas of 9 not in sync, in partitions 0, 1, 2; brokers 3 are down: start "
+                "them, or delete the Broker of one that never returns",
+            ),
+        ],
+        tiering={
+            "state": "Disabling",
+            "epoch": 1,
+            "policy": "Retain",
+            "pendingBrokers": [3],
+            "remainingSegments": 0,
+            "remoteSegments": 38,
+            "remoteBytes": 29_839_787,
+        },
+    )
+    placed = [
+        (row(0, 0, replicas=(2, 1, 3), isr=(2, 1), leader=2), 0),
+        (row(0, 1, replicas=(1, 2, 3), isr=(1, 2), leader=1), 0),
+        (row(0, 2, replicas=(3, 2, 1), isr=(2, 1), leader=2), 1),
+    ]
+    rows = [dataclasses.replace(partition, leader_epoch=epoch) for partition, epoch in placed]
+    holdings = holding([flights], pieces(rows))
+    holdings.drop(CLUSTER, ["main"])
+    ready = condition("Ready", "True", "2 brokers live, fenced: 3")
+    holdings.put(CLUSTER, [{"metadata": {"name": "tidemark"}, "status": {"conditions": [ready]}}])
+    fenced = condition(
+        "Ready",
+        "False",
+        "fenced since 2026-11-28T03:48:05Z: the operator receives no heartbeat, or the broker has "
+        "not caught up after its start. Start the broker with node.id 3, or look at its log. If it "
+        "never returns, delete this Broker",
+        "Fenced",
+    )
+    holdings.put(BROKER, [broker(node_id, logBytes=_LOG_BYTES) for node_id in (1, 2)])
+    holdings.put(BROKER, [broker(3, conditions=[fenced], logBytes=_LOG_BYTES)])
+    offsets = {
+        0: (26_307, 30_926, 33_402),
+        1: (26_200, 31_300, 33_914),
+        2: (25_300, 30_200, 32_684),
     }
-    well = condition("Ready", "True", "served")
-    behind = condition("FullyReplicated", "False", "3 replicas are behind: broker 3 is down")
-    topics = [
-        topic("orders", 0, conditions=[well, behind], tiering=tiered),
-        topic("clicks", 1, tiering=leaving),
-        topic("invoices", 2),
-    ]
-    rows = [
-        *(row(0, n, replicas=(1, 2, 3), isr=(1, 2), leader=n % 2 + 1) for n in range(3)),
-        *(row(1, n, replicas=(2, 1), leader=2) for n in range(2)),
-        row(2, replicas=(1, 2)),
-    ]
-    holdings = holding(topics, pieces(rows))
-    down = condition("Ready", "False", "broker 3 is down: start it", "Fenced")
-    holdings.put(BROKER, [broker(3, conditions=[down])])
     told = {
-        ("orders", n): Offsets(
+        ("flights", partition): Offsets(
             log_start=0,
-            local_start=52_000 + 800 * n,
-            tier_end=71_000 - 900 * n,
-            high_watermark=90_000 + 1_000 * n,
-            log_ends={1: 90_000 + 1_000 * n, 2: 90_000 + 1_000 * n - 12 * n},
+            local_start=local_start,
+            tier_end=tier_end,
+            high_watermark=end,
+            log_ends={1: end, 2: end},
         )
-        for n in range(3)
+        for partition, (local_start, tier_end, end) in offsets.items()
     }
-    return pages.view(holdings, Query(), detailed=["orders"], told=told, problems=[])
+    return pages.view(holdings, Query(), detailed=["flights"], told=told, problems=[])
 
 
 def render() -> str:
-    """The same text each time."""
+    """Return the SVG. The text is the same each time."""
     console = Console(file=io.StringIO(), record=True, width=WIDTH, color_system="truecolor")
     console.print(frame(view()))
-    drawn = console.export_svg(title="tidemark top", unique_id="top")
-    return "\n".join(line.rstrip() for line in _FONTS.sub("", drawn).splitlines()) + "\n"
+    template = _FONT_FACES.sub("", CONSOLE_SVG_FORMAT).replace(
+        "font-family: Fira Code, monospace;\n        font-size: {char_height}px;", _FONT
+    )
+    drawn = console.export_svg(title="tidemark top", unique_id="top", code_format=template)
+    return "\n".join(line.rstrip() for line in drawn.splitlines()) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 1 where ``--check`` finds a difference."""
+    """Write the picture, or return 1 if ``--check`` finds a difference."""
     return command(lambda path: {path: render()}, "make pages", arguments)
 
 

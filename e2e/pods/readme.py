@@ -19,7 +19,7 @@ from e2e.pods.kubernetes import Kubernetes
 from tests.helm import Helm, ensure_helm
 
 README = ROOT / "README.md"
-HEADING = "## On a Kubernetes cluster"
+HEADING = "## Install on a Kubernetes cluster"
 VALUES_FILE = "my-values.yaml"
 #: `helm test` gives up by itself after five minutes.
 TIMEOUT_S = 360

@@ -36,3 +36,11 @@ def test_the_page_on_installing_begins_with_the_same_values() -> None:
     text = (ROOT / "docs" / "get-started" / "install.md").read_text(encoding="utf-8")
     block = text.partition("`my-values.yaml`:\n\n```yaml\n")[2].partition("```")[0]
     assert yaml.safe_load(block) == readme.values()
+
+
+def test_the_topic_on_the_first_screen_is_that_of_the_commands_below_it() -> None:
+    text = readme.README.read_text(encoding="utf-8")
+    shown = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
+    path = ROOT / "examples" / "02-tiering-on-and-off" / "on.yaml"
+    assert f"apply -f {path.relative_to(ROOT)}" in text
+    assert shown == yaml.safe_load(path.read_text(encoding="utf-8"))

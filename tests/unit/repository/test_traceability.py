@@ -14,7 +14,6 @@ UNCONVERTED = {
     "reference/metrics.md",
     "reference/schemas.md",
     "reference/spark.md",
-    "reference/top.md",
 }
 
 
