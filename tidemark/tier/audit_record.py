@@ -1,11 +1,11 @@
-"""What the last audit of each topic found: one small object beside the tier, for whoever shows it.
+"""Result of each topic's last audit: one small object beside the tier.
 
-An audit reads for hours, somewhere, and ends; the operator lives and asks nobody. So the audit
-leaves its outcome in the store, topic by topic: counts, the worst findings, when, by whom, and over
-what range of manifests. It is a note and no evidence: nothing is deleted or refused on its account,
-and whoever can write to the store can write it. So there is no free text in it that could be shown:
-kinds of a closed set, numbers, and keys that are a segment's of that topic. What is anything else
-makes all of it unreadable, and a record that cannot be read is written anew by the next audit.
+An audit reads for hours and ends; the operator runs all the time and reads only this object. The
+audit records its result topic by topic: counts, the worst findings, time, writer, and range of
+manifest versions. The record is information and not evidence: nothing is deleted or refused because
+of it, and every writer of the store can write it. It therefore contains no free text that could be
+shown, only kinds of a closed set, numbers, and keys of that topic's segments. Anything else makes
+the record unreadable, and the next audit overwrites an unreadable record.
 """
 
 import json
@@ -29,11 +29,11 @@ from tidemark.tier.objects import (
 )
 
 _FORMAT_VERSION = 1
-#: Of one record. Those with findings come first, then the latest.
+#: Topics of one record. Those with findings come first, then the latest.
 TOPICS_MAX = 10_000
-#: Findings that are described, of one topic and in all; the others are counted.
+#: Findings that are described, per topic and in all; further ones are only counted.
 WORST_MAX, DESCRIBED_MAX = 3, 1000
-#: More than all of that comes to is no record, and is not read.
+#: Upper bound of a full record: a larger object is not read.
 BYTES_MAX = 16 * 1024 * 1024
 _ATTEMPTS = 4
 _NUMBER_MAX = 2**63 - 1
@@ -42,14 +42,19 @@ _WRITER = re.compile(r"[\w.+-]{1,60}", re.ASCII)
 
 
 class AuditUnreadable(ValueError):
-    """What lies there is no record of an audit that this version reads; the message says why, in
-    words that are none of the object's."""
+    """The object is not a record of an audit that this version reads.
+
+    The message contains no text from the object.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Worst:
-    """One finding. ``object``: key of the segment's log, "" where it is about no segment; offsets
-    and partition -1 where there are none."""
+    """One finding.
+
+    ``object``: key of the segment's log, "" if the finding concerns no segment. Offsets and
+    partition are -1 where there are none.
+    """
 
     kind: FindingKind
     partition: int
@@ -60,9 +65,12 @@ class Worst:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAudit:
-    """The last audit of one topic. ``at_ms``: when it began; what was copied later was not looked
-    at. ``manifests``: how many heads were read, and ``versions`` the lowest and the highest of
-    theirs ((0, 0) for none). ``counts``: of each kind of which there is something."""
+    """Last audit of one topic.
+
+    ``at_ms``: when it began; later copies were not examined. ``manifests``: number of heads read,
+    and ``versions`` their lowest and highest version ((0, 0) for none). ``counts``: by kind,
+    without zeros.
+    """
 
     topic_id: uuid.UUID
     name: str
@@ -78,14 +86,14 @@ class TopicAudit:
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """Of a store. ``serial`` grows with each write, lest two bodies be equal."""
+    """Record of a store. ``serial`` grows with each write, so that no two bodies are equal."""
 
     topics: Mapping[uuid.UUID, TopicAudit] = field(default_factory=dict)
     serial: int = 0
 
 
 def read_record(store: ObjectStore) -> AuditRecord:
-    """An empty one where there is none. Raises AuditUnreadable, StoreError."""
+    """Return the record, empty if there is none. Raises AuditUnreadable, StoreError."""
     try:
         data = store.get_range(AUDIT_KEY, 0, BYTES_MAX + 1)
     except ObjectNotFound:
@@ -94,11 +102,15 @@ def read_record(store: ObjectStore) -> AuditRecord:
 
 
 def write_record(store: ObjectStore, audits: Iterable[TopicAudit], *, whole: bool) -> int:
-    """Put these over what is known of their topics; ``whole``: they are all that there is, and
-    what else stands there goes, deleted topics' above all. Gives how many topics the record has no
-    room for; one whose name is none that Kafka takes is left out. Raises StoreError."""
+    """Put these audits over the recorded ones of their topics; return how many topics found no
+    room.
+
+    ``whole``: these are all topics, so others (deleted topics above all) are removed from the
+    record. A topic whose name Kafka would not accept is left out. Raises StoreError.
+    """
     audits = tuple(filter(None, map(_readable, audits)))
     for _ in range(_ATTEMPTS):
+        # Compare-and-set: another audit may write at the same time, so read and merge again.
         former, version = _former(store)
         topics = {} if whole else dict(former.topics)
         topics |= {audit.topic_id: audit for audit in audits}
@@ -127,7 +139,10 @@ def _former(store: ObjectStore) -> tuple[AuditRecord, Version | None]:
 
 
 def _write(store: ObjectStore, data: bytes, expected: Version | None) -> bool:
-    """False where another was quicker, or our own answer was lost: then ours is written again."""
+    """Write unless another writer was first; return whether it was written.
+
+    A lost answer counts as another writer: the record is then merged and written again.
+    """
     try:
         if expected is None:
             store.create(AUDIT_KEY, data)
@@ -144,8 +159,10 @@ def _kept(audits: Iterable[TopicAudit]) -> dict[uuid.UUID, TopicAudit]:
 
 
 def _readable(audit: TopicAudit) -> TopicAudit | None:
-    """As it will be read. Manifests are others' work, too: what they call an object may be no key,
-    and then the findings are counted only."""
+    """Return the audit as it will be read back, or None.
+
+    Manifests can contain keys that are not valid. The findings of such an audit are only counted.
+    """
     for candidate in (audit, replace(audit, worst=())):
         try:
             return _topic_of(_row(candidate, candidate.worst[:WORST_MAX]))
@@ -158,7 +175,7 @@ def _readable(audit: TopicAudit) -> TopicAudit | None:
 
 
 def encode(record: AuditRecord) -> bytes:
-    """Compact JSON, never more than BYTES_MAX."""
+    """Return the record as compact JSON of at most BYTES_MAX bytes."""
     left = DESCRIBED_MAX
     rows = []
     for audit in record.topics.values():
@@ -195,7 +212,7 @@ def _row(audit: TopicAudit, worst: Iterable[Worst]) -> dict[str, object]:
 
 
 def decode(data: bytes) -> AuditRecord:
-    """Raises AuditUnreadable."""
+    """Return the record in ``data``. Raises AuditUnreadable."""
     if len(data) > BYTES_MAX:
         raise AuditUnreadable(f"it has more than {BYTES_MAX} bytes")
     try:
@@ -205,6 +222,7 @@ def decode(data: bytes) -> AuditRecord:
         audits = [_topic_of(row) for row in rows]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise AuditUnreadable("it is no record of an audit") from error
+    # Checked after parsing, so that an unknown version is named in the message.
     if version != _FORMAT_VERSION:
         text = f"it is of format version {version}, this program reads {_FORMAT_VERSION}"
         raise AuditUnreadable(text)
@@ -216,6 +234,7 @@ def decode(data: bytes) -> AuditRecord:
 def _topic_of(row: Mapping[str, Any]) -> TopicAudit:
     topic_id = parse_id(_text(row["topicId"]))
     name, writer = _text(row["name"]), _text(row["by"])
+    # Names and keys are shown to users, so anything that Kafka would not accept is refused.
     if not _NAME.fullmatch(name) or not _WRITER.fullmatch(writer):
         raise ValueError("no names")
     lowest, highest = map(_number, row["versions"])

@@ -1,7 +1,7 @@
-"""A cache with a limit in bytes that loads each key once, however many threads ask for it.
+"""Cache with a limit in bytes that loads each key once, however many threads request it.
 
-Least recently used goes first. What a thread is loading, others wait for instead of loading it too;
-a failed load is told to all who waited and kept by nobody.
+The least recently used value is evicted first. Threads wait for a load that another thread has
+started. A failed load raises in all of them and leaves nothing in the cache.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -16,8 +16,10 @@ V = TypeVar("V")
 
 
 class ByteCache(Generic[K, V]):
-    """Safe between threads. ``size_of`` gives a value's bytes; one that is larger than the limit
-    is handed out and not kept."""
+    """Thread-safe cache.
+
+    ``size_of`` returns a value's bytes; a value larger than the limit is returned and not kept.
+    """
 
     def __init__(self, limit_bytes: int, size_of: Callable[[V], int]) -> None:
         self.hits = 0
@@ -29,7 +31,7 @@ class ByteCache(Generic[K, V]):
 
     @property
     def size_bytes(self) -> int:
-        """Of all values that are kept."""
+        """Bytes of all cached values."""
         return self._values.weight
 
     def __contains__(self, key: K) -> bool:
@@ -40,17 +42,25 @@ class ByteCache(Generic[K, V]):
         return len(self._values)
 
     def get(self, key: K, load: Callable[[], V]) -> V:
-        """The value, loaded in this thread if nobody has or does; raises what the load raises."""
+        """Return the value; load it in this thread unless it is cached or being loaded.
+
+        Raises what the load raises.
+        """
         return self.get_many((key,), lambda _: (load(),))[0]
 
     def get_many(
         self, keys: Sequence[K], load: Callable[[Sequence[K]], Sequence[V]]
     ) -> Sequence[V]:
-        """The values, in the order of their keys; those that nobody has or loads are loaded in this
-        thread by one call of ``load``."""
+        """Return the values in the order of their keys.
+
+        Keys that are neither cached nor being loaded are loaded in this thread by one call of
+        ``load``.
+        """
         found: dict[K, V] = {}
         mine: dict[K, Future[V]] = {}
         others: dict[K, Future[V]] = {}
+        # Decide under the lock which keys this thread loads; the loads themselves run outside of
+        # it.
         with self._lock:
             for key in keys:
                 value = self._values.get(key)
@@ -64,11 +74,16 @@ class ByteCache(Generic[K, V]):
                     self._loading[key] = mine[key] = Future()
         if mine:
             found.update(self._load(mine, load))
+        # Only now wait for other threads: waiting before loading could deadlock two threads that
+        # need each other's keys.
         found.update((key, future.result()) for key, future in others.items())
         return [found[key] for key in keys]
 
     def forget(self, matches: Callable[[K], bool]) -> None:
-        """Drop the values of some keys; what is being loaded now is kept when it comes."""
+        """Drop the values of the keys that match.
+
+        A value that is being loaded now is still cached.
+        """
         with self._lock:
             for key in [key for key in self._values if matches(key)]:
                 self._values.pop(key)
@@ -78,6 +93,7 @@ class ByteCache(Generic[K, V]):
     ) -> dict[K, V]:
         try:
             values = dict(zip(mine, load(tuple(mine)), strict=True))
+        # BaseException, because waiting threads would otherwise block for ever.
         except BaseException as error:
             with self._lock:
                 for key in mine:

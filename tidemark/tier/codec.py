@@ -1,11 +1,11 @@
 """Heads and pages as JSON bytes (format version 2; version 1 is read too).
 
-A writer reads, changes and writes the whole head, so a field that it does not know would be lost:
-unknown fields and versions are refused, and every new field comes with a new ``formatVersion``.
-Version 2 has each copied entry's digests. What is written is always the newest version, so a head
-of version 1 becomes one of version 2 with its next commit; its entries stay without digests.
-Entries leave out what follows from the rest (their key) and what has its usual value. References to
-pages and marks are rows: there can be thousands.
+A writer reads, changes and writes the whole head, so a field that it does not know would be lost.
+Unknown fields and versions are therefore refused, and every new field has a new ``formatVersion``.
+Version 2 has each copied entry's digests. Writers always write the newest version, so a head of
+version 1 becomes one of version 2 with its next commit; its entries stay without digests. Entries
+omit what follows from other fields (their key) and what has its usual value. References to pages
+and marks are rows, because there can be thousands.
 """
 
 import base64
@@ -33,11 +33,11 @@ _Json = Mapping[str, object]
 
 
 class ManifestCorrupt(ManifestError):
-    """The object is there, but is no manifest of a version this code knows."""
+    """The object exists, but is not a manifest of a version that this code knows."""
 
 
 def encode_head(head: Head) -> bytes:
-    """The head object's bytes."""
+    """Return the head object's bytes."""
     return _dump(
         {
             "formatVersion": FORMAT_VERSION,
@@ -66,10 +66,11 @@ def encode_head(head: Head) -> bytes:
 
 
 def decode_head(data: bytes, where: str) -> Head:
-    """The head in ``data``. ``where`` names the object in errors. Raises ManifestCorrupt."""
+    """Return the head in ``data``. ``where`` names the object in errors. Raises ManifestCorrupt."""
     try:
         fields = _Fields(_parse(data), "head")
         head = _head_of(fields)
+        # An unknown field would be lost with the next commit, so the head is refused.
         fields.done()
     except _UNREADABLE as error:
         raise _corrupt(where, error) from error
@@ -84,7 +85,7 @@ def decode_entry(
 
 
 def encode_page(page: Page) -> bytes:
-    """A page object's bytes."""
+    """Return a page object's bytes."""
     return _dump(
         {
             "formatVersion": FORMAT_VERSION,
@@ -98,7 +99,7 @@ def encode_page(page: Page) -> bytes:
 
 
 def decode_page(data: bytes, where: str) -> Page:
-    """The page in ``data``. Raises ManifestCorrupt."""
+    """Return the page in ``data``. Raises ManifestCorrupt."""
     try:
         fields = _Fields(_parse(data), "page")
         version, place = _version_of(fields), _place_of(fields)
@@ -184,6 +185,7 @@ def encode_entry(entry: SegmentEntry) -> dict[str, object]:
         "leaderEpoch": entry.leader_epoch,
         "tieredEpoch": entry.tiered_epoch,
     }
+    # Fields with their usual value are omitted: most entries are finished copies without overlap.
     if entry.state is not SegmentState.COPY_FINISHED:
         fields["state"] = entry.state.name
     if entry.from_offset != entry.start_offset:
@@ -199,6 +201,7 @@ def encode_entry(entry: SegmentEntry) -> dict[str, object]:
 
 
 def _decode_entry(fields: "_Fields", place: _Place, version: int) -> SegmentEntry:
+    # Absent fields have the usual value, see ``encode_entry``.
     segment_id, start = parse_id(fields.text("segmentId")), fields.integer("startOffset")
     from_offset = fields.optional_integer("fromOffset")
     custom = fields.optional_text("customMetadata")
@@ -222,6 +225,7 @@ def _decode_entry(fields: "_Fields", place: _Place, version: int) -> SegmentEntr
         marked_at_ms=fields.optional_integer("markedAtMs"),
         digests=_decode_digests(fields) if version >= _DIGESTS_SINCE else None,
     )
+    # The line's arithmetic relies on these ranges, so an entry outside of them is refused here.
     check_range(start, entry.end_offset_inclusive, entry.leader_epochs)
     if not 0 < entry.size_bytes <= _SEGMENT_BYTES_MAX:
         raise ValueError(f"the segment at {start} has {entry.size_bytes} bytes")
@@ -230,7 +234,7 @@ def _decode_entry(fields: "_Fields", place: _Place, version: int) -> SegmentEntr
 
 
 def _decode_digests(fields: "_Fields") -> Digests | None:
-    """Of the log, then of the auxiliary object, as one text."""
+    """Return the digests of the log and of the auxiliary object, which are one text."""
     text = fields.optional_text("digests")
     if text is None:
         return None

@@ -1,7 +1,7 @@
-"""Of keys that were listed: which does nothing name, and which are nobody's we know?
+"""Classification of listed keys: named by a manifest, unnamed, or of unknown origin.
 
-Keys are listed first, and the heads of their partitions read afterwards: ``orphans`` says why in
-this order. Some keys at a time, so that memory is theirs, however large the store.
+Keys are listed first, and the heads of their partitions are read afterwards: ``orphans`` explains
+this order. Keys are processed in chunks, so memory does not grow with the store.
 
 A head that was replaced by an older version of itself does not name the segments that were copied
 since. Objects are listed before the head is read. If a listed object was copied under a later head,
@@ -26,11 +26,11 @@ _HEAD_READS = 3
 
 
 class Keyed(Protocol):
-    """Something that was listed under a key."""
+    """Listed object or upload that has a key."""
 
     @property
     def key(self) -> str:
-        """Relative to the store's prefix."""
+        """Key relative to the store's prefix."""
 
 
 _Item = TypeVar("_Item", bound=Keyed)
@@ -39,8 +39,11 @@ _Placed = Sequence[tuple[Place, _Item]]
 
 @dataclass(slots=True)
 class Judged(Generic[_Item]):
-    """``unnamed``: nothing names them, nor ever will; ``unknown``: with the folder that they lie
-    in, which has no head; ``troubles``: partitions of which nobody can say."""
+    """Classified items.
+
+    ``unnamed``: no manifest names them, nor ever will. ``unknown``: items whose folder has no head,
+    with that folder. ``troubles``: messages about partitions that could not be classified.
+    """
 
     unnamed: list[_Item] = field(default_factory=list)
     unknown: list[tuple[str, _Item]] = field(default_factory=list)
@@ -48,17 +51,17 @@ class Judged(Generic[_Item]):
 
 
 class Naming:
-    """The heads of one tier, asked. Calls block and raise StoreUnavailable."""
+    """Classifier that reads the heads of one tier. Calls block and raise StoreUnavailable."""
 
     def __init__(self, tier: Tier) -> None:
         self._tier = tier
 
     def of_data(self, items: Sequence[_Item]) -> Judged[_Item]:
-        """Of objects under ``data/``, or of uploads that are to become such."""
+        """Classify objects under ``data/``, or uploads that are to become such."""
         return self._judge(items, place_of_data, self._of_segments)
 
     def of_pages(self, items: Sequence[_Item]) -> Judged[_Item]:
-        """Of objects under ``pages/``."""
+        """Classify objects under ``pages/``."""
         return self._judge(items, place_of_page, _of_pages)
 
     def _judge(
@@ -89,6 +92,7 @@ class Naming:
             except HeadNotFound:
                 folders = [(f"{place.folder}{partition}/", item) for place, item in placed]
                 return Judged(unknown=folders)
+            # The page was deleted after this head was read: the next head no longer names it.
             except PageNotFound as error:
                 trouble = str(error)  # dropped since the head was read: another head says more
             except ManifestError as error:
@@ -161,7 +165,9 @@ def _of_pages(head: Head, placed: _Placed[_Item]) -> Judged[_Item]:
 def _placed(
     items: Sequence[_Item], parse: Callable[[str], Place], judged: Judged[_Item]
 ) -> Mapping[tuple[uuid.UUID, int], list[tuple[Place, _Item]]]:
-    """By partition; what is no key of ours is unknown."""
+    """Group the items by partition; an item with another kind of key is added to
+    ``judged.unknown``.
+    """
     placed: dict[tuple[uuid.UUID, int], list[tuple[Place, _Item]]] = {}
     for item in items:
         try:

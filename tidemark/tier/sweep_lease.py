@@ -1,10 +1,10 @@
-"""One sweeper at a time: a lease that lies in the store itself, taken by compare-and-set.
+"""Lease for one sweeper at a time, stored in the store itself and taken by compare-and-set.
 
-Two at once would do no harm, since both remove only what nothing names; they would cost twice the
-requests. So clocks that differ are no danger either; a time that no right clock can have written
-yet counts for nothing, or one clock that was once far ahead would end all sweeps. The object also
-says when the last sweep ended, by which those who sweep now and then know whether it is time, and
-what it has left, for whoever shows it.
+Two sweepers at once would do no harm, because both remove only unnamed objects; they would cost
+twice the requests. Clocks that differ are therefore harmless. A time too far in the future to be
+correct is ignored, because one wrong clock would otherwise end all sweeps. The object also records
+when the last sweep ended, so that periodic sweepers know when the next is due, and what that sweep
+left.
 """
 
 import json
@@ -22,19 +22,22 @@ from tidemark.tier.objects import (
 )
 
 LEASE_MS = 120_000
-#: So far ahead may another's clock be.
+#: Accepted difference between two clocks.
 _SKEW_MS = 600_000
 _FORMAT_VERSION = 1
 
 
 class SweptElsewhere(Exception):
-    """Another sweeper has the lease; the message names it and says until when."""
+    """Another sweeper has the lease; the message names it and its expiry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a sweep has found and not removed. ``unknown``: objects in folders without a head;
-    ``passed_over``: how often something could not be read."""
+    """Items that a sweep found and did not remove.
+
+    ``unknown``: objects in folders without a head. ``passed_over``: how often something was
+    unreadable.
+    """
 
     orphans: int = 0
     size_bytes: int = 0
@@ -53,8 +56,11 @@ class _Record:
 
 
 class SweepLease:
-    """Of one holder, whose name nobody else has: a process that sweeps once at a time may take up
-    what it could not give back. Calls block."""
+    """Lease of one holder, whose name is unique.
+
+    A process that sweeps once at a time can take again a lease that it failed to release. Calls
+    block.
+    """
 
     def __init__(self, store: ObjectStore, holder: str, now_ms: Callable[[], int]) -> None:
         self._store, self._holder, self._now_ms = store, holder, now_ms
@@ -62,25 +68,25 @@ class SweepLease:
 
     @property
     def is_held(self) -> bool:
-        """Still ours by our clock."""
+        """Whether the lease is still held, by this process's clock."""
         return self._record.holder == self._holder and self._now_ms() < self._record.until_ms
 
     @property
     def ended_ms(self) -> int:
-        """When the last sweep ended, as this holder last wrote it."""
+        """Time (ms) at which the last sweep ended, as this holder last wrote it."""
         return self._record.swept_ms
 
     def swept_ms(self) -> int:
-        """When the last sweep ended; 0 for never, or where nobody can say."""
+        """Return when (ms) the last sweep ended; 0 for never, or if the record is not plausible."""
         swept_ms = self._read()[0].swept_ms
         return 0 if swept_ms > self._now_ms() + _SKEW_MS else swept_ms
 
     def left(self) -> Left | None:
-        """By the last sweep that went through the whole store; None: nobody has said it."""
+        """Return what the last sweep of the whole store left; None if no sweep has recorded it."""
         return self._read()[0].left
 
     def take(self) -> Self:
-        """Raises SweptElsewhere while another holds it."""
+        """Take the lease. Raises SweptElsewhere while another holder has it."""
         record, version = self._read()
         now_ms = self._now_ms()
         ahead_ms = record.until_ms - now_ms
@@ -90,12 +96,15 @@ class SweepLease:
         return self
 
     def keep(self) -> None:
-        """Renew once half of it is over. Raises SweptElsewhere where another has it by now."""
+        """Renew the lease once half of its time has passed.
+
+        Raises SweptElsewhere if another holder has it.
+        """
         if self._now_ms() > self._record.until_ms - LEASE_MS // 2:
             self.take()
 
     def end(self, *, done: bool, left: Left | None = None) -> None:
-        """Give it back; ``done``: the whole store was gone through, and this is left."""
+        """Release the lease. ``done``: the whole store was swept, and ``left`` remains."""
         record, version = self._read()
         if record.holder != self._holder:
             return

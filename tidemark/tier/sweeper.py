@@ -1,16 +1,16 @@
-"""The sweeper: what lies in the store and is named by nothing, found, counted, and removed.
+"""Sweeper: finds, counts and removes objects of the store that no manifest names.
 
-Copiers and deleters leave nothing behind as far as they can help it; a process that is killed at
-the wrong moment, or an upload that arrives after its entry was given up, still does. A sweep lists
-a page of keys, then reads the heads of their partitions (``orphans`` says why in this order), and
-so on to the end: memory is one page of keys, however large the store.
+Copiers and deleters clean up after themselves. A process that is killed at the wrong moment, or an
+upload that arrives after its entry was given up, still leaves objects behind. A sweep lists a page
+of keys, then reads the heads of their partitions (``orphans`` explains this order), and continues
+to the end of the store. It holds one page of keys in memory, however large the store is.
 
-* What is younger than the delay is counted and left: whoever reads by an older plan has that long.
-* A folder whose partition has no head is reported and never swept, whatever lies in it: it may be
-  another program's, or a head may be missing that somebody will bring back.
-* A partition whose manifest cannot be read is passed over, and the report says so; so are uploads
-  where the store lets nobody list them.
-* Nothing is removed without the lease (``sweep_lease``), nor where only a report was asked for.
+* Objects younger than the delay are counted and kept, for readers with an older plan.
+* A folder whose partition has no head is reported and never swept: it may belong to another
+  program, or its head may be missing and restored later.
+* A partition whose manifest cannot be read is skipped and reported; so are uploads if the store
+  does not allow listing them.
+* Nothing is removed without the lease (``sweep_lease``), nor in a run that only reports.
 """
 
 import itertools
@@ -43,7 +43,7 @@ _DAY_MS = 24 * 3600 * 1000
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """An object, or an upload that has not ended (whose key may not be known: empty)."""
+    """Object, or upload that has not ended (its key may be unknown: empty)."""
 
     key: str
     size_bytes: int
@@ -52,17 +52,17 @@ class _Item:
 
     @classmethod
     def of_object(cls, info: ObjectInfo) -> Self:
-        """Counts as old since its last change."""
+        """Return an object as an item; its age counts from its last change."""
         return cls(info.key, info.size_bytes, info.last_modified_ms)
 
     @classmethod
     def of_upload(cls, upload: UnfinishedUpload) -> Self:
-        """Its bytes are not known."""
+        """Return an upload as an item; its size is not known."""
         return cls(upload.key, 0, upload.begun_ms, upload)
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Name for messages."""
         if self.upload is None:
             return self.key
         return f"{self.key or 'temporary file'} (upload {self.upload.upload_id} not finished)"
@@ -73,22 +73,26 @@ _Judge = Callable[[Sequence[_Item]], Judged[_Item]]
 
 @dataclass(slots=True)
 class Found:
-    """Objects, or uploads, and their bytes as far as these are known."""
+    """Number of objects or uploads, and their bytes as far as these are known."""
 
     count: int = 0
     size_bytes: int = 0
 
     def add(self, size_bytes: int) -> None:
-        """One more."""
+        """Count one more."""
         self.count += 1
         self.size_bytes += size_bytes
 
 
 @dataclass(slots=True)
 class SweepReport:
-    """``orphans``: all that nothing names, ``waiting`` of them younger than the delay, ``removed``
-    of them removed. ``unknown``: folders without a head, with their objects; ``unknown_folders``
-    counts them. ``troubles``: what could not be looked at, ``passed_over`` times."""
+    """Result of a sweep.
+
+    ``orphans``: all items that no manifest names; ``waiting`` of them are younger than the delay,
+    ``removed`` of them were removed. ``unknown``: folders without a head, with their number of
+    objects. ``troubles``: messages about what could not be examined; ``passed_over`` counts them
+    all.
+    """
 
     looked_at: int = 0
     orphans: Found = field(default_factory=Found)
@@ -104,7 +108,7 @@ class SweepReport:
 
     @property
     def left(self) -> Left:
-        """What was found and not removed."""
+        """Items that were found and not removed."""
         return Left(
             orphans=self.orphans.count - self.removed.count,
             size_bytes=self.orphans.size_bytes - self.removed.size_bytes,
@@ -114,23 +118,25 @@ class SweepReport:
         )
 
     def of_unknown(self, folder: str) -> None:
-        """One more object of a folder without a head."""
+        """Count one more object of a folder without a head."""
         self.unknown_objects += 1
         folder = _printable(folder)
         if folder in self.unknown or len(self.unknown) < NAMED_MAX:
             self.unknown[folder] = self.unknown.get(folder, 0) + 1
 
     def trouble(self, text: str) -> None:
-        """A partition, or a store's uploads, were passed over."""
+        """Record that a partition, or a store's uploads, were skipped."""
         self.passed_over += 1
         if len(self.troubles) < NAMED_MAX:
             self.troubles.append(_printable(text))
 
 
 class Sweeper:
-    """One sweep of one tier, whose identity was verified. ``lease`` None: a report only, nothing is
-    removed. ``progress`` hears of the report after each page of keys; what it raises ends the
-    sweep."""
+    """One sweep of one tier, whose identity was verified.
+
+    ``lease`` None: the run only reports, nothing is removed. ``progress`` receives the report after
+    each page of keys; an exception that it raises ends the sweep.
+    """
 
     def __init__(
         self,
@@ -145,16 +151,18 @@ class Sweeper:
         self._naming = Naming(tier)
         self._lease = lease
         self._progress = progress
-        # One moment for the whole sweep: whatever appears while it runs is too young.
+        # One moment for the whole sweep: anything that appears while it runs is too young.
         began_ms = now_ms()
         self._old_ms = began_ms - delay_ms
-        # Of an upload whose key is not known nobody can say what it is to become.
+        # An upload without a key cannot be attributed to a partition, so it must be a day old.
         self._day_ago_ms = began_ms - _DAY_MS
         self.report = SweepReport()
 
     def run(self) -> SweepReport:
-        """Go through all of it. Blocks. Raises StoreUnavailable where the store fails,
-        SweptElsewhere where the lease was lost."""
+        """Sweep the whole store. Blocks.
+
+        Raises StoreUnavailable if the store fails, SweptElsewhere if the lease was lost.
+        """
         for store in self._tier.segments.stores.values():
             # Uploads, too, are listed before the heads are read.
             self._sweep_uploads(store)
@@ -169,6 +177,7 @@ class Sweeper:
             for uploads in _chunks(map(_Item.of_upload, store.unfinished())):
                 self._sweep(store, uploads, self._naming.of_data)
         except StoreUnavailable as error:
+            # Many stores do not let this account list uploads: report that, and sweep the objects.
             if error.reason != "StoreAccessDenied":
                 raise
             self.report.trouble(str(error))
@@ -183,12 +192,13 @@ class Sweeper:
         found = [*(item for item in items if not item.key), *judged.unnamed]
         due = [item for item in found if self._is_due(item)]
         if self._lease is not None:
+            # Renew before each removal: another sweeper may own the store since the last page.
             self._lease.keep()
             self._remove(store, due)
         self._progress(self.report)
 
     def _is_due(self, item: _Item) -> bool:
-        """Count it; is it old enough to go?"""
+        """Count the item; return whether it is old enough to be removed."""
         report = self.report
         (report.orphans if item.upload is None else report.uploads).add(item.size_bytes)
         if len(report.examples) < NAMED_MAX:
@@ -204,6 +214,8 @@ class Sweeper:
         refused: Collection[str] = ()
         try:
             if objects:
+                # One request for up to a thousand keys. Keys that the store refuses stay and are
+                # reported.
                 store.delete_many(objects)
         except DeletesRefused as error:
             refused = error.refused
@@ -222,7 +234,10 @@ class Sweeper:
 
 
 def _printable(text: str) -> str:
-    """Whoever can write to the store names its objects, and not all names can be shown."""
+    """Return the text with unprintable characters escaped:
+
+    other writers of the store choose its names.
+    """
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
