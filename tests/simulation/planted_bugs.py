@@ -27,8 +27,8 @@ from tidemark_broker.replication.types import DeleteResult
 from tidemark_operator.controller import catch_up_limits, elections, reassignment, registration
 from tidemark_operator.controller.commit import Draft, apply
 from tidemark_operator.controller.controller_state import ControllerState
-from tidemark_operator.controller.held_states import HeldStates
 from tidemark_operator.controller.model import NO_LEADER, PartitionRow, RowKey, TopicInfo
+from tidemark_operator.controller.replica_state_reports import HeldStates
 from tidemark_operator.slices.slice_store import SliceStore
 
 _delete_records = log_start.delete_records
@@ -516,7 +516,8 @@ BUGS: tuple[Bug, ...] = (
         TORN,
         frozenset({"1"}),
         replaced(
-            "tidemark_operator.controller.held_states.HeldStates.is_whole", _every_replica_is_whole
+            "tidemark_operator.controller.replica_state_reports.HeldStates.is_whole",
+            _every_replica_is_whole,
         ),
         first=3,
     ),
