@@ -69,10 +69,13 @@ class Failures:
     def __init__(self, services: TermServices) -> None:
         self._services = services
         self._told: dict[Key, set[str]] = {}
+        #: Reasons with an Event, also while the condition cannot be written.
+        self._emitted: dict[Key, set[str]] = {}
 
     def over(self, key: Key) -> None:
         """It went well, or the object is gone."""
         self._told.pop(key, None)
+        self._emitted.pop(key, None)
 
     async def tell(self, key: Key, error: Exception) -> None:
         """A try has failed: say so, if it is time."""
@@ -83,11 +86,15 @@ class Failures:
         body = self._services.objects.get(key)
         if body is None:
             return
-        self._told.setdefault(key, set()).add(reason)
         text = f"{sentence_of(error)} (tried {tries} times, it is tried again)"
-        self._services.events.emit(warning(key.kind, key.namespaced_name, reason, text))
+        emitted = self._emitted.setdefault(key, set())
+        if reason not in emitted:
+            emitted.add(reason)
+            self._services.events.emit(warning(key.kind, key.namespaced_name, reason, text))
+        # A condition that could not be written is written after the next failed try.
         try:
             await self._write(key, body, reason, text)
+            self._told.setdefault(key, set()).add(reason)
         except KubeError as refused:
             logger.warning("%s: its conditions cannot tell that either: %s", key, refused)
 

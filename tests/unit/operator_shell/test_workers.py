@@ -108,6 +108,21 @@ async def test_what_cannot_be_told_in_a_condition_is_told_as_an_event(world: She
     assert world.events.reasons == ["AccessDenied"]
 
 
+async def test_condition_that_could_not_be_written_is_written_after_the_next_failure(
+    world: ShellWorld,
+) -> None:
+    world.api.fail("replace_status Topic", Conflict(409, "modified"))
+
+    async def reconcile(_: Key) -> float | None:
+        raise KeyError("a fault of ours")
+
+    workers = Workers(world.services, {TOPIC.kind: reconcile}, LastPass())
+    for _ in range(4):
+        await workers._one(T)
+    assert world.condition(TOPIC, "t", "Stalled")[:2] == ("True", "InternalError")
+    assert world.events.reasons == ["InternalError"]
+
+
 async def test_an_object_that_this_version_cannot_read_is_told_so(world: ShellWorld) -> None:
     """It may be a later version's: and it is not told that it belongs to somebody else."""
     reconcilers: dict[str, Callable[[Key], Awaitable[float | None]]] = {
