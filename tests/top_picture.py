@@ -22,7 +22,7 @@ from tidemark_cli.top.query import Query
 from tidemark_cli.top.ranges import Offsets
 from tidemark_cli.top.text import frame
 
-WIDTH = 122
+WIDTH = 136
 _LOG_BYTES = 7_113_421
 _FONT_FACES = re.compile(r"@font-face \{\{.*?\}\}\s*", re.DOTALL)
 #: Lines are 24.4 pixels apart. Glyphs of 21 pixels are as high, so vertical rules have no gaps.
