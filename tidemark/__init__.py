@@ -1,2 +1,3 @@
-"""The library: formats and rules that broker, operator, pipeline and cli share; no servers, no
-frameworks."""
+"""Library of formats and rules that broker, operator, pipeline and CLI share; no servers, no
+frameworks.
+"""

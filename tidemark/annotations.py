@@ -1,23 +1,23 @@
-"""The annotations by which a person lets Tidemark go on where it may not decide by itself, and the
-one by which nothing is deleted.
+"""Annotations by which a person permits what Tidemark may not decide by itself, and the one that
+protects from deletion.
 
-Each value names what is accepted, exactly: what does not match what is there is refused with a
-message, so that an annotation that was left standing never accepts another loss later.
+Each value names exactly what is accepted. A value that does not match the present state is refused
+with a message, so that a forgotten annotation never accepts a later loss.
 """
 
-#: On a Topic: the id under which its name is known and whose place it takes.
+#: On a Topic: the id under which its name is known and whose data it adopts.
 ADOPT_TOPIC_ID = "tidemark.dev/adopt-topic-id"
-#: On a Topic: whose copy of a partition is to lead, and up to which offset it reaches.
+#: On a Topic: the broker whose copy of a partition is to lead, and the end of that copy.
 ACCEPT_COPY = "tidemark.dev/accept-copy"
-#: On a Topic: without whose reports its partitions are rebuilt, and in which rebuilding.
+#: On a Topic: the brokers whose reports are not waited for, and the rebuild that it applies to.
 REBUILD_WITHOUT = "tidemark.dev/rebuild-without"
-#: On a Topic, by ``tidemark restore``: from where in the tier its partitions begin.
+#: On a Topic, by ``tidemark restore``: the offsets at which its partitions start in the tier.
 RESTORE_FROM_TIER = "tidemark.dev/restore-from-tier"
 #: On a Broker that is being deleted: the log directory, and the registration, that are given up.
 ACCEPT_LOST_DIRECTORY = "tidemark.dev/accept-lost-directory"
-#: On a Cluster: ids of topics that are to be left out of ``status.leftBehind``.
+#: On a Cluster: ids of topics that are no longer listed in ``status.leftBehind``.
 FORGET_LEFT_BEHIND = "tidemark.dev/forget-left-behind"
-#: On a Cluster that was made again: the id of the cluster whose PartitionSlices it takes over.
+#: On a re-created Cluster: the id of the cluster whose PartitionSlices it takes over.
 ADOPT_CLUSTER_ID = "tidemark.dev/adopt-cluster-id"
 
 #: ``"true"``: the object is not deleted before the annotation is removed (``policies/``; without

@@ -1,8 +1,7 @@
-"""How long to wait before the next try: exponential, with a ceiling, and with jitter where many
-try.
+"""Exponential back-off with a ceiling, and with jitter where many callers retry.
 
-Pure: clock and chance are arguments. A :class:`Backoff` is the rule and, for whoever remembers what
-failed, how often it did so far.
+Pure: clock and chance are arguments. A :class:`Backoff` is the rule and, for a caller that counts
+its failures, their number so far.
 """
 
 from dataclasses import dataclass
@@ -10,8 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Pauses in seconds: ``first_s``, doubled at each failure in a row, never above ``most_s``.
-    After ``failures`` so far nothing is to be tried before ``until_s`` (monotonic)."""
+    """Pauses in seconds: ``first_s``, doubled at each failure in a row, at most ``most_s``.
+
+    After ``failures`` failures nothing is tried before ``until_s`` (monotonic).
+    """
 
     first_s: float
     most_s: float
@@ -19,13 +20,15 @@ class Backoff:
     until_s: float = float("-inf")
 
     def pause_s(self, failures: int, *, jitter: float = 0.0) -> float:
-        """The pause after so many failures in a row (from 1); ``jitter`` in [0, 1) takes up to a
-        quarter off, so that many do not come back at once."""
+        """Return the pause after this number of failures in a row (from 1).
+
+        ``jitter`` in [0, 1) takes up to a quarter off, so that many callers do not return at once.
+        """
         exponent = min(max(failures, 1) - 1, 30)
         return min(self.first_s * float(2**exponent), self.most_s) * (1.0 - 0.25 * jitter)
 
     def failed(self, now_s: float) -> "Backoff":
-        """After one more failure."""
+        """Return the state after one more failure."""
         failures = self.failures + 1
         return Backoff(
             first_s=self.first_s,
@@ -35,9 +38,9 @@ class Backoff:
         )
 
     def succeeded(self) -> "Backoff":
-        """Back to the first pause."""
+        """Return the state with the first pause."""
         return Backoff(first_s=self.first_s, most_s=self.most_s) if self.failures else self
 
     def ready(self, now_s: float) -> bool:
-        """May it be tried now?"""
+        """Return whether the next attempt is due."""
         return now_s >= self.until_s

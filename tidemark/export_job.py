@@ -1,10 +1,9 @@
-"""What the operator and the job of an ``Export`` say to each other: an order, and reports.
+"""Protocol between the operator and the job of an ``Export``: an order, and reports.
 
-The order is JSON in the job's environment; what is secret stands beside it, each in a variable of
-its own that the order names. The job serves its report on :data:`REPORT_PATH` while it runs and
-writes the last one to a file, which in a pod is its termination message: it needs no right on the
-API server, and whoever made it asks. A report is what a stranger's process may have written, so it
-is read with bounds.
+The order is JSON in the job's environment. Each secret value is in a variable of its own, which the
+order names. The job serves its report at :data:`REPORT_PATH` while it runs, and writes the last one
+to a file, which in a pod is its termination message: it therefore needs no permission on the API
+server. A report may come from an untrusted process, so it is read with bounds.
 """
 
 import dataclasses
@@ -15,7 +14,7 @@ from typing import Any
 
 from tidemark.configuration.values import INT64_MAX
 
-#: The variable with the order.
+#: Environment variable that contains the order.
 ORDER_VARIABLE = "TIDEMARK_EXPORT"
 REPORT_PATH = "/report"
 #: Kubernetes' limit of a termination message.
@@ -24,8 +23,11 @@ MESSAGE_CHARS_MAX = 1024
 
 
 class Place(enum.StrEnum):
-    """Where a value of an order belongs: an option of the source, a property of the catalog, a
-    field of the table, an option of the schema registry, a key of Spark's configuration."""
+    """Destination of a secret value in an order:
+
+    an option of the source, a property of the catalog, a field of the table, an option of the
+    schema registry, or a key of Spark's configuration.
+    """
 
     SOURCE = "source"
     CATALOG = "catalog"
@@ -36,7 +38,7 @@ class Place(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden:
-    """A value that stands in an environment variable."""
+    """Value that is in an environment variable."""
 
     place: Place
     name: str
@@ -44,15 +46,18 @@ class Hidden:
 
 
 class OrderError(ValueError):
-    """An order that cannot be read; the message says what is wrong with it."""
+    """An order that cannot be read; the message names the problem."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What a job is to do. ``source``: options of the ``tidemark`` source, ``topic`` among them;
-    ``table``: the fields of ``tidemark_pipeline.export.table_options.Wanted``; ``conf``: Spark's
-    configuration; ``jars``: beside or instead of what the image has; ``every_s``: a commit every so
-    many seconds until it is stopped, None: all that there is, once."""
+    """Work of a job.
+
+    ``source``: options of the ``tidemark`` source, ``topic`` among them. ``table``: the fields of
+    the table's options (``tidemark_pipeline.export.table_options``). ``conf``: Spark's
+    configuration. ``jars``: added to, or used instead of, those of the image. ``every_s``: interval
+    of commits of a job that runs until it is stopped; None: export everything once.
+    """
 
     source: Mapping[str, str]
     table: Mapping[str, Any]
@@ -65,12 +70,12 @@ class Order:
     definition_name: str = ""
 
     def to_json(self) -> str:
-        """One line, the same for the same order."""
+        """Return one line; equal orders give equal lines."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def of_json(cls, text: str) -> "Order":
-        """And back. Raises :class:`OrderError`."""
+        """Return the order in ``text``. Raises :class:`OrderError`."""
         try:
             fields: dict[str, Any] = json.loads(text)
             hidden = tuple(
@@ -82,15 +87,18 @@ class Order:
             raise OrderError(f"{ORDER_VARIABLE} is no order of an export: {error!r}") from error
 
     def revealed(self, environment: Mapping[str, str]) -> "Order":
-        """With its secret values. Raises :class:`OrderError` where one is not there."""
+        """Return the order with its secret values.
+
+        Raises :class:`OrderError` if a variable is not set.
+        """
         for each in self.hidden:
             if each.variable not in environment:
-                raise OrderError(f"{each.name} is to stand in {each.variable}, which is not set")
+                raise OrderError(f"{each.name} must be in the variable {each.variable}: set it")
         found = {(each.place, each.name): environment[each.variable] for each in self.hidden}
         return dataclasses.replace(self.put(found), hidden=())
 
     def put(self, values: Mapping[tuple[Place, str], str]) -> "Order":
-        """With these values at their places."""
+        """Return the order with these values at their places."""
         parts: dict[Place, dict[str, Any]] = {
             Place.SOURCE: dict(self.source),
             Place.TABLE: dict(self.table),
@@ -98,6 +106,7 @@ class Order:
             Place.REGISTRY: dict(self.table.get("registry_options", {})),
             Place.CONF: dict(self.conf),
         }
+        # Catalog and registry are parts of the table's options; an empty part stays absent.
         for (place, name), value in values.items():
             parts[place][name] = value
         within = {"catalog": parts[Place.CATALOG], "registry_options": parts[Place.REGISTRY]}
@@ -108,8 +117,11 @@ class Order:
 
 
 class Phase(enum.StrEnum):
-    """How far a job is. REFUSED: trying again mends nothing, the message says what does.
-    SUPERSEDED: another job has taken the table over."""
+    """Progress of a job.
+
+    REFUSED: a repetition cannot succeed, the message names the remedy. SUPERSEDED: another job has
+    taken over the table.
+    """
 
     STARTING = "Starting"
     RUNNING = "Running"
@@ -122,10 +134,13 @@ class Phase(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """None: not known. ``lag``: offsets of the topic that the table has not; ``rows``, ``letters``:
-    that the table, and that of dead letters, have; ``commits``: of this job; ``committed_ms``: when
-    the last of them was; ``current_ms``: all that the topic had then is in the table (Unix time in
-    milliseconds)."""
+    """State of a job; None where it is not known.
+
+    ``lag``: offsets of the topic that the table does not have. ``rows``, ``letters``: rows of the
+    table, and of the table of dead letters. ``commits``: number of this job's commits, the last at
+    ``committed_ms``. ``current_ms``: the table has everything that the topic had at this time.
+    Times are Unix time in milliseconds.
+    """
 
     phase: Phase
     message: str = ""
@@ -137,7 +152,7 @@ class Report:
     current_ms: int | None = None
 
     def to_json(self) -> bytes:
-        """At most :data:`REPORT_BYTES_MAX` bytes."""
+        """Return the report as at most :data:`REPORT_BYTES_MAX` bytes of JSON."""
         fields, most = dataclasses.asdict(self), MESSAGE_CHARS_MAX
         while True:
             text = json.dumps(fields | {"message": shortened(_printable(self.message), most)})
@@ -147,7 +162,9 @@ class Report:
 
     @classmethod
     def of_json(cls, data: bytes | str) -> "Report | None":
-        """And back; None for what is no report."""
+        """Return the report in ``data``; None if it is not a report."""
+        # The process of the job may be compromised: bound what is parsed, and believe no field
+        # unchecked.
         if len(data) > REPORT_BYTES_MAX:
             return None
         try:
@@ -181,5 +198,5 @@ def _printable(text: str) -> str:
 
 
 def shortened(text: str, most: int = MESSAGE_CHARS_MAX) -> str:
-    """At most so many characters."""
+    """Return the text, shortened to at most ``most`` characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."

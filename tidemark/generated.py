@@ -1,5 +1,7 @@
-"""Files that are made from the code and kept in the repository: written anew, or with ``--check``
-compared, as lint does."""
+"""Files that are generated from code and checked in:
+
+written again, or compared with ``--check``, as lint does.
+"""
 
 import argparse
 import sys
@@ -12,14 +14,18 @@ Render = Callable[[Path], Mapping[Path, str]]
 def command(
     render: Render, remedy: str, arguments: Sequence[str] | None, *, owned: str = ""
 ) -> int:
-    """``[--check] PATH``: ``render`` tells the text of each file at PATH, a file or a folder.
-    Exit status 1 where ``--check`` finds a difference; then ``remedy`` says what to run.
-    ``owned``: a pattern of files below PATH of which there are no others; those are removed."""
+    """Run ``[--check] PATH``, where ``render`` returns the text of each file at PATH, a file or a
+    folder.
+
+    Returns exit status 1 if ``--check`` finds a difference, and prints the ``remedy``. ``owned``: a
+    pattern of files below PATH; files that match and are not generated are removed.
+    """
     parser = argparse.ArgumentParser(description="Write what is made from the code.")
     parser.add_argument("--check", action="store_true", help="compare only, write nothing")
     parser.add_argument("path", type=Path)
     options = parser.parse_args(arguments)
     rendered = render(options.path)
+    # Unchanged files are not written, so that their timestamps stay.
     stale = {path: text for path, text in rendered.items() if not _is(path, text)}
     others = set(options.path.rglob(owned)) - rendered.keys() if owned else set()
     if not options.check:

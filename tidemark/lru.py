@@ -1,6 +1,7 @@
-"""Values up to a limit of their weight together; what was not used for longest goes first.
+"""Least-recently-used map with a limit on the total weight of its values.
 
-Who holds one decides when to evict, since what goes may have to be closed, under a lock of its own.
+The caller decides when to evict, because evicted values may have to be closed under a lock of the
+caller's.
 """
 
 from collections import OrderedDict
@@ -12,7 +13,7 @@ V = TypeVar("V")
 
 
 class Lru(Generic[K, V]):
-    """A value is never None. Not safe between threads."""
+    """Map whose values are never None. Not thread-safe."""
 
     __slots__ = ("_entries", "limit", "weight")
 
@@ -31,7 +32,7 @@ class Lru(Generic[K, V]):
         return key in self._entries
 
     def get(self, key: K) -> V | None:
-        """Use it."""
+        """Return the value and mark it as used."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -39,13 +40,13 @@ class Lru(Generic[K, V]):
         return entry[0]
 
     def put(self, key: K, value: V, weight: int = 1) -> None:
-        """Add or replace it; :meth:`evict` is to follow."""
+        """Add or replace the value; call :meth:`evict` afterwards."""
         self.pop(key)
         self._entries[key] = value, weight
         self.weight += weight
 
     def pop(self, key: K) -> V | None:
-        """Take it out, if it is there."""
+        """Remove and return the value, None if there is none."""
         entry = self._entries.pop(key, None)
         if entry is None:
             return None
@@ -53,7 +54,9 @@ class Lru(Generic[K, V]):
         return entry[0]
 
     def evict(self, *, least: int = 0) -> list[tuple[K, V]]:
-        """Take out what is above the limit, and leave ``least`` values whatever they weigh."""
+        """Remove and return the values above the limit; keep ``least`` values, whatever their
+        weight.
+        """
         gone = []
         while self.weight > self.limit and len(self._entries) > least:
             key, (value, weight) = self._entries.popitem(last=False)

@@ -44,7 +44,7 @@ def test_what_is_hidden_stands_in_the_environment_alone() -> None:
     revealed = ORDER.revealed({"A": "word", "B": "key"})
     assert revealed.source["kafka.sasl.password"] == "word"
     assert revealed.table["catalog"] == {"type": "rest", "token": "key"}
-    with pytest.raises(OrderError, match="token is to stand in B"):
+    with pytest.raises(OrderError, match="token must be in the variable B"):
         ORDER.revealed({"A": "word"})
 
 

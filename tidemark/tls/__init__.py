@@ -1,1 +1,1 @@
-"""Who speaks: the certificates by which brokers and controllers of one cluster know each other."""
+"""Certificates by which the brokers and controllers of one cluster identify each other."""

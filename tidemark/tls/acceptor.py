@@ -1,8 +1,8 @@
-"""Accepting connections that begin with a handshake: what it may cost before it is done.
+"""Acceptor of connections that begin with a handshake, with limits on their cost before it is done.
 
-A stranger costs a socket and a handshake, for a limited time and within limits of its own: those
-that are known already have slots that no stranger takes. Each refusal is a reason in one log line,
-of which there is at most one in a while.
+An unauthenticated peer costs a socket and a handshake, for a limited time and within limits of its
+own: established peers have slots that it cannot take. Each refusal is logged with its reason, at
+most one line in ten seconds.
 """
 
 import asyncio
@@ -28,8 +28,11 @@ _KEEPALIVE_IDLE_S, _KEEPALIVE_PAUSE_S, _KEEPALIVE_PROBES = 60, 10, 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptLimits:
-    """``unproven_max``: handshakes under way; ``unproven_per_address_max`` of them from one
-    address; ``per_peer_max``: connections of one identity, where connections have one."""
+    """Limits of an acceptor.
+
+    ``unproven_max``: handshakes in progress; ``unproven_per_address_max`` of them from one address.
+    ``per_peer_max``: connections of one identity, where connections have one.
+    """
 
     unproven_max: int = 128
     unproven_per_address_max: int = 32
@@ -37,7 +40,7 @@ class AcceptLimits:
 
 
 class Refusals:
-    """Counts strangers; says so at most once in :data:`_LOG_PAUSE_S`."""
+    """Counter of refused peers; logs at most one line in :data:`_LOG_PAUSE_S`."""
 
     def __init__(self, what: str, now_s: Callable[[], float] = time.monotonic) -> None:
         self._what = what
@@ -47,7 +50,7 @@ class Refusals:
         self.total = 0
 
     def add(self, address: str, reason: str) -> None:
-        """One more connection was closed before anything was heard."""
+        """Count one more connection that was closed before any request was read."""
         self.total += 1
         if self._now_s() < self._next_s:
             self._unsaid += 1
@@ -62,9 +65,12 @@ def _everybody(_: str) -> str | None:
 
 
 class Acceptor:
-    """Belongs to the loop on which :meth:`run` is. ``shake_hands`` takes an accepted socket, and
-    the address it came from, until its connection is served, in limited time; it raises ``OSError``
-    for a stranger. ``refusal``: why nobody of an address is taken at present, None: they are."""
+    """Acceptor that belongs to the loop on which :meth:`run` runs.
+
+    ``shake_hands`` receives an accepted socket and the peer's address, and returns within limited
+    time once its connection is served; it raises ``OSError`` for an unauthenticated peer.
+    ``refusal`` returns why an address is refused at present, None if it is not.
+    """
 
     def __init__(
         self,
@@ -85,7 +91,7 @@ class Acceptor:
         self._failed = asyncio.Event()
 
     async def run(self) -> None:
-        """Accept until cancelled; the socket is closed then."""
+        """Accept connections until cancelled; closes the socket then."""
         loop = asyncio.get_running_loop()
         with self._socket:
             try:
@@ -101,13 +107,15 @@ class Acceptor:
                     task.cancel()
 
     def _accept(self) -> None:
-        """Those that wait, some at a time: others are served in between."""
+        """Accept waiting connections, a bounded number at a time, so that others are served in
+        between.
+        """
         for _ in range(_ACCEPTS_PER_TURN):
             try:
                 accepted, address = self._socket.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
-            except OSError as error:  # out of descriptors: those that are open go on
+            except OSError as error:  # out of descriptors: open connections stay
                 self._refusals.add("?", f"accept failed: {error}")
                 asyncio.get_running_loop().remove_reader(self._socket)
                 self._failed.set()
@@ -116,11 +124,12 @@ class Acceptor:
 
     def _begin(self, accepted: socket.socket, address: str) -> None:
         limits = self._limits
+        # Limits come before the policy: counting is cheaper than a decision about the address.
         if (
             self._unproven.total() >= limits.unproven_max
             or self._unproven[address] >= limits.unproven_per_address_max
         ):
-            self._refuse(accepted, address, "too many that have not proven who they are")
+            self._refuse(accepted, address, "too many handshakes in progress")
             return
         refusal = self._refusal(address)
         if refusal is not None:

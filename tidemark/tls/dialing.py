@@ -1,4 +1,7 @@
-"""Dialling a private listener: only whom we meant to reach hears anything."""
+"""Dialling of a private listener:
+
+data is sent only after the peer has proven the expected identity.
+"""
 
 import asyncio
 import contextlib
@@ -18,16 +21,21 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialer:
-    """Whom to expect at the other end, and with what to prove who we are. ``encrypted`` False: both
-    sides go on in clear once that is proven (:mod:`tidemark.tls.clear_after_handshake`)."""
+    """Expected identity of the peer, and the files that prove our own.
+
+    ``encrypted`` False: both sides continue in clear after the proof
+    (:mod:`tidemark.tls.clear_after_handshake`).
+    """
 
     files: TlsFiles
     expected: Identity
     encrypted: bool = True
 
     async def connect(self, factory: Callable[[], P], host: str, port: int) -> P:
-        """A connected protocol. Raises ``OSError``; :class:`identity.WrongPeer` is one. The caller
-        limits the time."""
+        """Return a connected protocol. The caller limits the time.
+
+        Raises ``OSError``, of which :class:`identity.WrongPeer` is one.
+        """
         loop = asyncio.get_running_loop()
         context = self.files.contexts().client
         if not self.encrypted:
@@ -44,6 +52,7 @@ class Dialer:
         self, factory: Callable[[], P], host: str, port: int, context: ssl.SSLContext
     ) -> P:
         loop = asyncio.get_running_loop()
+        # Close the socket on any failure, unless a transport owns it.
         with contextlib.ExitStack() as closing:
             connected = await _connected(host, port)
             closing.callback(connected.close)
@@ -54,7 +63,10 @@ class Dialer:
         return protocol
 
     def connect_blocking(self, host: str, port: int, timeout_s: float) -> ssl.SSLSocket:
-        """The same for a thread without a loop, encrypted."""
+        """Return an encrypted connection, for a thread without a loop.
+
+        Raises as :meth:`connect`.
+        """
         raw = socket.create_connection((host, port), timeout=timeout_s)
         try:
             tls = self.files.contexts().client.wrap_socket(raw)
@@ -66,7 +78,7 @@ class Dialer:
 
 
 async def _connected(host: str, port: int) -> socket.socket:
-    """To the first of the host's addresses that takes the connection."""
+    """Return a socket connected to the first of the host's addresses that accepts."""
     loop = asyncio.get_running_loop()
     problem: OSError | None = None
     for family, kind, protocol, _, address in await loop.getaddrinfo(

@@ -1,9 +1,10 @@
-"""A folder with what one process needs to prove who it is: ``tls.key``, ``tls.crt``, ``ca.crt``.
+"""Folder with one process's key, certificate and trusted certificates.
 
-The names are those of a Kubernetes Secret of type ``kubernetes.io/tls``, mounted as it is. All
-three are looked at again before each connection, so that what was renewed counts at once, without
-a restart; what cannot be used (a renewal of which only a part has arrived) leaves what was read
-last in force. Contexts are TLS 1.3 only, and both ends show a certificate.
+``tls.key``, ``tls.crt`` and ``ca.crt`` are the names of a Kubernetes Secret of type
+``kubernetes.io/tls``, mounted unchanged. The files are examined before each connection, so that a
+renewal applies at once, without a restart. If they cannot be used (a renewal is only partly
+written), the files that were read last stay in use. Contexts are TLS 1.3 only, and both ends
+present a certificate.
 """
 
 import hashlib
@@ -19,19 +20,22 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 KEY, CERTIFICATE, TRUSTED = "tls.key", "tls.crt", "ca.crt"
-#: Of an encrypted key: without one OpenSSL would ask the terminal, and wait.
+#: Without a password for an encrypted key OpenSSL would prompt on the terminal, and block.
 _NO_PASSWORD = b""
-#: Secrets are read whole; one that is larger is none of ours.
+#: Secrets are read whole; a larger file is not a Secret.
 _BYTES_MAX = 1024 * 1024
 
 
 class NoCertificates(OSError):
-    """There is nothing in the folder that can be used; the text says what is missing."""
+    """The folder has no usable certificate; the text names what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """Of one state of the folder. ``digest`` names it: SHA-256 of the two public files, in hex."""
+    """TLS contexts of one state of the folder.
+
+    ``digest``: SHA-256 of the two public files, in hex.
+    """
 
     server: ssl.SSLContext
     client: ssl.SSLContext
@@ -39,8 +43,11 @@ class Contexts:
 
 
 class ReloadedFolder(Generic[T]):
-    """What ``load`` makes of some files of a folder, made again when they have changed. Any thread.
-    Reads a few kilobytes then, else it is a ``stat`` of each."""
+    """Object that ``load`` builds from files of a folder, built again when they have changed.
+    Thread-safe.
+
+    A rebuild reads a few kilobytes; otherwise the cost is one ``stat`` per file.
+    """
 
     def __init__(self, folder: Path, names: tuple[str, ...], load: Callable[[Path], T]) -> None:
         self.folder = folder
@@ -52,8 +59,10 @@ class ReloadedFolder(Generic[T]):
         self._problem = ""
 
     def current(self) -> T:
-        """As the folder is now, or was when it could last be used; raises
-        :class:`NoCertificates`."""
+        """Return the object of the folder's present state, or of its last usable one.
+
+        Raises :class:`NoCertificates` if there has been none.
+        """
         with self._lock:
             try:
                 stamp = self._look()
@@ -70,29 +79,34 @@ class ReloadedFolder(Generic[T]):
         return tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in found)
 
     def _keep(self, error: OSError) -> None:
-        """What was read before stays in force."""
+        """Keep the object that was loaded last. Raises NoCertificates if there is none."""
         if self._loaded is None:
             raise NoCertificates(f"{self.folder}: no usable certificate: {error}") from error
-        if str(error) != self._problem:  # one line, however many connections come meanwhile
-            logger.warning("%s cannot be used, what was there goes on: %s", self.folder, error)
+        if str(error) != self._problem:  # one line, however many connections follow
+            logger.warning(
+                "%s cannot be used, the former files stay in use: %s", self.folder, error
+            )
         self._problem = str(error)
 
 
 class TlsFiles:
-    """The folder of a broker or a controller. Any thread."""
+    """Folder of a broker or a controller. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._files = ReloadedFolder(folder, (KEY, CERTIFICATE, TRUSTED), load)
 
     def contexts(self) -> Contexts:
-        """See :meth:`ReloadedFolder.current`."""
+        """Return the present contexts; see :meth:`ReloadedFolder.current`."""
         return self._files.current()
 
 
 class ListenerFiles:
-    """The folder of a listener for clients: ``ca.crt`` signs their certificates, and is needed only
-    where they show one. TLS 1.2 is spoken, too: some clients know no newer one. Any thread."""
+    """Folder of a listener for clients. Thread-safe.
+
+    ``ca.crt`` signs client certificates; it is needed only where clients present one. TLS 1.2 is
+    accepted too, because some clients have no newer one.
+    """
 
     def __init__(self, folder: Path, client_certificates: ssl.VerifyMode) -> None:
         self._verify = client_certificates
@@ -101,7 +115,7 @@ class ListenerFiles:
         self._files = ReloadedFolder(folder, names, self._make)
 
     def context(self) -> ssl.SSLContext:
-        """For the next connection; see :meth:`ReloadedFolder.current`."""
+        """Return the context for the next connection; see :meth:`ReloadedFolder.current`."""
         return self._files.current()
 
     def _make(self, folder: Path) -> ssl.SSLContext:
@@ -141,6 +155,6 @@ def _context(folder: Path, side: int) -> ssl.SSLContext:
 
 
 def _without_tickets(context: ssl.SSLContext) -> None:
-    """Every connection shows its certificate anew."""
+    """Disable session tickets, so that every connection presents its certificate."""
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET

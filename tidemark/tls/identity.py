@@ -1,8 +1,8 @@
-"""Who a certificate is for: one name that stands in it, as a URI.
+"""Identity in a certificate: one name, as a URI.
 
-``tidemark:cluster/<cluster id>/broker/<node id>`` or ``tidemark:cluster/<cluster id>/controller``,
-the only subject alternative name of a leaf. Host names say nothing here: a broker may move, and
-both ends know beforehand whom they want to speak with.
+``tidemark:cluster/<cluster id>/broker/<node id>`` or ``tidemark:cluster/<cluster id>/controller``
+is the only subject alternative name of a leaf. Host names are not used: a broker may move, and both
+ends know beforehand which peer they expect.
 """
 
 import re
@@ -15,7 +15,7 @@ _NODE_ID_MAX = 2**31 - 1
 
 
 class WrongPeer(ConnectionError):
-    """The other side is not who it has to be; the text says who it is."""
+    """The peer is not the expected one; the text names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Identity:
 
     @property
     def uri(self) -> str:
-        """As it stands in a certificate."""
+        """Identity as it is written in a certificate."""
         who = "controller" if self.node_id is None else f"broker/{self.node_id}"
         return f"tidemark:cluster/{self.cluster_id}/{who}"
 
@@ -37,7 +37,7 @@ class Identity:
 
 
 def parse(uri: str) -> Identity | None:
-    """The reverse of :attr:`Identity.uri`; None for any other text."""
+    """Return the identity that the URI names; None for any other text."""
     found = _URI.fullmatch(uri)
     if found is None:
         return None
@@ -48,8 +48,10 @@ def parse(uri: str) -> Identity | None:
 
 
 def of_certificate(certificate: Mapping[str, Any] | None) -> Identity:
-    """Of a certificate that was verified, as ``ssl.SSLSocket.getpeercert`` gives it. Raises
-    :class:`WrongPeer` where it names nobody, or more than one."""
+    """Return the identity in a verified certificate, as ``ssl.SSLSocket.getpeercert`` returns it.
+
+    Raises :class:`WrongPeer` unless the certificate names exactly one.
+    """
     names = (certificate or {}).get("subjectAltName", ())
     found = [parse(str(value)) for kind, value in names if kind == "URI"]
     if len(names) != 1 or len(found) != 1 or found[0] is None:

@@ -1,8 +1,7 @@
-"""A private listener: whoever connects proves first who it is, and is heard only then.
+"""Private listener: a peer proves its identity before any request of it is read.
 
-Where the network is trusted, both ends may leave encryption once they have proven themselves
-(``encrypted`` False): TLS is closed in order on both sides, and the same connection goes on in
-clear.
+Where the network is trusted, both ends may stop encrypting after the proof (``encrypted`` False):
+TLS is closed in order on both sides, and the same connection continues in clear.
 """
 
 import asyncio
@@ -22,7 +21,10 @@ ProtocolFactory = Callable[[Identity], asyncio.BaseProtocol]
 
 
 class PrivateListener:
-    """Belongs to the loop on which :meth:`run` is. ``encrypted`` False: see the module."""
+    """Listener that belongs to the loop on which :meth:`run` runs.
+
+    ``encrypted`` False: see the module.
+    """
 
     def __init__(
         self,
