@@ -24,7 +24,7 @@ _HEAD = """# Metrics
 <!-- Generated from tidemark/metrics by `make pages`. Do not edit. -->
 
 In Prometheus' text format: the operator's at `--metrics`, a broker's at `metrics.port`, both under
-`/metrics`; the chart has ServiceMonitors ([Install it](../get-started/install.md)). What stands
+`/metrics`; the chart has ServiceMonitors ([The Helm charts](../reference/chart.md)). What stands
 here is
 shown, with these types and labels, and nothing else (`e2e/test_metrics.py`). A label has one of the
 values that are listed, or is bounded by what stands beside it. [Alerts](../runbooks/index.md) and
