@@ -34,75 +34,75 @@ class Option:
 
 
 OPTIONS = (
-    Option("topic", "", "the topic to read; or one of the next three"),
-    Option("subscribe", "", "topics, comma-separated"),
-    Option("subscribePattern", "", "a regular expression; topics whose whole name it matches"),
+    Option("topic", "", "topic to read; or one of the next three"),
+    Option("subscribe", "", "topics, separated by commas"),
+    Option("subscribePattern", "", "regular expression that matches whole names of topics"),
     Option("assign", "", 'partitions: `{"t": [0, 1]}`'),
-    Option("path", "", "the tier as a directory; or"),
-    Option("endpoint", "", "the tier as S3, with the next five"),
-    Option("region", "us-east-1", "of the store"),
-    Option("buckets", "", "comma-separated, in the Cluster's order"),
-    Option("prefix", "", "of the keys"),
-    Option("accessKeyId", "`AWS_ACCESS_KEY_ID`", "from the environment where it is not given"),
+    Option("path", "", "tier in a directory; or `endpoint`"),
+    Option("endpoint", "", "tier in S3, with the next five"),
+    Option("region", "us-east-1", "region of the store"),
+    Option("buckets", "", "buckets in the Cluster's order, separated by commas"),
+    Option("prefix", "", "prefix of the keys"),
+    Option("accessKeyId", "`AWS_ACCESS_KEY_ID`", "access key id"),
+    Option("secretAccessKey", "`AWS_SECRET_ACCESS_KEY`", "secret access key"),
     Option(
-        "secretAccessKey", "`AWS_SECRET_ACCESS_KEY`", "from the environment where it is not given"
+        "tier", AUTO, "`auto`: tier and brokers; `remote`: only the tier; `local`: only brokers"
     ),
-    Option("tier", AUTO, "`auto`: both; `remote`: the tier alone; `local`: what brokers hold"),
     Option(
         "bootstrap",
         "",
-        "brokers, as `host:port`, comma-separated (also `kafka.bootstrap.servers`); without them a "
-        "read ends where the tier does",
+        "brokers as `host:port`, separated by commas (also `kafka.bootstrap.servers`); without "
+        "brokers a read ends at the end of the tier",
     ),
     Option("kafka.security.protocol", "PLAINTEXT", "or `SSL`, `SASL_PLAINTEXT`, `SASL_SSL`"),
-    Option("kafka.ssl.ca.location", "the system's", "a PEM file with who signs brokers' names"),
-    Option("kafka.ssl.certificate.location", "", "a PEM file, where brokers ask for one"),
-    Option("kafka.ssl.key.location", "", "its key, a PEM file without a password"),
+    Option("kafka.ssl.ca.location", "the system's", "PEM file with the authority of the brokers"),
+    Option("kafka.ssl.certificate.location", "", "PEM file with the client's certificate"),
+    Option("kafka.ssl.key.location", "", "PEM file with its key, without a password"),
     Option("kafka.sasl.mechanism", "SCRAM-SHA-512", "or `SCRAM-SHA-256`, `PLAIN`"),
-    Option("kafka.sasl.username", "", "the user"),
-    Option("kafka.sasl.password", "`TIDEMARK_SASL_PASSWORD`", "the password"),
+    Option("kafka.sasl.username", "", "user"),
+    Option("kafka.sasl.password", "`TIDEMARK_SASL_PASSWORD`", "password"),
     Option(
         "startingOffsets",
         "`earliest`; streaming: `latest`",
         '`earliest`, `latest` or `{"t": {"0": 17, "1": -2}}` (-2 earliest, -1 latest); for one '
-        'topic also `{"0": 17}`. A partition that is not named begins at its log start. A '
-        "streaming query that has a checkpoint goes on from there",
+        'topic also `{"0": 17}`. Other partitions start at their log start. A streaming query '
+        "with a checkpoint continues there",
     ),
-    Option("startingTimestamp", "", "milliseconds, for every partition; goes before the others"),
+    Option("startingTimestamp", "", "milliseconds, for every partition; overrides the others"),
     Option(
         "startingOffsetsByTimestamp",
         "",
-        '`{"t": {"0": 1700000000000}}`, milliseconds; goes before `startingOffsets`',
+        '`{"t": {"0": 1700000000000}}`, milliseconds; overrides `startingOffsets`',
     ),
     Option(
         "startingOffsetsByTimestampStrategy",
         "error",
-        "where no record is as late: `error`, or `latest` to begin at the end",
+        "if no record is as late: `error`, or `latest` to start at the end",
     ),
     Option(
         "endingOffsets",
         "latest",
-        "the first offset that is not read, written likewise. Of a streaming query: it goes no "
-        "further; `latest` there is the end when the query starts",
+        "first offset that is not read, in the same form. A streaming query stops there; its "
+        "`latest` is the end when the query starts",
     ),
-    Option("endingTimestamp", "", "milliseconds; where no record is as late, the end"),
-    Option("endingOffsetsByTimestamp", "", "likewise by partition"),
+    Option("endingTimestamp", "", "milliseconds; if no record is as late, the end"),
+    Option("endingOffsetsByTimestamp", "", "the same for each partition"),
     Option(
         "failOnDataLoss",
         "true",
-        "`true`: rows that were asked for and have expired end the job; `false`: they are left out",
+        "`true`: the job fails if requested rows have expired; `false`: it skips them",
     ),
     Option(
         "timestampSkewMs",
         "",
-        "a promise: no record is older by more milliseconds than any before it in its partition. "
-        "Then `timestamp < …` ends a read as `timestamp >= …` begins it",
+        "promise: no record is older than an earlier one of its partition by more milliseconds. "
+        "`timestamp < …` then ends a read as `timestamp >= …` starts it",
     ),
-    Option("columns", "all", "comma-separated; no other column is made"),
-    Option("bytesPerTask", str(64 * _MIB), "one task reads at least so many bytes of the tier"),
-    Option("decodeThreads", "2", "threads of a task that unpack compressed batches"),
-    Option("maxOffsetsPerTrigger", "", "streaming: a micro-batch reads about so many offsets"),
-    Option("maxBytesPerTrigger", "", "streaming: a micro-batch reads about so many bytes"),
+    Option("columns", "all", "columns to produce, separated by commas"),
+    Option("bytesPerTask", str(64 * _MIB), "minimum bytes of the tier that one task reads"),
+    Option("decodeThreads", "2", "threads of a task that decompress batches"),
+    Option("maxOffsetsPerTrigger", "", "streaming: approximate offsets of a micro-batch"),
+    Option("maxBytesPerTrigger", "", "streaming: approximate bytes of a micro-batch"),
 )
 _SYNONYMS = {"kafka.bootstrap.servers": "bootstrap"}
 _BROKERS = {"bootstrap", *_SYNONYMS}

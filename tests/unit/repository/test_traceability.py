@@ -10,10 +10,7 @@ from tests.traceability import DOCS, InvalidTraceability, citations, load, rende
 UNCONVERTED = {
     "reference/compatibility.md",
     "reference/configuration.md",
-    "reference/export.md",
     "reference/metrics.md",
-    "reference/schemas.md",
-    "reference/spark.md",
 }
 
 
