@@ -25,7 +25,7 @@ _HEAD = """\
 # Traceability
 
 Find the tests that verify a promise of the documentation. `make pages` writes this page from
-`tests/traceability`. A path without `::` means all tests of that file or folder.
+`tests/traceability`. A path without names of tests means all tests of that file or folder.
 """
 
 
@@ -120,9 +120,20 @@ def render() -> str:
         lines = [f"## [{_title(page)}]({page})", ""]
         for promise in promises:
             lines.append(f"- {promise.text}")
-            lines += [f"    - `{test}`" for test in promise.tests]
+            lines += _tests(promise.tests)
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
+
+
+def _tests(tests: Sequence[str]) -> Iterator[str]:
+    """Yield one line for each file, with its tests."""
+    names: dict[str, list[str]] = {}
+    for test in tests:
+        path, _, name = test.partition("::")
+        names.setdefault(path, []).extend([name] if name else [])
+    for path, found in names.items():
+        listed = ", ".join(f"`{name}`" for name in found)
+        yield f"    - `{path}`{': ' if found else ''}{listed}"
 
 
 def _title(page: str) -> str:
