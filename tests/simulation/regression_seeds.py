@@ -160,6 +160,12 @@ KEPT: tuple[Kept, ...] = (
         DOWN,
     ),
     Kept(
+        953,
+        "a reassignment ended and its new replica was fenced in one write: it is eligible still",
+        "tests/simulation/moves.py",
+        MOVES,
+    ),
+    Kept(
         3,
         "a broker whose log lost its tail would lead a rebuilt partition, as a replica that is not "
         "whole was taken for a proof (planted: the rule is in force)",
