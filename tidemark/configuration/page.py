@@ -16,49 +16,51 @@ _HEAD = """# Configuration
 
 <!-- Generated from tidemark/configuration by `make pages`. Do not edit. -->
 
-The keys are Kafka's, with Kafka's types, bounds and defaults
-(`tests/conformance/test_configuration_keys.py`). What is not served is refused at admission, with a
-message that says so; an object that had such a key before can be written on
-(`tests/integration/admission/test_not_served.py`). Three layers make a topic's configuration, the
-later winning: the broker's file, the Cluster, the Topic (`tests/unit/configuration/test_keys.py`).
-Kafka's clients are told of them, and may set what stands in these objects ([Clients](clients.md)).
+Look up the configuration keys of topics, of the cluster, of consumer groups and of brokers.
+
+- Keys have Kafka's names, types, bounds and defaults.
+- Admission refuses keys that are not served. An object that already has such a key can still be
+  changed.
+- A topic's configuration has three layers: the broker's file, the Cluster, the Topic. A later layer
+  overrides an earlier one.
+- Kafka clients can read all keys, and change those of Topic and Cluster ([Clients](clients.md)).
 """
 _TOPIC = """
 ## A topic's keys
 
-In `Topic.spec.config`; as *default for all topics* in `Cluster.spec.config` or in a broker's file
-(in a broker's file also those behind "or").
+Set them in `Topic.spec.config`. Set a *default for all topics* in `Cluster.spec.config` or in a
+broker's file. A name after "or" is valid only in a broker's file.
 """
 _FIELDS = """
-## Keys that have a field of their own
+## Keys that have a field
 
-They are refused in `Topic.spec.config`, with the name of the field.
+Admission refuses them in `Topic.spec.config` and names the field.
 """
 _NOT_SERVED = """
 ## Kafka's topic keys that are not served
 
-Refused for topics, and their defaults for the cluster. The one value that describes what happens
-anyway is accepted.
+Admission refuses them for topics, and their defaults for the cluster. It accepts the one value that
+describes the actual behaviour.
 """
 _CLUSTER = """
 ## The cluster's keys
 
-In `Cluster.spec.config`, beside the defaults of topics. The last two may also stand in a broker's
-file, where the Cluster's go before them.
+Set them in `Cluster.spec.config`, beside the defaults of topics. The last two are also valid in a
+broker's file. The Cluster's values override those of the file.
 """
 _GROUP = """
 ## A consumer group's keys
 
-In `Cluster.spec.groups`, under the group's name, or by Kafka's clients (IncrementalAlterConfigs of
-a GROUP): for groups of KIP-848's protocol. A value that is beyond the broker's bounds for it
-(`group.consumer.min...` and `group.consumer.max...`) counts as the nearest that is not.
+Set them in `Cluster.spec.groups` under the group's name, or with IncrementalAlterConfigs of a
+GROUP. They apply to groups of KIP-848's protocol. A value beyond the broker's bounds
+(`group.consumer.min...` and `group.consumer.max...`) counts as the bound.
 """
 _BROKER = """
 ## The broker's file
 
-JSON or properties, given with `--config`; defaults of topics may stand here, too. A key that
-nothing reads is logged at the start. An environment variable `TIDEMARK_<KEY>` (upper case, dots as
-underscores) overrides those down to `log.level`, except `broker.rack`.
+The file is JSON or properties, and `--config` names it. It may contain defaults of topics. The
+broker logs unknown keys at the start. An environment variable `TIDEMARK_<KEY>` (upper case, dots as
+underscores) overrides the keys down to `log.level`, except `broker.rack`.
 """
 
 Column = tuple[str, Callable[[ConfigKey], str]]

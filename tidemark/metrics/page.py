@@ -23,29 +23,28 @@ _HEAD = """# Metrics
 
 <!-- Generated from tidemark/metrics by `make pages`. Do not edit. -->
 
-In Prometheus' text format: the operator's at `--metrics`, a broker's at `metrics.port`, both under
-`/metrics`; the chart has ServiceMonitors ([The Helm charts](../reference/chart.md)). What stands
-here is
-shown, with these types and labels, and nothing else (`e2e/test_metrics.py`). A label has one of the
-values that are listed, or is bounded by what stands beside it. [Alerts](../runbooks/index.md) and
-dashboards are made of these.
+Look up the metrics of operator, brokers and jobs, with their types, labels and meaning.
+
+- The operator serves metrics at `--metrics`, a broker at `metrics.port`, both under `/metrics` in
+  Prometheus' text format. The [chart](chart.md) has ServiceMonitors.
+- The list is complete. A label has one of the listed values, or the stated bound.
+- [Alerts](../runbooks/index.md) and dashboards use these metrics.
 """
-_OPERATOR = """What the state of the cluster says is shown by the operator that leads; the others
-have no sample of it.
+_OPERATOR = """Only the leading operator exports metrics about the state of the cluster.
 """
-_TIER = """Kafka's names where Kafka has the figure (KIP-405, KIP-963, KIP-1018). Sums over the
-partitions that the broker leads.
+_TIER = """Names are Kafka's where Kafka has the metric (KIP-405, KIP-963, KIP-1018).
+Values are sums over the partitions that the broker leads.
 """
-_TOPICS = f"""On a page of their own, `/metrics/topics`: as many as there are topics, though
-no more than {topic_table.TOPICS_MAX} a broker, those with the most bytes. The chart scrapes it with
-`metrics.serviceMonitor.topics`. Of each topic the sums over the partitions that the broker leads.
+_TOPICS = f"""Brokers serve them under `/metrics/topics`, for at most {topic_table.TOPICS_MAX}
+topics with the most bytes. The chart scrapes them with `metrics.serviceMonitor.topics`.
+Values are sums over the partitions of a topic that the broker leads.
 """
-_EXPORT = """The job of an `Export`, on its own page ([Exports](../how-to/exports.md)).
+_EXPORT = """The job of an `Export` serves them ([Exports](../how-to/exports.md)).
 """
-_AUDIT = """In the file that `tidemark spark audit --prometheus` writes
+_AUDIT = """`tidemark spark audit --prometheus` writes them to a file
 ([Audit](../how-to/audit.md)).
 """
-_USAGE = """In the file that `tidemark spark usage --prometheus` writes
+_USAGE = """`tidemark spark usage --prometheus` writes them to a file
 ([Usage](../how-to/usage.md)).
 """
 _PARTS = (

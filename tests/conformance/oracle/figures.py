@@ -41,12 +41,12 @@ def section(figures: Figures) -> Iterator[str]:
     yield "## Answer by answer"
     yield ""
     yield (
-        "The same requests to a broker of ours and to Apache Kafka 4.3.1 (`make conformance "
-        "SUITE=oracle`), of every API and every version that both serve: good ones, each of their "
-        "fields made something else (empty, null, negative, unknown, illegal, twice), frames and "
-        "record batches that are cut or lie, and the lives of groups, producers, transactions, "
-        f"fetch sessions and topics. {figures}. A quarter of them are sent by `make test` "
-        "(`tests/conformance/test_oracle.py`). What differs on purpose:"
+        "`make conformance SUITE=oracle` sends the same requests to a Tidemark broker and to "
+        "Apache Kafka 4.3.1, in every version of every API that both serve. It sends valid "
+        "requests, and requests with one field that is empty, null, negative, unknown, illegal or "
+        "repeated. It also sends malformed frames and record batches, and whole histories of "
+        f"groups, producers, transactions, fetch sessions and topics. {figures}. These answers "
+        "differ on purpose:"
     )
     yield ""
     yield "| requests | what differs, and why |"

@@ -6,31 +6,20 @@ import pytest
 
 from tests.traceability import DOCS, InvalidTraceability, citations, load, render
 
-#: Pages that still name tests in their prose. Only ever remove entries.
-UNCONVERTED = {
-    "reference/compatibility.md",
-    "reference/configuration.md",
-    "reference/metrics.md",
-}
-
 
 def test_page_is_current() -> None:
     page = (DOCS / "traceability.md").read_text()
     assert page == render(), "run make pages"
 
 
-def test_only_unconverted_pages_name_tests() -> None:
+def test_no_page_names_tests_in_its_prose() -> None:
     pages = {
         str(path.relative_to(DOCS)): citations(path.read_text())
         for path in sorted(DOCS.rglob("*.md"))
-        if path.name != "traceability.md"
+        if path.name not in ("traceability.md", "development.md")
     }
-    named = {page: tests for page, tests in pages.items() if tests and page not in UNCONVERTED}
+    named = {page: tests for page, tests in pages.items() if tests}
     assert named == {}, "move these to tests/traceability/PAGE.yaml"
-
-
-def test_converted_pages_are_not_in_the_list_of_unconverted_ones() -> None:
-    assert set(load()) & UNCONVERTED == set()
 
 
 @pytest.fixture
