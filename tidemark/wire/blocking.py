@@ -1,5 +1,7 @@
-"""One Kafka connection over a blocking socket, for threads and processes without an event loop: the
-one that sends heartbeats, and Spark's executors."""
+"""Kafka connection over a blocking socket, for threads and processes without an event loop.
+
+The heartbeat thread and Spark's executors use it.
+"""
 
 import selectors
 import socket
@@ -16,14 +18,14 @@ _KICKS_MAX = 4096
 
 
 class Dials(Protocol):
-    """Whoever makes the connection, and proves what is to be proven."""
+    """Factory of connections that also authenticates both ends."""
 
     def connect_blocking(self, host: str, port: int, timeout_s: float) -> socket.socket:
-        """Raises ``OSError``."""
+        """Return a connected socket. Raises ``OSError``."""
 
 
 class BlockingConnection:
-    """One request at a time; any error makes it unusable."""
+    """Connection for one request at a time; any error makes it unusable."""
 
     def __init__(
         self,
@@ -35,7 +37,7 @@ class BlockingConnection:
         frame_bytes_max: int = FRAME_BYTES_MAX,
         dialer: Dials | None = None,
     ) -> None:
-        """``dialer`` None: without TLS. Raises ``OSError``."""
+        """Connect; ``dialer`` None: without TLS. Raises ``OSError``."""
         self._client_id = client_id
         self._receiver = FrameReceiver(frame_bytes_max, bytearray(_SCRATCH_BYTES))
         self._correlation_id = 0
@@ -56,8 +58,12 @@ class BlockingConnection:
         self._socket.close()
 
     def request(self, entity: Any, response_type: type[R], timeout_s: float) -> R:
-        """Ask and wait; raises ``OSError`` (time-outs are ``TimeoutError``) or ``FrameError``."""
+        """Send the request and return its answer.
+
+        Raises ``OSError`` (time-outs are ``TimeoutError``) or ``FrameError``.
+        """
         deadline_s = time.monotonic() + timeout_s
+        # The time limit covers request and answer together.
         self._correlation_id += 1
         self._socket.settimeout(timeout_s)
         self._socket.sendall(encode_request(entity, self._correlation_id, self._client_id))
@@ -67,8 +73,11 @@ class BlockingConnection:
         return answer
 
     def wait(self, kicks: socket.socket, timeout_s: float) -> None:
-        """Until the time is over or there are kicks, which are taken; raises ``OSError`` as soon as
-        the other side has ended the connection, ``FrameError`` if it speaks without being asked."""
+        """Wait until the time is over or there are kicks, which are consumed.
+
+        Raises ``OSError`` as soon as the peer has ended the connection, ``FrameError`` if it sends
+        anything without a request.
+        """
         with selectors.PollSelector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
             selector.register(kicks, selectors.EVENT_READ)

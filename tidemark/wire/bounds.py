@@ -1,14 +1,15 @@
-"""Whether a message can be what it claims, checked before kio's reader sees it.
+"""Check of a message's lengths before kio's reader parses it.
 
 kio's native reader reserves memory for as many elements as an array claims to have, and a claim of
-2^32 ends the whole process ("memory allocation failed" aborts; tried). So the lengths are walked
-first: an array must fit into the bytes that are left, and a message may not hold more elements in
-all than is reasonable, because each becomes an object much larger than its bytes. Runs of fields of
-fixed size are skipped in one step; the bytes of records are never touched.
+2^32 ends the whole process ("memory allocation failed" aborts). The lengths are therefore walked
+first: an array must fit into the remaining bytes, and a message has a limit on its elements,
+because each becomes an object much larger than its bytes. Runs of fields of fixed size are skipped
+in one step; the bytes of records are never touched.
 
-Two parsers must not read the same bytes as two messages. kio takes a tagged field by its content
-and ignores its declared size (KIP-482), readers that do not know it go by the size: here both have
-to agree. Where the walk ends is told, so that the caller can hold kio to it.
+Two parsers must not read the same bytes as two different messages. kio reads a tagged field by its
+content and ignores its declared size (KIP-482), while readers that do not know the field use the
+size: here both must agree. The walk returns where it ended, so that the caller can compare kio's
+end.
 """
 
 import dataclasses
@@ -26,20 +27,23 @@ _SIZES = {
     "timedelta_i64": 8, "datetime_i64": 8,
 }  # fmt: skip
 _UINT32_MAX = 0xFFFF_FFFF
-#: Of Kafka's strings, whose length is 16 bits wide: the compact kind could claim more.
+#: Longest string of Kafka, whose length has 16 bits: the compact form could claim more.
 STRING_BYTES_MAX = 0x7FFF
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 
 
 class TooManyElements(ValueError):
-    """A message has more elements than it may have here."""
+    """A message has more elements than its bounds allow."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a message may hold: ``elements`` in all of its arrays together, ``string_bytes`` in each
-    string. Our own messages have strings that are longer than Kafka's."""
+    """Limits of a message.
+
+    ``elements``: in all of its arrays together. ``string_bytes``: in each string; Tidemark's own
+    messages have longer strings than Kafka's.
+    """
 
     elements: int = 2_000_000
     string_bytes: int = _UINT32_MAX
@@ -51,7 +55,7 @@ _HEADER = Bounds(elements=1024)
 
 
 class _Fixed:
-    """``size`` bytes whatever they hold."""
+    """Field of ``size`` bytes, whatever they contain."""
 
     __slots__ = ("least", "size")
 
@@ -64,7 +68,7 @@ class _Fixed:
 
 
 class _Compact:
-    """A string or bytes after their length plus one as a varint."""
+    """String or bytes after their length plus one as a varint."""
 
     __slots__ = ("_is_string",)
     least = 1
@@ -80,7 +84,7 @@ class _Compact:
 
 
 class _Legacy:
-    """A string or bytes after their length, -1 for null."""
+    """String or bytes after their length, -1 for null."""
 
     __slots__ = ("_prefix", "least")
 
@@ -94,8 +98,11 @@ class _Legacy:
 
 
 class _Array:
-    """Elements after their number, which must be able to fit into the bytes that are left. kio
-    reads null where the schema allows none, which nobody expects who goes through the elements."""
+    """Elements after their number, which must fit into the remaining bytes.
+
+    kio returns null even where the schema allows none; code that iterates over the elements does
+    not expect that, so it is refused here.
+    """
 
     __slots__ = ("_element", "_flexible", "_nullable", "least")
 
@@ -106,6 +113,7 @@ class _Array:
         self.least: int = 1 if flexible else 4
 
     def skip(self, buffer: Buffer, position: int, count: "_Count") -> int:
+        # Compact arrays have their length plus one as a varint, older ones a signed 32-bit length.
         if self._flexible:
             number, position = _varint(buffer, position)
             number -= 1
@@ -117,6 +125,7 @@ class _Array:
                 raise ValueError("an array is null that must not be")
             return position
         element = self._element
+        # Checked before anything is counted or walked: a claim cannot exceed the bytes that follow.
         if number * element.least > len(buffer) - position:
             raise ValueError(f"{number} elements in {len(buffer) - position} bytes")
         count.add(number)
@@ -128,7 +137,7 @@ class _Array:
 
 
 class _Nullable:
-    """An entity after a byte that is below zero for null (KIP-893)."""
+    """Entity after a byte that is negative for null (KIP-893)."""
 
     __slots__ = ("_entity",)
     least = 1
@@ -143,7 +152,7 @@ class _Nullable:
 
 
 class _Tags:
-    """Tagged fields: all are skipped by their size, which must be that of what is known."""
+    """Tagged fields, skipped by their size, which must match that of known fields."""
 
     __slots__ = ("_known",)
     least = 1
@@ -167,7 +176,7 @@ class _Tags:
 
 
 class _Entity:
-    """Its parts one after another."""
+    """Parts of an entity, one after another."""
 
     __slots__ = ("_parts", "least")
 
@@ -185,7 +194,7 @@ _Part = _Fixed | _Compact | _Legacy | _Array | _Nullable | _Tags | _Entity
 
 
 class _Count:
-    """Elements that may still come, and how long a string may be."""
+    """Remaining elements, and the maximum length of a string."""
 
     __slots__ = ("_left", "string_bytes_max")
 
@@ -200,13 +209,18 @@ class _Count:
 
 
 def end_of_entity(entity_type: Any, buffer: Buffer, offset: int = 0, bounds: Bounds = ANY) -> int:
-    """Position behind the entity at ``offset``; ValueError, IndexError or struct.error where there
-    cannot be one."""
+    """Return the position behind the entity at ``offset``.
+
+    Raises ValueError, IndexError or struct.error if there cannot be one.
+    """
     return _within(buffer, _entity(entity_type).skip(buffer, offset, _Count(bounds)))
 
 
 def end_of_tagged_fields(buffer: Buffer, offset: int) -> int:
-    """The same for the tagged fields of a header, of which none is known."""
+    """Return the position behind the tagged fields of a header, of which none is known.
+
+    Raises as :func:`end_of_entity`.
+    """
     return _within(buffer, _Tags({}).skip(buffer, offset, _Count(_HEADER)))
 
 

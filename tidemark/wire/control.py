@@ -1,21 +1,20 @@
-"""The control protocol: what a broker and the controller say to each other.
+"""Control protocol: the messages between a broker and the controller.
 
-Kafka's framing and header, on a listener of the controller. A broker dials every controller
-address it was given and keeps three connections to the one that leads:
+Kafka's framing and header, on a listener of the controller. A broker dials every configured
+controller address and keeps three connections to the leading controller:
 
-* the *request* connection carries BrokerRegistration, ReplicaStates, AlterPartition, BrokerStatus
-  and AllocateProducerIds from broker to controller, in Kafka's manner; BrokerHeartbeat has a
-  connection and a thread of its own;
-* the *command* connection begins with ``AttachRequest``; once that is answered the roles are
-  reversed and the controller sends ``PartitionStates`` (the first one a full snapshot),
-  ``DisableRemoteTopic`` (KIP-950), ``DeleteRemoteTopic``, ``ReplicaLogInfo`` (KIP-966) and what
-  deletes records (:mod:`tidemark.wire.deletions`) to the broker. So a broker needs no listener that
-  the operator can reach, and a command can never overtake the snapshot that it builds on:
-  ``PartitionStates`` are applied in the order in which they come; other commands may be answered
-  out of order.
+* The *request* connection carries BrokerRegistration, ReplicaStates, AlterPartition, BrokerStatus
+  and AllocateProducerIds from broker to controller, as in Kafka.
+* The *heartbeat* connection carries BrokerHeartbeat, from a thread of its own.
+* The *command* connection begins with ``AttachRequest``. After its answer the roles are reversed:
+  the controller sends ``PartitionStates`` (the first one a full snapshot), ``DisableRemoteTopic``
+  (KIP-950), ``DeleteRemoteTopic``, ``ReplicaLogInfo`` (KIP-966) and the deletion of records
+  (:mod:`tidemark.wire.deletions`). A broker therefore needs no listener that the operator can
+  reach, and a command cannot overtake the snapshot that it builds on: ``PartitionStates`` are
+  applied in the order in which they are received. Other commands may be answered out of order.
 
-Keys that Kafka has are Kafka's (with our own fields); ours begin at 10000. Offsets are -1 when
-unknown. Every command of ours carries the controller epoch; a broker that has seen a higher one
+Keys that Kafka has are Kafka's (with fields of Tidemark); Tidemark's own begin at 10000. Offsets
+are -1 when unknown. Every command has the controller epoch; a broker that has received a higher one
 answers ``STALE_CONTROLLER_EPOCH`` (Kafka's code 11).
 """
 
@@ -41,15 +40,18 @@ REPLICA_STATES = 10010
 
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 
-#: ``error_reason`` of a partition that has an object in the tier which is not what was copied.
+#: ``error_reason`` of a partition with an object in the tier that differs from what was copied.
 TIER_INTEGRITY = "TierIntegrity"
 #: Reason of a manifest's page that is missing.
 PAGE_NOT_FOUND = "ManifestPageNotFound"
 
 
 class LeaderRecoveryState(enum.IntEnum):
-    """KIP-704: ``RECOVERING`` is a partition whose leader was elected uncleanly and has not said
-    yet that its log is in order (here: that what is in the tier is a prefix of it)."""
+    """Recovery state of a leader (KIP-704).
+
+    ``RECOVERING``: the leader was elected uncleanly and has not reported yet that the tier's
+    records are a prefix of its log.
+    """
 
     RECOVERED = 0
     RECOVERING = 1
@@ -62,8 +64,11 @@ _response = EntityType.response
 
 @entity(_request, ALLOCATE_PRODUCER_IDS)
 class AllocateProducerIdsRequest:
-    """Answered only after the block is persisted in the Cluster's status: no id is handed out
-    twice, whoever leads."""
+    """Request for a block of producer ids.
+
+    It is answered only after the block is persisted in the Cluster's status, so that no id is
+    issued twice, whichever operator leads.
+    """
 
     broker_id: int = wire("int32")
     broker_epoch: int = wire("int64")
@@ -72,7 +77,7 @@ class AllocateProducerIdsRequest:
 
 @entity(_response, ALLOCATE_PRODUCER_IDS)
 class AllocateProducerIdsResponse:
-    """The ids from ``producer_id_start`` on, so many of them, are the broker's."""
+    """Block of ``producer_id_len`` ids from ``producer_id_start`` on, reserved for the broker."""
 
     error_code: int = wire("int16")
     producer_id_start: int = wire("int64")
@@ -101,11 +106,14 @@ class Endpoint:
 
 @entity(_request, BROKER_REGISTRATION)
 class BrokerRegistrationRequest:
-    """A process presents itself. ``previous_broker_epoch`` is the epoch under which it shut down
-    cleanly, else -1: only that proof lets it keep its place in the ISR. ``has_states``: it can say
-    what it was told of its replicas (``ReplicaStates``), and is asked to before it is admitted.
-    ``highest_commit``: of the commits of the highest controller epoch the last that it was told of,
-    -1 if it has not heard of any since it started."""
+    """Registration of a broker process.
+
+    ``previous_broker_epoch``: the epoch under which it shut down cleanly, else -1; only that proof
+    keeps its place in the ISR. ``has_states``: the broker can report the replica states that it
+    received (``ReplicaStates``), and the controller requests them before it admits the broker.
+    ``highest_commit``: the last commit of the highest controller epoch that it has received, -1 if
+    none since its start.
+    """
 
     broker_id: int = wire("int32")
     cluster_id: str = wire("string")
@@ -121,11 +129,14 @@ class BrokerRegistrationRequest:
 
 @entity(_response, BROKER_REGISTRATION)
 class BrokerRegistrationResponse:
-    """``error_code``: 0, NOT_CONTROLLER (41), DUPLICATE_BROKER_REGISTRATION (101) while another
-    incarnation is alive, INCONSISTENT_CLUSTER_ID (104), BROKER_ID_NOT_REGISTERED (102) when no
-    ``Broker`` object has this id. ``session_token``: a secret of this session, which everything
-    else that is asked in it has to show. ``wants_states``: say by ``ReplicaStates`` what was told
-    of the replicas, and register again; the ``error_code`` is NOT_CONTROLLER then."""
+    """Answer to a registration.
+
+    ``error_code``: 0, NOT_CONTROLLER (41), DUPLICATE_BROKER_REGISTRATION (101) while another
+    incarnation is alive, INCONSISTENT_CLUSTER_ID (104), BROKER_ID_NOT_REGISTERED (102) if no
+    ``Broker`` object has this id. ``session_token``: a secret of this session, which every other
+    request of the session contains. ``wants_states``: report the replica states by
+    ``ReplicaStates`` and register again; the ``error_code`` is NOT_CONTROLLER then.
+    """
 
     error_code: int = wire("int16")
     error_message: str | None = wire("string")
@@ -138,10 +149,12 @@ class BrokerRegistrationResponse:
 
 @entity(_request, BROKER_HEARTBEAT)
 class BrokerHeartbeatRequest:
-    """Sent by a thread of its own every session_timeout / 4. ``loop_age_ms`` says how long ago the
-    main loop last turned; ``snapshot_controller_epoch`` is the epoch whose full snapshot has been
-    applied (-1: none), which is what lets the broker be unfenced. ``certificates``: digest of those
-    that the broker uses for new connections."""
+    """Heartbeat, sent every session_timeout / 4 by a thread of its own.
+
+    ``loop_age_ms``: time since the main loop's last turn. ``snapshot_controller_epoch``: epoch of
+    the full snapshot that has been applied (-1: none); only such a broker is unfenced.
+    ``certificates``: digest of the certificates that the broker uses for new connections.
+    """
 
     broker_id: int = wire("int32")
     broker_epoch: int = wire("int64")
@@ -154,7 +167,10 @@ class BrokerHeartbeatRequest:
 
 @entity(_response, BROKER_HEARTBEAT)
 class BrokerHeartbeatResponse:
-    """``error_code`` 77 STALE_BROKER_EPOCH means: register again."""
+    """Answer to a heartbeat.
+
+    After ``error_code`` STALE_BROKER_EPOCH (77) the broker registers again.
+    """
 
     error_code: int = wire("int16")
     is_fenced: bool = wire("bool")
@@ -164,10 +180,12 @@ class BrokerHeartbeatResponse:
 
 @entity(_nested, ALTER_PARTITION)
 class IsrChange:
-    """The ISR that a leader proposes for one partition, with the epochs it was decided under.
-    ``remote_manifest`` true reports that the partition's head object has been created (the
-    slice remembers it; from then on "not found" is unavailable, never empty).
-    ``leader_recovery_state`` RECOVERED ends the recovery of an uncleanly elected leader."""
+    """ISR that a leader proposes for one partition, with the epochs under which it was decided.
+
+    ``remote_manifest``: the partition's head object has been created; the slice records that, and
+    from then on "not found" means unavailable, never empty. ``leader_recovery_state`` RECOVERED
+    ends the recovery of an uncleanly elected leader.
+    """
 
     topic_id: uuid.UUID = wire("uuid")
     partition: int = wire("int32")
@@ -180,7 +198,7 @@ class IsrChange:
 
 @entity(_request, ALTER_PARTITION)
 class AlterPartitionRequest:
-    """Answered only after the change is persisted in the slices (persist before acting)."""
+    """Changes that a leader proposes. Answered only after they are persisted in the slices."""
 
     broker_id: int = wire("int32")
     broker_epoch: int = wire("int64")
@@ -190,9 +208,12 @@ class AlterPartitionRequest:
 
 @entity(_nested, ALTER_PARTITION)
 class IsrResult:
-    """``error_code``: 0, FENCED_LEADER_EPOCH (74), INVALID_UPDATE_VERSION (95),
-    INELIGIBLE_REPLICA (107), UNKNOWN_TOPIC_ID (100), INVALID_REQUEST (42; also for a larger ISR of
-    a partition that is RECOVERING)."""
+    """Result of one change.
+
+    ``error_code``: 0, FENCED_LEADER_EPOCH (74), INVALID_UPDATE_VERSION (95), INELIGIBLE_REPLICA
+    (107), UNKNOWN_TOPIC_ID (100), INVALID_REQUEST (42; also for a larger ISR of a RECOVERING
+    partition).
+    """
 
     topic_id: uuid.UUID = wire("uuid")
     partition: int = wire("int32")
@@ -217,12 +238,14 @@ class AlterPartitionResponse:
 
 @entity(_nested, BROKER_STATUS)
 class PartitionStatus:
-    """What the (elected) leader of a partition knows and the operator shows. Offsets as in Kafka:
-    ``next_offset`` is the LEO, ``highest_remote_offset`` is inclusive. ``remaining_*`` count
-    what a disablement with Delete (or a topic deletion) still has to remove. ``error_reason`` is
-    CamelCase (``CustomMetadataTooLarge``, ``RemoteStorageUnavailable``) or empty. ``offline``: it
-    was elected and does not lead yet (prefix rule), ``error_reason`` says what it waits for; only
-    the offsets of its log mean anything then."""
+    """Status of a partition, reported by its (elected) leader.
+
+    Offsets as in Kafka: ``next_offset`` is the LEO, ``highest_remote_offset`` is inclusive.
+    ``remaining_*``: what a disablement with Delete (or a topic deletion) still has to remove.
+    ``error_reason``: CamelCase (``CustomMetadataTooLarge``, ``RemoteStorageUnavailable``) or empty.
+    ``offline``: the replica was elected and does not lead yet (prefix rule); ``error_reason`` is
+    the cause, and only the offsets of its log are valid then.
+    """
 
     topic_id: uuid.UUID = wire("uuid")
     partition: int = wire("int32")
@@ -245,8 +268,12 @@ class PartitionStatus:
 
 @entity(_nested, BROKER_STATUS)
 class SetAsideReplica:
-    """A replica whose log lacked records: its directory was set aside, and it copies the whole log
-    from its leader. ``message``: the directory, and what was missing."""
+    """Replica whose log lacked records:
+
+    its directory was set aside, and it copies the whole log from the leader.
+
+    ``message``: the directory, and the missing records.
+    """
 
     topic_id: uuid.UUID = wire("uuid")
     partition: int = wire("int32")
@@ -255,14 +282,16 @@ class SetAsideReplica:
 
 @entity(_request, BROKER_STATUS)
 class BrokerStatusRequest:
-    """Level-based, at most one a second: every partition this broker leads, or was elected for and
-    cannot lead yet, that changed since the last acknowledged report (all of them after a
-    reconnect), and the broker's own health. ``storage_error`` / ``remote_error`` are empty when
-    all is well (disk full; store unavailable, wrong key, wrong identity). ``failed_replicas`` are
-    all those, led or followed, whose storage refuses at present, in every report: what is not
-    named works (again). ``directory_error``: why the log directory as a whole takes nothing, empty
-    where only the files of ``failed_replicas`` refuse. ``set_aside``: those that copy their
-    whole log from the leader until they are in sync."""
+    """Level-based report, at most one a second.
+
+    ``partitions``: every partition that this broker leads, or was elected for and cannot lead yet,
+    and that changed since the last acknowledged report (all of them after a reconnect).
+    ``storage_error`` and ``remote_error``: empty while all is well (disk full; store unavailable,
+    wrong key, wrong identity). ``failed_replicas``: all replicas, led or followed, whose storage
+    fails at present; a replica that is not listed works (again). ``directory_error``: error of the
+    whole log directory, empty where only the files of ``failed_replicas`` fail. ``set_aside``:
+    replicas that copy their whole log from the leader until they are in sync.
+    """
 
     broker_id: int = wire("int32")
     broker_epoch: int = wire("int64")
@@ -280,16 +309,18 @@ class BrokerStatusRequest:
 
 @entity(_response, BROKER_STATUS)
 class BrokerStatusResponse:
-    """``error_code`` 0 acknowledges the report."""
+    """Answer to a report. ``error_code`` 0 acknowledges it."""
 
     error_code: int = wire("int16")
 
 
 @entity(_request, ATTACH)
 class AttachRequest:
-    """Opens the command connection of a registered broker; roles reverse after the answer.
-    ``last_command``: the highest key of a command that the broker knows, 0 from those which know
-    none above 10006. Another one would end the connection."""
+    """Start of the command connection of a registered broker; roles reverse after the answer.
+
+    ``last_command``: the highest command key that the broker knows, 0 from brokers that know none
+    above 10006. A command with another key would end the connection.
+    """
 
     broker_id: int = wire("int32")
     broker_epoch: int = wire("int64")
@@ -299,7 +330,7 @@ class AttachRequest:
 
 @entity(_response, ATTACH)
 class AttachResponse:
-    """``error_code``: 0, NOT_CONTROLLER (41), STALE_BROKER_EPOCH (77)."""
+    """Answer to an attach. ``error_code``: 0, NOT_CONTROLLER (41), STALE_BROKER_EPOCH (77)."""
 
     error_code: int = wire("int16")
     controller_epoch: int = wire("int32")
@@ -310,7 +341,7 @@ class AttachResponse:
 
 @entity(_nested, PARTITION_STATES)
 class ConfigEntry:
-    """A Kafka configuration key and its text value."""
+    """Kafka configuration key and its text value."""
 
     name: str = wire("string")
     value: str = wire("string")
@@ -318,7 +349,7 @@ class ConfigEntry:
 
 @entity(_nested, PARTITION_STATES)
 class BrokerState:
-    """A registered broker as every other broker needs to see it."""
+    """Registered broker, as every other broker needs it."""
 
     broker_id: int = wire("int32")
     broker_epoch: int = wire("int64")
@@ -329,16 +360,17 @@ class BrokerState:
 
 @entity(_nested, PARTITION_STATES)
 class PartitionState:
-    """A row of the slices. ``leader`` -1 is offline; ids below zero in ``replicas`` are
-    placeholders (KIP-409); ``manifest``: the head object exists in the tier;
-    ``leader_recovery_state``: a :class:`LeaderRecoveryState`, RECOVERING after an unclean election
-    until the leader reports that it has recovered. ``has_eligible_leaders`` (KIP-966): replicas
-    outside the ISR are kept as holders of all that is committed; so the leader's high watermark
-    stands still, whatever it believes min.insync.replicas to be. ``adding`` and ``removing``: of
-    the replicas, those that come and go with a reassignment under way. ``elr`` and
-    ``last_known_elr``: who these replicas are, for clients that ask; a leader goes by the flag.
-    ``is_whole``, in ``ReplicaStates`` only: the log has lost nothing since the sender received
-    this state, because its process has run since then or was shut down cleanly."""
+    """Row of the slices.
+
+    ``leader`` -1: offline. Negative ids in ``replicas`` are placeholders (KIP-409). ``manifest``:
+    the head object exists in the tier. ``leader_recovery_state``: a :class:`LeaderRecoveryState`.
+    ``has_eligible_leaders`` (KIP-966): replicas outside the ISR have every committed record, so the
+    leader does not advance its high watermark, whatever its own min.insync.replicas is. ``adding``,
+    ``removing``: replicas of a reassignment in progress. ``elr``, ``last_known_elr``: these
+    replicas, for clients that query them; a leader uses only the flag. ``is_whole``, in
+    ``ReplicaStates`` only: the log has lost nothing since the sender received this state, because
+    its process has run since then or was shut down cleanly.
+    """
 
     partition: int = wire("int32")
     leader: int = wire("int32")
@@ -358,10 +390,13 @@ class PartitionState:
 
 @entity(_nested, PARTITION_STATES)
 class TopicState:
-    """A topic with its whole configuration (only keys that were set), KIP-950's tiered state and
-    epoch (the numbers of :mod:`tidemark.tiering`), and those of its partitions that changed (all of
-    them in a snapshot, except those in doubt). ``partition_count``: how many partitions the topic
-    has, those in doubt included; -1 where the sender does not say."""
+    """Topic with its whole configuration (only keys that were set).
+
+    ``tiering_state``, ``tiered_epoch``: of KIP-950, with the numbers of :mod:`tidemark.tiering`.
+    ``partitions``: those that changed; all of them in a snapshot, except those in doubt.
+    ``partition_count``: the topic's partitions, those in doubt included; -1 if the sender does not
+    send it.
+    """
 
     topic_id: uuid.UUID = wire("uuid")
     name: str = wire("string")
@@ -375,8 +410,11 @@ class TopicState:
 
 @entity(_nested, PARTITION_STATES)
 class UnservedTopic:
-    """A topic that exists without a ``Topic`` object: its partitions are not managed, and it is not
-    deleted. ``is_stray``: no ``Topic`` released it, so brokers continue to show it."""
+    """Topic that exists without a ``Topic`` object: its partitions are not managed, and it is not
+    deleted.
+
+    ``is_stray``: no ``Topic`` released it, so brokers continue to show it.
+    """
 
     name: str = wire("string")
     topic_id: uuid.UUID = wire("uuid")
@@ -385,9 +423,11 @@ class UnservedTopic:
 
 @entity(_nested, PARTITION_STATES)
 class Removal:
-    """A replica that must go from the receiver. ``partition`` -1: the topic's tombstone, all of
-    its replicas go. Otherwise ``partition_epoch`` is newer than the replica's own. Absence from
-    a snapshot never deletes."""
+    """Replica that the receiver must delete.
+
+    ``partition`` -1: the topic's tombstone, all of its replicas are deleted. Otherwise
+    ``partition_epoch`` is newer than the replica's own. Absence from a snapshot never deletes.
+    """
 
     topic_id: uuid.UUID = wire("uuid")
     partition: int = wire("int32")
@@ -396,7 +436,7 @@ class Removal:
 
 @entity(_nested, PARTITION_STATES)
 class GroupConfig:
-    """What is set for one consumer group."""
+    """Configuration of one consumer group."""
 
     group_id: str = wire("string")
     config: tuple[ConfigEntry, ...]
@@ -404,17 +444,19 @@ class GroupConfig:
 
 @entity(_request, PARTITION_STATES)
 class PartitionStatesRequest:
-    """A full snapshot (``full``: the first of a connection) or a delta. ``brokers`` is the whole
-    list; in a delta an empty one says that they are as before. ``remote_storage`` is the
-    JSON of the accepted storage configuration with credentials resolved, "" for none;
-    ``store_id`` the identity the store must have ("" while none was accepted: create it).
-    ``storage_as_before``, in a delta: both are as they were (credentials travel once), and empty
-    here. ``users_follow``: ACLs decide in this cluster, so nobody is served before the users are
-    known (:mod:`tidemark.wire.users`). ``groups``: all consumer groups with a configuration.
-    ``commit``: the last that the slices hold, -1 from a controller that does not say.
-    ``knows_all``: every topic that exists is among those sent on this connection or in
-    ``unserved``, so that the absence of any other one is a deletion on record. Without it a topic
-    or partition that is not named may be unknown only for now."""
+    """Full snapshot (``full``: the first message of a connection) or a delta.
+
+    ``brokers``: the whole list; empty in a delta if unchanged. ``remote_storage``: JSON of the
+    accepted storage configuration with credentials resolved, "" for none. ``store_id``: identity
+    that the store must have ("" while none was accepted: create it). ``storage_as_before``, in a
+    delta: both are unchanged (credentials are sent once), and empty here. ``users_follow``: ACLs
+    apply in this cluster, so no client is served before the users are known
+    (:mod:`tidemark.wire.users`). ``groups``: all consumer groups with a configuration. ``commit``:
+    the last commit in the slices, -1 if the controller does not send it. ``knows_all``: every
+    existing topic has been sent on this connection or is in ``unserved``, so that the absence of
+    any other one is a recorded deletion. Otherwise a topic or partition that is not listed may only
+    be unknown for now.
+    """
 
     controller_id: str = wire("string")
     controller_epoch: int = wire("int32")
@@ -436,7 +478,7 @@ class PartitionStatesRequest:
 
 @entity(_nested, PARTITION_STATES)
 class PartitionError:
-    """A partition for which the broker could not do as it was told. ``partition`` -1: the topic."""
+    """Partition for which the broker could not apply a command. ``partition`` -1: the topic."""
 
     topic_id: uuid.UUID = wire("uuid")
     partition: int = wire("int32")
@@ -446,8 +488,11 @@ class PartitionError:
 
 @entity(_response, PARTITION_STATES)
 class PartitionStatesResponse:
-    """``error_code`` 0 or STALE_CONTROLLER_EPOCH (11); a removal is acknowledged by its absence
-    from ``errors``. KAFKA_STORAGE_ERROR (56) marks replicas that could not be opened."""
+    """Answer to partition states.
+
+    ``error_code``: 0 or STALE_CONTROLLER_EPOCH (11). A removal is acknowledged by its absence from
+    ``errors``. KAFKA_STORAGE_ERROR (56) marks replicas that could not be opened.
+    """
 
     error_code: int = wire("int16")
     broker_epoch: int = wire("int64")
@@ -456,10 +501,13 @@ class PartitionStatesResponse:
 
 @entity(_request, REPLICA_STATES)
 class ReplicaStatesRequest:
-    """What a broker was told of its replicas, led or not, open or not, by any controller: page by
-    page before it is admitted, over the connection over which it registers. ``page`` counts from 0,
-    which begins anew. Topics come without their configuration. A replica of which nothing was told
-    has the leader epoch -1."""
+    """Replica states that a broker has received from any controller, sent page by page before it is
+    admitted.
+
+    They cover all replicas, led or not, open or not, and use the connection of the registration.
+    ``page`` counts from 0; page 0 restarts the report. Topics have no configuration here. A replica
+    without any received state has the leader epoch -1.
+    """
 
     broker_id: int = wire("int32")
     incarnation_id: uuid.UUID = wire("uuid")
@@ -470,15 +518,22 @@ class ReplicaStatesRequest:
 
 @entity(_response, REPLICA_STATES)
 class ReplicaStatesResponse:
-    """``error_code``: 0, NOT_CONTROLLER (41), INVALID_REQUEST (42): begin again."""
+    """Answer to a page.
+
+    ``error_code``: 0, NOT_CONTROLLER (41), INVALID_REQUEST (42): restart at page 0.
+    """
 
     error_code: int = wire("int16")
 
 
 @entity(_request, DISABLE_REMOTE_TOPIC)
 class DisableRemoteTopicRequest:
-    """KIP-950: every partition of one topic that the receiver hosts, the frozen policy and the
-    tiered epoch of the disablement. Idempotent; repeated until each is acknowledged."""
+    """Disablement of a topic (KIP-950):
+
+    the partitions that the receiver hosts, the frozen policy and the tiered epoch.
+
+    Idempotent; repeated until each partition is acknowledged.
+    """
 
     controller_epoch: int = wire("int32")
     topic_id: uuid.UUID = wire("uuid")
@@ -490,9 +545,12 @@ class DisableRemoteTopicRequest:
 
 @entity(_nested, DISABLE_REMOTE_TOPIC)
 class DisableRemoteTopicResult:
-    """``error_code`` 0 acknowledges the partition under (broker epoch, tiered epoch, leader
-    epoch); REQUEST_TIMED_OUT (7): still at work, ask again; UNKNOWN_TOPIC_OR_PARTITION (3): not
-    hosted here. ``is_leader`` tells whose part was acknowledged."""
+    """Result of one partition.
+
+    ``error_code``: 0 acknowledges it under (broker epoch, tiered epoch, leader epoch);
+    REQUEST_TIMED_OUT (7): in progress, repeat the request; UNKNOWN_TOPIC_OR_PARTITION (3): not
+    hosted here. ``is_leader``: the leader's part was acknowledged.
+    """
 
     partition: int = wire("int32")
     error_code: int = wire("int16")
@@ -504,7 +562,7 @@ class DisableRemoteTopicResult:
 
 @entity(_response, DISABLE_REMOTE_TOPIC)
 class DisableRemoteTopicResponse:
-    """``error_code`` 0 or STALE_CONTROLLER_EPOCH (11) for the whole request."""
+    """Results. ``error_code``: 0 or STALE_CONTROLLER_EPOCH (11) for the whole request."""
 
     error_code: int = wire("int16")
     broker_epoch: int = wire("int64")
@@ -514,8 +572,10 @@ class DisableRemoteTopicResponse:
 
 @entity(_request, DELETE_REMOTE_TOPIC)
 class DeleteRemoteTopicRequest:
-    """Remove what a deleted topic left in the tier, heads becoming tombstones. Sent to one live
-    broker that the controller names; repeated until answered with 0."""
+    """Removal of a deleted topic from the tier; its heads become tombstones.
+
+    Sent to one live broker, and repeated until it is answered with 0.
+    """
 
     controller_epoch: int = wire("int32")
     topic_id: uuid.UUID = wire("uuid")
@@ -526,7 +586,10 @@ class DeleteRemoteTopicRequest:
 
 @entity(_response, DELETE_REMOTE_TOPIC)
 class DeleteRemoteTopicResponse:
-    """``error_code`` 0: no object is left; 7: still at work; 56: the store does not answer."""
+    """Answer.
+
+    ``error_code``: 0: no object is left; 7: in progress; 56: the store does not answer.
+    """
 
     error_code: int = wire("int16")
     remaining_segments: int = wire("int64")
@@ -535,9 +598,11 @@ class DeleteRemoteTopicResponse:
 
 @entity(_request, REPLICA_LOG_INFO)
 class ReplicaLogInfoRequest:
-    """KIP-966's GetReplicaLogInfo: how far the receiver's replicas reach. Asked before one of
-    several replicas is elected of which each may have lost what it had not synced; an answer is
-    void under another broker epoch."""
+    """KIP-966's GetReplicaLogInfo: the ends of the receiver's replicas.
+
+    Sent before a leader is elected from several replicas that may each have lost unsynced records.
+    An answer under another broker epoch is void.
+    """
 
     controller_epoch: int = wire("int32")
     topics: tuple[TopicPartitions, ...]
@@ -545,11 +610,14 @@ class ReplicaLogInfoRequest:
 
 @entity(_nested, REPLICA_LOG_INFO)
 class ReplicaLog:
-    """One replica's log. ``last_epoch`` is the leader epoch of its last record (-1: it holds none),
-    ``next_offset`` its LEO, ``leader_epoch`` the newest the broker was told. ``lost_start_offset``
-    to ``lost_end_offset`` (exclusive) is what its checkpoint knew to be committed and was gone
-    when the log was opened, -1 to -1 for nothing. ``error_code``: 0, UNKNOWN_TOPIC_OR_PARTITION
-    (3): not hosted here; KAFKA_STORAGE_ERROR (56): its storage refuses."""
+    """Log of one replica.
+
+    ``last_epoch``: leader epoch of its last record (-1: no records). ``next_offset``: its LEO.
+    ``leader_epoch``: the newest that the broker has received. ``lost_start_offset`` to
+    ``lost_end_offset`` (exclusive): records that its checkpoint recorded as committed and that were
+    missing when the log was opened, -1 to -1 for none. ``error_code``: 0,
+    UNKNOWN_TOPIC_OR_PARTITION (3): not hosted here; KAFKA_STORAGE_ERROR (56): its storage fails.
+    """
 
     topic_id: uuid.UUID = wire("uuid")
     partition: int = wire("int32")
@@ -563,7 +631,7 @@ class ReplicaLog:
 
 @entity(_response, REPLICA_LOG_INFO)
 class ReplicaLogInfoResponse:
-    """``error_code`` 0 or STALE_CONTROLLER_EPOCH (11); one log per partition asked for."""
+    """Logs of the requested replicas. ``error_code``: 0 or STALE_CONTROLLER_EPOCH (11)."""
 
     error_code: int = wire("int16")
     broker_epoch: int = wire("int64")

@@ -1,9 +1,9 @@
-"""Record deletions in the control protocol: what the controller asks leaders, and tells them.
+"""Record deletions in the control protocol, between the controller and leaders.
 
-Kafka's ListOffsets, OffsetForLeaderEpoch and DeleteRecords name topics, which come again, and a
-leader that hears late of a new topic would answer for the former one. So both messages carry the
-topic's id and the leader epoch of each partition, and a leader in another one refuses. Offsets are
--1 when unknown.
+Kafka's ListOffsets, OffsetForLeaderEpoch and DeleteRecords address topics by name. A name can be
+reused, and a leader that receives the new topic late would answer for the former one. Both messages
+here therefore have the topic's id and the leader epoch of each partition, and a leader with another
+epoch refuses. Offsets are -1 when unknown.
 """
 
 import uuid
@@ -22,9 +22,11 @@ _response = EntityType.response
 
 @entity(_nested, DELETION_POINTS)
 class PointAsked:
-    """What is meant in one partition, which the receiver leads in ``leader_epoch``: the records
-    before the first one of ``before_time_ms`` or later; where that is -1, those below
-    ``before_offset`` (-1: below the high watermark)."""
+    """Question about one partition, which the receiver leads in ``leader_epoch``.
+
+    It selects the records before the first one of ``before_time_ms`` or later. If that is -1, it
+    selects those below ``before_offset`` (-1: below the high watermark).
+    """
 
     partition: int = wire("int32")
     leader_epoch: int = wire("int32")
@@ -34,7 +36,7 @@ class PointAsked:
 
 @entity(_request, DELETION_POINTS)
 class DeletionPointsRequest:
-    """Which offsets a record deletion means (KIP-107); nothing is changed."""
+    """Question for the offsets that a record deletion selects (KIP-107); nothing is changed."""
 
     controller_epoch: int = wire("int32")
     topic_id: uuid.UUID = wire("uuid")
@@ -43,14 +45,17 @@ class DeletionPointsRequest:
 
 @entity(_nested, DELETION_POINTS)
 class PointMeant:
-    """``offset``: records below it are meant; never beyond the high watermark unless asked so.
-    ``last_epoch`` is the leader epoch of the last of them, the leader's own where there is none.
-    ``size_bytes``: of the segments that lie wholly below, in the tier or else in the leader's log;
-    -1 where the tier does not say.
+    """Answer for one partition.
+
+    ``offset``: the records below it are selected; never above the high watermark unless requested.
+    ``last_epoch``: leader epoch of the last of them, the leader's own if there is none.
+    ``size_bytes``: of the segments wholly below, in the tier or else in the leader's log; -1 if the
+    tier does not answer.
 
     ``error_code``: 0, UNKNOWN_TOPIC_ID (100): not hosted here; FENCED_LEADER_EPOCH (74),
     UNKNOWN_LEADER_EPOCH (76), NOT_LEADER_OR_FOLLOWER (6), OFFSET_NOT_AVAILABLE (78),
-    REQUEST_TIMED_OUT (7), KAFKA_STORAGE_ERROR (56)."""
+    REQUEST_TIMED_OUT (7), KAFKA_STORAGE_ERROR (56).
+    """
 
     partition: int = wire("int32")
     error_code: int = wire("int16")
@@ -63,7 +68,7 @@ class PointMeant:
 
 @entity(_response, DELETION_POINTS)
 class DeletionPointsResponse:
-    """``error_code`` 0 or STALE_CONTROLLER_EPOCH (11); one point per partition asked for."""
+    """One point for each partition. ``error_code``: 0 or STALE_CONTROLLER_EPOCH (11)."""
 
     error_code: int = wire("int16")
     points: tuple[PointMeant, ...]
@@ -71,8 +76,11 @@ class DeletionPointsResponse:
 
 @entity(_nested, DELETE_TOPIC_RECORDS)
 class RecordsBelow:
-    """Delete the records below ``offset``, if the receiver leads in ``leader_epoch`` and the last
-    of them was written in ``last_epoch``."""
+    """Deletion of the records below ``offset``.
+
+    The receiver executes it if it leads in ``leader_epoch``, and the last of the records was
+    written in ``last_epoch``.
+    """
 
     partition: int = wire("int32")
     leader_epoch: int = wire("int32")
@@ -82,7 +90,10 @@ class RecordsBelow:
 
 @entity(_request, DELETE_TOPIC_RECORDS)
 class DeleteTopicRecordsRequest:
-    """Answered once the low watermarks are there, or after ``timeout_ms``. Idempotent."""
+    """Deletion of records of one topic.
+
+    Answered once all replicas have the low watermarks, or after ``timeout_ms``. Idempotent.
+    """
 
     controller_epoch: int = wire("int32")
     topic_id: uuid.UUID = wire("uuid")
@@ -92,11 +103,13 @@ class DeleteTopicRecordsRequest:
 
 @entity(_nested, DELETE_TOPIC_RECORDS)
 class RecordsDeleted:
-    """``error_code`` as DeleteRecords has it, or as :class:`PointMeant` has; here
-    OFFSET_NOT_AVAILABLE (78) says that the high watermark has not reached the offset yet, and
-    OFFSET_OUT_OF_RANGE (1) that the records which were meant are not in this log:
-    ``lost_from_offset`` is where it parts from the one that had them, -1 where that is not
-    known. REQUEST_TIMED_OUT (7): it is deleted here, and not yet by all replicas."""
+    """Result of one partition.
+
+    ``error_code`` as in DeleteRecords, or as in :class:`PointMeant`. OFFSET_NOT_AVAILABLE (78): the
+    high watermark has not reached the offset yet. OFFSET_OUT_OF_RANGE (1): this log does not have
+    the selected records; ``lost_from_offset`` is where it diverges from the log that had them, -1
+    if unknown. REQUEST_TIMED_OUT (7): deleted here, and not yet by all replicas.
+    """
 
     partition: int = wire("int32")
     error_code: int = wire("int16")
@@ -106,7 +119,7 @@ class RecordsDeleted:
 
 @entity(_response, DELETE_TOPIC_RECORDS)
 class DeleteTopicRecordsResponse:
-    """``error_code`` 0 or STALE_CONTROLLER_EPOCH (11); one result per partition."""
+    """One result for each partition. ``error_code``: 0 or STALE_CONTROLLER_EPOCH (11)."""
 
     error_code: int = wire("int16")
     results: tuple[RecordsDeleted, ...]

@@ -1,10 +1,10 @@
-"""What clients ask of topics, and of the configuration of all brokers, through Kafka's admin API,
-as a broker passes it on to the controller.
+"""Changes of topics and configuration by clients of Kafka's admin API, as a broker forwards them to
+the controller.
 
-``ChangeTopics`` is a request like those of :mod:`tidemark.wire.control`, over a connection of its
-own: what has to be written to the API server takes longer than a proposal for an ISR. One message
-carries changes of one kind or of several; each is answered for itself, in the order of the request,
-with Kafka's error codes and a sentence. Who asked is told along, for the audit.
+``ChangeTopics`` is a request like those of :mod:`tidemark.wire.control`, on a connection of its
+own, because writing to the API server takes longer than an ISR change. One message has changes of
+one or several kinds. Each change has its own answer, in the order of the request, with Kafka's
+error codes and a message. The client's principal is included for the audit.
 """
 
 import enum
@@ -28,7 +28,7 @@ _nested = EntityType.nested
 
 
 class ChangeKind(enum.IntEnum):
-    """What is to become of a topic."""
+    """Kinds of changes."""
 
     CREATE = 0
     GROW = 1
@@ -36,14 +36,14 @@ class ChangeKind(enum.IntEnum):
     CONFIGURE = 3
     ELECT = 4
     REASSIGN = 5
-    #: No topic's: the Cluster's configuration.
+    #: The Cluster's configuration instead of a topic's.
     CONFIGURE_CLUSTER = 6
-    #: A consumer group's, by its name, in the Cluster's.
+    #: The configuration of a consumer group, which is part of the Cluster.
     CONFIGURE_GROUP = 7
 
 
 class SettingOperation(enum.IntEnum):
-    """Kafka's ``AlterConfigOp.OpType``."""
+    """Operations of Kafka's ``AlterConfigOp.OpType``."""
 
     SET = 0
     DELETE = 1
@@ -53,8 +53,10 @@ class SettingOperation(enum.IntEnum):
 
 @entity(_nested, CHANGE_TOPICS)
 class Setting:
-    """A configuration key; ``value`` None where there is none. ``operation``: a
-    :class:`SettingOperation`."""
+    """Configuration key with its value, None if it has none.
+
+    ``operation``: a :class:`SettingOperation`.
+    """
 
     name: str = wire("string")
     value: str | None = wire("string")
@@ -63,7 +65,7 @@ class Setting:
 
 @entity(_nested, CHANGE_TOPICS)
 class Assignment:
-    """The brokers of one partition, the preferred leader first."""
+    """Brokers of one partition, the preferred leader first."""
 
     partition: int = wire("int32")
     replicas: tuple[int, ...] = wire("int32")
@@ -71,12 +73,15 @@ class Assignment:
 
 @entity(_nested, CHANGE_TOPICS)
 class TopicChange:
-    """``kind``: a :class:`ChangeKind`. ``name`` None: the topic of ``topic_id``. ``partitions`` is
-    their number afterwards and ``replication_factor`` that of a new topic, -1 the Cluster's
-    default. ``is_whole``: the settings replace all that there are (AlterConfigs). ``automatic``:
-    nobody asked for it by name, a broker needs it or a client wanted to use it. ``assignments``
-    name the partitions of an election, too, which may be ``unclean``; and those that move, where no
-    replicas end a move. ``keeps_factor``: a move to another number of replicas is refused."""
+    """Change of one topic.
+
+    ``kind``: a :class:`ChangeKind`. ``name`` None: the topic of ``topic_id``. ``partitions``: their
+    number after the change. ``replication_factor``: of a new topic, -1 for the Cluster's default.
+    ``is_whole``: the settings replace all existing ones (AlterConfigs). ``automatic``: no client
+    requested it by name; a broker needs the topic, or a client tried to use it. ``assignments``:
+    also names the partitions of an election, which may be ``unclean``, and of moves; a move without
+    replicas is cancelled. ``keeps_factor``: a move to another number of replicas is refused.
+    """
 
     kind: int = wire("int8")
     name: str | None = wire("string")
@@ -93,8 +98,11 @@ class TopicChange:
 
 @entity(EntityType.request, CHANGE_TOPICS)
 class ChangeTopicsRequest:
-    """At most ``CHANGES_MAX`` changes. ``principal``: who asks (``User:name``), ``host``: from
-    where. ``validate_only``: nothing is changed."""
+    """Request with at most ``CHANGES_MAX`` changes.
+
+    ``principal``: the client's (``User:name``), ``host``: its address. ``validate_only``: nothing
+    is changed.
+    """
 
     broker_id: int = wire("int32")
     broker_epoch: int = wire("int64")
@@ -107,7 +115,7 @@ class ChangeTopicsRequest:
 
 @entity(_nested, CHANGE_TOPICS)
 class PartitionResult:
-    """Of one partition, where they are answered for themselves."""
+    """Result of one partition, for changes that are answered by partition."""
 
     partition: int = wire("int32")
     error_code: int = wire("int16")
@@ -116,9 +124,12 @@ class PartitionResult:
 
 @entity(_nested, CHANGE_TOPICS)
 class TopicChangeResult:
-    """``error_code`` 0: the Topic object says so now, and brokers hear of it soon. ``partitions``
-    and ``replication_factor`` as they are asked for now, -1 with an error. ``parts``: one for each
-    partition of an election or a move."""
+    """Result of one change.
+
+    ``error_code`` 0: the Topic object has been changed, and brokers receive it soon. ``partitions``
+    and ``replication_factor`` of the changed spec, -1 with an error. ``parts``: one result for each
+    partition of an election or a move.
+    """
 
     error_code: int = wire("int16")
     error_message: str | None = wire("string")
@@ -130,7 +141,10 @@ class TopicChangeResult:
 
 @entity(EntityType.response, CHANGE_TOPICS)
 class ChangeTopicsResponse:
-    """``error_code``: 0, NOT_CONTROLLER (41), STALE_BROKER_EPOCH (77). One result per change."""
+    """One result for each change.
+
+    ``error_code``: 0, NOT_CONTROLLER (41), STALE_BROKER_EPOCH (77).
+    """
 
     error_code: int = wire("int16")
     results: tuple[TopicChangeResult, ...]

@@ -1,10 +1,11 @@
-"""Who may use a cluster, as the controller tells the brokers: users, their secrets, ACLs, quotas.
+"""Users of a cluster with their credentials, ACLs and quotas, as the controller sends them to
+brokers.
 
-``UserStates`` is a command like those of :mod:`tidemark.wire.control`: the whole truth each time,
-sent after a full snapshot and whenever something changed, so a lost one is made up for by the next.
-Numbers are Kafka's: ``ScramMechanism`` (KIP-554), ``ResourceType``, ``PatternType``,
-``AclOperation`` and ``AclPermissionType`` of its clients. Passwords never travel, only what RFC
-5802 has a server keep.
+``UserStates`` is a command like those of :mod:`tidemark.wire.control`. It always has the complete
+state, and is sent after a full snapshot and after every change, so the next one replaces a lost
+one. Numbers are Kafka's: ``ScramMechanism`` (KIP-554), ``ResourceType``, ``PatternType``,
+``AclOperation`` and ``AclPermissionType`` of its clients. Passwords are never sent, only what RFC
+5802 lets a server store.
 """
 
 from kio.static.constants import EntityType
@@ -19,7 +20,7 @@ _nested = EntityType.nested
 
 @entity(_nested, USER_STATES)
 class ScramCredential:
-    """``mechanism`` 1: SCRAM-SHA-256, 2: SCRAM-SHA-512."""
+    """Stored SCRAM credential. ``mechanism`` 1: SCRAM-SHA-256, 2: SCRAM-SHA-512."""
 
     mechanism: int = wire("int8")
     iterations: int = wire("int32")
@@ -30,8 +31,11 @@ class ScramCredential:
 
 @entity(_nested, USER_STATES)
 class Acl:
-    """``host`` "*" or an address; ``pattern_type`` 3: literal, 4: prefixed; ``permission`` 2: deny,
-    3: allow. The literal resource name "*" is every resource of its type."""
+    """Access control entry.
+
+    ``host``: "*" or an address. ``pattern_type`` 3: literal, 4: prefixed. ``permission`` 2: deny,
+    3: allow. The literal resource name "*" matches every resource of its type.
+    """
 
     resource_type: int = wire("int8")
     resource_name: str = wire("string")
@@ -43,8 +47,10 @@ class Acl:
 
 @entity(_nested, USER_STATES)
 class UserState:
-    """The principal ``User:<name>``. Without a SCRAM credential it can only prove itself otherwise
-    (by a certificate or a token)."""
+    """Principal ``User:<name>``.
+
+    Without a SCRAM credential it can authenticate only otherwise (by a certificate or a token).
+    """
 
     name: str = wire("string")
     scram: tuple[ScramCredential, ...]
@@ -53,9 +59,12 @@ class UserState:
 
 @entity(_nested, USER_STATES)
 class ClientQuota:
-    """What those whom an entity names may use on each broker (KIP-55): ``user`` and ``client_id``
-    None: whichever, "": each that has no quota of its own. Bytes a second, percents of one
-    thread's time, and partitions created or deleted a second (KIP-599); 0: not limited."""
+    """Quota of an entity on each broker (KIP-55).
+
+    ``user`` and ``client_id`` None: any; "": each that has no quota of its own. Rates are bytes per
+    second, percents of one thread's time, and partitions created or deleted per second (KIP-599);
+    0: no limit.
+    """
 
     user: str | None = wire("string")
     client_id: str | None = wire("string")
@@ -67,9 +76,12 @@ class ClientQuota:
 
 @entity(EntityType.request, USER_STATES)
 class UserStatesRequest:
-    """All of it. ``authorize``: whether ACLs decide (else everybody who is authenticated may do
-    everything, as without an ``authorizer.class.name`` in Kafka); ``super_users`` are names;
-    ``strangers_key``: a secret of the cluster by which names that nobody has are answered."""
+    """Complete state of users and quotas.
+
+    ``authorize``: ACLs decide (otherwise every authenticated client may do everything, as without
+    an ``authorizer.class.name`` in Kafka). ``super_users``: names. ``strangers_key``: secret of the
+    cluster from which the answers to unknown user names are derived.
+    """
 
     controller_epoch: int = wire("int32")
     authorize: bool = wire("bool")
@@ -81,7 +93,7 @@ class UserStatesRequest:
 
 @entity(EntityType.response, USER_STATES)
 class UserStatesResponse:
-    """``error_code`` 0 or STALE_CONTROLLER_EPOCH (11)."""
+    """Answer. ``error_code``: 0 or STALE_CONTROLLER_EPOCH (11)."""
 
     error_code: int = wire("int16")
     broker_epoch: int = wire("int64")
