@@ -240,6 +240,7 @@ def _entity(entity_type: Any) -> _Entity:
         tag = field.metadata.get("tag")
         if tag is not None:
             known[tag] = part
+        # Adjacent fields of fixed size become one part, which is skipped in one step.
         elif isinstance(part, _Fixed) and parts and isinstance(parts[-1], _Fixed):
             parts[-1] = _Fixed(parts[-1].size + part.size)
         else:
@@ -283,7 +284,9 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 
 
 def _varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """An unsigned varint of 32 bits: readers differ in what they make of more."""
+    """Return an unsigned varint of at most 32 bits and its end; readers interpret longer ones
+    differently.
+    """
     byte = buffer[position]
     if byte < 0x80:
         return byte, position + 1

@@ -1,10 +1,10 @@
-"""One Kafka connection between our own processes: requests out, answers in, roles reversible.
+"""Kafka connection between Tidemark's own processes: requests and answers in either direction.
 
-Used by brokers, for their control connections and their replica fetchers. An answer finds its
-request by correlation id, so several may be in flight and be answered in any order. A frame that
-arrives while no request is open is a request of the other side and waits for
-:meth:`KafkaConnection.read_frame`: that is all that reversing the roles takes. The connection is
-an ``asyncio.BufferedProtocol``: a large answer is received into its own buffer, once.
+Brokers use it for their control connections and their replica fetchers. An answer is matched to its
+request by correlation id, so several requests may be in flight and be answered in any order. A
+frame that arrives while no request is open is a request of the peer and waits for
+:meth:`KafkaConnection.read_frame`: that is how the roles are reversed. The connection is an
+``asyncio.BufferedProtocol``: a large answer is received into its own buffer, without a copy.
 """
 
 import asyncio
@@ -23,25 +23,25 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R")
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
-#: Frames of the other side that may wait to be read before the socket is no longer read.
+#: Frames of the peer that may wait to be read before the socket is no longer read.
 FRAMES_WAITING_MAX = 64
 _SCRATCH_BYTES = 64 * 1024
 _LINGER_S = 1.0
 
 
 class ConnectionClosed(ConnectionError):
-    """The connection is gone; the text says who ended it and why."""
+    """The connection has ended; the text names the side that ended it, and the cause."""
 
 
 class Dials(Protocol):
-    """Whoever makes a connection, and proves what is to be proven."""
+    """Factory of connections that also authenticates both ends."""
 
     async def connect(self, factory: Callable[[], P], host: str, port: int) -> P:
-        """A connected protocol. Raises ``OSError``. The caller limits the time."""
+        """Return a connected protocol. Raises ``OSError``. The caller limits the time."""
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
-    """See the module. Belongs to the loop it was made on; not safe for threads."""
+    """Connection that belongs to the loop it was created on; not thread-safe. See the module."""
 
     def __init__(self, *, client_id: str, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self.client_id = client_id
@@ -55,7 +55,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._reason = ""
-        #: What the connection ended by, where it was not ended in order.
+        #: Error that ended the connection, None if it was ended in order.
         self.failure: Exception | None = None
         self._closed = False
 
@@ -70,8 +70,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         frame_bytes_max: int = FRAME_BYTES_MAX,
         dialer: Dials | None = None,
     ) -> Self:
-        """Dial; raises ``OSError`` or ``TimeoutError``. With a ``dialer`` both ends prove first who
-        they are; without one the other side is a listener for clients, in clear."""
+        """Connect; raises ``OSError`` or ``TimeoutError``.
+
+        With a ``dialer`` both ends first prove their identities. Without one the peer is a listener
+        for clients, in clear.
+        """
         made = functools.partial(cls, client_id=client_id, frame_bytes_max=frame_bytes_max)
         async with asyncio.timeout(timeout_s):
             if dialer is not None:
@@ -79,11 +82,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             _, connection = await asyncio.get_running_loop().create_connection(made, host, port)
         return connection
 
-    # ------------------------------------------------------------ what a user calls
+    # ------------------------------------------------------------ public calls
 
     @property
     def closed(self) -> bool:
-        """True as soon as either side has ended the connection."""
+        """Whether either side has ended the connection."""
         return self._closed
 
     async def request(self, entity: Any, response_type: type[R], timeout_s: float) -> R:
@@ -98,37 +101,42 @@ class KafkaConnection(asyncio.BufferedProtocol):
         answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         async with asyncio.timeout(timeout_s):
             await self.drain()
+            # Registered before it is written, or a quick answer would find no request.
             self._open[correlation_id] = answer
             self.write(frame)
             received = await answer
         return decode_response(response_type, received)[1]
 
     async def read_frame(self) -> Frame:
-        """The next request of the other side, without its length; raises ConnectionClosed."""
+        """Return the next request of the peer, without its length; raises ConnectionClosed."""
         while not self._frames:
             if self._closed:
                 raise ConnectionClosed(self._reason)
             self._arrived.clear()
             await self._arrived.wait()
         frame = self._frames.popleft()
+        # Resume reading at half of the limit, so that reading does not stop and start at every
+        # frame.
         if len(self._frames) < FRAMES_WAITING_MAX // 2 and self._transport is not None:
             self._transport.resume_reading()
         return frame
 
     def write(self, frame: bytes) -> None:
-        """Send a whole frame (length included), without waiting; raises ConnectionClosed."""
+        """Send a whole frame (length included) without waiting; raises ConnectionClosed."""
         if self._closed or self._transport is None:
             raise ConnectionClosed(self._reason or "not connected")
         self._transport.write(frame)
 
     async def drain(self) -> None:
-        """Wait until the other side has taken enough of what was written."""
+        """Wait until the peer has accepted enough of what was written."""
         if self._closed:
             raise ConnectionClosed(self._reason)
         await self._writable.wait()
 
     async def close(self) -> None:
-        """Send what is buffered (a second at most), end the connection, wait until it has ended."""
+        """Send what is buffered (for at most a second), end the connection, and wait until it
+        has ended.
+        """
         self._end("closed by this side")
         # Not wait_for: before Python 3.12 it swallows a cancellation when both come at once.
         await asyncio.wait([self._lost], timeout=_LINGER_S)
@@ -136,7 +144,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def abort(self) -> None:
-        """End the connection at once: what was not sent yet is lost."""
+        """End the connection at once: unsent data is lost."""
         self._end("given up by this side")
         if self._transport is not None:
             self._transport.abort()
@@ -183,7 +191,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         correlation_id = int.from_bytes(frame[:4], "big")
         answer = self._open.pop(correlation_id, None)
         if answer is None:
-            raise FrameError(f"an answer to request {correlation_id}, which was not asked")
+            raise FrameError(f"an answer to request {correlation_id}, which was never sent")
         if not answer.done():
             answer.set_result(frame)
 
@@ -195,7 +203,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         for answer in self._open.values():
             if not answer.done():
                 answer.set_exception(ConnectionClosed(reason))
-                answer.exception()  # retrieved: whoever asked may have given up already
+                answer.exception()  # retrieved: the caller may have given up already
         self._open.clear()
         self._arrived.set()
         self._writable.set()
@@ -204,7 +212,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
 
 def peer_name(transport: asyncio.BaseTransport) -> str:
-    """``host:port`` of the other side, for log lines."""
+    """Return ``host:port`` of the peer, for log lines."""
     name = transport.get_extra_info("peername")
     raw = transport.get_extra_info("socket")
     if not name or (raw is not None and raw.family == socket.AF_UNIX):
