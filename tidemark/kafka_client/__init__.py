@@ -1,1 +1,1 @@
-"""A client of any Kafka cluster: how to reach it, who we are to it, and its administration."""
+"""Client of any Kafka cluster: addresses, authentication, and administration."""

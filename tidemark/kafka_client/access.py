@@ -1,7 +1,7 @@
-"""How a client proves who it is to brokers, and who they are to it: plain values.
+"""Credentials of a client and trusted authorities, as plain values.
 
-Certificates are files, or text where they come from a Secret. What options, manifests and the
-command line say of security ends here; sockets are opened from it.
+Certificates are files, or text if they come from a Secret. The security settings of options,
+manifests and the command line become these values, from which sockets are opened.
 """
 
 import socket
@@ -14,15 +14,15 @@ from typing import NamedTuple
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 #: Mechanism -> hashlib's name of its hash.
 SCRAM = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-#: Those of a user and a password.
+#: Mechanisms with a user and a password.
 PASSWORD_MECHANISMS = (PLAIN, *SCRAM)
 _PEM = "-----BEGIN"
-#: Of an encrypted key: without one OpenSSL would ask the terminal, and wait.
+#: Without a password for an encrypted key OpenSSL would prompt on the terminal, and block.
 _NO_PASSWORD = b""
 
 
 class Address(NamedTuple):
-    """Where a broker listens."""
+    """Address of a broker's listener."""
 
     host: str
     port: int
@@ -32,13 +32,16 @@ class Address(NamedTuple):
 
 
 class BadAddress(ValueError):
-    """A broker's address that is no ``host:port``."""
+    """A broker's address is not ``host:port``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A user, for SASL. ``password``: of OAUTHBEARER the token, which names the user itself.
-    ``source``: where it was read, for who has to mend it."""
+    """SASL credentials.
+
+    ``password``: for OAUTHBEARER the token, which names the user itself. ``source``: origin of the
+    credentials, for error messages.
+    """
 
     mechanism: str
     name: str
@@ -48,11 +51,14 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files, or what would stand in them (PEM); empty: the system's authorities, and no certificate
-    of our own. ``key`` may stand in the certificate's file, too. ``check_names``: a certificate has
-    to name the host that is dialled. ``ca_source``, ``own_source``: where the authorities and our
-    own certificate were read, for who has to mend them; ``ends_s``: when the latter ends (Unix
-    time), where that is known."""
+    """TLS settings.
+
+    Certificates and keys are paths, or PEM text. Empty: the system's authorities, and no client
+    certificate. ``key`` may be in the certificate's file too. ``check_names``: the certificate must
+    name the host that is dialled. ``ca_source``, ``own_source``: origin of the authorities and of
+    the client certificate, for error messages. ``ends_s``: expiry of the latter (Unix time), if
+    known.
+    """
 
     ca: str = ""
     certificate: str = ""
@@ -63,14 +69,17 @@ class Tls:
     ends_s: float | None = field(default=None, compare=False)
 
     def context(self) -> ssl.SSLContext:
-        """For the next connection. Raises ``OSError`` (``ssl.SSLError`` is one)."""
+        """Return the context for the next connection.
+
+        Raises ``OSError`` (``ssl.SSLError`` is one).
+        """
         as_text = self.ca.startswith(_PEM)
         context = ssl.create_default_context(
             cafile=None if as_text else self.ca or None, cadata=self.ca if as_text else None
         )
         context.check_hostname = self.check_names
         if self.certificate.startswith(_PEM):
-            # OpenSSL reads keys from files only; nobody else sees this one, nor for long.
+            # OpenSSL reads keys from files only: a private file that exists for a moment.
             with tempfile.TemporaryDirectory(prefix="tidemark-") as folder:
                 both = Path(folder) / "tls.pem"
                 both.touch(mode=0o600)
@@ -81,7 +90,7 @@ class Tls:
         return context
 
     def connect_blocking(self, host: str, port: int, timeout_s: float) -> ssl.SSLSocket:
-        """A connection to whom the certificate calls ``host``. Raises ``OSError``."""
+        """Return a connection to a peer whose certificate names ``host``. Raises ``OSError``."""
         context = self.context()
         raw = socket.create_connection((host, port), timeout=timeout_s)
         try:
@@ -93,7 +102,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Brokers to begin with, as ``host:port``, and how to speak to any of them."""
+    """Bootstrap brokers as ``host:port``, and how to connect to any broker."""
 
     bootstrap: tuple[str, ...]
     tls: Tls | None = None
@@ -101,7 +110,7 @@ class Access:
 
 
 def parse_address(text: str) -> Address:
-    """``host:port``, the host of IPv6 in brackets. Raises :class:`BadAddress`."""
+    """Parse ``host:port``, with the host of IPv6 in brackets. Raises :class:`BadAddress`."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:

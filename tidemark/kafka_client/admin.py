@@ -1,9 +1,9 @@
 """Administration of a Kafka cluster over its protocol: topics, partitions, placement, the cluster.
 
-A request is about many things, and its answer tells of each by itself: results are by name, a
-:class:`Failure` where that one could not be. Whole requests that failed raise
-:class:`~tidemark.kafka_client.client.KafkaError`. Versions are those that Apache Kafka serves from
-4.0 on.
+A request has many items, and its answer a result for each: results are by name, a :class:`Failure`
+for an item that failed. A request that failed as a whole raises
+:class:`~tidemark.kafka_client.client.KafkaError`. Versions are those that Apache Kafka has served
+since 4.0.
 """
 
 import datetime
@@ -44,24 +44,24 @@ from tidemark.kafka_client.values import (
     TopicView,
 )
 
-#: The cluster gives up on what takes longer; what it has begun goes on.
+#: Time after which the cluster gives up on a request; what it has begun continues.
 TIMEOUT_S = 30
 _TIMEOUT = i32Timedelta.parse(datetime.timedelta(seconds=TIMEOUT_S))
 _ANSWER_S = TIMEOUT_S + 5.0
-#: Of looks, which change nothing: who is told soon that nobody answers can say so.
+#: Time limit of reads, which change nothing: a short one, so that an outage is reported soon.
 _LOOK_S = 10.0
-#: The same of those that a controller has to answer: one that was killed is followed meanwhile.
+#: The same for reads that a controller answers: longer than the failover of a controller.
 _FORWARDED_LOOK_S = 20.0
 
 
 class Admin:
-    """Asks through a client; keeps nothing but where the brokers are."""
+    """Administration requests through a client; stores nothing but the brokers' addresses."""
 
     def __init__(self, client: KafkaClient) -> None:
         self.client = client
 
     async def describe_cluster(self) -> ClusterView:
-        """All registered brokers, also fenced ones (KIP-1073)."""
+        """Return all registered brokers, fenced ones included (KIP-1073)."""
         request = DescribeClusterRequest(
             include_cluster_authorized_operations=False, include_fenced_brokers=True
         )
@@ -78,7 +78,7 @@ class Admin:
     # ------------------------------------------------------------ topics
 
     async def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicView]:
-        """Those of the topics that there are; all where none is named."""
+        """Return the topics of these names that exist; all topics if ``names`` is None."""
         named = None if names is None else [*dict.fromkeys(names)]
         if named == []:
             return {}
@@ -103,7 +103,7 @@ class Admin:
         return found
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, uuid.UUID | Failure]:
-        """Their ids, by name."""
+        """Create topics; return their ids by name."""
         request = create_request.CreateTopicsRequest(
             topics=tuple(_creatable(topic) for topic in topics),
             timeout=_TIMEOUT,
@@ -120,7 +120,10 @@ class Admin:
     async def add_partitions(
         self, added: Mapping[str, tuple[int, Sequence[Sequence[int]]]]
     ) -> dict[str, Failure | None]:
-        """By topic: how many it is to have, and the brokers of each new partition."""
+        """Add partitions.
+
+        By topic: the new number of partitions, and the brokers of each new partition.
+        """
         request = grow_request.CreatePartitionsRequest(
             topics=tuple(
                 grow_request.CreatePartitionsTopic(
@@ -142,7 +145,7 @@ class Admin:
         }
 
     async def delete_topics(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Failure | None]:
-        """By id, so that one which was made anew under the name is not meant (KIP-516)."""
+        """Delete topics by id, so that a new topic of the same name is not deleted (KIP-516)."""
         request = delete_request.DeleteTopicsRequest(
             topics=tuple(delete_request.DeleteTopicState(name=None, topic_id=id_) for id_ in ids),
             timeout=_TIMEOUT,
@@ -159,7 +162,7 @@ class Admin:
     async def reassign(
         self, targets: Mapping[TopicPartition, Sequence[int] | None]
     ) -> dict[TopicPartition, Failure | None]:
-        """Give partitions these replicas; None ends a reassignment that is under way."""
+        """Assign these replicas to partitions; None cancels a reassignment in progress."""
         by_topic: dict[str, list[reassign_request.ReassignablePartition]] = {}
         for (topic, partition), replicas in targets.items():
             by_topic.setdefault(topic, []).append(
@@ -176,6 +179,7 @@ class Admin:
             ),
         )
         answer = await self.client.any(request, AlterPartitionReassignmentsResponse, _ANSWER_S)
+        # An error of the whole request applies to every partition.
         if answer.error_code:
             whole = _failure(answer.error_code, answer.error_message)
             return dict.fromkeys(targets, whole)
@@ -188,7 +192,7 @@ class Admin:
         }
 
     async def reassignments(self) -> dict[TopicPartition, Reassignment]:
-        """All that are under way, whoever began them."""
+        """Return all reassignments in progress, whichever client started them."""
         request = ListPartitionReassignmentsRequest(timeout=_TIMEOUT, topics=None)
         answer = await self.client.any(
             request, ListPartitionReassignmentsResponse, _FORWARDED_LOOK_S
@@ -208,7 +212,7 @@ class Admin:
 
 
 def outcome(code: ErrorCode, message: str | None) -> Failure | None:
-    """None: it was done."""
+    """Return the failure, None if the code means success."""
     return _failure(code, message) if code else None
 
 

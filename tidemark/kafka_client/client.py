@@ -1,10 +1,10 @@
 """Connections to the brokers of a Kafka cluster: to any of them, or to one by its id.
 
-Kafka forwards what concerns the cluster to its controller (KIP-590), so most requests may go to any
-broker; what is a broker's own to say (its view of a configuration) or a leader's to do goes to the
-one that is named. Nothing is tried again here, but on another bootstrap address: whoever asks is
-level-based, and knows best whether asking again does harm. Errors say which of two kinds they are:
-what may heal by itself (:class:`Unreachable`), and what a person has to mend (:class:`Refused`).
+Kafka forwards requests about the cluster to its controller (KIP-590), so most requests may be sent
+to any broker. Requests that only one broker can answer (its view of a configuration, a leader's
+data) are sent to that one. Nothing is retried here, except on another bootstrap address: callers
+are level-based, and know whether a repetition is harmless. Errors are of two kinds: those that may
+heal by themselves (:class:`Unreachable`), and those that need a person (:class:`Refused`).
 """
 
 import asyncio
@@ -26,11 +26,12 @@ R = TypeVar("R")
 
 CLIENT_ID = "tidemark"
 REQUEST_TIMEOUT_S = 30.0
-#: Between tries of an address that could not be connected to, whoever asks for it.
+#: Pauses between connection attempts to one address, shared by all callers.
 RETRY = Backoff(first_s=0.5, most_s=4.0)
-#: A login ends so long before brokers say that it does (KIP-368: then they end the connection).
+#: Part of a login's lifetime after which it is renewed: brokers close the connection at its end
+#: (KIP-368).
 _LOGIN_MARGIN = 0.85
-#: What a broker hands on, and answers only once a controller has (KIP-590).
+#: Requests that a broker forwards, and answers only once a controller has (KIP-590).
 _FORWARDED = frozenset(
     {
         "CreateTopicsRequest",
@@ -41,18 +42,18 @@ _FORWARDED = frozenset(
         "ListPartitionReassignmentsRequest",
     }
 )
-#: What may wait for others than the broker that is asked.
+#: Requests that may wait for other processes than the broker that receives them.
 _SLOW = _FORWARDED | {"DeleteRecordsRequest"}
 
 
-#: An address, and whether it is for what is slow: one of two connections to it. Brokers answer what
-#: comes by one of them in its order, and who looks is not to wait for a change that waits for a
-#: controller, or for a follower.
+#: An address, and whether the connection is for slow requests: there are two connections to each
+#: address. Brokers answer one connection's requests in order, and reads must not wait for a change
+#: that waits for a controller or a follower.
 _Way: TypeAlias = tuple[Address, bool]
 
 
 class _Broker:
-    """A connection to one address; ``good_until_s`` (monotonic) is the end of its login."""
+    """Connection to one address; ``good_until_s`` (monotonic): end of its login."""
 
     def __init__(self, connection: KafkaConnection, good_until_s: float) -> None:
         self.connection = connection
@@ -64,14 +65,14 @@ class _Broker:
 
 
 class _Failed(NamedTuple):
-    """Why an address could not be connected to, and when that may be tried again."""
+    """Failed connection attempt: its error, and the pause before the next one."""
 
     error: KafkaError
     pause: Backoff
 
 
 class KafkaClient:
-    """Belongs to the loop it is used on; close it. Many requests may be under way at once."""
+    """Client that belongs to one loop; close it. Many requests may be in flight at once."""
 
     def __init__(self, access: Access, *, client_id: str = CLIENT_ID) -> None:
         self._access = access
@@ -89,23 +90,23 @@ class KafkaClient:
         await self.close()
 
     async def use(self, access: Access) -> None:
-        """Reach the cluster in another way from now on."""
+        """Use another access to the cluster from now on."""
         if access != self._access:
             self._access = access
             self._failed.clear()
             await self.close()
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         ended, self._open = list(self._open.values()), {}
         await asyncio.gather(*(broker.connection.close() for broker in ended))
 
     def know(self, nodes: Mapping[int, Address]) -> None:
-        """Where each broker listens, as the cluster says: of all of them."""
+        """Set the addresses of all brokers, as the cluster reports them."""
         self._nodes = dict(nodes)
 
     async def any(self, request: Any, answer: type[R], timeout_s: float = REQUEST_TIMEOUT_S) -> R:
-        """The answer of whichever broker takes a connection. Raises :class:`KafkaError`."""
+        """Return the answer of any broker that accepts a connection. Raises :class:`KafkaError`."""
         problems: list[str] = []
         for address in self._candidates():
             way = _way(address, request)
@@ -121,7 +122,7 @@ class KafkaClient:
     async def node(
         self, node_id: int, request: Any, answer: type[R], timeout_s: float = REQUEST_TIMEOUT_S
     ) -> R:
-        """The answer of one broker. Raises :class:`KafkaError`."""
+        """Return the answer of one broker. Raises :class:`KafkaError`."""
         address = self._nodes.get(node_id)
         if address is None:
             raise Unreachable(f"broker {node_id} is not known to the cluster")
@@ -131,7 +132,7 @@ class KafkaClient:
     # ------------------------------------------------------------ connections
 
     def _candidates(self) -> Iterable[Address]:
-        """Who was asked last, then those that are connected, then all that are known."""
+        """Return the last used address, then connected ones, then all that are known."""
         connected = [address for (address, _), broker in self._open.items() if broker.usable]
         bootstrap = [parse_address(text) for text in self._access.bootstrap]
         last = [self._last] if self._last in connected else []
@@ -140,6 +141,7 @@ class KafkaClient:
     async def _broker(self, way: _Way) -> _Broker:
         address, _ = way
         lock = self._dialing.setdefault(address, asyncio.Lock())
+        # One attempt at a time for each address: other callers wait for its result.
         async with lock:
             broker = self._open.get(way)
             if broker is not None and broker.usable:
@@ -150,8 +152,10 @@ class KafkaClient:
             return broker
 
     async def _connect(self, address: Address) -> _Broker:
-        """Dial it, unless that has failed a moment ago: however many ask, an address is tried a few
-        times a minute."""
+        """Connect, unless an attempt has just failed:
+
+        an address is tried a few times a minute at most.
+        """
         failed = self._failed.get(address)
         if failed is not None and not failed.pause.ready(time.monotonic()):
             raise type(failed.error)(str(failed.error)) from failed.error
@@ -163,9 +167,10 @@ class KafkaClient:
             pause = RETRY if failed is None else failed.pause
             self._failed[address] = _Failed(error, pause.failed(time.monotonic()))
             raise
+        # ``use`` was called meanwhile: this connection has the former credentials.
         if access is not self._access:
             connection.abort()
-            raise Unreachable(f"{address} is reached in another way by now")
+            raise Unreachable(f"{address}: the access to the cluster has changed meanwhile")
         self._failed.pop(address, None)
         good_s = lifetime_s * _LOGIN_MARGIN if lifetime_s else float("inf")
         return _Broker(connection, time.monotonic() + good_s)
@@ -185,7 +190,7 @@ class KafkaClient:
             raise Unreachable(f"{address}: {error}") from error
         except FrameError as error:
             await self._drop(way, broker)
-            raise Refused(f"{address} does not speak Kafka as we do: {error}") from error
+            raise Refused(f"{address} does not speak Kafka's protocol: {error}") from error
 
     async def _drop(self, way: _Way, broker: _Broker) -> None:
         if self._open.get(way) is broker:
@@ -203,6 +208,6 @@ def _unanswered(address: Address, request: str, timeout_s: float) -> str:
     if request not in _FORWARDED:
         return text
     return (
-        f"{text}: brokers hand that on to the active controller of the Kafka cluster, see whether "
-        "most of its controllers run"
+        f"{text}: brokers forward it to the active controller of the Kafka cluster. Check that a "
+        "majority of its controllers runs"
     )

@@ -1,5 +1,7 @@
-"""Configurations of topics and brokers over Kafka's protocol: read, of whichever broker or of one
-that is named, and altered key by key (KIP-339)."""
+"""Configurations of topics and brokers over Kafka's protocol.
+
+They are read from any broker or from a particular one, and altered key by key (KIP-339).
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
@@ -23,7 +25,7 @@ from tidemark.kafka_client.values import (
     Failure,
 )
 
-#: By key.
+#: Entries by key.
 Configuration: TypeAlias = dict[str, ConfigEntry]
 _SET, _DELETE = i8(0), i8(1)
 _OWN = {TOPIC: DYNAMIC_TOPIC, BROKER: DYNAMIC_BROKER}
@@ -36,15 +38,18 @@ async def topic_configs(
     keys: Sequence[str] | None = None,
     node_id: int | None = None,
 ) -> dict[str, Configuration | Failure]:
-    """By topic. ``node_id``: as that broker has it in force by now; the cluster's changes reach
-    each in its own time. ``keys``: of these only. Raises ``KafkaError``."""
+    """Return configurations by topic. Raises ``KafkaError``.
+
+    ``node_id``: those that this broker has applied; brokers receive the cluster's changes at
+    different times. ``keys``: only these keys.
+    """
     resources = [(TOPIC, name) for name in names]
     found = await _describe(client, resources, keys, node_id) if resources else {}
     return {name: configuration for (_, name), configuration in found.items()}
 
 
 async def broker_config(client: KafkaClient, node_id: int, keys: Sequence[str]) -> Configuration:
-    """A broker's own, its file's included. Raises ``KafkaError``."""
+    """Return a broker's own configuration, its file's included. Raises ``KafkaError``."""
     found = await _describe(client, [(BROKER, str(node_id))], keys, node_id)
     answer = found.get((BROKER, str(node_id)))
     if answer is None or isinstance(answer, Failure):
@@ -68,6 +73,7 @@ async def _describe(
             for kind, name in resources
         ),
     )
+    # A broker's own configuration can only be answered by that broker.
     if node_id is None:
         answer = await client.any(request, DescribeConfigsResponse)
     else:
@@ -85,7 +91,10 @@ async def _describe(
 
 
 async def alter_broker(client: KafkaClient, change: ConfigChange) -> Failure | None:
-    """Of one broker, which takes that itself and for no other one. Raises ``KafkaError``."""
+    """Alter the configuration of one broker, which only that broker accepts.
+
+    Raises ``KafkaError``.
+    """
     answers = await alter_configs(client, [change], node_id=int(change.name))
     return answers[BROKER, change.name]
 
@@ -93,7 +102,11 @@ async def alter_broker(client: KafkaClient, change: ConfigChange) -> Failure | N
 async def alter_configs(
     client: KafkaClient, changes: Sequence[ConfigChange], *, node_id: int | None = None
 ) -> dict[tuple[int, str], Failure | None]:
-    """By kind and name. ``node_id``: whom to ask. Raises ``KafkaError``."""
+    """Alter configurations; return results by kind and name. ``node_id``: the broker to send them
+    to.
+
+    Raises ``KafkaError``.
+    """
     if not changes:
         return {}
     request = alter_request.IncrementalAlterConfigsRequest(

@@ -1,8 +1,8 @@
-"""One connection to one broker, up to where requests can be sent: TLS, what it speaks, the login.
+"""Connection to one broker, up to where requests can be sent: TLS, API versions, login.
 
-Whoever fails here has to be told what to do. With TLS 1.3 a broker looks at our certificate after
-our side of the handshake is over, so that it is refused looks like a connection that ends at once:
-the alert that came with it says what it was, and where there is none, that ours has expired.
+Errors name the remedy. With TLS 1.3 a broker verifies the client certificate after the client's
+part of the handshake, so a refusal looks like a connection that ends at once. The alert names the
+cause; without an alert, an expired client certificate does.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 CONNECT_TIMEOUT_S = 10.0
 SOFTWARE = "tidemark"
 _FRAME_BYTES_MAX = 256 * 1024 * 1024
-#: OpenSSL's codes of a broker's certificate that has ended, or not begun.
+#: OpenSSL's codes for a broker's certificate that has expired, or is not valid yet.
 _OUT_OF_TIME = {9, 10}
 
 
 class _Dialer:
-    """TLS as a client that checks the broker's name."""
+    """TLS of a client that checks the broker's name."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
@@ -44,8 +44,10 @@ class _Dialer:
 
 
 async def dial(address: Address, access: Access, client_id: str) -> tuple[KafkaConnection, float]:
-    """A connection that may be used, and for how many seconds its login is good (0.0: for ever).
-    Raises :class:`~tidemark.kafka_client.errors.KafkaError`."""
+    """Return a usable connection, and the seconds for which its login is valid (0.0: for ever).
+
+    Raises :class:`~tidemark.kafka_client.errors.KafkaError`.
+    """
     connection = await _connect(address, access, client_id)
     try:
         return connection, await _begin(address, access, connection)
@@ -75,6 +77,7 @@ async def _connect(address: Address, access: Access, client_id: str) -> KafkaCon
     except TimeoutError as error:
         text = f"{address} did not answer in {CONNECT_TIMEOUT_S:.0f} s"
         raise Unreachable(text) from error
+    # A refused client certificate may show only as a connection that ends: check for that first.
     except OSError as error:
         ended = isinstance(error, ConnectionError) and tls is not None
         if ended and tls is not None:
@@ -85,7 +88,9 @@ async def _connect(address: Address, access: Access, client_id: str) -> KafkaCon
 
 
 async def _begin(address: Address, access: Access, connection: KafkaConnection) -> float:
-    """See that it speaks Kafka, and log in; for how long that is good."""
+    """Check that the peer speaks Kafka, and log in; return the seconds for which the login is
+    valid.
+    """
     try:
         versions = await connection.request(
             ApiVersionsRequest(client_software_name=SOFTWARE, client_software_version="1"),
@@ -101,7 +106,7 @@ async def _begin(address: Address, access: Access, connection: KafkaConnection) 
     except TimeoutError as error:
         raise Unreachable(f"{address} did not answer in {CONNECT_TIMEOUT_S:.0f} s") from error
     except FrameError as error:
-        raise Refused(f"{address} does not speak Kafka as we do: {error}") from error
+        raise Refused(f"{address} does not speak Kafka's protocol: {error}") from error
     except ConnectionClosed as error:
         if access.tls is not None:
             _tell_if_ours(address, access.tls, connection.failure or error)
@@ -120,7 +125,7 @@ async def _log_in(connection: KafkaConnection, login: Login) -> float:
         return float(ended.value)
 
 
-# ---------------------------------------------------------------- what a person is told
+# ---------------------------------------------------------------- error messages
 
 
 def _context(tls: Tls) -> ssl.SSLContext:
@@ -129,7 +134,7 @@ def _context(tls: Tls) -> ssl.SSLContext:
     except OSError as error:
         why = (error.reason if isinstance(error, ssl.SSLError) else error.strerror) or error
         places = " and ".join(dict.fromkeys(filter(None, (tls.ca_source, tls.own_source))))
-        mend = f": mend {places}" if places else ""
+        mend = f": fix {places}" if places else ""
         raise Refused(f"the certificates cannot be used: {why}{mend}") from error
 
 
@@ -142,24 +147,24 @@ def _not_trusted(address: Address, tls: Tls | None, error: ssl.SSLCertVerificati
 
 
 def _tell_if_ours(address: Address, tls: Tls, error: Exception) -> None:
-    """Raises :class:`Refused` where it is our certificate that the broker does not take."""
+    """Raise :class:`Refused` if the broker refuses the client certificate."""
     alert = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
     place = f" into {tls.own_source}" if tls.own_source else ""
     mend = f"put one that its authorities have issued, and its key,{place or ' in its place'}"
     if tls.ends_s is not None and tls.ends_s <= time.time():
         ended = dt.datetime.fromtimestamp(tls.ends_s, dt.UTC).isoformat(timespec="seconds")
-        text = f"{address} refuses our certificate, which has expired at {ended}: {mend}"
+        text = f"{address} refuses the client certificate, which expired at {ended}: {mend}"
         raise Refused(text) from error
     if not _is_of_certificate(alert):
         return
     if not tls.certificate:
-        text = f"{address} asks for a certificate of its clients, and none is shown ({alert})"
+        text = f"{address} requires a client certificate, and none is configured ({alert})"
         raise Refused(f"{text}: {mend}") from error
-    raise Refused(f"{address} refuses our certificate ({alert}): {mend}") from error
+    raise Refused(f"{address} refuses the client certificate ({alert}): {mend}") from error
 
 
 def _is_of_certificate(alert: str) -> bool:
-    """Of OpenSSL's names of what the other side has said (RFC 8446, 6.2)."""
+    """Return whether the alert concerns a certificate, by OpenSSL's names (RFC 8446, 6.2)."""
     return "ALERT" in alert and any(
         word in alert for word in ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
     )
@@ -168,10 +173,10 @@ def _is_of_certificate(alert: str) -> bool:
 def _where(login: Login | None) -> str:
     if login is None or not login.source:
         return ""
-    return f" (it is read from {login.source}: mend that, or the user at the brokers)"
+    return f" (its credentials are read from {login.source}: fix them, or the user at the brokers)"
 
 
-#: What administration needs: api key -> the version that is spoken, and its name.
+#: Requests that administration needs: api key -> version in use, and name.
 SPOKEN = {
     3: (12, "Metadata"),
     2: (9, "ListOffsets"),
@@ -188,7 +193,7 @@ SPOKEN = {
 
 
 def check_versions(address: Address, answer: ApiVersionsResponse) -> None:
-    """That a broker serves what is spoken here. Raises :class:`Refused`."""
+    """Check that a broker serves the versions in use here. Raises :class:`Refused`."""
     if answer.error_code:
         raise Refused(f"{address} answers ApiVersions with {answer.error_code.name}")
     served = {int(each.api_key): each for each in answer.api_keys}
@@ -196,6 +201,6 @@ def check_versions(address: Address, answer: ApiVersionsResponse) -> None:
         found = served.get(key)
         if found is None or not found.min_version <= version <= found.max_version:
             raise Refused(
-                f"{address} does not serve {name} in version {version}: Apache Kafka does from 4.0 "
-                "on"
+                f"{address} does not serve {name} in version {version}: Apache Kafka 4.0 or newer "
+                "does"
             )

@@ -1,14 +1,16 @@
-"""Why a Kafka cluster did not do what was asked: what may heal by itself, and what a person has to
-mend."""
+"""Errors of requests to a Kafka cluster:
+
+those that may heal by themselves, and those that need a person.
+"""
 
 
 class KafkaError(Exception):
-    """A cluster did not do what was asked; the text says what to do where anybody can."""
+    """A cluster did not execute a request; the text names the remedy where there is one."""
 
 
 class Unreachable(KafkaError):
-    """No answer: ask again later. What was asked may have been done."""
+    """No answer: retry later. The request may have been executed."""
 
 
 class Refused(KafkaError):
-    """The cluster cannot be spoken to as it was said: nothing heals that but a person."""
+    """The cluster cannot be used with these settings: a retry cannot succeed."""

@@ -1,5 +1,7 @@
-"""Offsets over Kafka's protocol, asked of a partition's leader: where a log begins and ends in each
-tier (ListOffsets), and from where on it is to begin (DeleteRecords, KIP-107)."""
+"""Offsets over Kafka's protocol, requested from a partition's leader.
+
+ListOffsets returns start and end of a log in each tier; DeleteRecords moves its start (KIP-107).
+"""
 
 import datetime
 from collections.abc import Mapping
@@ -21,8 +23,10 @@ _UNCOMMITTED = i8(0)
 async def list_offsets(
     client: KafkaClient, node_id: int, timestamps: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, Offset | Failure]:
-    """For a time (ms), or one of the special ones of :mod:`values`; LATEST is the high watermark.
-    Of one broker, which has to lead them. Raises ``KafkaError``."""
+    """Return the offsets for times (ms), or for the special ones of :mod:`values`.
+
+    LATEST is the high watermark. The broker must lead the partitions. Raises ``KafkaError``.
+    """
     by_topic: dict[str, list[offsets_request.ListOffsetsPartition]] = {}
     for (topic, partition), timestamp in timestamps.items():
         by_topic.setdefault(topic, []).append(
@@ -30,6 +34,7 @@ async def list_offsets(
                 partition_index=i32(partition), timestamp=i64(timestamp)
             )
         )
+    # Uncommitted reads: the high watermark itself, not the last stable offset.
     request = offsets_request.ListOffsetsRequest(
         replica_id=BrokerId(-1),
         isolation_level=_UNCOMMITTED,
@@ -50,8 +55,10 @@ async def list_offsets(
 async def delete_records(
     client: KafkaClient, node_id: int, offsets: Mapping[TopicPartition, int], timeout_ms: int
 ) -> dict[TopicPartition, tuple[int, Failure | None]]:
-    """The low watermark of each, -1 where it is not known, and what is wrong. Waits so long for
-    followers. Raises ``KafkaError``."""
+    """Delete records; return the low watermark of each partition (-1: unknown), and its failure.
+
+    The leader waits up to ``timeout_ms`` for followers. Raises ``KafkaError``.
+    """
     by_topic: dict[str, list[delete_request.DeleteRecordsPartition]] = {}
     for (topic, partition), offset in offsets.items():
         by_topic.setdefault(topic, []).append(
@@ -66,6 +73,7 @@ async def delete_records(
         ),
         timeout=i32Timedelta.parse(datetime.timedelta(milliseconds=timeout_ms)),
     )
+    # The answer may take the whole time-out of the broker, plus the time of the request itself.
     answer = await client.node(node_id, request, DeleteRecordsResponse, timeout_ms / 1000 + 15.0)
     return {
         (str(topic.name), int(each.partition_index)): (

@@ -1,9 +1,9 @@
-"""The client's side of SASL: PLAIN (RFC 4616), SCRAM (RFC 5802, RFC 7677; KIP-84) and OAUTHBEARER
-(RFC 7628; KIP-255).
+"""Client side of SASL:
 
-Who serves must prove that it knows the user as well, where the mechanism has such a proof: a broker
-that cannot is not believed. An exchange is a generator of messages, so that clients with and
-without an event loop drive the same one.
+PLAIN (RFC 4616), SCRAM (RFC 5802, RFC 7677; KIP-84) and OAUTHBEARER (RFC 7628; KIP-255).
+
+With SCRAM the server must prove that it knows the user too; a broker that does not is refused. An
+exchange is a generator of messages, so that clients with and without an event loop share it.
 """
 
 import base64
@@ -23,23 +23,26 @@ from tidemark.wire.blocking import BlockingConnection
 
 _NONCE_BYTES = 24
 _ITERATIONS_MAX = 1_000_000
-#: "n,,": no channel binding, and nobody else to act for.
+#: "n,,": no channel binding, and no other authorization identity.
 _HEADER = "n,,"
-#: What a client says to have a broker's refusal told (RFC 7628, 3.2.3).
+#: Message by which a client requests the cause of a refusal (RFC 7628, 3.2.3).
 _OAUTH_ABORT = b"\x01"
 
 
 class LoginFailed(Exception):
-    """Brokers refuse the user, or cannot prove who they are. Nothing to be tried again."""
+    """Brokers refuse the user, or fail to prove their identity. A retry cannot succeed."""
 
 
-#: Yields (request, type of its answer), is sent the answer; returns for how many seconds the login
-#: is good (0.0: for as long as the connection).
+#: Yields (request, type of its answer) and receives the answer; returns the seconds for which the
+#: login is valid (0.0: as long as the connection).
 Exchange: TypeAlias = Generator[tuple[Any, type[Any]], Any, float]
 
 
 def log_in(connection: BlockingConnection, login: Login, timeout_s: float) -> None:
-    """The first thing on a connection. Raises :class:`LoginFailed`, ``OSError``, ``FrameError``."""
+    """Log in; call this first on a connection.
+
+    Raises :class:`LoginFailed`, ``OSError``, ``FrameError``.
+    """
     steps = exchange(login)
     try:
         request, answer_type = next(steps)
@@ -50,14 +53,14 @@ def log_in(connection: BlockingConnection, login: Login, timeout_s: float) -> No
 
 
 def exchange(login: Login) -> Exchange:
-    """The handshake and the messages of one login. Raises :class:`LoginFailed`."""
+    """Yield the handshake and the messages of one login. Raises :class:`LoginFailed`."""
     answer: SaslHandshakeResponse = yield (
         SaslHandshakeRequest(mechanism=login.mechanism),
         SaslHandshakeResponse,
     )
     if answer.error_code:
-        taken = ", ".join(answer.mechanisms) or "no user here (a listener without SASL)"
-        raise LoginFailed(f"the broker does not take {login.mechanism}; it takes {taken}")
+        accepted = ", ".join(answer.mechanisms) or "none: this listener has no SASL"
+        raise LoginFailed(f"the broker does not accept {login.mechanism} (accepted: {accepted})")
     if login.mechanism == PLAIN:
         last = yield from _say(login, f"\0{login.name}\0{login.password}".encode())
     elif login.mechanism == OAUTHBEARER:
@@ -85,7 +88,9 @@ def _say(
 
 
 def _bear(login: Login) -> Generator[tuple[Any, type[Any]], Any, SaslAuthenticateResponse]:
-    """One message; a broker that refuses the token says why only once it is asked to end it."""
+    """Send the token; a broker that refuses it names the cause only in answer to another
+    message.
+    """
     message = f"{_HEADER}\x01auth=Bearer {login.password}\x01\x01".encode()
     answer = yield from _say(login, message)
     if answer.auth_bytes:
@@ -95,7 +100,7 @@ def _bear(login: Login) -> Generator[tuple[Any, type[Any]], Any, SaslAuthenticat
 
 
 class ScramClient:
-    """One exchange; ``nonce`` is of printable characters without a comma."""
+    """One SCRAM exchange. ``nonce``: printable characters without a comma."""
 
     def __init__(self, login: Login, nonce: str) -> None:
         self._login, self._nonce = login, nonce
@@ -105,19 +110,24 @@ class ScramClient:
         self._expected = b""
 
     def first(self) -> bytes:
-        """The first message."""
+        """Return the first message."""
         return (_HEADER + self._first_bare).encode()
 
     def final(self, challenge: bytes) -> bytes:
-        """The proof, for the server's nonce, salt and iterations. Raises :class:`LoginFailed`."""
+        """Return the proof, for the server's nonce, salt and iterations.
+
+        Raises :class:`LoginFailed`.
+        """
         fields = _fields(challenge)
         try:
             nonce, salt = fields["r"], base64.b64decode(fields["s"], validate=True)
             iterations = int(fields["i"])
         except (KeyError, ValueError) as error:
             raise LoginFailed("the broker's SCRAM challenge cannot be read") from error
+        # A foreign nonce would let a server replay a former exchange; the bound limits the work.
         if not nonce.startswith(self._nonce) or not 1 <= iterations <= _ITERATIONS_MAX:
             raise LoginFailed("the broker's SCRAM challenge is of another exchange")
+        # RFC 5802, section 3: the client proves that it knows the password, without sending it.
         password = self._login.password.encode()
         salted = hashlib.pbkdf2_hmac(self._hash, password, salt, iterations)
         client_key = hmac.digest(salted, b"Client Key", self._hash)
@@ -126,12 +136,13 @@ class ScramClient:
         stored = hashlib.new(self._hash, client_key).digest()
         signature = hmac.digest(stored, signed, self._hash)
         proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        # The signature that the server must send in return.
         server_key = hmac.digest(salted, b"Server Key", self._hash)
         self._expected = hmac.digest(server_key, signed, self._hash)
         return f"{unproven},p={base64.b64encode(proof).decode()}".encode()
 
     def check(self, verdict: bytes) -> None:
-        """The server's proof. Raises :class:`LoginFailed`."""
+        """Check the server's proof. Raises :class:`LoginFailed`."""
         signature = _fields(verdict).get("v", "")
         if not hmac.compare_digest(signature.encode(), base64.b64encode(self._expected)):
             raise LoginFailed("the broker does not prove that it knows the user")

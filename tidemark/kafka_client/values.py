@@ -1,4 +1,4 @@
-"""What a Kafka cluster says of itself, as plain values."""
+"""State of a Kafka cluster as its brokers report it: plain values."""
 
 import uuid
 from collections.abc import Mapping
@@ -10,31 +10,31 @@ from kio.schema.errors import ErrorCode
 #: (topic, partition)
 TopicPartition: TypeAlias = tuple[str, int]
 
-#: Kinds of things that have a configuration (Kafka's ``ConfigResource.Type``).
+#: Resources that have a configuration (Kafka's ``ConfigResource.Type``).
 TOPIC, BROKER = 2, 4
-#: Where a value comes from (``ConfigEntry.ConfigSource``): set for this topic, or this broker.
+#: Origin of a value (``ConfigEntry.ConfigSource``): set for this topic, or this broker.
 DYNAMIC_TOPIC, DYNAMIC_BROKER = 1, 2
 
-#: What ListOffsets is asked for beside times (KIP-405, KIP-1005).
+#: Special timestamps of ListOffsets (KIP-405, KIP-1005).
 LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -4, -5
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One thing of a request could not be done; the rest of it was."""
+    """Failure of one item of a request; the other items were executed."""
 
     code: ErrorCode
     message: str = ""
 
     def __str__(self) -> str:
-        """Kafka's name of the error, and its sentence."""
+        """Return Kafka's name of the error, and its message."""
         name = self.code.name.upper()
         return f"{name}: {self.message}" if self.message else name
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A broker that is registered; one that is fenced is down, or not caught up."""
+    """Registered broker; a fenced one is down, or not caught up."""
 
     node_id: int
     host: str
@@ -45,7 +45,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """``controller_id``: of KRaft any broker, which hands on what it is asked."""
+    """Cluster.
+
+    ``controller_id``: with KRaft any broker, which forwards requests to the controller.
+    """
 
     cluster_id: str
     controller_id: int
@@ -54,8 +57,10 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """``leader`` -1: none. ``replicas`` in order of preference, those that are being added
-    included."""
+    """Partition.
+
+    ``leader`` -1: none. ``replicas``: in order of preference, those being added included.
+    """
 
     partition: int
     leader: int
@@ -66,7 +71,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """By partition, all that there are."""
+    """Topic with all of its partitions."""
 
     name: str
     topic_id: uuid.UUID
@@ -76,7 +81,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """``assignment``: the brokers of each partition."""
+    """Topic to create. ``assignment``: the brokers of each partition."""
 
     name: str
     assignment: tuple[tuple[int, ...], ...]
@@ -85,8 +90,10 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """A value in force (None: sensitive, or none), and whether it is the topic's or broker's own.
-    ``own`` False: a default, of the cluster's or of Kafka's."""
+    """Value in force (None:
+
+    sensitive, or none). ``own`` False: a default of the cluster or of Kafka.
+    """
 
     value: str | None
     own: bool
@@ -94,7 +101,7 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """Keys of one topic or broker to set, and own values to take away; no other is touched."""
+    """Keys of one topic or broker to set, and own values to remove; other keys stay."""
 
     kind: int
     name: str
@@ -104,7 +111,7 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """One that is under way."""
+    """Reassignment in progress."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -113,7 +120,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """An answer of ListOffsets: -1 where there is none."""
+    """Answer of ListOffsets: -1 where there is none."""
 
     offset: int
     timestamp_ms: int

@@ -1,8 +1,7 @@
-"""Own messages of the control protocol, written the way kio writes Kafka's.
+"""Tidemark's own messages of the control protocol, declared as kio declares Kafka's.
 
-Kafka's schemas come from kio. Our few additions (partition states, KIP-950's
-``DisableRemoteTopic``) are declared here as dataclasses of the same kind, so that one codec
-reads and writes both and no second serialisation exists in the project.
+Kafka's schemas come from kio. The few additions (partition states, KIP-950's
+``DisableRemoteTopic``) are dataclasses of the same kind, so that one codec reads and writes both.
 """
 
 import dataclasses
@@ -26,8 +25,11 @@ def wire(
     tag: int | None = None,
     secret: bool = False,
 ) -> Any:
-    """A field of an entity: its Kafka type (None for entities), its default, and its tag where it
-    is a tagged field. What is ``secret`` is left out of the entity's ``repr``."""
+    """Return a field of an entity: its Kafka type (None for entities), default, and tag if it is
+    tagged.
+
+    A ``secret`` field is left out of the entity's ``repr``.
+    """
     metadata: dict[str, object] = {} if kafka_type is None else {"kafka_type": kafka_type}
     if tag is not None:
         metadata["tag"] = tag

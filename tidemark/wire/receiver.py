@@ -1,25 +1,25 @@
-"""Cutting a byte stream into Kafka frames with as few copies as possible; no sockets here.
+"""Splitting of a byte stream into Kafka frames with as few copies as possible; no sockets here.
 
 Bytes are received into a scratch buffer that all connections of a loop may share (a read into it is
 always followed at once by :meth:`FrameReceiver.received`). Small frames are copied out of it once.
-A frame that is longer than what has arrived gets a buffer of its own, into which the kernel writes
-the rest directly. That buffer follows what has really arrived: a length prefix alone never makes
-us allocate the length it claims.
+A frame that is longer than the received bytes gets a buffer of its own, into which the kernel
+writes the rest directly. That buffer grows with the bytes that have really arrived: a length prefix
+alone never causes an allocation of that size.
 """
 
 from tidemark.wire.framing import LENGTH_BYTES, frame_length
 
 Frame = bytes | memoryview
 
-#: Few enough for the smallest requests in it to be taken in within one turn of the loop.
+#: Small enough that one turn of the loop can process the smallest requests in it.
 SCRATCH_BYTES = 64 * 1024
-#: Of a frame's own buffer at first, and how many times what has arrived (it doubles after that).
+#: First size of a frame's own buffer, also as a multiple of the received bytes (it doubles later).
 _FIRST_ALLOCATION_BYTES = 64 * 1024
 _AHEAD = 16
 
 
 class FrameReceiver:
-    """The receiving half of one connection, in the manner of ``asyncio.BufferedProtocol``."""
+    """Receiving half of one connection, in the manner of ``asyncio.BufferedProtocol``."""
 
     __slots__ = (
         "_filled", "_frame", "_least_bytes", "_length", "_prefix", "_scratch", "cautious",
@@ -30,7 +30,7 @@ class FrameReceiver:
         self, frame_bytes_max: int, scratch: bytearray | None = None, *, frame_bytes_min: int = 0
     ) -> None:
         self._least_bytes = frame_bytes_min
-        #: No frame may be longer; one that has begun is not affected by a change.
+        #: Longest frame; a change does not affect a frame that has begun.
         self.limit_bytes = frame_bytes_max
         self._scratch = memoryview(bytearray(SCRATCH_BYTES) if scratch is None else scratch)
         self._prefix = b""
@@ -47,30 +47,32 @@ class FrameReceiver:
 
     @property
     def held_bytes(self) -> int:
-        """Memory that the frame takes which has begun and not ended."""
+        """Memory of the unfinished frame, in bytes."""
         return len(self._prefix) if self._frame is None else len(self._frame)
 
     @property
     def frame_bytes(self) -> int:
-        """The length of that frame, 0 while it is not known."""
+        """Length of the unfinished frame, 0 while it is unknown."""
         return 0 if self._frame is None else self._length
 
     @property
     def begun(self) -> memoryview:
-        """What has arrived of it, without its length."""
+        """Received part of the unfinished frame, without its length."""
         return memoryview(b"" if self._frame is None else self._frame)[: self._filled].toreadonly()
 
     @property
     def missing_bytes(self) -> int:
-        """What is to come of it, as far as its length is known."""
+        """Bytes of the unfinished frame that are still to be received, as far as its length is
+        known.
+        """
         return 0 if self._frame is None else self._length - self._filled
 
     def drop(self) -> None:
-        """Forget what has begun and not ended: nothing more is to come."""
+        """Forget the unfinished frame: no more bytes will be received."""
         self._prefix, self._frame = b"", None
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes of the stream belong; never empty."""
+        """Return the buffer for the next bytes of the stream; never empty."""
         if self._frame is None:
             kept = len(self._prefix)
             self._scratch[:kept] = self._prefix
@@ -80,9 +82,10 @@ class FrameReceiver:
         return memoryview(self._frame)[self._filled :]
 
     def received(self, count: int) -> list[Frame]:
-        """Take note of ``count`` bytes; the frames (without length) that are complete now.
+        """Process ``count`` received bytes; return the frames (without length) that are complete
+        now.
 
-        Raises ``FrameError`` for a length that is not within the limits.
+        Raises ``FrameError`` for a length outside the limits.
         """
         if self._frame is None:
             return self._split(len(self._prefix) + count)
@@ -102,11 +105,12 @@ class FrameReceiver:
             )
             start = position + LENGTH_BYTES
             if start + length > end:
-                # What came before it may hold it up: it takes no more than has arrived of it.
+                # Requests before it may delay it, so reserve no more than has arrived.
                 self._begin(length, self._scratch[start:end], ahead=_AHEAD if not frames else 0)
                 return frames
             position = start + length
             frames.append(bytes(self._scratch[start:position]))
+        # At most a part of a length prefix is left; it moves to the start of the scratch buffer.
         self._prefix = bytes(self._scratch[position:end])
         return frames
 

@@ -6,14 +6,16 @@ from tidemark.wire.framing import LENGTH_BYTES, FrameError, frame_length
 
 
 async def read_frame(reader: asyncio.StreamReader, limit_bytes: int) -> bytes | None:
-    """The next frame without its length, None at the end of the connection. Raises
-    :class:`FrameError` for a length that is none or above the limit, or an end inside a frame."""
+    """Return the next frame without its length, None at the end of the connection.
+
+    Raises :class:`FrameError` for an invalid length, or an end inside a frame.
+    """
     size = await read_length(reader, limit_bytes)
     return None if size is None else await read_body(reader, size)
 
 
 async def read_length(reader: asyncio.StreamReader, limit_bytes: int) -> int | None:
-    """The first half of :func:`read_frame`."""
+    """Return the length of the next frame, the first half of :func:`read_frame`."""
     try:
         prefix = await reader.readexactly(LENGTH_BYTES)
     except asyncio.IncompleteReadError as error:
@@ -24,7 +26,7 @@ async def read_length(reader: asyncio.StreamReader, limit_bytes: int) -> int | N
 
 
 async def read_body(reader: asyncio.StreamReader, size_bytes: int) -> bytes:
-    """The second half; so much is held of it until it has come."""
+    """Return the body of a frame, the second half of :func:`read_frame`."""
     try:
         return await reader.readexactly(size_bytes)
     except asyncio.IncompleteReadError as error:

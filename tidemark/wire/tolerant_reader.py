@@ -1,9 +1,9 @@
-"""Reading entities that carry tagged fields which kio's schema does not know.
+"""Reader of entities with tagged fields that kio's schema does not know.
 
-KIP-482 lets any side add tagged fields to any flexible version, and a reader skips the tags it does
-not know. kio's reader refuses them, so :func:`read_entity` is the way taken when it has: the same
-dataclasses, kio's own field readers, and unknown tags skipped by their length. The lengths have
-been checked before (:mod:`tidemark.wire.bounds`).
+KIP-482 lets any peer add tagged fields to any flexible version, and a reader skips unknown tags.
+kio's reader refuses them, and :func:`read_entity` is used then: the same dataclasses, kio's own
+field readers, and unknown tags skipped by their length. The lengths have been checked before
+(:mod:`tidemark.wire.bounds`).
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ Reader = Callable[[Any, int], tuple[Any, int]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Plan:
-    """How to read one entity type: (name, reader) in order, and the readers of known tags."""
+    """Readers of one entity type: (name, reader) of its fields in order, and of known tags."""
 
     fields: tuple[tuple[str, Reader], ...]
     tags: dict[int, tuple[str, Reader]]
@@ -35,7 +35,7 @@ class _Plan:
 
 
 def read_entity(entity_type: Any, buffer: Buffer, offset: int) -> tuple[Any, int]:
-    """(entity, size in bytes) of the entity that begins at ``offset``; unknown tags are skipped."""
+    """Return (entity, size in bytes) of the entity at ``offset``; unknown tags are skipped."""
     plan = _plan_of(entity_type)
     position = offset
     values: dict[str, Any] = {}
@@ -58,6 +58,7 @@ def _read_tags(plan: _Plan, buffer: Buffer, position: int, values: dict[str, Any
         if tag in plan.tags:
             name, reader = plan.tags[tag]
             values[name], _ = reader(buffer, position)
+        # Advance by the declared length, which is also that of a known field.
         position += length
     return position
 
@@ -96,7 +97,7 @@ def _reader_of(entity_type: Any, field: "dataclasses.Field[Any]", *, is_tag: boo
 
 
 def _nested_type(annotation: Any) -> tuple[Any | None, bool, bool]:
-    """(entity type or None, whether an array of it, whether null is allowed)."""
+    """Return (entity type or None, whether it is an array of it, whether null is allowed)."""
     nullable = False
     if isinstance(annotation, types.UnionType):
         members = [a for a in typing.get_args(annotation) if a is not types.NoneType]
@@ -115,7 +116,10 @@ def _entity_reader(nested: Any) -> Reader:
 
 
 def _nullable_reader(nested: Any) -> Reader:
-    """KIP-893: one byte, -1 for null, before the entity."""
+    """Return a reader for an optional entity (KIP-893):
+
+    one byte, -1 for null, before the entity.
+    """
 
     def read(buffer: Buffer, offset: int) -> tuple[Any, int]:
         marker, size = read_int8(buffer, offset)

@@ -155,12 +155,12 @@ async def test_our_certificate_is_refused_in_words_that_say_what_to_do(tmp_path:
     strange = ClientAuthority("others").leaf(tmp_path / "strange", "CN=us")
     source = "Secret us"
     shown = {
-        "which has expired at 20": Tls(
+        "which expired at 20": Tls(
             server.trusted, old.certificate, old.key, own_source=source, ends_s=ended_s
         ),
         "EXPIRED": Tls(server.trusted, old.certificate, old.key, own_source=source),
         "UNKNOWN_CA": Tls(server.trusted, strange.certificate, strange.key, own_source=source),
-        "none is shown": Tls(server.trusted, own_source=source),
+        "none is configured": Tls(server.trusted, own_source=source),
     }
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
@@ -172,7 +172,7 @@ async def test_our_certificate_is_refused_in_words_that_say_what_to_do(tmp_path:
             await refusal
         mixed = Tls(server.trusted, strange.certificate, old.key, own_source=source)
         async with KafkaClient(Access((f"127.0.0.1:{port}",), mixed)) as client:
-            with pytest.raises(Refused, match=r"cannot be used: .*: mend Secret us"):
+            with pytest.raises(Refused, match=r"cannot be used: .*: fix Secret us"):
                 await Admin(client).describe_cluster()
 
 

@@ -145,11 +145,11 @@ async def test_a_certificate_of_ours_that_has_expired_and_a_password_that_was_ch
         await world.create_topic("mended", 1, 1)
         told = await world.condition(CLUSTER, "demo", "Stalled", "True", "EngineRefuses")
         epoch = (await world.get(CLUSTER, "demo"))["status"]["controller"]["epoch"]
-        assert "refuses our certificate, which has expired at 20" in told["message"]
+        assert "refuses the client certificate, which expired at 20" in told["message"]
         assert "its key, into Secret us (tls.crt, tls.key)" in told["message"]
         await _says(world, "which has expired", of=(TOPIC, "mended"))
         await put_secret(world, "us", strange)
-        await _says(world, "refuses our certificate (", "its authorities have issued")
+        await _says(world, "refuses the client certificate (", "its authorities have issued")
         await put_secret(world, "us", good)
         await world.condition(CLUSTER, "demo", "Ready", "True")
         await world.ready("mended")
