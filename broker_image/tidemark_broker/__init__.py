@@ -1,1 +1,1 @@
-"""The broker: Kafka protocol, log, replication, remote log manager; knows nothing of Kubernetes."""
+"""The broker: Kafka protocol, log, replication, remote log manager. Independent of Kubernetes."""

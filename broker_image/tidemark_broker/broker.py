@@ -1,8 +1,8 @@
-"""One broker put together: log directory, replicas, listeners, the session with the controller.
+"""One broker: log directory, replicas, listeners, and the session with the controller.
 
-Everything that runs belongs to one TaskGroup; it ends when it is told to stop, and then cleanly:
-leaders move away first (for a limited time), nothing more is served, logs are flushed and closed,
-and the clean marker is written last, with the broker epoch that the next start may prove.
+All long-running work belongs to one TaskGroup, which ends when the stop event is set. A shutdown
+first moves leaders away (for a limited time), then stops serving, then flushes and closes the logs.
+The clean marker is written last, with the broker epoch that the next start may present as proof.
 """
 
 import asyncio
@@ -80,18 +80,20 @@ from tidemark_broker.transactions.wire import (
 
 logger = logging.getLogger(__name__)
 
-#: How long a shutdown waits for what was asked of the store.
+#: Longest wait of a shutdown for calls to the store.
 _STORE_TIMEOUT_S = 5.0
 CONTROLLER_EPOCH_FILE = "tidemark-controller-epoch.json"
 
-#: Makes the remote log manager of a broker, from what its replicas share and its configuration.
+#: Creates the remote log manager of a broker from the replicas' context and the configuration.
 RemoteFactory = Callable[[ReplicaContext, BrokerConfig], RemoteLog[Partition]]
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The broker is registered and unfenced; addresses as clients are told them, listeners in their
-    order."""
+    """A broker that is registered and unfenced:
+
+    its advertised addresses, listeners in their order.
+    """
 
     node_id: int
     clients: Sequence[ClientListener]
@@ -100,7 +102,7 @@ class Ready:
 
 
 def fetch_limits(config: BrokerConfig) -> FetchLimits:
-    """Kafka's ``replica.fetch.*`` keys."""
+    """Return the limits of Kafka's ``replica.fetch.*`` keys."""
     return FetchLimits(
         wait_max_ms=config.integer("replica.fetch.wait.max.ms"),
         min_bytes=config.integer("replica.fetch.min.bytes"),
@@ -112,7 +114,7 @@ def fetch_limits(config: BrokerConfig) -> FetchLimits:
 
 
 def api_settings(config: BrokerConfig) -> Settings:
-    """What the api handlers read of the configuration."""
+    """Return the part of the configuration that the api handlers read."""
     return Settings(
         fetch_bytes_max=config.integer("fetch.max.bytes"),
         remote_wait_ms=config.integer("remote.fetch.max.wait.ms"),
@@ -123,7 +125,7 @@ def api_settings(config: BrokerConfig) -> Settings:
 
 
 def transaction_limits(config: BrokerConfig) -> Limits:
-    """What the transaction coordinator reads of the configuration."""
+    """Return the part of the configuration that the transaction coordinator reads."""
     return Limits(
         timeout_max_ms=config.integer("transaction.max.timeout.ms"),
         expiration_ms=config.integer("transactional.id.expiration.ms"),
@@ -132,7 +134,7 @@ def transaction_limits(config: BrokerConfig) -> Limits:
 
 
 class Broker:
-    """Use :meth:`run` once."""
+    """All parts of one broker. :meth:`run` may be called once."""
 
     def __init__(
         self, config: BrokerConfig, log_directory: LogDirectory, remote: RemoteFactory | None = None
@@ -160,6 +162,7 @@ class Broker:
         )
         if remote is not None:
             self.context.remote = remote(self.context, config)
+        # The control client is created last. The lambdas below read it only after the constructor.
         self.tls = TlsFiles(config.tls_directory)
         self.fetchers = Fetchers(
             node_id=config.node_id,
@@ -179,6 +182,7 @@ class Broker:
         self.changes = Forwarder(lambda: self.client.link)
         self.creations = Creations(self.changes, self.metadata, config.entries)
         self.groups = self._group_coordinator()
+        # The coordinators load and unload a partition's state when its leader changes.
         self.context.role_changed.append(self.groups.coordinators.role_changed)
         self.marker_writer = MarkerWriter(self.manager, {GROUP_OFFSETS_TOPIC: self.groups})
         self.transactions = TransactionCoordinator(
@@ -277,7 +281,8 @@ class Broker:
         )
 
     async def _serve_controller(self, frame: Frame, peer: str) -> Sequence[bytes] | None:
-        """Kafka's own requests of the operator, which names a few partitions."""
+        """Serve a Kafka request of the operator, which concerns few partitions."""
+        # Operator requests get a budget of their own, so client traffic cannot starve them.
         memory = AnswerMemory(AnswerBudget(SMALL_BYTES))
         return await self.dispatcher.serve(frame, memory, Client.controller(peer))
 
@@ -286,9 +291,12 @@ class Broker:
     async def run(self, stop: asyncio.Event, ready: Callable[[Ready], None]) -> bool:
         """Serve until ``stop`` is set, then shut down cleanly. ``ready`` is called once.
 
-        False where calls to the store still hang in threads, which nothing can end: all else is
-        done, and the process is to end without them.
+        Return False if calls to the store still block threads, which cannot be interrupted.
+        Everything else is closed by then, and the process should exit without waiting for those
+        threads.
         """
+        # Logs are loaded and addresses bound before any task starts, so that a failure ends the
+        # start.
         self.manager.load(self.log_directory.found())
         await self.listeners.bind()
         address = self.config.listeners[REPLICATION]
@@ -298,12 +306,15 @@ class Broker:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(work) for work in self._background(metrics_port, ready)]
+                # Every task is a loop without end, so cancelling them is the only way out of the
+                # group.
                 await stop.wait()
                 store_is_left = await self._shut_down()
                 for task in tasks:
                     task.cancel()
         finally:
             await in_thread(page.stop)
+        # The clean marker is only valid once no task can append any more.
         await self.log_directory.close(self.client.proven_broker_epoch)
         return store_is_left
 
@@ -318,9 +329,11 @@ class Broker:
             self.creations.run(),
             self.groups.run(),
             self.transactions.run(),
+            # Serving starts only after the first full snapshot. See _listen.
             self._listen(),
             self.log_directory.run_log_start_checkpoints(),
             self._announce(metrics_port, ready),
+            # The interval jobs are independent of each other. A failed run is logged and repeated.
             every(1.0, self.manager.retry),
             every(self.context.lag_max_s / 2, self._shrink_isrs),
             every(retention_s, self.upkeep.apply_retention),
@@ -340,44 +353,60 @@ class Broker:
         self.manager.shrink_isrs()
 
     async def _listen(self) -> None:
-        """Serve clients once a full snapshot is in force: one that asked before would hear that its
-        topic does not exist. An address that is another's by now ends the broker."""
+        """Serve clients once a full snapshot is applied; earlier, a client would receive
+        UNKNOWN_TOPIC for existing topics. If another process has taken an address meanwhile, the
+        broker ends.
+        """
         await self._caught_up.wait()
         await self.listeners.listen()
         await self.replication_server.listen()
         self._listens.set()
 
     async def _snapshot_applied(self, controller_epoch: int) -> None:
-        """The controller unfences a broker that says so: it can be reached by then."""
+        """Report the snapshot to the controller, which then unfences this broker.
+
+        The listeners must be open by then.
+        """
         self._caught_up.set()
+        # An unfenced broker receives clients at once, so the report waits for the open listeners.
         await self._listens.wait()
         self.client.snapshot_applied(controller_epoch)
 
     async def _announce(self, metrics_port: int, ready: Callable[[Ready], None]) -> None:
         await self.client.unfenced.wait()
         listeners = {
-            each.name: Address(each.host, each.port) for each in self.listeners.endpoints()
+            endpoint.name: Address(endpoint.host, endpoint.port)
+            for endpoint in self.listeners.endpoints()
         }
         metrics = Address(self.config.metrics.host, metrics_port)
         ready(Ready(self.config.node_id, self.config.clients, listeners, metrics))
 
     async def _shut_down(self) -> bool:
-        """Leaders move away while the controller answers; then nothing more is served. True once
-        nothing is asked of the store any more."""
+        """Move leaders away while the controller answers, then stop serving.
+
+        Return True if no call to the store is still running.
+        """
+        # The cleaner stops first, because a running pass would delay the close of its log.
         self.cleaner.stop()
         limit_s = self.config.seconds("controlled.shutdown.max.ms")
+        # A fenced broker leads no partition, and without a controller leaders cannot move.
         if self.client.connected and not self.client.fenced:
-            logger.info("shutting down: asking the controller to move leaders away")
+            logger.info("shutting down: requesting the controller to move leaders away")
             self.client.request_shutdown()
             try:
                 async with asyncio.timeout(limit_s):
                     await self.client.may_shut_down.wait()
             except TimeoutError:
-                logger.warning("leaders did not move away within %.0f s", limit_s)
+                logger.warning(
+                    "controlled shutdown: leaders did not move away within %.0f s", limit_s
+                )
+        # Coordinators close before the replicas, whose logs they write to.
         await self.disablements.close()
         await self.groups.close()
         await self.transactions.close()
         await self.manager.close()
+        # Listeners and the store each have a grace period. Waiting for them together keeps it
+        # short.
         store_is_left, _, _ = await asyncio.gather(
             self._leave_store(), self.listeners.stop(), self.replication_server.stop()
         )
@@ -388,7 +417,9 @@ class Broker:
         remote = self.context.remote
         if remote is None or await remote.close(_STORE_TIMEOUT_S):
             return True
-        logger.warning("calls to the store did not return within %.0f s", _STORE_TIMEOUT_S)
+        logger.warning(
+            "shutdown: calls to the store did not return within %.0f s", _STORE_TIMEOUT_S
+        )
         return False
 
     def _records_lost(self) -> None:
@@ -404,8 +435,9 @@ class Broker:
                 directory_id=self.log_directory.directory_id,
                 rack=config.rack,
             ),
-            tuple((each.host, each.port) for each in config.controllers),
+            tuple((controller.host, controller.port) for controller in config.controllers),
             tls=self.tls,
+            # Ports may be picked at bind time, so the endpoints are read when the broker registers.
             listeners=lambda: (
                 *self.listeners.endpoints(),
                 config.advertised_endpoint(REPLICATION, self.replication_server.port),
@@ -430,6 +462,7 @@ class Broker:
 
     def _http_page(self) -> HttpPage:
         stalled_ms = self.config.integer("tidemark.health.loop.age.max.ms")
+        # The page renders in a thread of its own, so collectors only read.
         self.registry.register(
             BrokerCollector(
                 self.manager,
@@ -443,16 +476,21 @@ class Broker:
             self.registry.register(self.context.remote.collector())
         self.registry.register(CleanerCollector(self.cleaner))
         self.registry.register(TransactionsCollector(self.transactions))
-        listeners = [each.tls_directory for each in self.config.clients if each.tls_directory]
+        listeners = [
+            listener.tls_directory for listener in self.config.clients if listener.tls_directory
+        ]
         folders = {"cluster": [self.config.tls_directory], "listener": listeners}
         self.registry.register(CertificateCollector(folders))
         ProcessCollector(registry=self.registry)
+        # Topic metrics are a separate page because their number of series grows with the topics.
         topics = CollectorRegistry()
         topics.register(TopicCollector(self.manager))
 
         def health() -> tuple[bool, str]:
+            # A loop that has not turned for this long cannot serve, so the liveness probe restarts
+            # it.
             turns = self.clock.age_ms() < stalled_ms
-            return turns, "ok" if turns else "the loop stands still"
+            return turns, "ok" if turns else f"the event loop has not turned for {stalled_ms} ms"
 
         return HttpPage(
             metrics=lambda: generate_latest(self.registry),
@@ -462,7 +500,7 @@ class Broker:
 
 
 async def every(interval_s: float, work: Callable[[], Awaitable[None]]) -> None:
-    """Do something again and again; a failure is logged and does not end it."""
+    """Call ``work`` every ``interval_s`` seconds. A failure is logged and does not end the loop."""
     while True:
         await asyncio.sleep(interval_s)
         try:
@@ -470,4 +508,4 @@ async def every(interval_s: float, work: Callable[[], Awaitable[None]]) -> None:
         except StorageError as error:
             logger.warning("%s", error)
         except Exception:
-            logger.exception("%s failed; trying again in %.0f s", work, interval_s)
+            logger.exception("%s failed; next attempt in %.0f s", work, interval_s)

@@ -1,4 +1,4 @@
-"""A broker's listeners for clients, put together from its configuration."""
+"""Client listeners of a broker, created from its configuration."""
 
 import asyncio
 import ssl
@@ -28,7 +28,7 @@ _VERIFY = {
 
 
 def user_store(config: BrokerConfig) -> UserStore:
-    """Without users yet."""
+    """Return an empty store of users, ACLs and quotas with the configured defaults."""
     everyone = accepted(config.entries, "allow.everyone.if.no.acl.found")
     windows = Windows(
         config.integer("quota.window.num"), config.integer("quota.window.size.seconds")
@@ -37,7 +37,7 @@ def user_store(config: BrokerConfig) -> UserStore:
 
 
 class ClientListeners:
-    """All of them, by name, in the order of ``listeners``."""
+    """The client listeners by name, in the order of ``listeners``."""
 
     def __init__(
         self, config: BrokerConfig, dispatcher: Dispatcher, users: UserStore, metrics: NetMetrics
@@ -46,35 +46,37 @@ class ClientListeners:
         self._verifier = Verifier(users, _token_checker(config))
         connections = Connections(ServerConfig.of(config.entries), metrics)
         limits = ProofLimits.of(config.entries)
-        waits = any(each.authenticates for each in config.clients)
+        # Until the controller has sent the users, an authenticating listener delays its sessions.
+        waits = any(listener.authenticates for listener in config.clients)
         self.servers: Mapping[str, KafkaServer] = {
-            each.name: KafkaServer(
-                Sessions(each, dispatcher, self._verifier, limits, waits_for_users=waits).open,
+            listener.name: KafkaServer(
+                Sessions(listener, dispatcher, self._verifier, limits, waits_for_users=waits).open,
                 connections,
-                each.name,
-                _contexts(each),
+                listener.name,
+                _contexts(listener),
             )
-            for each in config.clients
+            for listener in config.clients
         }
 
     async def bind(self) -> None:
-        """Take the addresses. Raises ``OSError``."""
+        """Bind the addresses without accepting connections. Raises ``OSError``."""
         for name, server in self.servers.items():
             address = self._config.listeners[name]
             await server.bind(address.host, address.port)
 
     async def listen(self) -> None:
-        """Raises ``OSError``."""
+        """Accept connections on all listeners. Raises ``OSError``."""
         for server in self.servers.values():
             await server.listen()
 
     async def stop(self, grace_s: float = 1.0) -> None:
-        """See :meth:`KafkaServer.stop`."""
+        """Stop all listeners. See :meth:`KafkaServer.stop`."""
         await asyncio.gather(*(server.stop(grace_s) for server in self.servers.values()))
+        # Open sessions may still verify passwords in the verifier's threads, so it closes last.
         self._verifier.close()
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """What clients are told, ports as bound."""
+        """Return the advertised endpoints, with ports as bound."""
         return tuple(
             self._config.advertised_endpoint(name, server.port)
             for name, server in self.servers.items()
@@ -82,7 +84,8 @@ class ClientListeners:
 
 
 def _token_checker(config: BrokerConfig) -> TokenChecker | None:
-    if not any(OAUTHBEARER in each.mechanisms for each in config.clients):
+    # Without OAUTHBEARER no key set is fetched, so the settings need not exist either.
+    if not any(OAUTHBEARER in listener.mechanisms for listener in config.clients):
         return None
     return TokenChecker(TokenSettings.of(config.entries))
 

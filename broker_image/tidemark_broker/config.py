@@ -1,9 +1,9 @@
 """The broker's configuration: Kafka's keys in one file, as JSON or as properties.
 
-Keys this process does not use itself are kept: the log, the api and the remote log manager read
-theirs from the same mapping, and broker-wide defaults of topics stand among them. An environment
-variable ``TIDEMARK_<KEY>`` (upper case, dots as underscores) overrides one of a few keys of the
-file (``_OVERRIDABLE``): those that differ from broker to broker.
+Keys that this module does not use are preserved: the log, the api and the remote log manager read
+theirs from the same mapping, which also contains broker-wide defaults of topics. An environment
+variable ``TIDEMARK_<KEY>`` (upper case, dots as underscores) overrides a key that differs between
+brokers (``_OVERRIDABLE``).
 """
 
 import json
@@ -47,8 +47,11 @@ _OVERRIDABLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """What the assembly needs; ``listeners`` has the one for other brokers among them, ``clients``
-    are the others; ``entries`` has every key as text."""
+    """The parsed settings of a broker.
+
+    ``listeners`` includes the replication listener, ``clients`` contains all others. ``entries``
+    has every key as text.
+    """
 
     node_id: int
     cluster_id: str
@@ -65,39 +68,45 @@ class BrokerConfig:
 
     @property
     def replicates_encrypted(self) -> bool:
-        """Do brokers stay in TLS once they have proven to each other who they are?"""
+        """True if brokers keep TLS on replication connections after the mutual authentication."""
         return text_of(self.entries, "tidemark.replication.encrypted") == "true"
 
     def advertised_endpoint(self, name: str, bound_port: int) -> Endpoint:
-        """What those are told to connect to whom that listener is for."""
+        """Return the endpoint that is advertised for a listener."""
+        # A configured port of 0 is replaced by the port that the kernel picked.
         address = self.advertised.get(name, self.listeners[name])
         return Endpoint(name=name, host=address.host, port=address.port or bound_port)
 
     def integer(self, name: str) -> int:
-        """See :func:`integer_of`."""
+        """Return a whole number. See :func:`integer_of`."""
         return integer_of(self.entries, name)
 
     def number(self, name: str) -> float:
-        """See :func:`number_of`."""
+        """Return a number that may have a fraction. See :func:`number_of`."""
         return number_of(self.entries, name)
 
     def boolean(self, name: str) -> bool:
-        """``true`` or ``false``."""
+        """Return the value of a key that is ``true`` or ``false``."""
         return accepted(self.entries, name).lower() == "true"
 
     def seconds(self, name: str) -> float:
-        """A duration given in ms, in seconds."""
+        """Return a duration in seconds that the configuration gives in ms."""
         return self.integer(name) / 1000
 
 
 def load(path: Path, environment: Mapping[str, str] | None = None) -> BrokerConfig:
-    """Read a file (JSON if it begins with ``{``) and the environment."""
+    """Read a configuration file (JSON if it begins with ``{``) and the environment.
+
+    Raises :class:`ConfigError`.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the configuration {path} cannot be read: {error}") from error
     entries = _parse_json(text, path) if text.lstrip().startswith("{") else _parse_lines(text, path)
     entries |= _overrides(os.environ if environment is None else environment)
+    # A pod template is written before the controller creates the cluster id. The certificate has
+    # it.
     folder = entries.get("tidemark.tls.directory", "").strip()
     if folder and not entries.get("cluster.id", "").strip():
         entries["cluster.id"] = cluster_named_in(Path(folder), entries.get("node.id", "").strip())
@@ -105,23 +114,26 @@ def load(path: Path, environment: Mapping[str, str] | None = None) -> BrokerConf
 
 
 def parse(entries: Mapping[str, str]) -> BrokerConfig:
-    """From text entries; raises :class:`ConfigError`."""
+    """Return the configuration of text entries. Raises :class:`ConfigError`."""
     missing = [key for key in _REQUIRED if not entries.get(key, "").strip()]
     if missing:
-        raise ConfigError(f"missing in the configuration: {', '.join(missing)}")
+        raise ConfigError(f"the configuration lacks required keys: {', '.join(missing)}")
+    # Listeners are parsed in the order of the file. The first client listener is the ready address.
     listeners = addresses_of("listeners", entries["listeners"])
     clients = client_listeners(entries, listeners)
     if not clients:
-        raise ConfigError(f"listeners={entries['listeners']!r}: none of them is for clients")
+        raise ConfigError(f"listeners={entries['listeners']!r}: no listener is for clients")
+    # An advertised name without a listener would send clients to a port that is not open.
     advertised = addresses_of("advertised.listeners", entries.get("advertised.listeners", ""))
-    unheard = sorted(advertised.keys() - listeners.keys() - {REPLICATION})
-    if unheard:
-        raise ConfigError(f"advertised.listeners: {', '.join(unheard)} is not in listeners")
-    # Other brokers are told where: a free port of the same interface will do.
+    unknown = sorted(advertised.keys() - listeners.keys() - {REPLICATION})
+    if unknown:
+        raise ConfigError(f"advertised.listeners: {', '.join(unknown)} is not in listeners")
+    # The controller distributes the replication address, so a free port of the interface suffices.
     listeners.setdefault(REPLICATION, Address(clients[0].address.host, 0))
     return BrokerConfig(
         node_id=integer_of(entries, "node.id"),
         cluster_id=entries["cluster.id"].strip(),
+        # Kafka's own key for the rack is broker.rack. The short form takes precedence.
         rack=entries.get("rack", entries.get("broker.rack", "")).strip() or None,
         log_dir=Path(entries["log.dir"].strip()),
         tls_directory=Path(entries["tidemark.tls.directory"].strip()),
@@ -146,7 +158,7 @@ def _parse_json(text: str, path: Path) -> dict[str, str]:
     try:
         data = json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"{path} is no JSON: {error}") from error
+        raise ConfigError(f"{path} is not valid JSON: {error}") from error
     entries: dict[str, str] = {}
     for key, value in data.items():
         entries[key] = _text(key, value, path)
@@ -154,17 +166,20 @@ def _parse_json(text: str, path: Path) -> dict[str, str]:
 
 
 def _text(key: str, value: object, path: Path) -> str:
+    # bool is a subclass of int, so it is tested before int.
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | int):
         return str(value)
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return ",".join(value)
-    raise ConfigError(f"{path}: {key} must be text, a whole number, true, false or a list of texts")
+    raise ConfigError(
+        f"{path}: {key} must be a string, a whole number, true, false or a list of strings"
+    )
 
 
 def _parse_lines(text: str, path: Path) -> dict[str, str]:
-    # Only a newline ends a line: whatever else looks like one may stand in a value.
+    # Only a newline ends a line. str.splitlines would also split at characters legal in a value.
     entries: dict[str, str] = {}
     for number, line in enumerate(text.split("\n"), start=1):
         stripped = line.strip()

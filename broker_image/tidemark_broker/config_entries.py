@@ -1,4 +1,4 @@
-"""Values of a configuration file: text by key, the defaults of the table where nothing is given."""
+"""Values of a configuration file: text by key, with the defaults of the table of keys."""
 
 from collections.abc import Mapping
 
@@ -7,27 +7,30 @@ from tidemark.configuration.values import Number
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot work; the text names the key and what to write."""
+    """An invalid configuration. The text names the key and the accepted values."""
 
 
 def text_of(entries: Mapping[str, str], name: str) -> str:
-    """What is given, else the default of the table, "" where it has none."""
+    """Return the configured value, else the table's default, or "" without a default."""
     return entries.get(name, BROKER[name].default or "").strip()
 
 
 def text_of_listener(entries: Mapping[str, str], listener: str, name: str) -> str:
-    """What is given for that listener, else for all."""
+    """Return the value of ``listener.name.<listener>.<name>``, else that of ``name`` (KIP-103)."""
     own = entries.get(listener_key(listener, name))
     return text_of(entries, name) if own is None else own.strip()
 
 
 def list_of(text: str) -> tuple[str, ...]:
-    """The parts between the commas."""
+    """Return the non-empty parts between the commas, without surrounding white space."""
     return tuple(filter(None, map(str.strip, text.split(","))))
 
 
 def accepted(entries: Mapping[str, str], name: str) -> str:
-    """Like :func:`text_of`; raises :class:`ConfigError` for what the key's type does not accept."""
+    """Return the value like :func:`text_of`.
+
+    Raises :class:`ConfigError` if the key's type does not accept it.
+    """
     text = text_of(entries, name)
     if text and not BROKER[name].type.accepts(text):
         raise ConfigError(f"{name}={text!r} {BROKER[name].type.requirement}")
@@ -35,13 +38,15 @@ def accepted(entries: Mapping[str, str], name: str) -> str:
 
 
 def number_of(entries: Mapping[str, str], name: str) -> float:
-    """A number that may have a fraction; raises :class:`ConfigError`."""
+    """Return a number that may have a fraction. Raises :class:`ConfigError`."""
     return float(accepted(entries, name))
 
 
 def integer_of(entries: Mapping[str, str], name: str) -> int:
-    """A whole number of ``entries``, else the table's default; raises :class:`ConfigError` that
-    names the key, KeyError for one that is not in the table."""
+    """Return a whole number from ``entries``, else the table's default.
+
+    Raises :class:`ConfigError` that names the key, ``KeyError`` for a key outside the table.
+    """
     text, type_ = text_of(entries, name), BROKER[name].type
     try:
         value = int(text)

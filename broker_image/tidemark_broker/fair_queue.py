@@ -1,7 +1,8 @@
-"""Turns at something of which there is only so much: those who ask have theirs one after another.
+"""Fair turns at a limited resource, such as bytes or slots.
 
-Who asks for much waits only for itself: each one's own turns come in the order in which they were
-asked for, the others' in between, and nobody has more than half of all there is.
+A client with large requests delays only itself. Turns of one client start in the order of its
+requests, interleaved with the turns of other clients, and no client holds more than half of the
+budget.
 """
 
 import asyncio
@@ -10,22 +11,22 @@ from collections import Counter
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
-#: How much, and what is told that it has begun.
+#: Size of a waiting turn, and the future that resolves when it starts.
 _Waiting = tuple[int, "asyncio.Future[None]"]
 
 
 class FairTurns:
-    """``budget``: how much there is, in what unit ever. Belongs to one loop."""
+    """Turns at a ``budget`` of any unit. Used from one event loop only."""
 
     def __init__(self, budget: int) -> None:
         self._budget = self._left = budget
         self._used: Counter[Hashable] = Counter()
-        #: By who asks; whose turn is next stands first.
+        #: Waiting turns by client. The client whose turn is next is first.
         self._waiting: dict[Hashable, collections.deque[_Waiting]] = {}
 
     @asynccontextmanager
     async def turn(self, size: int, who: Hashable) -> AsyncIterator[None]:
-        """So much of it is taken meanwhile; at most half of all."""
+        """Take ``size`` of the budget for the duration of the context, at most half of it."""
         await self._wait(size, who)
         try:
             yield
@@ -39,6 +40,7 @@ class FairTurns:
         try:
             await begun
         except asyncio.CancelledError:
+            # The turn may have started just before the cancellation, and then holds its share.
             if begun.done() and not begun.cancelled():
                 self._give(size, who)
             else:
@@ -46,13 +48,14 @@ class FairTurns:
             raise
 
     def _forget(self, begun: "asyncio.Future[None]", who: Hashable) -> None:
-        """It has not begun, and is not to."""
+        """Remove a turn that has not started from the queue."""
         waiting = self._waiting.get(who, collections.deque())
-        left = collections.deque(each for each in waiting if each[1] is not begun)
+        left = collections.deque(turn for turn in waiting if turn[1] is not begun)
         if left:
             self._waiting[who] = left
         else:
             self._waiting.pop(who, None)
+        # Larger requests of other clients may have been blocked behind the removed one.
         self._begin_next()
 
     def _give(self, size: int, who: Hashable) -> None:
@@ -67,18 +70,19 @@ class FairTurns:
             who, (size, begun) = following
             if not begun.done():
                 if size > self._left:
-                    return  # nobody who needs less goes before it for ever
+                    return  # smaller requests must not overtake it for ever
                 self._left -= size
                 self._used[who] += size
                 begun.set_result(None)
             mine = self._waiting.pop(who)
             mine.popleft()
-            if mine:  # the others' turn first
+            if mine:  # back to the end, so that other clients come first
                 self._waiting[who] = mine
 
     def _following(self) -> "tuple[Hashable, _Waiting] | None":
         for who, waiting in self._waiting.items():
             size, begun = waiting[0]
+            # A client above half of the budget is skipped until it returns some.
             if begun.done() or self._used[who] + size <= self._budget // 2:
                 return who, waiting[0]
         return None

@@ -1,8 +1,7 @@
-"""How long the records of each log have been waiting to be made durable (``flush.ms``).
+"""Age of the unflushed records of each log, for ``flush.ms``.
 
-A log does not know when a record was appended, only how far it is durable: the age of what lies
-above is counted from the first look that saw it, so it is too small by at most the pause between
-two looks.
+A log does not record append times, only its recovery point. The age of unflushed records is counted
+from the first look that found them, so it is too small by at most the interval between two looks.
 """
 
 from collections.abc import Mapping
@@ -14,21 +13,21 @@ from tidemark_broker.replication.types import TopicPartition
 
 
 class Flushable(Protocol):
-    """What is looked at of a log; offsets are the next ones."""
+    """Properties of a log that decide whether a flush is due. Offsets are exclusive."""
 
     config: LogConfig
 
     @property
     def recovery_point(self) -> int:
-        """Up to where the log is durable."""
+        """End of the durable part of the log."""
 
     @property
     def next_offset(self) -> int:
-        """Where it ends."""
+        """Log end offset."""
 
 
 class FlushAges:
-    """The loop thread owns it."""
+    """First look at the unflushed part of each log. Used from the loop thread only."""
 
     def __init__(self) -> None:
         self._since: dict[TopicPartition, tuple[int, float]] = {}
@@ -36,13 +35,17 @@ class FlushAges:
     def overdue(
         self, logs: Mapping[TopicPartition, Flushable], now_s: float
     ) -> frozenset[TopicPartition]:
-        """The logs with records that have waited for ``flush.ms``; a log not named is forgotten."""
+        """Return the logs whose records have waited for ``flush.ms``.
+
+        A log not in ``logs`` is forgotten.
+        """
         since: dict[TopicPartition, tuple[int, float]] = {}
         for tp, log in logs.items():
             if log.config.flush_ms == INT64_MAX:
-                continue  # as nearly every topic has it: never
+                continue  # Kafka's default: leave flushing to the operating system
             point = log.recovery_point
             if point < log.next_offset:
+                # A flush moved the recovery point, so the age of what is still unflushed restarts.
                 known_point, began_s = self._since.get(tp, (-1, now_s))
                 since[tp] = (point, began_s if known_point == point else now_s)
         self._since = since

@@ -1,9 +1,9 @@
-"""Where a broker is reached, and how: each of Kafka's ``listeners`` has a name, and by
-``listener.security.protocol.map`` a protocol.
+"""Addresses and security protocols of a broker's listeners.
 
-Several listeners may have the same protocol (KIP-103). What belongs to one of them is read from
-``listener.name.<name>.<key>``, the name in lower case. ``REPLICATION`` is none of them: other
-brokers come there, always with certificates of the cluster.
+Each of Kafka's ``listeners`` has a name, and ``listener.security.protocol.map`` gives it a
+protocol. Several listeners may have the same protocol (KIP-103). Settings of one listener are read
+from ``listener.name.<name>.<key>``, the name in lower case. ``REPLICATION`` is not a client
+listener: other brokers connect there, always with certificates of the cluster.
 """
 
 import enum
@@ -15,7 +15,7 @@ from pathlib import Path
 from tidemark.configuration.table import listener_key
 from tidemark_broker.config_entries import ConfigError, accepted, list_of, text_of, text_of_listener
 
-#: The name of a listener that is given without one, and of the one for other brokers.
+#: Name of a listener that is given without one, and name of the listener for other brokers.
 CLIENTS, REPLICATION = "PLAINTEXT", "REPLICATION"
 
 _MAP = "listener.security.protocol.map"
@@ -29,13 +29,13 @@ _NAME = re.compile(r"[A-Z0-9][A-Z0-9_-]{0,62}")
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 SCRAM_SHA_256, SCRAM_SHA_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
 MECHANISMS = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
-#: With these whoever listens on the way learns what a client proves itself by.
+#: Mechanisms that send the client's secret itself, so an eavesdropper could reuse it.
 _SHOWS_SECRET = frozenset({PLAIN, OAUTHBEARER})
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A host and a port; port 0 where a free one may be picked."""
+    """A host and a port. Port 0 lets the kernel pick a free one."""
 
     host: str
     port: int
@@ -46,7 +46,7 @@ class Address:
 
 
 class SecurityProtocol(enum.Enum):
-    """Kafka's, by its names: (is it TLS, is it SASL)."""
+    """Kafka's security protocols by name, with the values (uses TLS, uses SASL)."""
 
     PLAINTEXT = (False, False)
     SSL = (True, False)
@@ -55,17 +55,17 @@ class SecurityProtocol(enum.Enum):
 
     @property
     def is_tls(self) -> bool:
-        """Is what is sent encrypted?"""
+        """True if traffic is encrypted."""
         return self.value[0]
 
     @property
     def is_sasl(self) -> bool:
-        """Do clients prove who they are by SASL?"""
+        """True if clients authenticate by SASL."""
         return self.value[1]
 
 
 class ClientAuth(enum.Enum):
-    """Kafka's ``ssl.client.auth``."""
+    """Values of Kafka's ``ssl.client.auth``."""
 
     NONE = "none"
     REQUESTED = "requested"
@@ -74,8 +74,10 @@ class ClientAuth(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientListener:
-    """One listener for clients. ``tls_directory`` is None without TLS, ``mechanisms`` is empty
-    without SASL."""
+    """One listener for clients.
+
+    ``tls_directory`` is None without TLS, ``mechanisms`` is empty without SASL.
+    """
 
     name: str
     address: Address
@@ -86,7 +88,7 @@ class ClientListener:
 
     @property
     def authenticates(self) -> bool:
-        """Does anybody have to prove here who they are?"""
+        """True if at least some clients authenticate on this listener."""
         by_certificate = self.protocol is SecurityProtocol.SSL and self.client_auth is not (
             ClientAuth.NONE
         )
@@ -94,32 +96,39 @@ class ClientListener:
 
     @property
     def proof(self) -> str:
-        """By what everybody has to prove who they are, in words; "" where somebody need not."""
+        """Required proof of a client's identity, for display.
+
+        "" if anonymous clients are accepted.
+        """
         if self.protocol.is_sasl:
             return ", ".join(self.mechanisms)
-        is_asked = self.protocol is SecurityProtocol.SSL
-        return "a certificate" if is_asked and self.client_auth is ClientAuth.REQUIRED else ""
+        # A requested certificate is optional, so it does not count as a requirement.
+        required = self.protocol is SecurityProtocol.SSL and self.client_auth is ClientAuth.REQUIRED
+        return "a certificate" if required else ""
 
 
 def address_of(key: str, text: str) -> Address:
-    """``host:port``, IPv6 in brackets. Raises :class:`ConfigError`."""
+    """Parse ``host:port``, IPv6 in brackets. Raises :class:`ConfigError`."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65535:
         raise ConfigError(f"{key}={text!r}: write host:port")
+    # An empty host binds all interfaces, as in Kafka.
     return Address(host.strip("[]") or "0.0.0.0", int(port))
 
 
 def addresses_of(key: str, text: str) -> dict[str, Address]:
-    """``NAME://host:port`` with commas, in their order; one without a name is :data:`CLIENTS`.
-    Raises :class:`ConfigError`."""
+    """Parse comma-separated ``NAME://host:port`` in their order.
+
+    An entry without a name is :data:`CLIENTS`. Raises :class:`ConfigError`.
+    """
     found: dict[str, Address] = {}
     for part in list_of(text):
         before, separator, rest = part.rpartition("://")
         name = before.upper() if separator else CLIENTS
         if not _NAME.fullmatch(name):
-            raise ConfigError(f"{key}={text!r}: {before!r} is no name of a listener")
+            raise ConfigError(f"{key}={text!r}: {before!r} is not a valid listener name")
         if name in found:
-            raise ConfigError(f"{key}={text!r}: two listeners are named {name}")
+            raise ConfigError(f"{key}={text!r}: two listeners have the name {name}")
         found[name] = address_of(key, rest)
     return found
 
@@ -127,7 +136,10 @@ def addresses_of(key: str, text: str) -> dict[str, Address]:
 def client_listeners(
     entries: Mapping[str, str], addresses: Mapping[str, Address]
 ) -> tuple[ClientListener, ...]:
-    """Those of ``addresses`` that are for clients, in their order. Raises :class:`ConfigError`."""
+    """Return the listeners of ``addresses`` that are for clients, in their order.
+
+    Raises :class:`ConfigError`.
+    """
     protocols = _protocols(entries)
     return tuple(
         _listener(entries, name, address, protocols)
@@ -140,12 +152,13 @@ def _protocols(entries: Mapping[str, str]) -> dict[str, SecurityProtocol]:
     text = text_of(entries, _MAP)
     found = {}
     for part in list_of(text):
-        name, _, protocol = (each.strip() for each in part.partition(":"))
+        name, _, protocol = (side.strip() for side in part.partition(":"))
+        # Replication has a fixed protocol with mutual TLS, so the map cannot change it.
         if name.upper() == REPLICATION:
             raise ConfigError(f"{_MAP}={text!r}: {REPLICATION} is for brokers, leave it out")
         if protocol not in SecurityProtocol.__members__:
             known = ", ".join(SecurityProtocol.__members__)
-            raise ConfigError(f"{_MAP}={text!r}: {protocol!r} is none of {known}")
+            raise ConfigError(f"{_MAP}={text!r}: {protocol!r} is not one of {known}")
         found[name.upper()] = SecurityProtocol[protocol]
     return found
 
@@ -170,11 +183,14 @@ def _listener(
 
 
 def _tls_directory(entries: Mapping[str, str], name: str) -> Path:
-    """Of its own: by the broker's own certificate brokers know each other, clients do not."""
+    """Return the folder of the listener's own certificate.
+
+    The broker's cluster certificate identifies it to brokers. Clients do not trust that CA.
+    """
     key = listener_key(name, _TLS_DIRECTORY)
     text = entries.get(key, "").strip()
     if not text:
-        raise ConfigError(f"missing in the configuration: {key}, the folder of its certificate")
+        raise ConfigError(f"the configuration lacks {key}, the folder of the certificate")
     return Path(text)
 
 
@@ -183,25 +199,26 @@ def _client_auth(entries: Mapping[str, str], name: str) -> ClientAuth:
     try:
         return ClientAuth(text)
     except ValueError:
-        known = ", ".join(each.value for each in ClientAuth)
-        raise ConfigError(f"{_CLIENT_AUTH}={text!r} of {name} is none of {known}") from None
+        known = ", ".join(member.value for member in ClientAuth)
+        raise ConfigError(f"{_CLIENT_AUTH}={text!r} of {name} is not one of {known}") from None
 
 
 def _mechanisms(
     entries: Mapping[str, str], name: str, protocol: SecurityProtocol
 ) -> tuple[str, ...]:
     found = list_of(text_of_listener(entries, name, _MECHANISMS))
-    unknown = [each for each in found if each not in MECHANISMS]
+    unknown = [mechanism for mechanism in found if mechanism not in MECHANISMS]
     if unknown or not found:
         raise ConfigError(
-            f"{_MECHANISMS}={','.join(found)!r} of {name}: served are {', '.join(MECHANISMS)}"
+            f"{_MECHANISMS}={','.join(found)!r} of {name}: supported are {', '.join(MECHANISMS)}"
         )
+    # SCRAM never sends the password, so it is safe without TLS. PLAIN and bearer tokens are not.
     shown = _SHOWS_SECRET.intersection(found)
     if shown and not protocol.is_tls and accepted(entries, _UNENCRYPTED) != "true":
         raise ConfigError(
-            f"{name} would have {' and '.join(sorted(shown))} send secrets in clear: make it "
-            f"SASL_SSL, or set {_UNENCRYPTED}=true where nobody listens on the way"
+            f"{name}: {' and '.join(sorted(shown))} would send secrets in clear text. Use "
+            f"SASL_SSL, or set {_UNENCRYPTED}=true on a trusted network"
         )
     if OAUTHBEARER in found and not text_of(entries, _JWKS_URL):
-        raise ConfigError(f"missing in the configuration: {_JWKS_URL}, for {OAUTHBEARER}")
+        raise ConfigError(f"the configuration lacks {_JWKS_URL}, which {OAUTHBEARER} needs")
     return found

@@ -1,7 +1,7 @@
-"""What is done to every hosted log now and then: checkpoints, flushing, retention.
+"""Periodic maintenance of every hosted log: checkpoints, flushing, retention.
 
-All of it blocks, so it runs in threads. A disk that refuses is reported and tried again; nothing
-here ends the broker once it runs.
+All of it blocks, so it runs in threads. A storage failure is reported and the work is repeated
+later. No failure here ends a running broker.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class Upkeep:
-    """The loop thread owns it."""
+    """Maintenance jobs over all hosted logs. Used from the loop thread only."""
 
     def __init__(self, log_directory: LogDirectory, manager: ReplicaManager) -> None:
         self._log_directory = log_directory
@@ -29,35 +29,47 @@ class Upkeep:
         self._flush_ages = FlushAges()
 
     async def checkpoint(self) -> None:
-        """Write recovery points, high watermarks and log starts; wake who waits for a log start."""
+        """Write recovery points, high watermarks and log starts, then wake those who wait for a
+        log start.
+        """
         await self._log_directory.checkpoint()
         for partition in self._manager.partitions:
             log_start.after_checkpoint(partition)
 
     async def flush(self) -> None:
-        """Make durable what ``flush.messages`` and ``flush.ms`` ask for, and closed segments, so
-        that recovery has little to read."""
-        unflushed = [each for each in self._manager.partitions if each.log.is_unflushed]
-        logs = {each.tp: each.log for each in unflushed}
+        """Flush logs that exceed ``flush.messages`` or ``flush.ms``, and closed segments, which
+        shortens recovery.
+        """
+        unflushed = [
+            partition for partition in self._manager.partitions if partition.log.is_unflushed
+        ]
+        logs = {partition.tp: partition.log for partition in unflushed}
         overdue = self._flush_ages.overdue(logs, asyncio.get_running_loop().time())
-        due = [each for each in unflushed if each.log.needs_flush or each.tp in overdue]
+        due = [
+            partition
+            for partition in unflushed
+            if partition.log.needs_flush or partition.tp in overdue
+        ]
         for partition in due:
+            # Each flush awaits a thread, so a partition may be removed before its turn.
             if not partition.removed:
                 await self._guarded(partition, partition.log.flush)
 
     async def expire_producers(self, idle_ms: int) -> None:
-        """Forget producers that wrote nothing for so long."""
+        """Forget producers that have not written for ``idle_ms``."""
         for partition in self._manager.partitions:
             partition.log.expire_producers(partition.context.wall_ms(), idle_ms)
+            # Yield between logs so that a broker with many logs keeps serving.
             await asyncio.sleep(0)
 
     async def apply_retention(self) -> None:
-        """Let go of what each topic's configuration and the state of its tiering allow."""
+        """Delete segments as each topic's retention and the state of its tiering allow."""
         for partition in self._manager.partitions:
             if not partition.removed and partition.row is not None:
                 await self._retain(partition)
 
     async def _retain(self, partition: Partition) -> None:
+        # Retention of a tiered log reads partition.state, so pending changes are written first.
         if partition.tiering.ever_tiered:
             try:
                 await partition.write_changes()
@@ -68,20 +80,27 @@ class Upkeep:
 
     async def _retain_locked(self, partition: Partition) -> None:
         now_ms = partition.context.wall_ms()
+        # Segments that are not in the tier yet must stay while the tier is unavailable.
         mode = partition.local_retention(tier_available=_tier_available(partition))
         before, active = partition.log_start_offset, partition.log.active_base_offset
         await self._guarded(partition, lambda: partition.log.apply_retention(now_ms, tiered=mode))
+        # The copier waits for rolled segments, which are the ones it may copy.
         if partition.log.active_base_offset != active:
             partition.context.purgatory.notify((Change.SEGMENT_ROLLED, partition.tp))
+        # Fetches below the new log start must fail now instead of at their time-out.
         if partition.log_start_offset > before:
             partition.wake_all()
             partition.context.checkpoint_log_start(partition)
 
     async def _guarded(self, partition: Partition, work: Callable[[], object]) -> None:
-        """One partition's disk trouble must not keep the others waiting."""
+        """Run blocking work in a thread.
+
+        A failing disk of one partition must not delay the others.
+        """
         context = partition.context
         if partition.log.failure is not None:
-            return  # until it was opened again
+            return  # a failed log is unusable until it is reopened
+        # A failed partition is retried with back-off, so a broken disk is not hit every second.
         if not context.failures.may_try(partition.tp, context.monotonic()):
             return
         try:

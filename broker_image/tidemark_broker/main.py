@@ -1,7 +1,7 @@
-"""``python -m tidemark_broker --config F``: one broker in the foreground.
+"""``python -m tidemark_broker --config F``: run one broker in the foreground.
 
-Standard output carries one line of JSON, when the broker is registered and unfenced; the log goes
-to standard error. SIGTERM and SIGINT end it cleanly.
+Standard output receives one line of JSON when the broker is registered and unfenced. The log is
+written to standard error. SIGTERM and SIGINT shut the broker down cleanly.
 """
 
 import argparse
@@ -32,7 +32,7 @@ EXIT_FAILED = 1
 
 
 def announce(ready: Ready) -> None:
-    """The ready line."""
+    """Write the ready line to standard output."""
     line = {
         "ready": True,
         "nodeId": ready.node_id,
@@ -40,19 +40,19 @@ def announce(ready: Ready) -> None:
         "listeners": {name: str(address) for name, address in ready.listeners.items()},
         "clients": [
             {
-                "name": each.name,
-                "address": str(ready.listeners[each.name]),
-                "bound": each.address.host,
-                "protocol": each.protocol.name,
-                "proof": each.proof,
+                "name": listener.name,
+                "address": str(ready.listeners[listener.name]),
+                "bound": listener.address.host,
+                "protocol": listener.protocol.name,
+                "proof": listener.proof,
             }
-            for each in ready.clients
+            for listener in ready.clients
         ],
         "metrics": str(ready.metrics),
     }
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
-    # What a broker is made of stays until its end: no collection has to look at it again.
+    # Objects of the start live until the process ends. Freezing them shortens every collection.
     gc.collect()
     gc.freeze()
 
@@ -63,6 +63,7 @@ async def serve(config: BrokerConfig) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    # The limit is raised before the logs open, because each of them holds a file.
     limit = file_descriptors.raise_limit()
     log_directory = await asyncio.to_thread(LogDirectory.open, config)
     file_descriptors.report(limit, log_directory.log_count)
@@ -74,7 +75,10 @@ async def serve(config: BrokerConfig) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 after a clean shutdown, 2 for a bad configuration, 1 otherwise."""
+    """Run a broker and return the exit status:
+
+    0 clean, 2 invalid configuration, 1 other failure.
+    """
     parser = argparse.ArgumentParser(prog="tidemark_broker", description="A Tidemark broker.")
     parser.add_argument("--config", type=Path, required=True, help="JSON or properties file")
     options = parser.parse_args(arguments)
@@ -88,10 +92,12 @@ def main(arguments: list[str] | None = None) -> int:
     except (ConfigError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_CONFIG
+    # Unused keys are a warning only: files written for Kafka contain many of them.
     unread = unread_in_broker_file(config.entries)
     if unread:
-        logger.warning("not served, nothing reads them: %s", ", ".join(unread))
+        logger.warning("unsupported keys are ignored: %s", ", ".join(unread))
     status = 0
+    # Failures of tasks arrive as exception groups, and a start can fail with several of them.
     try:
         uvloop.run(serve(config))
     except* ConfigError as errors:
@@ -102,7 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _failed(errors: BaseExceptionGroup[BaseException], status: int) -> int:
-    """One line for each error, however deep; gives ``status``."""
+    """Log one line for each error of a nested group, and return ``status``."""
     for error in errors.exceptions:
         if isinstance(error, BaseExceptionGroup):
             _failed(error, status)

@@ -1,41 +1,42 @@
-"""Room in memory that clients fill with what outlives their requests: groups, offsets,
+"""Fair shares of memory that clients fill with state that outlives their requests: groups, offsets,
 transactional ids.
 
-None of them has more than half of what the others leave, so that one that makes up names without
-end finds no more room for itself, and others go on finding some. What a client caused to be kept
-counts as its own until it goes: the first that asks for something is its holder. What was there
-before this broker looked after it is nobody's; so a client that has filled its share and waits for
-another broker to take over has a smaller one there, and never all.
+A client may hold at most half of what the other clients leave, so a client that creates names
+without end exhausts its own share and others still find room. State counts for the client that
+first created it, until the state is deleted. State that was loaded from a log has no owner here.
+After a takeover by another broker a client therefore starts with less room, and can never take all
+of it.
 
-Who asks is set for each request once (:data:`asking`), by the task that serves it: the rules in
-between know nothing of connections. Nobody asks for what happens by itself, and that has no share.
+The client is set once per request (:data:`asking`) by the task that serves it, so the rules in
+between need no connection. Work without a client, such as expiration, is not limited.
 """
 
 from collections import Counter
 from collections.abc import Hashable
 from contextvars import ContextVar
 
-#: Whose request is being served.
+#: Client whose request is being served, None for internal work.
 asking: ContextVar[Hashable] = ContextVar("asking", default=None)
 
 
 class Shares:
-    """Bytes that are taken, and may be. Pure but for who asks."""
+    """Bytes in use under a limit, and the part of each client."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self._of: Counter[Hashable] = Counter()
-        #: Who holds what, and how much of it, by its name.
+        #: Owner and bytes, by the name of the state.
         self._held: dict[str, tuple[Hashable, int]] = {}
 
     def add(self, name: str, more_bytes: int) -> None:
-        """So much more is taken under that name, or less."""
+        """Count ``more_bytes`` (which may be negative) under ``name``."""
         self.used_bytes += more_bytes
+        # The first client that adds to a name owns it, even if others add to it later.
         who, before = self._held.get(name, (asking.get(), 0))
         if who is None:
             return
-        now = max(0, before + more_bytes)  # some of it may have been there before
+        now = max(0, before + more_bytes)  # bytes loaded from the log have no owner
         self._count(who, now - before)
         if now:
             self._held[name] = who, now
@@ -43,18 +44,21 @@ class Shares:
             self._held.pop(name, None)
 
     def leave(self, name: str) -> None:
-        """Another broker looks after it: it is nobody's here. What it took is given back by
-        whoever counted it."""
+        """Drop the owner of state that another broker now serves.
+
+        The caller subtracts its bytes from ``used_bytes``.
+        """
         who, held = self._held.pop(name, (None, 0))
         self._count(who, -held)
 
     def lacks(self, more_bytes: int) -> bool:
-        """Is there no room for so much more, of whoever asks?"""
+        """True if there is no room for ``more_bytes`` of the current client."""
         if self.used_bytes + more_bytes >= self.limit_bytes:
             return True
         who = asking.get()
         if who is None:
             return False
+        # Half of what the other clients leave, so that another client always finds room.
         mine = self._of[who]
         others = self.used_bytes - mine
         return 2 * (mine + more_bytes) > self.limit_bytes - others

@@ -1,7 +1,8 @@
-"""The broker's figures. Those of partitions are sums: a label per partition would grow without
-limit. Topics have a page of their own, for whoever wants as many series.
+"""Metrics of the broker.
 
-Collectors only read, so the page's thread may.
+Partition metrics are sums, because a label per partition would grow without limit. Topic metrics
+have a page of their own for scrapers that accept that number of series. Collectors only read, so
+the page's thread may run them.
 """
 
 import heapq
@@ -23,7 +24,7 @@ from tidemark_broker.replication.remote import RemoteSummary
 
 
 class BrokerCollector(Collector):
-    """Replicas, and how the broker is with its controller."""
+    """Metrics of the hosted replicas and of the session with the controller."""
 
     def __init__(
         self,
@@ -39,10 +40,14 @@ class BrokerCollector(Collector):
         self._loop_age_ms = loop_age_ms
 
     def collect(self) -> Iterator[Metric]:
-        """``tidemark_broker_*``."""
+        """Yield ``tidemark_broker_*``."""
         partitions = self._manager.partitions
-        led = [each for each in partitions if each.is_leader]
-        short = [each for each in led if each.row and len(each.isr) < len(each.row.replicas)]
+        led = [partition for partition in partitions if partition.is_leader]
+        short = [
+            partition
+            for partition in led
+            if partition.row and len(partition.isr) < len(partition.row.replicas)
+        ]
         context = self._manager.context
         values: dict[Row, float] = {
             broker_table.REPLICAS: len(partitions),
@@ -50,9 +55,11 @@ class BrokerCollector(Collector):
             broker_table.OFFLINE_REPLICAS: self._manager.offline_count,
             broker_table.FAILING_REPLICAS: context.failures.count,
             broker_table.UNDER_REPLICATED: len(short),
-            broker_table.UNDER_MIN_ISR: sum(each.under_min_isr for each in led),
-            broker_table.LOG_BYTES: sum(each.log.size_bytes for each in partitions),
-            broker_table.PRODUCER_IDS: sum(each.log.producer_count for each in partitions),
+            broker_table.UNDER_MIN_ISR: sum(partition.under_min_isr for partition in led),
+            broker_table.LOG_BYTES: sum(partition.log.size_bytes for partition in partitions),
+            broker_table.PRODUCER_IDS: sum(
+                partition.log.producer_count for partition in partitions
+            ),
             broker_table.PRODUCERS_REFUSED: context.refused.of_new_producers,
             broker_table.PURGATORY: context.purgatory.size,
             broker_table.FENCED: float(self._fenced()),
@@ -65,14 +72,16 @@ class BrokerCollector(Collector):
 
 
 class CertificateCollector(Collector):
-    """When the certificates in folders end; ``folders`` by what they are for, one that cannot be
-    read has no sample: the broker's log says what is wrong with it."""
+    """Expiry of the certificates in folders, by purpose.
+
+    A certificate that cannot be read has no sample. The broker's log contains the cause.
+    """
 
     def __init__(self, folders: Mapping[str, Sequence[Path]]) -> None:
         self._folders = folders
 
     def collect(self) -> Iterator[Metric]:
-        """The first of each kind that ends."""
+        """Yield the earliest expiry of each kind."""
         ends: Values = {
             (name,): min(found)
             for name, folders in self._folders.items()
@@ -81,6 +90,7 @@ class CertificateCollector(Collector):
         yield family(broker_table.CERTIFICATE_EXPIRY, ends)
 
 
+# The import is slow, so only a broker whose page is scraped pays for it.
 def _ends(folders: Iterable[Path]) -> Iterator[float]:
     from cryptography import x509
 
@@ -111,9 +121,10 @@ class _Topic:
     errors: int = 0
 
     def add(self, partition: Partition, remote: RemoteSummary) -> None:
-        """One partition more."""
+        """Add one partition to the sums."""
         log = partition.log
         start, local, end = log.log_start_offset, log.local_log_start_offset, log.next_offset
+        # Offsets below the log start may still be in the tier, but no client can read them.
         tier_end = max(start, remote.highest_remote_offset + 1)
         self.tiering[partition.tiering.state.name.capitalize()] += 1
         self.remote_only += max(0, local - start)
@@ -128,22 +139,23 @@ class _Topic:
 
     @property
     def size_bytes(self) -> int:
-        """By which the topics to be shown are chosen."""
+        """Bytes in both tiers, which decide which topics are shown."""
         return self.local_bytes + self.remote_bytes
 
 
 class TopicCollector(Collector):
-    """Of topics that the broker leads partitions of; ``most``: so many of them."""
+    """Metrics of the largest topics that the broker leads partitions of, at most ``most``."""
 
     def __init__(self, manager: ReplicaManager, most: int = topic_table.TOPICS_MAX) -> None:
         self._manager = manager
         self._most = most
 
     def collect(self) -> Iterator[Metric]:
-        """``tidemark_topic_*``."""
+        """Yield ``tidemark_topic_*``."""
+        # The page is bounded: small topics are left out, and LEFT_OUT counts them.
         topics = self._add_up()
         shown = dict(
-            heapq.nlargest(self._most, topics.items(), key=lambda each: each[1].size_bytes)
+            heapq.nlargest(self._most, topics.items(), key=lambda item: item[1].size_bytes)
         )
 
         def of_each(value: Callable[[_Topic], float]) -> Values:
@@ -174,6 +186,7 @@ class TopicCollector(Collector):
         yield single(topic_table.LEFT_OUT, len(topics) - len(shown))
 
     def _add_up(self) -> dict[str, _Topic]:
+        # Only leaders report, so each partition counts once in the cluster.
         topics: dict[str, _Topic] = {}
         remote = self._manager.context.remote
         for partition in self._manager.partitions:

@@ -1,7 +1,7 @@
-"""Which cluster a broker is of, where only its certificate says so.
+"""Cluster id of a broker, read from its certificate.
 
-The id of a cluster is known once a controller has made it; what runs brokers from a template
-written before (a pod, say) is handed the certificate then, and need not be told twice.
+The cluster id exists only after a controller has created it. A pod template is written earlier, so
+the broker reads the id from the certificate that it receives.
 """
 
 from pathlib import Path
@@ -12,8 +12,10 @@ from tidemark_broker.config_entries import ConfigError
 
 
 def cluster_named_in(folder: Path, node_id: str) -> str:
-    """The cluster id in the certificate of a folder, which has to be this broker's. Raises
-    :class:`ConfigError`."""
+    """Return the cluster id in the certificate of a folder.
+
+    Raises :class:`ConfigError` if the certificate cannot be read or is of another broker.
+    """
     from cryptography import x509
 
     path = folder / CERTIFICATE
@@ -25,11 +27,12 @@ def cluster_named_in(folder: Path, node_id: str) -> str:
         ]
     except (OSError, ValueError, x509.ExtensionNotFound) as error:
         raise ConfigError(
-            f"cluster.id is not given, and {path} does not say it: {error}"
+            f"cluster.id is not set, and {path} does not contain it: {error}"
         ) from error
+    # The certificate of another broker would authenticate this one under the wrong node id.
     me = found[0] if len(found) == 1 else None
     if me is None or str(me.node_id) != node_id:
         raise ConfigError(
-            f"cluster.id is not given, and {path} is of {me or 'nobody'}, not of broker {node_id}"
+            f"cluster.id is not set, and {path} is of {me or 'no broker'}, not of broker {node_id}"
         )
     return me.cluster_id

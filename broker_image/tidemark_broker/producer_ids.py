@@ -1,9 +1,9 @@
-"""Producer ids of this broker: taken from blocks that the controller hands out (KIP-730).
+"""Producer ids of this broker, taken from blocks that the controller allocates (KIP-730).
 
-The first block is asked for as the broker starts and the next one before the present one is used
-up: clients seldom wait, and new ones find ids while there is no controller. What is left of a block
-when the broker ends is never used. Producers with a transactional id are given theirs by the
-transaction coordinator; here is only how it is asked.
+The first block is requested at the start and the next one before the current one is used up.
+Clients therefore seldom wait, and new producers get ids while there is no controller. Unused ids of
+a block are lost when the broker ends. Producers with a transactional id get theirs from the
+transaction coordinator; this module only contains the types of that request.
 """
 
 import asyncio
@@ -11,12 +11,15 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-#: With so few ids left the next block is asked for.
+#: The next block is requested when fewer ids than this are left.
 _FEW = 100
 
 
 class ProducerIds:
-    """Belongs to the loop. ``wanted`` is set while a block is to be asked for."""
+    """The current and the next block of ids. ``wanted`` is set while a block should be requested.
+
+    Used from the event loop only.
+    """
 
     def __init__(self) -> None:
         self._ids = range(0)
@@ -26,8 +29,10 @@ class ProducerIds:
         self.wanted.set()
 
     async def next_id(self, timeout_s: float) -> int | None:
-        """An id that nobody has; None where no block came in time (Kafka answers
-        COORDINATOR_LOAD_IN_PROGRESS then, upon which clients try again)."""
+        """Return an unused id, or None if no block arrived in time.
+
+        Kafka then answers COORDINATOR_LOAD_IN_PROGRESS, and clients retry.
+        """
         if not self._has_one():
             self.wanted.set()
             try:
@@ -41,9 +46,10 @@ class ProducerIds:
         return found
 
     async def add(self, first: int, count: int) -> None:
-        """The controller has given that block."""
+        """Add a block of ids that the controller has allocated."""
         self.wanted.clear()
         async with self._arrived:
+            # Only one block is outstanding at a time, so this never replaces an unused one.
             self._following = range(first, first + count)
             self._arrived.notify_all()
 
@@ -55,8 +61,11 @@ class ProducerIds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitTransactionalId:
-    """InitProducerId with a transactional id. ``producer_id`` and ``producer_epoch``: who the
-    producer thinks it is, -1 for nobody (KIP-360); the last two are KIP-939's."""
+    """InitProducerId request with a transactional id.
+
+    ``producer_id`` and ``producer_epoch`` are the producer's current identity, -1 for none
+    (KIP-360). The last two fields are those of KIP-939.
+    """
 
     transactional_id: str
     timeout_ms: int
@@ -68,7 +77,7 @@ class InitTransactionalId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Initialised:
-    """Who the producer is; -1 with an error."""
+    """Identity of the initialised producer, -1 with an error."""
 
     error: ErrorCode
     producer_id: int = -1

@@ -1,16 +1,17 @@
-"""Where a delayed operation waits: one implementation for produce, fetch, DeleteRecords, remote
-fetch.
+"""Delayed operations: one implementation for produce, fetch, DeleteRecords and remote fetch.
 
-Kafka's rule: try, register under every key, try again, then start the
-timer; completion happens exactly once. Here everything runs on one loop, so a notification only
-marks its key, and the operations under all keys marked in one turn of the loop are looked at once,
-afterwards: a condition is never evaluated from inside the code that changed the state.
+Kafka's rule is: try, register under every key, try again, then start the timer; completion happens
+exactly once. Here everything runs on one loop. A notification only marks its key, and the
+operations under all keys marked in one turn of the loop are evaluated once, afterwards. A condition
+is never evaluated from inside the code that changed the state.
 
-What clients wait for has a limit, of which none of them has more than half: whose requests wait
-without end, because a follower stands still, does not keep others from waiting.
+The number of waiting operations is limited, and one client may have at most half of it. A client
+whose requests wait without end, because a follower makes no progress, cannot keep other clients
+from waiting.
 
-Who waits for thousands of keys again and again (a follower's fetch session) keeps a :class:`Watch`
-on them instead: a notification notes what has changed, and only that is looked at.
+A caller that waits for thousands of keys repeatedly (a follower's fetch session) registers a
+:class:`Watch` on them instead. A notification adds the changed key's name to it, and only changed
+names are evaluated.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ OPERATIONS_MAX = 100_000
 
 
 class Change(enum.StrEnum):
-    """What may change of a partition, and so what an operation may wait for."""
+    """State of a partition whose change an operation may wait for."""
 
     LOG_END = enum.auto()
     HIGH_WATERMARK = enum.auto()
@@ -38,7 +39,7 @@ class Change(enum.StrEnum):
 
 
 class Signal:
-    """A key that is no partition's: only itself equals it."""
+    """A key that belongs to no partition and equals only itself."""
 
     __slots__ = ()
 
@@ -48,7 +49,7 @@ DelayedOperationKey: TypeAlias = tuple[Change, tuple[str, int]] | Signal
 
 
 class _Operation:
-    """One waiting caller. ``done`` resolves to whether the condition came true."""
+    """One waiting caller. ``done`` resolves to whether the condition became true."""
 
     __slots__ = ("done", "keys", "satisfied", "who")
 
@@ -66,8 +67,11 @@ class _Operation:
 
 
 class Watch(Signal, Generic[N]):
-    """What has changed since :attr:`changed` was last emptied, under the names that its owner gave
-    to the keys; whoever waits under the watch itself is woken by each of them."""
+    """Set of changed names since :attr:`changed` was last emptied, each given by the owner to a
+    key.
+
+    A caller that waits under the watch itself wakes at each change.
+    """
 
     __slots__ = ("changed",)
 
@@ -76,7 +80,7 @@ class Watch(Signal, Generic[N]):
 
 
 class Purgatory:
-    """Waiting operations by key. Not safe for threads: call it on the loop's thread only."""
+    """Waiting operations by key. Not thread-safe: use it on the loop's thread only."""
 
     def __init__(self, name: str = "operations", *, operations_max: int = OPERATIONS_MAX) -> None:
         self.name = name
@@ -91,11 +95,11 @@ class Purgatory:
 
     @property
     def size(self) -> int:
-        """How many operations wait."""
+        """Number of waiting operations."""
         return self._size
 
     def waiting(self, key: DelayedOperationKey) -> bool:
-        """Whether anybody waits for ``key`` (lets a caller skip work that nobody needs)."""
+        """Whether an operation waits for ``key``, so a caller can skip needless work."""
         return key in self._by_key
 
     async def wait(
@@ -108,11 +112,12 @@ class Purgatory:
     ) -> bool:
         """Wait until ``satisfied()`` is true, at most ``timeout_s`` seconds of the loop's clock.
 
-        ``satisfied`` is asked at once, and again after any of ``keys`` was notified; it must be
-        quick, and what it raises is raised here. False means time-out, :meth:`cancel`, or, when
-        ``operations_max`` already wait, or half as many of ``who`` (None: the broker itself), that
-        there is no room to wait.
+        ``satisfied`` is evaluated at once, and again after a notification of any of ``keys``. It
+        must be quick, and its exceptions are raised here. The result is False after a time-out or
+        :meth:`cancel`. It is also False at once if ``operations_max`` operations already wait, or
+        half as many of ``who`` (None: the broker itself).
         """
+        # The common case needs neither a future nor a timer.
         if satisfied():
             return True
         if timeout_s <= 0:
@@ -126,18 +131,22 @@ class Purgatory:
         operation = _Operation(tuple(dict.fromkeys(keys)), satisfied, loop.create_future(), who)
         self._add(operation)
         timer: asyncio.TimerHandle | None = None
+        # A change between the first evaluation and the registration has no notification, so
+        # evaluate again.
         try:
             self._try(operation)
             if not operation.done.done():
                 timer = loop.call_later(timeout_s, _settle, operation, False)
             return await operation.done
+        # Also reached when the waiting task is cancelled, which must not leave the operation
+        # registered.
         finally:
             if timer is not None:
                 timer.cancel()
             self._remove(operation)
 
     def notify(self, key: DelayedOperationKey) -> None:
-        """State that operations under ``key`` look at has changed. Evaluates nothing."""
+        """Mark a change of the state behind ``key``. Nothing is evaluated here."""
         watching = self._watches.get(key)
         if watching is not None:
             for watch, name in watching.items():
@@ -146,25 +155,28 @@ class Purgatory:
         self._mark(key)
 
     def watch(self, watch: Watch[N], key: DelayedOperationKey, name: N) -> None:
-        """From now on a notification of ``key`` is noted as ``name``; until :meth:`unwatch`."""
+        """Add ``name`` to the watch at each notification of ``key``, until :meth:`unwatch`."""
         self._watches.setdefault(key, {})[watch] = name
 
     def unwatch(self, watch: Watch[Any], key: DelayedOperationKey) -> None:
-        """Notifications of ``key`` are noted there no more."""
+        """Stop adding notifications of ``key`` to the watch."""
         watching = self._watches.get(key)
         if watching is not None and watching.pop(watch, None) is not None and not watching:
             del self._watches[key]
 
     def _mark(self, key: DelayedOperationKey) -> None:
+        # Nearly every append notifies without a waiter, so that case must cost one lookup.
         if key not in self._by_key:
             return
         self._marked[key] = None
+        # One sweep per turn of the loop evaluates an operation once, however often its keys are
+        # notified.
         if not self._sweep_due:
             self._sweep_due = True
             asyncio.get_running_loop().call_soon(self._sweep)
 
     def cancel(self, keys: Collection[DelayedOperationKey]) -> int:
-        """End every operation under ``keys`` now, unsatisfied; how many there were."""
+        """End every operation under ``keys`` unsatisfied. Return how many were ended."""
         ended = 0
         for key in keys:
             for operation in self._by_key.get(key, ()):
@@ -176,6 +188,8 @@ class Purgatory:
         marked, self._marked = self._marked, {}
         looked_at: set[_Operation] = set()
         for key in marked:
+            # A settled operation removes itself later, on its own task. The copy guards against
+            # that and new ones.
             for operation in tuple(self._by_key.get(key, ())):
                 if operation not in looked_at:
                     looked_at.add(operation)
@@ -213,9 +227,10 @@ class Purgatory:
 
     def _refuse(self) -> None:
         self.refused_total += 1
+        # Log at powers of two, so that a full purgatory does not flood the log.
         if self.refused_total & (self.refused_total - 1) == 0:
             logger.warning(
-                "purgatory %s is full (%d operations): %d could not wait and were answered at once",
+                "purgatory %s is full (%d operations): answered %d requests without waiting",
                 self.name,
                 self._size,
                 self.refused_total,
@@ -223,7 +238,7 @@ class Purgatory:
 
 
 def _settle(operation: _Operation, satisfied: bool) -> bool:
-    """Complete once; whether this call did."""
+    """Complete an operation once. Return whether this call completed it."""
     if operation.done.done():
         return False
     operation.done.set_result(satisfied)

@@ -1,20 +1,21 @@
-"""How many bytes of answers the broker holds: being made, or made and not taken by the client yet.
+"""Memory that the broker holds for responses: being built, or built and not yet read by the client.
 
-Whoever asks and does not read would else cost what its answers weigh: twelve connections that
-pipelined eight Fetches each took 5.3 GB. So the maker of a large answer asks first how large it may
-be, and is given at most half of what is left, but never less than ``SMALL_BYTES``: nobody waits for
-anybody who does not read, and what remains shrinks but does not end. A Fetch may be answered with
-less than it asks for; the client asks again (KIP-74 does the same within one request).
+Without this limit, clients that request and do not read would cost the full size of their
+responses: twelve connections that pipelined eight Fetches each took 5.3 GB. The builder of a large
+response requests a size first and gets at most half of what is left, but never less than
+``SMALL_BYTES``. No request waits for a client that does not read, and the remainder shrinks without
+reaching zero. A Fetch may be answered with less than it requests, as KIP-74 does within one
+request.
 """
 
-#: Granted however little is left.
+#: Granted even if less is left.
 SMALL_BYTES = 64 * 1024
-#: So little left that those who take nothing have to go.
+#: Below this remainder, connections that do not read are closed.
 SHORT_BYTES = 1024 * 1024
 
 
 class AnswerBudget:
-    """Of all connections of a listener. The loop thread owns it."""
+    """Budget of all connections of a listener. Used from the loop thread only."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
@@ -22,16 +23,16 @@ class AnswerBudget:
 
     @property
     def short(self) -> bool:
-        """Is hardly anything left?"""
+        """True if less than ``SHORT_BYTES`` are left."""
         return self._limit - self.used_bytes < SHORT_BYTES
 
     def at_most(self, wished_bytes: int) -> int:
-        """How many bytes a further answer may have."""
+        """Return the size in bytes that one more response may have."""
         return min(wished_bytes, max(SMALL_BYTES, (self._limit - self.used_bytes) // 2))
 
 
 class AnswerMemory:
-    """One holder's share of a budget: that of a request, or of a connection's unsent bytes."""
+    """One holder's share of a budget: a request, or a connection's unsent bytes."""
 
     __slots__ = ("_budget", "held_bytes")
 
@@ -40,13 +41,17 @@ class AnswerMemory:
         self.held_bytes = 0
 
     def grant(self, wished_bytes: int) -> int:
-        """How many bytes may be made, at least a batch (see the module); they are held until
-        :meth:`hold` says how many there really are."""
+        """Reserve and return the size in bytes that the response may have, at least
+        ``SMALL_BYTES``.
+
+        The reservation lasts until :meth:`hold` replaces it with the actual size.
+        """
+        # Its own earlier reservation must not reduce what this request may get.
         self.hold(0)
         self.hold(self._budget.at_most(wished_bytes))
         return self.held_bytes
 
     def hold(self, size_bytes: int) -> None:
-        """So many bytes are held now."""
+        """Set the number of bytes held now."""
         self._budget.used_bytes += size_bytes - self.held_bytes
         self.held_bytes = size_bytes

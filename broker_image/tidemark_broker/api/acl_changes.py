@@ -1,6 +1,7 @@
-"""CreateAcls (30) and DeleteAcls (31): refused, with where ACLs are to be written instead.
+"""CreateAcls (30) and DeleteAcls (31): rejected, with a message that names the ``User`` objects.
 
-ACLs are part of ``User`` objects; what a client wrote here would be lost with the next of them.
+ACLs are part of ``User`` objects. A change by a client would be lost when its object is applied
+again.
 """
 
 from dataclasses import dataclass
@@ -16,21 +17,19 @@ from tidemark_broker.security.acls import Operation, ResourceType
 
 MESSAGE = "ACLs are declared in User objects: change spec.authorization.acls there (kubectl apply)"
 NONE_DECIDE = (
-    "no ACLs decide in this cluster: they do once the Cluster object has spec.authorization"
+    "this cluster has no ACLs: set spec.authorization of the Cluster object to enable them"
 )
 
 
 @dataclass(slots=True, kw_only=True)
 class AclCreationResult:
-    """One ACL."""
-
     error_code: ErrorCode
     error_message: str | None
 
 
 @dataclass(slots=True, kw_only=True)
 class CreateAclsResponse:
-    """In the order of the request."""
+    """Results in the order of the request."""
 
     results: tuple[AclCreationResult, ...]
     throttle_time: timedelta = ZERO
@@ -38,7 +37,7 @@ class CreateAclsResponse:
 
 @dataclass(slots=True, kw_only=True)
 class DeleteAclsFilterResult:
-    """One filter; nothing is deleted."""
+    """Result of one filter. Nothing is ever deleted."""
 
     error_code: ErrorCode
     error_message: str | None
@@ -47,13 +46,15 @@ class DeleteAclsFilterResult:
 
 @dataclass(slots=True, kw_only=True)
 class DeleteAclsResponse:
-    """In the order of the request."""
+    """Results in the order of the request."""
 
     filter_results: tuple[DeleteAclsFilterResult, ...]
     throttle_time: timedelta = ZERO
 
 
 def _refusal(call: Call) -> tuple[ErrorCode, str | None]:
+    # Authorization comes first, so that an unauthorized client cannot probe whether ACLs are
+    # enabled.
     if not call.client.may(Operation.ALTER, ResourceType.CLUSTER):
         return ErrorCode.cluster_authorization_failed, None
     if not call.services.users.authorizer.decides:
@@ -62,14 +63,14 @@ def _refusal(call: Call) -> tuple[ErrorCode, str | None]:
 
 
 async def create(request: CreateAclsRequest, call: Call) -> CreateAclsResponse:
-    """Refuse each."""
+    """Reject each creation."""
     code, message = _refusal(call)
     refused = AclCreationResult(error_code=code, error_message=message)
     return CreateAclsResponse(results=(refused,) * len(request.creations))
 
 
 async def delete(request: DeleteAclsRequest, call: Call) -> DeleteAclsResponse:
-    """Refuse each."""
+    """Reject each filter."""
     code, message = _refusal(call)
     refused = DeleteAclsFilterResult(error_code=code, error_message=message)
     return DeleteAclsResponse(filter_results=(refused,) * len(request.filters))

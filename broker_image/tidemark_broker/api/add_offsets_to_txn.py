@@ -1,5 +1,7 @@
-"""AddOffsetsToTxn (25): the partition of ``__consumer_offsets`` that a group's offsets are in
-becomes part of the transaction (KIP-98)."""
+"""AddOffsetsToTxn (25):
+
+add the ``__consumer_offsets`` partition of a group to a transaction (KIP-98).
+"""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,14 +24,12 @@ _FENCED_SINCE = 2
 
 @dataclass(slots=True, kw_only=True)
 class AddOffsetsToTxnResponse:
-    """Added, or not."""
-
     error_code: ErrorCode
     throttle_time: timedelta = ZERO
 
 
 async def handle(request: AddOffsetsToTxnRequest, call: Call) -> AddOffsetsToTxnResponse:
-    """Add it."""
+    """Add the partition once the transaction coordinator has written it."""
     error = await _error(request, call)
     return AddOffsetsToTxnResponse(error_code=as_known(error, call, since=_FENCED_SINCE))
 
@@ -41,6 +41,7 @@ async def _error(request: AddOffsetsToTxnRequest, call: Call) -> ErrorCode:
     if not call.client.may(Operation.READ, ResourceType.GROUP, request.group_id):
         return ErrorCode.group_authorization_failed
     services = call.services
+    # The group's partition is a function of the partition count, so the topic must exist first.
     view = services.cluster.topics.get(GROUP_OFFSETS_TOPIC)
     if view is None or not view.partitions:
         services.creations.want(GROUP_OFFSETS_TOPIC)
@@ -51,6 +52,7 @@ async def _error(request: AddOffsetsToTxnRequest, call: Call) -> ErrorCode:
             request.transactional_id,
             producer=Producer(request.producer_id, request.producer_epoch),
             partitions={TopicPartition(GROUP_OFFSETS_TOPIC, partition)},
+            # Offset commits never raise the epoch, so version 0 keeps the rules before KIP-890.
             version=0,
         )
     except CoordinatorError as failed:

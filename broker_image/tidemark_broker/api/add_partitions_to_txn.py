@@ -1,7 +1,8 @@
-"""AddPartitionsToTxn (24): partitions become part of a transaction (KIP-98), all of them or none.
+"""AddPartitionsToTxn (24): add partitions to a transaction (KIP-98), all of them or none.
 
-Up to version 3 a producer asks for its own transaction. From version 4 on a broker asks for many,
-and may only want to know whether the partitions are in it (KIP-890): that takes CLUSTER_ACTION.
+Up to version 3 a producer adds to its own transaction. From version 4 a broker sends many
+transactions, and may only verify that the partitions are in them (KIP-890). That requires
+CLUSTER_ACTION.
 """
 
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ Topic = v5.request.AddPartitionsToTxnTopic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitionsToTxnRequest(v5.request.AddPartitionsToTxnRequest):
-    """One transaction up to version 3, many from version 4 on."""
+    """One transaction up to version 3, many from version 4."""
 
     transactions: tuple[v5.request.AddPartitionsToTxnTransaction, ...] = ()
     v3_and_below_transactional_id: str = ""
@@ -41,31 +42,25 @@ class AddPartitionsToTxnRequest(v5.request.AddPartitionsToTxnRequest):
 
 @dataclass(slots=True, kw_only=True)
 class AddPartitionsToTxnPartitionResult:
-    """One partition."""
-
     partition_index: int
     partition_error_code: ErrorCode
 
 
 @dataclass(slots=True, kw_only=True)
 class AddPartitionsToTxnTopicResult:
-    """One topic."""
-
     name: str
     results_by_partition: tuple[AddPartitionsToTxnPartitionResult, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class AddPartitionsToTxnResult:
-    """One transaction."""
-
     transactional_id: str
     topic_results: tuple[AddPartitionsToTxnTopicResult, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class AddPartitionsToTxnResponse:
-    """In the order of the request."""
+    """Results in the order of the request."""
 
     error_code: ErrorCode = ErrorCode.none
     results_by_transaction: tuple[AddPartitionsToTxnResult, ...] = ()
@@ -75,7 +70,7 @@ class AddPartitionsToTxnResponse:
 
 @dataclass(slots=True)
 class _Transaction:
-    """One that is asked for, and what becomes of its partitions."""
+    """A transaction of the request and the result of each of its partitions."""
 
     transactional_id: str
     producer: Producer
@@ -103,9 +98,10 @@ class _Transaction:
 
 
 async def handle(request: AddPartitionsToTxnRequest, call: Call) -> AddPartitionsToTxnResponse:
-    """Add, or look."""
+    """Add or verify the partitions."""
     if call.version < _BROKERS_SINCE:
         transaction = _of_producer(request)
+        # A request may name thousands of partitions, so long loops hand the event loop back.
         if call.turns.over:
             await call.turns.give()
         await _of_client(transaction, call)
@@ -115,6 +111,7 @@ async def handle(request: AddPartitionsToTxnRequest, call: Call) -> AddPartition
     if not call.client.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
         return AddPartitionsToTxnResponse(error_code=ErrorCode.cluster_authorization_failed)
     results: list[AddPartitionsToTxnResult] = []
+    # A broker may verify thousands of transactions at once, so the loop yields between them.
     for part in some(request.transactions):
         for asked in part:
             transaction = _of_broker(asked)
@@ -158,7 +155,7 @@ def _partitions(topics: Sequence[Topic]) -> dict[TopicPartition, ErrorCode]:
 
 
 async def _of_client(transaction: _Transaction, call: Call) -> None:
-    """A client is not allowed everything, and no internal topic."""
+    """Apply the checks for clients: authorization, and no internal topic."""
     error = refusal(call, transaction.transactional_id)
     if error is not ErrorCode.none:
         transaction.all_get(error)
@@ -173,6 +170,7 @@ async def _of_client(transaction: _Transaction, call: Call) -> None:
 
 async def _if_they_exist(transaction: _Transaction, call: Call) -> None:
     errors, topics = transaction.errors, call.services.cluster.topics
+    # As in Kafka, one bad partition fails the transaction: the others get OPERATION_NOT_ATTEMPTED.
     for tp, error in errors.items():
         view = topics.get(tp.topic)
         if error is ErrorCode.none and (view is None or tp.partition not in view.partitions):
@@ -186,13 +184,14 @@ async def _if_they_exist(transaction: _Transaction, call: Call) -> None:
 
 
 async def _ask(transaction: _Transaction, call: Call) -> None:
-    """The transaction's coordinator, which has to be this broker."""
+    """Call the transaction's coordinator, which must be this broker."""
     transactional_id = transaction.transactional_id
     if not transactional_id:
         transaction.all_get(ErrorCode.invalid_request)
         return
     try:
         shard = call.services.transactions.shard_of(transactional_id)
+        # Verification only reads the coordinator's memory, so it has no result to wait for.
         if transaction.verify_only:
             transaction.errors = shard.verify_partitions(
                 transactional_id, producer=transaction.producer, partitions=set(transaction.errors)
@@ -202,6 +201,7 @@ async def _ask(transaction: _Transaction, call: Call) -> None:
             transactional_id,
             producer=transaction.producer,
             partitions=set(transaction.errors),
+            # Only clients of version 5 understand a raised epoch in the answer to EndTxn (KIP-890).
             version=EPOCH_BUMP_LEVEL if call.version >= _RAISES_EPOCH_SINCE else 0,
         )
     except CoordinatorError as failed:

@@ -1,9 +1,11 @@
-"""IncrementalAlterConfigs (44) and AlterConfigs (33): a topic's keys, in its ``Topic`` object; what
-holds for all brokers (one without a name) and for a consumer group, in the ``Cluster`` object; the
-levels of a broker's log.
+"""IncrementalAlterConfigs (44) and AlterConfigs (33).
 
-ALTER_CONFIGS on the topic or the group decides, else on the cluster. What one broker alone has
-stands in its file, which is read at its start: it is refused with Kafka's code.
+A topic's keys are changed in its ``Topic`` object. Keys of all brokers (a resource without a name)
+and of a consumer group are changed in the ``Cluster`` object. The levels of a broker's loggers are
+changed in this process.
+
+ALTER_CONFIGS on the topic or the group is required, else on the cluster. Keys of a single broker
+are in its file, which is read at its start, so changing them is rejected with Kafka's code.
 """
 
 from collections import Counter
@@ -35,19 +37,19 @@ _IN_FILE = (
     "a broker reads its own file at its start, and the rest is spec.config of the Cluster object"
 )
 _FOR_ALL = (
-    "this is the same for all brokers: set it for all of them (no broker's name, or "
+    "this key is the same for all brokers: set it for all of them (no broker's name, or "
     "--entity-default), which is spec.config of the Cluster object"
 )
-#: They are keys of a map in the Cluster object.
+#: A group's name is a key of a map in the Cluster object, which bounds its length.
 _GROUP_NAME_MAX = 249
 _ASK_S = 30.0
-#: How long an answer waits for this broker to follow; it is no error if it does not.
+#: Longest wait for this broker to apply a change. Exceeding it is not an error.
 _FOLLOW_S = 5.0
 
 
 @dataclass(slots=True, kw_only=True)
 class AlterConfigsResourceResponse:
-    """One topic or broker."""
+    """Result of one topic, group or broker."""
 
     error_code: ErrorCode
     error_message: str | None
@@ -57,7 +59,7 @@ class AlterConfigsResourceResponse:
 
 @dataclass(slots=True, kw_only=True)
 class AlterConfigsResponse:
-    """Of both requests, in their order."""
+    """Answer to both requests, with results in their order."""
 
     responses: tuple[AlterConfigsResourceResponse, ...]
     throttle_time: timedelta = ZERO
@@ -76,7 +78,7 @@ _Told = tuple[ErrorCode, str | None]
 async def alter_incrementally(
     request: incremental.IncrementalAlterConfigsRequest, call: Call
 ) -> AlterConfigsResponse:
-    """Change the keys that are named."""
+    """Change the named keys."""
 
     def settings(resource: incremental.AlterConfigsResource) -> tuple[Setting, ...]:
         return tuple(
@@ -88,7 +90,7 @@ async def alter_incrementally(
 
 
 async def alter(request: whole.AlterConfigsRequest, call: Call) -> AlterConfigsResponse:
-    """Replace all keys by those that are named: the others go back to their defaults."""
+    """Replace all keys by the named ones; the others return to their defaults."""
 
     def settings(resource: whole.AlterConfigsResource) -> tuple[Setting, ...]:
         return tuple(
@@ -109,8 +111,10 @@ async def _altered(
     validate_only: bool,
     is_whole: bool = False,
 ) -> AlterConfigsResponse:
+    # Kafka rejects a resource that is named twice, since the order of its changes would decide.
     asked = Counter[_Key]((each.resource_type, each.resource_name) for each in resources)
     told: dict[_Key, _Told] = {}
+    # Checks that need only this broker run first. Only the remaining changes go to the operator.
     changes: dict[_Key, TopicChange] = {}
     for resource in resources:
         key: _Key = int(resource.resource_type), resource.resource_name
@@ -125,12 +129,14 @@ async def _altered(
             )
         elif key[0] == ConfigResource.BROKER and key[1]:
             told[key] = _refusal_of_one_broker(settings_of(resource))
+        # Bounds of a group depend on this broker's configuration, which the operator does not have.
         elif (wrong := _wrong_with_group(*key, settings_of(resource), call)) is not None:
             told[key] = ErrorCode.invalid_config, wrong
         else:
             changes[key] = _change(*key, settings_of(resource), is_whole=is_whole)
         if call.turns.over:
             await call.turns.give()
+    # One call for all changes, so that the operator can apply them together.
     results = await pass_on(
         call, tuple(changes.values()), wait_s=_ASK_S, validate_only=validate_only
     )
@@ -138,6 +144,7 @@ async def _altered(
         told[key] = error_of(result.error_code), result.error_message
         if call.turns.over:
             await call.turns.give()
+    # A client that describes the resource next on this connection must find the new values.
     if not validate_only:
         await _follow(changes, told, call)
     responses = await call.turns.all_of(
@@ -160,7 +167,7 @@ def _change(kind: int, name: str, settings: tuple[Setting, ...], *, is_whole: bo
 
 
 def _refusal(kind: int, name: str, times: int, call: Call) -> _Told | None:
-    """Why it is not looked at."""
+    """Return the reason why a resource is rejected without reading its keys."""
     if times > 1:
         return ErrorCode.invalid_request, "Each resource must appear at most once."
     if kind == ConfigResource.TOPIC:
@@ -173,6 +180,7 @@ def _refusal(kind: int, name: str, times: int, call: Call) -> _Told | None:
         return ErrorCode.invalid_request, f"Unsupported resource type: {kind}"
     if not call.client.may(Operation.ALTER_CONFIGS, ResourceType.CLUSTER):
         return ErrorCode.cluster_authorization_failed, AUTHORIZATION_FAILED
+    # A broker may be addressed as itself or, for keys of all brokers, with an empty name.
     me = call.services.replicas.context.node_id
     if name != str(me) and (name or kind == ConfigResource.BROKER_LOGGER):
         text = f"Unexpected broker id, expected {me}, but received {name[:100]}"
@@ -192,10 +200,13 @@ def _refusal_of_group(name: str, call: Call) -> _Told | None:
 
 
 def _wrong_with_group(kind: int, name: str, settings: Sequence[Setting], call: Call) -> str | None:
-    """What its numbers come to, held against this broker's bounds; whether they are numbers, the
-    operator says."""
+    """Check the group's resulting values against this broker's bounds.
+
+    The operator checks whether they are numbers.
+    """
     if kind != ConfigResource.GROUP:
         return None
+    # The bounds relate keys to each other, so they are checked on the merged configuration.
     after = dict(call.services.cluster.group_config(name))
     for each in settings:
         if each.operation == SettingOperation.SET and each.value is not None:
@@ -211,7 +222,10 @@ def _wrong_with_group(kind: int, name: str, settings: Sequence[Setting], call: C
 
 
 def _refusal_of_one_broker(settings: Sequence[Setting]) -> _Told:
-    """Nothing is set for one broker alone, and so there is nothing to take away, either."""
+    """Return the result for keys of one broker.
+
+    No key can be set for one broker alone, so deleting one succeeds without a change.
+    """
     added = {each.name for each in settings if each.operation != SettingOperation.DELETE}
     static = sorted(added - DYNAMIC.keys())
     if static:
@@ -221,6 +235,7 @@ def _refusal_of_one_broker(settings: Sequence[Setting]) -> _Told:
 
 
 def _alter_loggers(settings: Sequence[Setting], *, validate_only: bool, is_whole: bool) -> _Told:
+    # AlterConfigs would have to reset every logger that is not named. Kafka rejects it as well.
     if is_whole:
         text = "AlterConfigs does not support the resource type BROKER_LOGGER"
         return ErrorCode.invalid_request, text
@@ -234,7 +249,7 @@ def _alter_loggers(settings: Sequence[Setting], *, validate_only: bool, is_whole
 async def _follow(
     changes: Mapping[_Key, TopicChange], told: Mapping[_Key, _Told], call: Call
 ) -> None:
-    """Whoever asks this broker next finds what was set, but for a topic that is paused."""
+    """Wait until this broker has applied the changes, except those of a paused topic."""
     cluster = call.services.cluster
 
     def has_followed(key: _Key) -> bool:
@@ -260,7 +275,10 @@ async def _follow(
 
 
 def _says(config: Mapping[str, str], setting: Setting) -> bool:
-    """Some keys that have fields of their own in a manifest are not told to brokers as such."""
+    """True if the configuration has the setting.
+
+    Keys with their own manifest field are not sent to brokers, so they always count as applied.
+    """
     if setting.name in config:
         return config[setting.name] == setting.value
     return setting.name in TOPIC and bool(TOPIC[setting.name].field)

@@ -1,7 +1,7 @@
-"""AlterReplicaLogDirs (34): replicas to another log directory of their broker (KIP-113).
+"""AlterReplicaLogDirs (34): move replicas to another log directory of their broker (KIP-113).
 
-A broker has one directory: a replica is there already, which is success as in Kafka, or the
-directory is none of the broker's.
+A broker has one directory. A replica is already in it, which is a success as in Kafka, or the
+directory does not exist.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ from tidemark_broker.security.acls import Operation, ResourceType
 
 @dataclass(slots=True, kw_only=True)
 class AlterReplicaLogDirPartitionResult:
-    """One replica of this broker's."""
+    """Result of one replica of this broker."""
 
     partition_index: int
     error_code: ErrorCode
@@ -27,22 +27,21 @@ class AlterReplicaLogDirPartitionResult:
 
 @dataclass(slots=True, kw_only=True)
 class AlterReplicaLogDirTopicResult:
-    """One topic."""
-
     topic_name: str
     partitions: tuple[AlterReplicaLogDirPartitionResult, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class AlterReplicaLogDirsResponse:
-    """By topic."""
+    """Results by topic."""
 
     results: tuple[AlterReplicaLogDirTopicResult, ...]
     throttle_time: timedelta = ZERO
 
 
 async def handle(request: AlterReplicaLogDirsRequest, call: Call) -> AlterReplicaLogDirsResponse:
-    """Each partition is answered once, for the last directory that is named for it."""
+    """Answer each partition once, for the last directory that is named for it."""
+    # A later directory for the same partition replaces an earlier one, as in Kafka.
     wanted = {
         (topic.name, number): each.path
         for each in request.dirs
@@ -60,7 +59,9 @@ async def handle(request: AlterReplicaLogDirsRequest, call: Call) -> AlterReplic
 
 
 def _error(topic: str, number: int, path: str, call: Call) -> ErrorCode:
-    """As ``ReplicaManager.alterReplicaLogDirs`` has them, in its order."""
+    """Return the error of one replica, checked in the order of
+    ``ReplicaManager.alterReplicaLogDirs``.
+    """
     services = call.services
     if path != str(services.settings.log_dir):
         return ErrorCode.log_dir_not_found

@@ -1,7 +1,8 @@
-"""ApiVersions (18): what is served, derived from the table of Apis.
+"""ApiVersions (18): the supported version ranges, derived from the table of Apis.
 
-A version that is not served is answered in the form of version 0 with error 35 and the real ranges,
-without reading the body (KIP-511); a client name or version that breaks KIP-511's pattern with 42.
+An unsupported version is answered in the form of version 0 with error 35 and the real ranges,
+without reading the body (KIP-511). A client name or version that violates KIP-511's pattern is
+answered with error 42.
 """
 
 import re
@@ -17,18 +18,18 @@ from tidemark_broker.api.schema import ZERO
 from tidemark_broker.api.table import Api, Call
 
 KEY = 18
-#: Features by name, with their highest level, which is in force: clients that know a feature go by
-#: it. They are the same in all of our brokers, so their epoch never changes.
+#: Features by name, with their highest level, which is also the finalized one. It is the same in
+#: all brokers, so the features' epoch never changes.
 FEATURES = {"group.version": 1, "transaction.version": 2}
 _FEATURES_EPOCH = 0
-#: Older clients cannot read a lowest level of 0: they are not told of the feature's levels.
+#: Older clients cannot read a lowest level of 0, so they receive no feature levels.
 _LEVEL_0_SINCE = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.\-]*[a-zA-Z0-9])?")
 
 
 @dataclass(slots=True, kw_only=True)
 class ApiVersion:
-    """The versions of one Api, inclusive."""
+    """Version range of one Api, inclusive."""
 
     api_key: int
     min_version: int
@@ -37,7 +38,7 @@ class ApiVersion:
 
 @dataclass(slots=True, kw_only=True)
 class SupportedFeatureKey:
-    """The levels of a feature (KIP-584) that this broker has, inclusive."""
+    """Levels of a feature (KIP-584) that this broker supports, inclusive."""
 
     name: str
     min_version: int
@@ -46,7 +47,7 @@ class SupportedFeatureKey:
 
 @dataclass(slots=True, kw_only=True)
 class FinalizedFeatureKey:
-    """The levels that are in force in the cluster."""
+    """Finalized levels of a feature in the cluster."""
 
     name: str
     max_version_level: int
@@ -55,8 +56,6 @@ class FinalizedFeatureKey:
 
 @dataclass(slots=True, kw_only=True)
 class ApiVersionsResponse:
-    """What is served."""
-
     error_code: ErrorCode
     api_keys: tuple[ApiVersion, ...]
     throttle_time: timedelta = ZERO
@@ -68,9 +67,10 @@ class ApiVersionsResponse:
 def api_of(
     table: Mapping[int, Api[Any, Any]],
 ) -> Api[ApiVersionsRequest, ApiVersionsResponse]:
-    """The Api, answering for ``table`` (which may be filled afterwards)."""
+    """Return the Api that answers for ``table``, which may be filled afterwards."""
 
     async def handle(request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:
+        # Clients before version 3 send no software name.
         error = ErrorCode.none
         if call.version >= 3 and not (
             _SOFTWARE.fullmatch(request.client_software_name)
@@ -93,12 +93,14 @@ def api_of(
 def answer(
     table: Mapping[int, Api[Any, Any]], error: ErrorCode, version: int = 0
 ) -> ApiVersionsResponse:
-    """What ``table`` has."""
+    """Return the ranges in ``table``."""
     return ApiVersionsResponse(
         error_code=error,
         api_keys=tuple(
             ApiVersion(
                 api_key=api.key,
+                # A version can be served without being advertised, if only old librdkafka versions
+                # use it.
                 min_version=(api.version_min if api.advertised_min is None else api.advertised_min),
                 max_version=api.version_max,
             )

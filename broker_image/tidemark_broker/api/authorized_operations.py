@@ -1,5 +1,7 @@
-"""``*_authorized_operations`` of answers: what the client that asks may do with what it is told of
-(KIP-430), a bit for each operation."""
+"""``*_authorized_operations`` of answers:
+
+bit sets of the operations that the client may perform (KIP-430).
+"""
 
 from tidemark_broker.api.client import Client
 from tidemark_broker.security.acls import (
@@ -12,19 +14,19 @@ from tidemark_broker.security.acls import (
 
 
 def topic_operations(client: Client, topic: str) -> int:
-    """With a topic that it may describe."""
+    """Operations on a topic that the client may describe."""
     return _operations(client, ResourceType.TOPIC, topic)
 
 
 def cluster_operations(client: Client) -> int:
-    """With the cluster: nothing for whoever may not describe it."""
+    """Operations on the cluster; none for a client that may not describe it."""
     if not client.may(Operation.DESCRIBE, ResourceType.CLUSTER):
         return 0
     return _operations(client, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 def group_operations(client: Client, group_id: str) -> int:
-    """With a group that it may describe."""
+    """Operations on a group that the client may describe."""
     return _operations(client, ResourceType.GROUP, group_id)
 
 

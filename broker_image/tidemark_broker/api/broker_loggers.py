@@ -1,9 +1,8 @@
-"""The levels of a broker's own log, by logger (KIP-412): what the resource BROKER_LOGGER is.
+"""Levels of a broker's own loggers (KIP-412): the resource BROKER_LOGGER.
 
-They are this process's alone and end with it, as in Kafka; the configuration's ``log.level`` is
-that of the root at the start. Only loggers that are there can be set, those of the program and the
-root: what a library writes at its lowest level is nobody's business. Rules and codes are those of
-Kafka's ``RuntimeLoggerManager``.
+Levels belong to this process and end with it, as in Kafka. The key ``log.level`` is the root's
+level at the start. Only existing loggers of the program and the root can be set, not those of
+libraries. Rules and codes are those of Kafka's ``RuntimeLoggerManager``.
 """
 
 import logging
@@ -15,7 +14,7 @@ from tidemark.wire.topics import Setting, SettingOperation
 
 ROOT = "root"
 _OURS = "tidemark"
-#: Kafka's names.
+#: Kafka's names of levels.
 _LEVELS = {
     "FATAL": logging.CRITICAL,
     "ERROR": logging.ERROR,
@@ -27,7 +26,7 @@ _LEVELS = {
 
 
 class LoggerRefusal(Exception):
-    """Nothing was changed."""
+    """A rejected change; no level was changed."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -36,14 +35,15 @@ class LoggerRefusal(Exception):
 
 
 def levels() -> Iterator[tuple[str, str]]:
-    """Each logger's name, and the level that holds for it; the root first."""
+    """Yield each logger's name and effective level, the root first."""
     yield ROOT, _name_of(logging.getLogger().getEffectiveLevel())
     for name in sorted(_loggers()):
         yield name, _name_of(logging.getLogger(name).getEffectiveLevel())
 
 
 def alter(settings: Sequence[Setting], *, validate_only: bool) -> None:
-    """All of them, or none. Raises :class:`LoggerRefusal`."""
+    """Apply all settings or none. Raises :class:`LoggerRefusal`."""
+    # All settings are checked before the first is applied.
     known = _loggers()
     for each in settings:
         _check(each, known)
@@ -55,6 +55,7 @@ def alter(settings: Sequence[Setting], *, validate_only: bool) -> None:
         logging.getLogger("" if each.name == ROOT else each.name).setLevel(level)
 
 
+# Libraries log secrets and bulk data at low levels, so only the program's loggers are settable.
 def _loggers() -> frozenset[str]:
     there = logging.getLogger().manager.loggerDict
     return frozenset(name for name in there if name.partition(".")[0].startswith(_OURS))
@@ -63,10 +64,9 @@ def _loggers() -> frozenset[str]:
 def _check(setting: Setting, known: frozenset[str]) -> None:
     name, operation = setting.name, setting.operation
     if operation not in (SettingOperation.SET, SettingOperation.DELETE):
-        what = (
-            SettingOperation(operation).name if operation in tuple(SettingOperation) else operation
-        )
-        text = f"{what} operation is not allowed for the BROKER_LOGGER resource"
+        is_named = operation in tuple(SettingOperation)
+        label = SettingOperation(operation).name if is_named else operation
+        text = f"{label} operation is not allowed for the BROKER_LOGGER resource"
         raise LoggerRefusal(ErrorCode.invalid_request, text)
     if name != ROOT and name not in known:
         raise LoggerRefusal(ErrorCode.invalid_config, f"Logger {name[:200]} does not exist!")
@@ -83,5 +83,5 @@ def _check(setting: Setting, known: frozenset[str]) -> None:
 
 
 def _name_of(level: int) -> str:
-    """The most that it lets pass, in Kafka's words."""
+    """Return Kafka's name of the lowest level that passes."""
     return next((name for name, least in _LEVELS.items() if least <= level), "TRACE")

@@ -1,7 +1,7 @@
-"""Whom a handler answers: where it is, who it is, and what it may do.
+"""The client of a request: its address, its principal, and its permissions.
 
-One for each connection, made once. What it may do is looked up again only when the users have
-changed: a handler asks for it once in a request, and where it may do everything that is all.
+One object per connection. Permissions are looked up again only when users have changed. A handler
+queries them once per request, and for a client with all permissions that is the only cost.
 """
 
 import asyncio
@@ -23,9 +23,12 @@ class _Connection(Protocol):
 
 
 class Client:
-    """``peer`` is its address, ``listener`` where it came. ``sasl`` is None where that has no SASL.
-    ``users`` None: whoever is there may do everything. ``connection``: what rests once a quota is
-    used up."""
+    """A client connection.
+
+    ``peer`` is its address, ``listener`` the listener's name. ``sasl`` is None on a listener
+    without SASL. Without ``users`` the client may do everything. ``connection`` is throttled once a
+    quota is used up.
+    """
 
     __slots__ = (
         "_authorizer", "_connection", "_host", "_is_proven", "_permissions", "_users",
@@ -44,9 +47,9 @@ class Client:
     ) -> None:
         self._connection = connection
         self._is_proven = sasl is None
-        #: Record batches that it has produced.
+        #: Record batches that this client has produced.
         self.batches_sent = 0
-        #: Of those that have not begun all of what they ask for.
+        #: Held by the request that has not started all of its work, for requests in order.
         self.order = asyncio.Lock()
         self.peer = peer
         self.listener = listener
@@ -59,28 +62,33 @@ class Client:
 
     @classmethod
     def controller(cls, peer: str) -> Self:
-        """The controller, whose connection this broker made: it has proven who it is."""
+        """Return the controller, whose connection this broker opened and which is therefore
+        authenticated.
+        """
         return cls(peer, "")
 
     def is_now(self, principal: str) -> None:
-        """It has proven who it is."""
+        """Set the authenticated principal."""
+        # Resetting the authorizer discards permissions of the previous principal
+        # (re-authentication).
         self.principal, self._authorizer = principal, None
         self._is_proven = True
 
     @property
     def who(self) -> tuple[str, str]:
-        """Its principal and its address: clients that share what there is of both."""
+        """Principal and address. Clients with the same pair share fair-share limits."""
         return self.principal, self._host
 
     @property
     def authorizer(self) -> Authorizer | None:
-        """What decides now: another one each time that users have changed."""
+        """The current authorizer; a new object each time users change."""
         return None if self._users is None else self._users.authorizer
 
     @property
     def permissions(self) -> Permissions | None:
-        """None: everything."""
+        """The client's permissions, None if it may do everything."""
         users = self._users
+        # An authorizer is immutable, so identity tells whether the users have changed.
         if users is not None and self._authorizer is not users.authorizer:
             self._authorizer = users.authorizer
             self._permissions = self._authorizer.permissions(self.principal, self._host)
@@ -88,33 +96,37 @@ class Client:
 
     @property
     def has_quotas(self) -> bool:
-        """Is anybody limited at all? Who has to prove yet who it is uses nobody's quota."""
+        """True if any quota applies. A client that has not authenticated uses no quota."""
         return self._is_proven and self._users is not None and not self._users.quotas.is_empty
 
     def quotas(self, client_id: str) -> RequestQuotas | None:
-        """What limits a request of its; None: nothing."""
+        """Return the quotas of one request, None if it is not limited."""
         if self._users is None:
             return None
         return self._users.quotas.of(user_name(self.principal), client_id)
 
     def rest_before_first_s(self, request: Frame) -> float | None:
-        """For how long it has to rest before its first Produce, since others have used up the same
-        quota; None: this is none, or it has to prove yet who it is. (A Fetch is answered with
-        nothing then.)"""
+        """Return how many seconds to wait before the connection's first Produce.
+
+        Other connections may have used up the shared quota. None means that this request is not a
+        Produce, or that the client has not authenticated. A Fetch needs no wait, because it is
+        answered empty.
+        """
         if not self._is_proven or peek_key(request) != PRODUCE_KEY:
             return None
         quotas = self.quotas(peek_client_id(request)) if self.has_quotas else None
         if quotas is None:
             return 0.0
+        # Using zero bytes refreshes the delay without counting anything.
         quotas.use(QuotaKind.PRODUCE, 0)
         return quotas.rest_s
 
     def rest(self, for_s: float) -> None:
-        """It has used up a quota: see :meth:`ServerConnection.rest`."""
+        """Throttle the connection. See :meth:`ServerConnection.rest`."""
         if self._connection is not None:
             self._connection.rest(for_s)
 
     def may(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> bool:
-        """May it use that one?"""
+        """True if the operation on that resource is authorized."""
         permissions = self.permissions
         return permissions is None or permissions.allows(operation, kind, name)

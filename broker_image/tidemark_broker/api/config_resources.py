@@ -1,14 +1,14 @@
-"""What configuration requests are about, by the numbers of Kafka's ``ConfigResource.Type``."""
+"""Resource types of configuration requests, by the numbers of Kafka's ``ConfigResource.Type``."""
 
 import enum
 
-#: Settings of one resource in a request; there are dozens of keys.
+#: Settings of one resource in a request. Dozens of keys exist, so more can only be abuse.
 SETTINGS_MAX = 1000
-TOO_MANY = f"At most {SETTINGS_MAX} settings are taken of one resource."
+TOO_MANY = f"At most {SETTINGS_MAX} settings are accepted for one resource."
 
 
 class ConfigResource(enum.IntEnum):
-    """Those that are served."""
+    """Supported resource types."""
 
     TOPIC = 2
     BROKER = 4

@@ -1,4 +1,7 @@
-"""ConsumerGroupDescribe (69): groups of KIP-848, with where each member is and is to be."""
+"""ConsumerGroupDescribe (69):
+
+groups of KIP-848, with each member's current and target assignment.
+"""
 
 import uuid
 from collections.abc import Iterator
@@ -19,13 +22,13 @@ from tidemark_broker.groups.core.values import shown
 from tidemark_broker.security.acls import Operation, ResourceType
 
 _BARE_BYTES = 300
-#: Kinds of members.
+#: Values of ``member_type``.
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 
 @dataclass(slots=True, kw_only=True)
 class TopicPartitions:
-    """Of one topic."""
+    """Partitions of one topic."""
 
     topic_id: uuid.UUID | None
     topic_name: str
@@ -34,14 +37,12 @@ class TopicPartitions:
 
 @dataclass(slots=True, kw_only=True)
 class AssignmentOfMember:
-    """Partitions by topic."""
-
     topic_partitions: tuple[TopicPartitions, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """``member_type`` from version 1 on (KIP-1099)."""
+    """One member. ``member_type`` is sent from version 1 (KIP-1099)."""
 
     member_id: str
     instance_id: str | None
@@ -58,7 +59,7 @@ class Member:
 
 @dataclass(slots=True, kw_only=True)
 class DescribedGroup:
-    """``assignor_name``: the one that most members ask for."""
+    """One group. ``assignor_name`` is the assignor that most members prefer."""
 
     group_id: str
     error_code: ErrorCode = ErrorCode.none
@@ -73,7 +74,7 @@ class DescribedGroup:
 
 @dataclass(slots=True, kw_only=True)
 class ConsumerGroupDescribeResponse:
-    """In the order of the request."""
+    """Groups in the order of the request."""
 
     groups: tuple[DescribedGroup, ...]
     throttle_time: timedelta = ZERO
@@ -82,37 +83,43 @@ class ConsumerGroupDescribeResponse:
 async def handle(
     request: ConsumerGroupDescribeRequest, call: Call
 ) -> ConsumerGroupDescribeResponse:
-    """Each that is asked for, as far as there is memory: the others are to be asked for again."""
+    """Describe the groups within the memory limit; for the rest the client must send a new
+    request.
+    """
     groups: list[DescribedGroup] = []
     weight_bytes = 0
     for group_id in request.group_ids:
         described = DescribedGroup(group_id=group_id)
         groups.append(described)
+        # A group can have thousands of members, so the loop yields between groups.
         await call.turns.pause()
         if not call.client.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
             described.error_code = ErrorCode.group_authorization_failed
             continue
         if not group_id:
             described.error_code = ErrorCode.invalid_group_id
-            described.error_message = "A group has a name."
+            described.error_message = "The group id must not be empty."
             continue
         try:
             group = call.services.groups.consumer_group(group_id)
         except CoordinatorError as error:
             described.error_code = error.error_code
             continue
+        # Weights are summed before the members are built, so that a large answer is never started.
         weight_bytes += _BARE_BYTES + (0 if group is None else group.weight_bytes)
         if group is None:
             described.error_code = ErrorCode.group_id_not_found
             described.error_message = f"Group {shown(group_id)} not found."
         elif not call.has_room(weight_bytes):
             described.error_code = ErrorCode.coordinator_load_in_progress
+        # Kafka hides the whole group if the client may not describe one of its topics.
         elif await call.denied(Operation.DESCRIBE, group.subscribed):
             described.error_code = ErrorCode.topic_authorization_failed
             described.error_message = (
                 "The group has described topic(s) that the client is not authorized to describe."
             )
         else:
+            # Members are copied first, since the group may change while the loop yields.
             await _describe(described, group, call)
             if request.include_authorized_operations:
                 described.authorized_operations = group_operations(call.client, group_id)
@@ -154,7 +161,7 @@ def _named(assignment: "Assignment | Any", call: Call) -> AssignmentOfMember:
 
 
 def _partitions(assignment: "Assignment | Any", call: Call) -> Iterator[TopicPartitions]:
-    """Of topics that are still there."""
+    """Yield partitions of topics that still exist."""
     for topic_id, numbers in assignment.items():
         view = call.services.cluster.by_id(topic_id)
         if view is not None and numbers:

@@ -1,6 +1,6 @@
-"""ConsumerGroupHeartbeat (68): a member of a group of KIP-848's protocol joins, stays and leaves.
+"""ConsumerGroupHeartbeat (68): a member of a KIP-848 group joins, stays and leaves.
 
-It is told its epoch, and where that has changed which partitions it may consume.
+The answer contains the member's epoch, and the assigned partitions if they have changed.
 """
 
 import uuid
@@ -23,14 +23,14 @@ from tidemark_broker.groups.core.consumer_values import (
 from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.security.principal import host_of
 
-#: Since this version a member makes its own id (KIP-1082).
+#: From this version a member generates its own id (KIP-1082).
 _OWN_ID_SINCE = 1
 _CLIENT_ID_MAX = 255
 
 
 @dataclass(slots=True, kw_only=True)
 class TopicPartitions:
-    """Of one topic."""
+    """Partitions of one topic."""
 
     topic_id: uuid.UUID | None
     partitions: tuple[int, ...]
@@ -38,14 +38,14 @@ class TopicPartitions:
 
 @dataclass(slots=True, kw_only=True)
 class AssignmentAnswer:
-    """All that the member may consume."""
+    """All partitions that the member may consume."""
 
     topic_partitions: tuple[TopicPartitions, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class ConsumerGroupHeartbeatResponse:
-    """``assignment`` None: as before."""
+    """Answer to a heartbeat. ``assignment`` is None if it has not changed."""
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
@@ -59,10 +59,12 @@ class ConsumerGroupHeartbeatResponse:
 async def handle(
     request: ConsumerGroupHeartbeatRequest, call: Call
 ) -> ConsumerGroupHeartbeatResponse:
-    """Answer once what is told stands on record."""
+    """Answer once the group's new state is written to its log."""
     if not call.client.may(Operation.READ, ResourceType.GROUP, request.group_id):
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.group_authorization_failed)
     names = request.subscribed_topic_names or ()
+    # Only names are checked here. A regex is resolved by the coordinator, which filters its
+    # matches.
     if await call.denied(Operation.DESCRIBE, names):
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.topic_authorization_failed)
 
@@ -80,9 +82,11 @@ async def handle(
 
 async def _asked(request: ConsumerGroupHeartbeatRequest, call: Call) -> HeartbeatRequest:
     member_id = request.member_id
+    # Older members leave the id empty when they join, and read the generated one in the answer.
     if call.version < _OWN_ID_SINCE and request.member_epoch == JOIN and not member_id:
         member_id = str(uuid.uuid4())
     owned: dict[uuid.UUID, set[int]] | None = None
+    # A missing list means unchanged, an empty one that the member owns nothing.
     if request.topic_partitions is not None:
         owned = {}
         for each in request.topic_partitions:
@@ -118,7 +122,7 @@ async def _answer(answer: HeartbeatAnswer, call: Call) -> ConsumerGroupHeartbeat
 
 
 async def partitions_of(assignment: Assignment, call: Call) -> tuple[TopicPartitions, ...]:
-    """As Kafka's messages have them."""
+    """Return an assignment in the form of Kafka's messages."""
     return tuple(
         await call.turns.all_of(
             TopicPartitions(topic_id=topic, partitions=tuple(sorted(numbers)))

@@ -1,5 +1,8 @@
-"""CreatePartitions (37): the object's ``spec.partitions`` grows, and the answer waits for the new
-leaders. ALTER on the topic decides."""
+"""CreatePartitions (37): raise ``spec.partitions`` of the object, and answer once the new
+partitions have leaders.
+
+ALTER on the topic is required.
+"""
 
 import asyncio
 from collections import Counter
@@ -24,14 +27,12 @@ from tidemark_broker.api.topic_change_requests import (
 )
 from tidemark_broker.security.acls import Operation
 
-#: From this version on a client knows THROTTLING_QUOTA_EXCEEDED.
+#: From this version a client understands THROTTLING_QUOTA_EXCEEDED.
 _KNOWS_QUOTA = 3
 
 
 @dataclass(slots=True, kw_only=True)
 class CreatePartitionsTopicResult:
-    """One topic."""
-
     name: str
     error_code: ErrorCode
     error_message: str | None = None
@@ -46,7 +47,8 @@ class CreatePartitionsResponse:
 
 
 async def handle(request: CreatePartitionsRequest, call: Call) -> CreatePartitionsResponse:
-    """Check who asks, pass on, wait for leaders, answer."""
+    """Authorize, apply the quota, pass the changes on, wait for leaders."""
+    # Names are counted first: a topic that is named twice gets one error, as in Kafka.
     asked = Counter[str](topic.name for topic in request.topics)
     denied = await call.denied(Operation.ALTER, asked)
     answers: dict[str, CreatePartitionsTopicResult] = {
@@ -56,12 +58,14 @@ async def handle(request: CreatePartitionsRequest, call: Call) -> CreatePartitio
     for name, times in asked.items():
         if times > 1:
             answers[name] = _error(name, ErrorCode.invalid_request, "Duplicate topic name.")
+    # Validation changes nothing, so it uses no quota.
     if not request.validate_only:
         for topic in request.topics:
             if topic.name not in answers and not _may_grow(topic, call):
                 answers[topic.name] = _error(
                     topic.name, ErrorCode.throttling_quota_exceeded, EXCEEDED
                 )
+    # Only accepted topics reach the operator. Their results are appended to the errors.
     growing = [topic for topic in request.topics if topic.name not in answers]
     wait_s = milliseconds(request.timeout) / 1000
     results = await _grown(growing, call, wait_s, validate_only=request.validate_only)
@@ -77,6 +81,7 @@ async def handle(request: CreatePartitionsRequest, call: Call) -> CreatePartitio
 
 
 def _may_grow(topic: CreatePartitionsTopic, call: Call) -> bool:
+    # The quota counts added partitions, not the new total (KIP-599).
     view = call.services.cluster.topics.get(topic.name)
     added = 0 if view is None else topic.count - len(view.partitions)
     return may_mutate(call, added, refused_since=_KNOWS_QUOTA)
@@ -95,6 +100,7 @@ async def _grown(
     changes = await call.turns.all_of(_change(topic) for topic in topics)
     told = await pass_on(call, changes, wait_s=wait_s, validate_only=validate_only)
     results = dict(with_each(names, told))
+    # Partitions without leaders would fail the client's next Produce, so the answer waits for them.
     if not validate_only:
         made = [name for name, result in results.items() if not result.error_code]
         views = call.services.cluster.topics
@@ -110,7 +116,7 @@ async def _grown(
 
 _LATE = TopicChangeResult(
     error_code=int(ErrorCode.request_timed_out),
-    error_message="the partitions are being created and have no leaders yet",
+    error_message="the partitions are being created and do not have leaders yet",
     topic_id=None,
 )
 

@@ -1,9 +1,9 @@
 """CreateTopics (19): each topic becomes a ``Topic`` object, and is answered once it has leaders.
 
-Who may CREATE on the cluster may create any topic, else CREATE on the topic decides; its counts and
-its configuration are told to whoever may DESCRIBE_CONFIGS (version 5 and above). A topic whose
-deletion has not ended yet may not be made again before: the request waits for that as long as it
-may.
+CREATE on the cluster permits any topic, else CREATE on the topic is required. Partition count,
+replication factor and configuration are returned to clients that may DESCRIBE_CONFIGS (version 5
+and above). A topic whose deletion has not ended cannot be created yet: the request waits for that
+until its time-out.
 """
 
 import asyncio
@@ -43,18 +43,18 @@ from tidemark_broker.api.topic_change_requests import (
 )
 from tidemark_broker.security.acls import Operation, ResourceType
 
-#: Of one request: each is answered with dozens of keys.
+#: Topics of one request. Each is answered with dozens of keys.
 TOPICS_MAX = 1000
-#: From this version on a client knows THROTTLING_QUOTA_EXCEEDED.
+#: From this version a client understands THROTTLING_QUOTA_EXCEEDED.
 _KNOWS_QUOTA = 6
-#: Between two looks at whether a topic of the same name has gone; twice as long after each.
+#: Delay between two attempts while a topic of the same name is being deleted.
 _AGAIN = Backoff(first_s=0.2, most_s=5.0)
 _EXISTS = int(ErrorCode.topic_already_exists)
 
 
 @dataclass(slots=True, kw_only=True)
 class CreatableTopicConfigs:
-    """One key of the topic that was made."""
+    """One key of the created topic."""
 
     name: str
     value: str | None
@@ -65,7 +65,7 @@ class CreatableTopicConfigs:
 
 @dataclass(slots=True, kw_only=True)
 class CreatableTopicResult:
-    """``topic_config_error_code``: 29 where the rest of it is not told."""
+    """Result of one topic. ``topic_config_error_code`` is 29 if the other fields are withheld."""
 
     name: str
     error_code: ErrorCode
@@ -86,9 +86,10 @@ class CreateTopicsResponse:
 
 
 async def handle(request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
-    """Check who asks, pass on, wait for leaders, answer."""
+    """Authorize, apply the quota, pass the changes on, wait for leaders."""
     asked = Counter[str](topic.name for topic in request.topics)
     refused = await _refused(asked, request.topics, call)
+    # Validation changes nothing, so it uses no quota.
     if not request.validate_only:
         refused |= _over_quota(request, refused.keys(), call)
     creatable = [topic for topic in request.topics if topic.name not in refused]
@@ -104,7 +105,7 @@ async def handle(request: CreateTopicsRequest, call: Call) -> CreateTopicsRespon
 async def _refused(
     asked: Mapping[str, int], topics: Iterable[CreatableTopic], call: Call
 ) -> dict[str, CreatableTopicResult]:
-    """What is not passed on, by name."""
+    """Return the results of rejected topics, by name."""
     if len(asked) > TOPICS_MAX:
         text = f"At most {TOPICS_MAX} topics are created at once."
         return {name: _error(name, ErrorCode.policy_violation, text) for name in asked}
@@ -112,6 +113,7 @@ async def _refused(
     if not call.client.may(Operation.CREATE, ResourceType.CLUSTER):
         denied = await call.denied(Operation.CREATE, asked)
     refused = {name: _error(name, ErrorCode.topic_authorization_failed) for name in denied}
+    # Kafka reserves this name for KRaft. Clients may not create it whatever their ACLs are.
     if CLUSTER_METADATA_TOPIC in asked:
         refused[CLUSTER_METADATA_TOPIC] = _error(
             CLUSTER_METADATA_TOPIC, ErrorCode.topic_authorization_failed
@@ -133,6 +135,7 @@ def _over_quota(
         if topic.name in refused:
             continue
         partitions = len(topic.assignments) or topic.num_partitions
+        # -1 asks for the default of the cluster, which is also what the quota must count.
         if partitions == -1:
             partitions = int(call.services.cluster.cluster_config.get(NUM_PARTITIONS) or 1)
         if not may_mutate(call, partitions, refused_since=_KNOWS_QUOTA):
@@ -147,13 +150,14 @@ def _error(name: str, code: ErrorCode, message: str = AUTHORIZATION_FAILED) -> C
 async def _created(
     topics: Sequence[CreatableTopic], call: Call, wait_s: float, *, validate_only: bool
 ) -> Mapping[str, TopicChangeResult]:
-    """The operator's results, as time-outs where the topic has no leaders in time."""
+    """Return the operator's results, replaced by time-outs for topics without leaders."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + call.wait_s(wait_s)
     made_of = await call.turns.all_of(_change(topic) for topic in topics)
     changes = dict(zip((topic.name for topic in topics), made_of, strict=True))
     results: dict[str, TopicChangeResult] = {}
     asked, again = list(changes), _AGAIN
+    # Repeat for topics whose previous incarnation is still being deleted.
     while asked:
         left_s = until_s - loop.time()
         told = await pass_on(
@@ -165,6 +169,7 @@ async def _created(
         if not asked or until_s < again.until_s:
             break
         await asyncio.sleep(again.until_s - loop.time())
+    # A topic without leaders would fail the client's next Produce, so the answer waits for them.
     if not validate_only:
         made = [name for name, result in results.items() if not result.error_code]
         late = await until_known(
@@ -175,7 +180,7 @@ async def _created(
 
 
 def _is_going(result: TopicChangeResult, name: str, call: Call) -> bool:
-    """It exists for the operator and for no broker: its deletion has not ended."""
+    """True if the operator still has the topic but no broker does: its deletion has not ended."""
     return result.error_code == _EXISTS and name not in call.services.cluster.topics
 
 
@@ -187,7 +192,7 @@ def _is_there(result: TopicChangeResult, call: Call) -> bool:
 
 _LATE = TopicChangeResult(
     error_code=int(ErrorCode.request_timed_out),
-    error_message="the topic is being created and has no leaders yet",
+    error_message="the topic is being created and does not have leaders yet",
     topic_id=None,
 )
 
@@ -220,6 +225,7 @@ def _answer(topic: CreatableTopic, result: TopicChangeResult, call: Call) -> Cre
     answer = CreatableTopicResult(
         name=topic.name, error_code=ErrorCode.none, topic_id=result.topic_id
     )
+    # As in Kafka, a client without DESCRIBE_CONFIGS still creates the topic but sees no values.
     if not call.client.may(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name):
         answer.topic_config_error_code = int(ErrorCode.topic_authorization_failed)
         return answer

@@ -1,4 +1,4 @@
-"""DeleteGroups (42): groups without members go, with the offsets that they committed."""
+"""DeleteGroups (42): delete groups without members, with their committed offsets."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,23 +14,22 @@ from tidemark_broker.security.acls import Operation, ResourceType
 
 @dataclass(slots=True, kw_only=True)
 class DeletableGroupResult:
-    """What came of one."""
-
     group_id: str
     error_code: ErrorCode
 
 
 @dataclass(slots=True, kw_only=True)
 class DeleteGroupsResponse:
-    """Each once."""
+    """Each group once."""
 
     results: tuple[DeletableGroupResult, ...]
     throttle_time: timedelta = ZERO
 
 
 async def handle(request: DeleteGroupsRequest, call: Call) -> DeleteGroupsResponse:
-    """One after the other."""
+    """Delete the groups one after the other."""
     results = []
+    # A group that is named twice is deleted once; the second attempt would return an error.
     for group_id in dict.fromkeys(request.groups_names):
         error = await _delete(group_id, call)
         results.append(DeletableGroupResult(group_id=group_id, error_code=error))

@@ -1,8 +1,8 @@
 """DeleteRecords (21): KIP-107, with Kafka's checks in Kafka's order.
 
-Each leader raises its log start at once; the whole request then waits for every partition that
-took part (:mod:`deletions`). On time-out the pending ones answer REQUEST_TIMED_OUT with the low
-watermark as it was when the request came.
+Each leader raises its log start at once. The request then waits for every participating partition
+(:mod:`deletions`). On time-out the pending ones answer REQUEST_TIMED_OUT with the low watermark
+from when the request arrived.
 """
 
 from collections.abc import Iterator, Sequence, Set
@@ -26,7 +26,10 @@ from tidemark_broker.security.acls import Operation
 
 @dataclass(slots=True, kw_only=True)
 class DeleteRecordsPartitionResult:
-    """``low_watermark``: the smallest log start of the live replicas, -1 with an error."""
+    """Result of one partition.
+
+    ``low_watermark`` is the smallest log start of the live replicas, -1 with an error.
+    """
 
     partition_index: int
     low_watermark: int
@@ -35,23 +38,22 @@ class DeleteRecordsPartitionResult:
 
 @dataclass(slots=True, kw_only=True)
 class DeleteRecordsTopicResult:
-    """One topic."""
-
     name: str
     partitions: tuple[DeleteRecordsPartitionResult, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class DeleteRecordsResponse:
-    """In the order of the request."""
+    """Results in the order of the request."""
 
     topics: tuple[DeleteRecordsTopicResult, ...]
     throttle_time: timedelta = ZERO
 
 
 async def handle(request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
-    """Delete, wait, answer."""
+    """Raise the log starts, wait for the followers, answer."""
     services = call.services
+    # All partitions start before the wait, so that their followers advance at the same time.
     denied = await call.denied(Operation.DELETE, (topic.name for topic in request.topics))
     statuses = await call.turns.all_of(_statuses(request, denied, services))
     timeout_s = call.wait_s(milliseconds(request.timeout) / 1000)
@@ -64,6 +66,7 @@ async def handle(request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResp
 def _statuses(
     request: DeleteRecordsRequest, denied: Set[str], services: Services
 ) -> Iterator[Deletion]:
+    # Kafka's clients never repeat a partition. Both entries fail, because their order is undefined.
     twice = named_twice(
         [
             (topic.name, part.partition_index)
@@ -83,6 +86,7 @@ def _statuses(
 
 
 def _begin(topic: str, index: int, offset: int, services: Services) -> Deletion:
+    # Checks in Kafka's order: existence, internal topic, then whether this broker is the leader.
     tp, view = TopicPartition(topic, index), services.cluster.topics.get(topic)
     if view is None or index not in view.partitions:
         return Deletion(tp, ErrorCode.unknown_topic_or_partition)
@@ -97,6 +101,7 @@ def _begin(topic: str, index: int, offset: int, services: Services) -> Deletion:
 async def _answer(
     request: DeleteRecordsRequest, call: Call, statuses: Sequence[Deletion]
 ) -> DeleteRecordsResponse:
+    # Statuses are in the order of the request, so one iterator matches them to their partitions.
     remaining, topics = iter(statuses), []
     for topic in request.topics:
         results = await call.turns.all_of(_result(next(remaining)) for _ in topic.partitions)

@@ -1,7 +1,7 @@
-"""DeleteTopics (20): by name or by id (version 6), as objects that are deleted.
+"""DeleteTopics (20): by name or by id (version 6), by deleting the ``Topic`` objects.
 
-DELETE on the topic decides, or on the cluster; whose name a client may not even DESCRIBE it is not
-told. A topic is answered once this broker knows of it no more.
+DELETE on the topic or on the cluster is required. The name of a topic is withheld from a client
+that may not DESCRIBE it. A topic is answered once this broker no longer has it.
 """
 
 import asyncio
@@ -26,23 +26,26 @@ from tidemark_broker.api.topic_change_requests import (
 )
 from tidemark_broker.security.acls import Operation, ResourceType
 
-#: Before that a client does not know the error.
+#: Clients of older versions do not understand TOPIC_DELETION_DISABLED.
 _DISABLED_SINCE = 3
-#: From this version on a client knows THROTTLING_QUOTA_EXCEEDED.
+#: From this version a client understands THROTTLING_QUOTA_EXCEEDED.
 _KNOWS_QUOTA = 5
 NOT_HOSTED = "This server does not host this topic-partition."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopicsRequest(v6.DeleteTopicsRequest):
-    """Names stood alone until version 6."""
+    """Request in which names are a separate list before version 6."""
 
     topic_names: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
 class DeletableTopicResult:
-    """``name`` None: of an id that is not there, or that the client may not describe."""
+    """Result of one topic.
+
+    ``name`` is None for an unknown id, or one that the client may not describe.
+    """
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -58,18 +61,20 @@ class DeleteTopicsResponse:
     throttle_time: timedelta = ZERO
 
 
-#: A topic as it was asked for: by name, or by id.
+#: A topic as the request identifies it: by name, or by id.
 _Asked = tuple[str | None, uuid.UUID | None]
 
 
 async def handle(request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
-    """Check who asks, pass on, wait until they are gone, answer."""
+    """Authorize, apply the quota, pass the deletions on, wait until the topics have disappeared."""
+    # Ids are resolved first: authorization and duplicates are decided by name.
     asked = Counter[_Asked](_asked(request))
     answers: dict[_Asked, DeletableTopicResult] = {}
     found = await call.turns.all_of(_name(each, call) for each in asked)
     names = dict(zip(asked, found, strict=True))
     undeletable = await _undeletable({name for name in names.values() if name}, call)
     named_by_id = {name for (by_name, _), name in names.items() if by_name is None and name}
+    # Errors are collected per topic, so that one rejected topic does not stop the others.
     for each, times in asked.items():
         refused = _refusal(each, times, names[each], undeletable, named_by_id, call)
         refused = refused or _over_quota(each, names[each], call)
@@ -79,6 +84,7 @@ async def handle(request: DeleteTopicsRequest, call: Call) -> DeleteTopicsRespon
             await call.turns.give()
     if call.turns.over:
         await call.turns.give()
+    # Topics without an error are deleted together and share the rest of the time-out.
     left = {each: name for each, name in names.items() if each not in answers}
     wait_s = milliseconds(request.timeout) / 1000
     answers |= await _deleted(left, call, wait_s)
@@ -100,6 +106,7 @@ def _name(asked: _Asked, call: Call) -> str | None:
 
 
 async def _undeletable(names: Set[str], call: Call) -> Set[str]:
+    # DELETE on the cluster permits any topic, and saves a check for each name.
     if call.client.may(Operation.DELETE, ResourceType.CLUSTER):
         return frozenset()
     return await call.denied(Operation.DELETE, names)
@@ -113,10 +120,14 @@ def _refusal(
     named_by_id: Set[str],
     call: Call,
 ) -> DeletableTopicResult | None:
-    """Why it is not passed on; ``named_by_id``: those whose ids are in the request, too."""
+    """Return the reason why a topic is rejected.
+
+    ``named_by_id`` contains the names whose ids are in the request, too.
+    """
     by_name, topic_id = asked
     message: str | None
     shown = by_name
+    # The order of these checks is Kafka's (ControllerApis.deleteTopics).
     if by_name is not None and topic_id is not None:
         code, message = (
             ErrorCode.invalid_request,
@@ -125,12 +136,13 @@ def _refusal(
     elif by_name is None and topic_id is None:
         code, message = ErrorCode.invalid_request, "Neither topic name nor id were specified."
     elif times > 1:
-        what = "id" if by_name is None else "name"
-        code, message = ErrorCode.invalid_request, f"Duplicate topic {what}."
+        kind = "id" if by_name is None else "name"
+        code, message = ErrorCode.invalid_request, f"Duplicate topic {kind}."
     elif name is None:
         code, message = ErrorCode.unknown_topic_id, "This server does not host this topic ID."
     elif name in undeletable:
         code, message = ErrorCode.topic_authorization_failed, AUTHORIZATION_FAILED
+        # A client that may not describe the topic must not learn its name from its id.
         if call.client.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
             shown = name
             if name not in call.services.cluster.topics:
@@ -170,6 +182,8 @@ async def _deleted(
     )
     told = await pass_on(call, changes, wait_s=wait_s)
     results = dict(zip(asked, told, strict=True))
+    # Success means that the operator accepted the deletion. The brokers delete the topic
+    # afterwards.
     going = await call.turns.all_of(
         result.topic_id for result in told if result.topic_id is not None and not result.error_code
     )
@@ -190,6 +204,7 @@ def _answer(
     code, message = error_of(result.error_code), result.error_message
     if is_late:
         code, message = ErrorCode.request_timed_out, "the topic is being deleted"
+    # Clients before version 3 would not understand the code.
     elif code is ErrorCode.topic_deletion_disabled and call.version < _DISABLED_SINCE:
         code = ErrorCode.invalid_request
     return DeletableTopicResult(

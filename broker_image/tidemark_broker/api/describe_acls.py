@@ -1,4 +1,4 @@
-"""DescribeAcls (29): the ACLs as the controller told of them."""
+"""DescribeAcls (29): the ACLs of the cluster, as received from the controller."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from tidemark_broker.api.table import Api, Call
 from tidemark_broker.security.acl_filter import AclFilter
 from tidemark_broker.security.acls import Operation, ResourceType
 
-#: (type, name, type of the pattern)
+#: Type, name and pattern type.
 _Resource: TypeAlias = tuple[int, str, int]
 
 
 @dataclass(slots=True, kw_only=True)
 class AclDescription:
-    """Who may, or may not, do what, from where."""
+    """One ACL: principal, host, operation, and whether it allows or denies."""
 
     principal: str
     host: str
@@ -31,7 +31,7 @@ class AclDescription:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeAclsResource:
-    """What that is about."""
+    """ACLs of one resource."""
 
     resource_type: int
     resource_name: str
@@ -41,7 +41,7 @@ class DescribeAclsResource:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeAclsResponse:
-    """A resource stands once."""
+    """Each resource once."""
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
@@ -50,10 +50,11 @@ class DescribeAclsResponse:
 
 
 async def handle(request: DescribeAclsRequest, call: Call) -> DescribeAclsResponse:
-    """Answer to whoever may describe the cluster."""
+    """Return the matching ACLs to clients that may describe the cluster."""
     if not call.client.may(Operation.DESCRIBE, ResourceType.CLUSTER):
         return DescribeAclsResponse(error_code=ErrorCode.cluster_authorization_failed)
     users = call.services.users
+    # Kafka without an authorizer answers SECURITY_DISABLED, which admin tools print.
     if not users.authorizer.decides:
         return DescribeAclsResponse(
             error_code=ErrorCode.security_disabled, error_message=NONE_DECIDE
@@ -69,12 +70,14 @@ async def handle(request: DescribeAclsRequest, call: Call) -> DescribeAclsRespon
     )
     if not wanted.is_known:
         return DescribeAclsResponse(
-            error_code=ErrorCode.invalid_request, error_message="a type that is not known"
+            error_code=ErrorCode.invalid_request, error_message="unknown type in the filter"
         )
+    # ACLs are stored by user, but the answer groups them by resource.
     grouped: dict[_Resource, list[AclDescription]] = {}
     everybody = users.users
     for user in everybody.values():
         _add(wanted, user, grouped)
+        # A cluster may have thousands of users, so the loop yields.
         if call.turns.over:
             await call.turns.give()
     return DescribeAclsResponse(resources=tuple(await call.turns.all_of(_resources(grouped))))

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas (48): the quotas as the controller told of them (KIP-546)."""
+"""DescribeClientQuotas (48): the client quotas, as received from the controller (KIP-546)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _EXACT, _DEFAULT, _ANY = 0, 1, 2
 
 @dataclass(slots=True, kw_only=True)
 class EntityData:
-    """``entity_name`` None: each that has no quota of its own."""
+    """Part of an entity. ``entity_name`` None is the default entity."""
 
     entity_type: str
     entity_name: str | None
@@ -30,7 +30,7 @@ class EntityData:
 
 @dataclass(slots=True, kw_only=True)
 class ValueData:
-    """By Kafka's keys."""
+    """Value of one of Kafka's quota keys."""
 
     key: str
     value: float
@@ -38,7 +38,7 @@ class ValueData:
 
 @dataclass(slots=True, kw_only=True)
 class EntryData:
-    """One entity."""
+    """Quotas of one entity."""
 
     entity: tuple[EntityData, ...]
     values: tuple[ValueData, ...]
@@ -46,7 +46,7 @@ class EntryData:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeClientQuotasResponse:
-    """``entries`` None with an error."""
+    """Matching quotas. ``entries`` is None with an error."""
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
@@ -55,7 +55,7 @@ class DescribeClientQuotasResponse:
 
 
 async def handle(request: DescribeClientQuotasRequest, call: Call) -> DescribeClientQuotasResponse:
-    """Answer to whoever may describe the cluster's configuration."""
+    """Return the quotas to clients that may describe the cluster's configuration."""
     if not call.client.may(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
         return DescribeClientQuotasResponse(error_code=ErrorCode.cluster_authorization_failed)
     wanted = {each.entity_type: each for each in request.components}
@@ -64,26 +64,27 @@ async def handle(request: DescribeClientQuotasRequest, call: Call) -> DescribeCl
         code, text = problem
         return DescribeClientQuotasResponse(error_code=code, error_message=text)
     entries = await call.turns.all_of(_entries(request, wanted, call))
+    # Entries that do not match are yielded as None, so that the loop can yield between them.
     return DescribeClientQuotasResponse(entries=tuple(each for each in entries if each is not None))
 
 
 def _problem(
     request: DescribeClientQuotasRequest, wanted: Mapping[str, ComponentData]
 ) -> tuple[ErrorCode, str] | None:
-    """In Kafka's codes (``ClientQuotasImage.describe``)."""
+    """Return the error of a request, with Kafka's codes (``ClientQuotasImage.describe``)."""
     invalid = ErrorCode.invalid_request
     if len(wanted) < len(request.components):
-        return invalid, "an entity type is asked for twice"
+        return invalid, "an entity type is named twice"
     if "" in wanted:
         return invalid, "an entity type is empty"
     unknown = wanted.keys() - {USER, CLIENT_ID, IP}
     if unknown:
-        text = f"there are quotas of {USER} and {CLIENT_ID}, not of {', '.join(sorted(unknown))}"
+        text = f"quotas exist for {USER} and {CLIENT_ID}, not for {', '.join(sorted(unknown))}"
         return ErrorCode.unsupported_version, text
     if any(not _EXACT <= each.match_type <= _ANY for each in request.components):
-        return invalid, "a match type that is not known"
+        return invalid, "unknown match type"
     if any((each.match_type == _EXACT) is (each.match is None) for each in request.components):
-        return invalid, "an exact match has a name, and no other has one"
+        return invalid, "an exact match needs a name, other matches must not have one"
     return None
 
 
@@ -92,6 +93,7 @@ def _entries(
 ) -> Iterator[EntryData | None]:
     for quota in call.services.users.quotas.entries:
         given = {USER: quota.user, CLIENT_ID: quota.client_id, IP: None}
+        # With strict, an entity that has more parts than the filter does not match.
         is_wanted = all(_fits(each, given[kind]) for kind, each in wanted.items())
         is_more = any(name is not None for kind, name in given.items() if kind not in wanted)
         yield _entry(quota, given) if is_wanted and not (request.strict and is_more) else None
@@ -113,6 +115,7 @@ def _entry(quota: ClientQuota, given: Mapping[str, str | None]) -> EntryData:
             for kind, name in given.items()
             if name is not None
         ),
+        # A quota of 0 is not set. Kafka's answer contains only the values that are set.
         values=tuple(ValueData(key=key, value=float(value)) for key, value in values if value > 0),
     )
 

@@ -1,4 +1,4 @@
-"""DescribeCluster (60): the brokers and the one to name as controller (KIP-700, 919, 1073)."""
+"""DescribeCluster (60): the brokers, and the broker to name as controller (KIP-700, 919, 1073)."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,7 +16,7 @@ _BROKERS, _CONTROLLERS = 1, 2
 
 @dataclass(slots=True, kw_only=True)
 class DescribeClusterBroker:
-    """One broker and the endpoint that clients are told of."""
+    """One broker with the endpoint that clients connect to."""
 
     broker_id: int
     host: str
@@ -27,7 +27,7 @@ class DescribeClusterBroker:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeClusterResponse:
-    """``controller_id``: a broker to name as controller, -1 for none."""
+    """Answer for brokers. ``controller_id`` is the broker to name as controller, -1 for none."""
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
@@ -40,16 +40,17 @@ class DescribeClusterResponse:
 
 
 async def handle(request: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:
-    """Answer; the controllers' own endpoints are not to be had from a broker."""
+    """Describe the brokers. Endpoints of controllers are not available from a broker (KIP-919)."""
     if request.endpoint_type != _BROKERS:
         is_known = request.endpoint_type == _CONTROLLERS
         return DescribeClusterResponse(
             error_code=ErrorCode.mismatched_endpoint_type
             if is_known
             else ErrorCode.unsupported_endpoint_type,
-            error_message="this is a broker: ask for brokers (1)",
+            error_message="this is a broker: request endpoint type 1 (brokers)",
         )
     listener = call.client.listener
+    # A broker without this listener cannot be reached by the client, so it is left out.
     brokers = []
     for node, row in sorted(call.services.cluster.brokers.items()):
         end = endpoint_of(row, listener)

@@ -1,8 +1,8 @@
-"""DescribeConfigs (32): all keys of topics and of this broker, with their values and where these
-come from.
+"""DescribeConfigs (32): all keys of topics, groups and this broker, with their values and sources.
 
-DESCRIBE_CONFIGS on the topic decides, for brokers on the cluster. Of a broker's keys those are
-writable that are defaults of topics, for all brokers; its file is read at its start.
+DESCRIBE_CONFIGS on the topic is required, for brokers on the cluster. Those broker keys that are
+defaults of topics are writable for all brokers. Other keys are read-only, because a broker reads
+its file at its start.
 """
 
 from collections.abc import Iterable
@@ -29,15 +29,15 @@ from tidemark_broker.api.table import Api, Call
 from tidemark_broker.api.topic_change_requests import AUTHORIZATION_FAILED
 from tidemark_broker.security.acls import Operation, ResourceType
 
-#: Of one request: each has dozens of keys.
+#: Resources of one request. Each has dozens of keys.
 RESOURCES_MAX = 1000
-#: What a resource, and a key of it, weigh in an answer, about.
+#: Approximate size of a resource, and of a key of it, in an answer.
 _BARE_BYTES, _KEY_BYTES = 200, 400
 
 
 @dataclass(slots=True, kw_only=True)
 class DescribeConfigsSynonym:
-    """``source``: Kafka's ``ConfigSource``."""
+    """A fallback key. ``source`` is Kafka's ``ConfigSource``."""
 
     name: str
     value: str | None
@@ -46,8 +46,6 @@ class DescribeConfigsSynonym:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeConfigsResourceResult:
-    """One key."""
-
     name: str
     value: str | None
     read_only: bool
@@ -60,7 +58,7 @@ class DescribeConfigsResourceResult:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeConfigsResult:
-    """One topic or broker."""
+    """Result of one topic, group or broker."""
 
     error_code: ErrorCode
     error_message: str | None
@@ -71,7 +69,7 @@ class DescribeConfigsResult:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeConfigsResponse:
-    """In the order of the request."""
+    """Results in the order of the request."""
 
     results: tuple[DescribeConfigsResult, ...]
     throttle_time: timedelta = ZERO
@@ -85,17 +83,20 @@ class _Refused(Exception):
 
 
 async def handle(request: DescribeConfigsRequest, call: Call) -> DescribeConfigsResponse:
-    """Describe each, as far as there is memory: the others are to be asked for again."""
+    """Describe the resources within the memory limit; for the rest the client must send a new
+    request.
+    """
     if len(request.resources) > RESOURCES_MAX:
         return _too_many(request)
     results: list[DescribeConfigsResult] = []
+    # Each key is a few hundred bytes, so a small request can cause a very large answer.
     weight_bytes = 0
     for resource in request.resources:
         result = _result(resource, request, call)
         weight_bytes += _BARE_BYTES + len(result.configs) * _KEY_BYTES
         if not call.has_room(weight_bytes):
             result.configs, result.error_code = (), ErrorCode.request_timed_out
-            result.error_message = "there is no memory for all of it at present: ask for less"
+            result.error_message = "not enough memory for this answer: request fewer resources"
         results.append(result)
         await call.turns.pause()
     return DescribeConfigsResponse(results=tuple(results))
@@ -127,7 +128,7 @@ def _result(
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
         )
-    wanted = set(resource.configuration_keys or ()) or None  # none: all, as Kafka has it
+    wanted = set(resource.configuration_keys or ()) or None  # an empty list means all, as in Kafka
     return DescribeConfigsResult(
         error_code=ErrorCode.none,
         error_message=None,
@@ -140,9 +141,10 @@ def _result(
 
 
 def _described(kind: int, name: str, call: Call) -> Iterable[Described]:
-    """The keys of a resource. Raises ``_Refused``."""
+    """Return the keys of a resource. Raises ``_Refused``."""
     services, client = call.services, call.client
     cluster = services.cluster
+    # Each type checks authorization first, so that an error does not reveal what exists.
     if kind == ConfigResource.TOPIC:
         if not client.may(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, name):
             raise _Refused(ErrorCode.topic_authorization_failed, AUTHORIZATION_FAILED)
@@ -150,7 +152,8 @@ def _described(kind: int, name: str, call: Call) -> Iterable[Described]:
         if view is None:
             missing = missing_topic(name)
             is_legal = missing is ErrorCode.unknown_topic_or_partition
-            raise _Refused(missing, None if is_legal else f"{name[:300]!r} is no topic name")
+            raise _Refused(missing, None if is_legal else f"{name[:300]!r} is not a topic name")
+        # Tiering is a field of its own in the manifest. Kafka's clients expect it among the keys.
         config = {**view.config, **tiering_config(view.tiering)}
         return topic_configs(config, cluster.cluster_config, services.entries)
     if kind == ConfigResource.GROUP:
@@ -165,8 +168,10 @@ def _described(kind: int, name: str, call: Call) -> Iterable[Described]:
         raise _Refused(ErrorCode.cluster_authorization_failed, AUTHORIZATION_FAILED)
     if kind == ConfigResource.BROKER_LOGGER and not name:
         raise _Refused(ErrorCode.invalid_request, "Broker id must not be empty")
+    # An empty name stands for Kafka's dynamic defaults of all brokers.
     if not name:
         return cluster_configs(cluster.cluster_config)
+    # Only a broker has its own file, so a request for another broker must be sent there.
     me = services.replicas.context.node_id
     if name != str(me):
         text = f"Unexpected broker id, expected {me} or empty string, but received {name[:100]}"

@@ -1,4 +1,4 @@
-"""DescribeGroups (15): a group's state and members."""
+"""DescribeGroups (15): state and members of classic groups."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,16 +14,16 @@ from tidemark_broker.groups.core.member import Member
 from tidemark_broker.groups.core.values import GroupState
 from tidemark_broker.security.acls import Operation, ResourceType
 
-#: Since this version a group that is not there is an error (KIP-1043), until then a dead one.
+#: From this version a missing group is an error (KIP-1043). Before it was reported as Dead.
 _NOT_FOUND_SINCE = 6
-#: Of a group's id, in a message: a whole one and a sentence may be more than a string can hold.
+#: Longest part of a group's id in a message, since a message is a string of limited length.
 _SHOWN_MAX = 300
 _BARE_BYTES = 300
 
 
 @dataclass(slots=True, kw_only=True)
 class DescribedGroupMember:
-    """What it subscribes to and is assigned, once the group is stable."""
+    """One member. Subscription and assignment are set once the group is stable."""
 
     member_id: str
     group_instance_id: str | None
@@ -35,7 +35,7 @@ class DescribedGroupMember:
 
 @dataclass(slots=True, kw_only=True)
 class DescribedGroup:
-    """``protocol_data``: the assignor, once the group is stable."""
+    """One group. ``protocol_data`` is the assignor, once the group is stable."""
 
     group_id: str
     error_code: ErrorCode = ErrorCode.none
@@ -49,14 +49,16 @@ class DescribedGroup:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeGroupsResponse:
-    """In the order of the request."""
+    """Groups in the order of the request."""
 
     groups: tuple[DescribedGroup, ...]
     throttle_time: timedelta = ZERO
 
 
 async def handle(request: DescribeGroupsRequest, call: Call) -> DescribeGroupsResponse:
-    """Each that is asked for, as far as there is memory: the others are to be asked for again."""
+    """Describe the groups within the memory limit; for the rest the client must send a new
+    request.
+    """
     groups: list[DescribedGroup] = []
     weight_bytes = 0
     for group_id in request.groups:
@@ -64,6 +66,8 @@ async def handle(request: DescribeGroupsRequest, call: Call) -> DescribeGroupsRe
             error = ErrorCode.group_authorization_failed
             groups.append(DescribedGroup(group_id=group_id, error_code=error))
             continue
+        # The weight is counted before the members are built, so that a large answer is never
+        # started.
         weight_bytes += _weight_bytes(group_id, call)
         if not call.has_room(weight_bytes):
             error = ErrorCode.coordinator_load_in_progress
@@ -79,7 +83,7 @@ async def handle(request: DescribeGroupsRequest, call: Call) -> DescribeGroupsRe
 
 
 def _weight_bytes(group_id: str, call: Call) -> int:
-    """About what it takes to describe it."""
+    """Return the approximate size of the group's description."""
     try:
         group = call.services.groups.group(group_id)
     except CoordinatorError:
@@ -93,6 +97,7 @@ async def _described(group_id: str, call: Call) -> DescribedGroup:
         is_other = call.services.groups.consumer_group(group_id) is not None
     except CoordinatorError as error:
         return DescribedGroup(group_id=group_id, error_code=error.error_code)
+    # A group of the consumer protocol is not visible here. Admin clients then use Api 69.
     if group is None:
         dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
         if call.version >= _NOT_FOUND_SINCE:
@@ -100,6 +105,7 @@ async def _described(group_id: str, call: Call) -> DescribedGroup:
             wrong = "is not a classic group" if is_other else "not found"
             dead.error_message = f"Group {group_id[:_SHOWN_MAX]} {wrong}."
         return dead
+    # Kafka shows assignor and assignment only in the Stable state; during a rebalance they change.
     name = group.protocol_name if group.state is GroupState.STABLE else None
     described = DescribedGroup(
         group_id=group_id,

@@ -1,9 +1,9 @@
-"""DescribeLogDirs (35): what this broker's log directory holds, and what the disk has left
-(KIP-113, KIP-827).
+"""DescribeLogDirs (35): sizes of the replicas in the log directory, and free disk space (KIP-113,
+KIP-827).
 
-A broker has one directory. Sizes are those of the local log files, what is in the tier is not
-among them. A replica's lag behind its own high watermark is 0 as in Kafka, whose clients mean the
-lag of a copy that is moved between directories.
+A broker has one directory. Sizes are those of the local log files and do not include the tier. As
+in Kafka, a replica's lag behind its own high watermark is 0: clients use the field for copies that
+move between directories.
 """
 
 import shutil
@@ -24,7 +24,7 @@ from tidemark_broker.security.acls import Operation, ResourceType
 
 @dataclass(slots=True, kw_only=True)
 class DescribeLogDirsPartition:
-    """In bytes; ``offset_lag`` in records."""
+    """One replica. Size in bytes, ``offset_lag`` in records."""
 
     partition_index: int
     partition_size: int
@@ -34,15 +34,13 @@ class DescribeLogDirsPartition:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeLogDirsTopic:
-    """One topic."""
-
     name: str
     partitions: tuple[DescribeLogDirsPartition, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class DescribeLogDirsResult:
-    """One directory; bytes of the file system that it is on, -1 where it does not say."""
+    """One directory. The file system's bytes are -1 if unknown."""
 
     error_code: ErrorCode
     log_dir: str
@@ -54,7 +52,11 @@ class DescribeLogDirsResult:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeLogDirsResponse:
-    """``error_code`` from version 3 on; before it nothing is told to who may not know."""
+    """Answer with one directory.
+
+    ``error_code`` is sent from version 3. Before it, an unauthorized client receives no
+    directories.
+    """
 
     error_code: ErrorCode
     results: tuple[DescribeLogDirsResult, ...] = ()
@@ -62,15 +64,17 @@ class DescribeLogDirsResponse:
 
 
 async def handle(request: DescribeLogDirsRequest, call: Call) -> DescribeLogDirsResponse:
-    """Answer for the replicas that are hosted here, or for those of them that are asked for."""
+    """Describe the hosted replicas, or the requested ones."""
     if not call.client.may(Operation.DESCRIBE, ResourceType.CLUSTER):
         return DescribeLogDirsResponse(error_code=ErrorCode.cluster_authorization_failed)
     log_dir = str(call.services.settings.log_dir)
+    # statvfs may block on a failing disk, so it runs in a thread.
     try:
         disk = await in_thread(shutil.disk_usage, log_dir)
     except OSError:
         lost = DescribeLogDirsResult(error_code=ErrorCode.kafka_storage_error, log_dir=log_dir)
         return DescribeLogDirsResponse(error_code=ErrorCode.none, results=(lost,))
+    # Sorted by topic, because groupby only joins neighbours.
     hosted = sorted(_wanted(request, call), key=lambda each: each.tp)
     result = DescribeLogDirsResult(
         error_code=ErrorCode.none,

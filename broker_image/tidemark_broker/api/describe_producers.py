@@ -1,6 +1,7 @@
-"""DescribeProducers (61): who has written to a partition lately, and whose transaction is open
-there (KIP-664). The leader is asked, or any replica of which an administrator wants to know what it
-has (``kafka-transactions.sh find-hanging --broker-id``)."""
+"""DescribeProducers (61): recent producers of a partition and their open transactions (KIP-664).
+
+Clients query the leader, or a given replica (``kafka-transactions.sh find-hanging --broker-id``).
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ _SHOWN_MAX = 249
 
 @dataclass(slots=True, kw_only=True)
 class ProducerState:
-    """-1 where there is nothing to tell."""
+    """State of one producer; -1 for absent values."""
 
     producer_id: int
     producer_epoch: int
@@ -34,8 +35,6 @@ class ProducerState:
 
 @dataclass(slots=True, kw_only=True)
 class PartitionResponse:
-    """One partition."""
-
     partition_index: int
     error_code: ErrorCode
     error_message: str | None = None
@@ -44,22 +43,22 @@ class PartitionResponse:
 
 @dataclass(slots=True, kw_only=True)
 class TopicResponse:
-    """One topic."""
-
     name: str
     partitions: tuple[PartitionResponse, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class DescribeProducersResponse:
-    """In the order of the request."""
+    """Results in the order of the request."""
 
     topics: tuple[TopicResponse, ...]
     throttle_time: timedelta = ZERO
 
 
 async def handle(request: DescribeProducersRequest, call: Call) -> DescribeProducersResponse:
-    """Answer."""
+    """Return the producers of each partition, in total at most ``_PRODUCERS_MAX`` before the
+    last one.
+    """
     denied = await call.denied(Operation.READ, (topic.name for topic in request.topics))
     topics, told = [], 0
     for topic in request.topics:
@@ -84,11 +83,12 @@ async def _partition(
         return PartitionResponse(
             partition_index=index,
             error_code=ErrorCode.invalid_request,
-            error_message=f"{told} producers were found already: ask for fewer partitions at once",
+            error_message=f"{told} producers were returned already: request fewer partitions",
         )
     replicas = call.services.replicas
     partition = replicas.get(topic, index)
     error = replicas.error_of(topic, index) if partition is None else partition.check_replica()
+    # A deleted topic may still have a replica here until its log is removed.
     if topic not in call.services.cluster.topics:
         error = missing_topic(topic)
     if partition is None or error is not ErrorCode.none:

@@ -1,8 +1,8 @@
-"""DescribeTopicPartitions (75): Metadata in pages, for admin clients (KIP-966).
+"""DescribeTopicPartitions (75): metadata in pages, for admin clients (KIP-966).
 
-Topics in the order of their names, so many partitions at once; the cursor of an answer says where
-the next request goes on. What a client may not describe is not among all topics, and
-TOPIC_AUTHORIZATION_FAILED where it is asked for by name.
+Topics are in the order of their names, with a limited number of partitions per page. The cursor of
+an answer says where the next request continues. A topic that the client may not describe is left
+out of a list of all topics, and is TOPIC_AUTHORIZATION_FAILED if it is requested by name.
 """
 
 import uuid
@@ -31,7 +31,7 @@ from tidemark_broker.security.acls import Operation
 
 @dataclass(slots=True, kw_only=True)
 class DescribeTopicPartitionsResponsePartition:
-    """Broker ids; -1 for no leader and for placeholders."""
+    """One partition, as broker ids; -1 for no leader."""
 
     error_code: ErrorCode
     partition_index: int
@@ -46,7 +46,7 @@ class DescribeTopicPartitionsResponsePartition:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeTopicPartitionsResponseTopic:
-    """Those of its partitions that fit."""
+    """One topic with the partitions that fit on the page."""
 
     error_code: ErrorCode
     name: str
@@ -58,7 +58,7 @@ class DescribeTopicPartitionsResponseTopic:
 
 @dataclass(slots=True, kw_only=True)
 class Cursor:
-    """Where the next request is to go on."""
+    """Position at which the next request continues."""
 
     topic_name: str
     partition_index: int
@@ -66,7 +66,7 @@ class Cursor:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeTopicPartitionsResponse:
-    """``next_cursor``: None where nothing is left."""
+    """One page. ``next_cursor`` is None on the last page."""
 
     topics: tuple[DescribeTopicPartitionsResponseTopic, ...]
     next_cursor: Cursor | None = None
@@ -76,9 +76,10 @@ class DescribeTopicPartitionsResponse:
 async def handle(
     request: DescribeTopicPartitionsRequest, call: Call
 ) -> DescribeTopicPartitionsResponse:
-    """Answer for those that are asked for, from the cursor on."""
+    """Return the page of the requested topics that starts at the cursor."""
     cursor, topics = request.cursor, call.services.cluster.topics
     asked: set[str] = {topic.name for topic in request.topics}
+    # A cursor outside the requested topics would return a page that the client cannot use.
     if cursor is not None and not _is_good(cursor, asked):
         refused = ErrorCode.invalid_request
         return DescribeTopicPartitionsResponse(
@@ -90,15 +91,17 @@ async def handle(
     first = "" if cursor is None else cursor.topic_name
     wanted = {name for name in asked or topics if name >= first}
     denied = await call.denied(Operation.DESCRIBE, wanted)
+    # If the cursor's topic became hidden, the page starts with the next topic.
     starts_at = 0 if cursor is None or first in denied else cursor.partition_index
     most = call.services.settings.partitions_described_max
-    limit = max(min(request.response_partition_limit, most), 1)  # or a client would ask for ever
+    limit = max(min(request.response_partition_limit, most), 1)  # 0 would page without end
     page = _Page(call, limit)
     for name in sorted(wanted - denied):
         if not page.take(name, starts_at if name == first else 0, is_named=bool(asked)):
             break
         if call.turns.over:
             await call.turns.give()
+    # Hidden topics are appended to each page; they have no partitions and need no cursor.
     failed = ErrorCode.topic_authorization_failed
     hidden = sorted(denied) if asked else []
     return DescribeTopicPartitionsResponse(
@@ -118,7 +121,7 @@ def _is_good(cursor: RequestedCursor, asked: set[str]) -> bool:
 
 
 class _Page:
-    """One answer as it fills up."""
+    """One answer while it is being filled."""
 
     def __init__(self, call: Call, limit: int) -> None:
         self._call = call
@@ -128,7 +131,7 @@ class _Page:
         self.next_cursor: Cursor | None = None
 
     def take(self, name: str, starts_at: int, *, is_named: bool) -> bool:
-        """One more topic; whether there may be another."""
+        """Add one topic. Return whether the page has room for another."""
         if self._left <= 0:
             self.next_cursor = Cursor(topic_name=name, partition_index=0)
             return False
@@ -144,6 +147,7 @@ class _Page:
                     )
                 )
             return True
+        # Rows are in the order of their numbers, so a cut at the limit leaves a contiguous rest.
         rows = [row for row in view.partitions.values() if row.partition >= starts_at]
         taken = rows[: self._left]
         self._left -= len(taken)

@@ -1,5 +1,7 @@
-"""DescribeTransactions (65, KIP-664): what is under way under transactional ids, by whose
-coordinator it is asked. Of topics that the client may not describe nothing is said."""
+"""DescribeTransactions (65, KIP-664): state of transactional ids whose coordinator is this broker.
+
+Topics that the client may not describe are left out.
+"""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,7 +16,7 @@ from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.transactions.core.metadata import TransactionMetadata
 
 _EPOCH = datetime.fromtimestamp(0, tz=UTC)
-#: What an id, and a partition of its transaction, weigh in an answer, about.
+#: Approximate size of an id, and of a partition of its transaction, in an answer.
 _BARE_BYTES, _PARTITION_BYTES = 500, 40
 
 
@@ -28,7 +30,10 @@ class TopicData:
 
 @dataclass(slots=True, kw_only=True)
 class TransactionState:
-    """One transactional id; of a decided one those partitions that have no marker yet."""
+    """State of one transactional id.
+
+    Of a decided transaction only partitions without markers are listed.
+    """
 
     error_code: ErrorCode
     transactional_id: str
@@ -42,20 +47,21 @@ class TransactionState:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeTransactionsResponse:
-    """Each once, in the order of the request."""
+    """Each id once, in the order of the request."""
 
     transaction_states: tuple[TransactionState, ...]
     throttle_time: timedelta = ZERO
 
 
 async def handle(request: DescribeTransactionsRequest, call: Call) -> DescribeTransactionsResponse:
-    """Look each up, as far as there is memory: the others are to be asked for again."""
+    """Look up the ids within the memory limit; for the rest the client must send a new request."""
     states: list[TransactionState] = []
     weight_bytes = 0
     for transactional_id in dict.fromkeys(request.transactional_ids):
         found = _found(transactional_id, call)
         partitions = 0 if isinstance(found, ErrorCode) else len(found.partitions)
         weight_bytes += _BARE_BYTES + partitions * _PARTITION_BYTES
+        # The client repeats an id that is answered with this retriable code.
         if not call.has_room(weight_bytes):
             found = ErrorCode.coordinator_load_in_progress
         if isinstance(found, ErrorCode):

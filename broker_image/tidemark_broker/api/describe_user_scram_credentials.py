@@ -1,5 +1,8 @@
-"""DescribeUserScramCredentials (50): who has a password, of which mechanism (KIP-554); never any of
-it."""
+"""DescribeUserScramCredentials (50): users with a SCRAM credential, and its mechanism and
+iterations (KIP-554).
+
+Salts, keys and passwords are never returned.
+"""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -18,7 +21,7 @@ from tidemark_broker.security.acls import Operation, ResourceType
 
 @dataclass(slots=True, kw_only=True)
 class CredentialInfo:
-    """``mechanism`` by its number in ``ScramMechanism``."""
+    """One credential, with the number of Kafka's ``ScramMechanism``."""
 
     mechanism: int
     iterations: int
@@ -26,8 +29,6 @@ class CredentialInfo:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeUserScramCredentialsResult:
-    """One user."""
-
     user: str
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
@@ -36,7 +37,7 @@ class DescribeUserScramCredentialsResult:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeUserScramCredentialsResponse:
-    """Those asked for, each once."""
+    """Results of the requested users, each once."""
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
@@ -47,12 +48,13 @@ class DescribeUserScramCredentialsResponse:
 async def handle(
     request: DescribeUserScramCredentialsRequest, call: Call
 ) -> DescribeUserScramCredentialsResponse:
-    """Answer to whoever may describe the cluster."""
+    """Return the credentials to clients that may describe the cluster."""
     if not call.client.may(Operation.DESCRIBE, ResourceType.CLUSTER):
         return DescribeUserScramCredentialsResponse(
             error_code=ErrorCode.cluster_authorization_failed
         )
     users = call.services.users.users
+    # An empty list requests all users with a credential.
     asked = Counter(user.name for user in request.users or ())
     if not asked:
         asked = Counter(name for name, user in users.items() if user.scram)
@@ -65,13 +67,13 @@ async def handle(
 def _result(name: str, times: int, user: UserState | None) -> DescribeUserScramCredentialsResult:
     if times > 1:
         return DescribeUserScramCredentialsResult(
-            user=name, error_code=ErrorCode.duplicate_resource, error_message="asked for twice"
+            user=name, error_code=ErrorCode.duplicate_resource, error_message="user is named twice"
         )
     if user is None or not user.scram:
         return DescribeUserScramCredentialsResult(
             user=name,
             error_code=ErrorCode.resource_not_found,
-            error_message="there is no such user with a SCRAM credential",
+            error_message="no user of this name has a SCRAM credential",
         )
     infos = tuple(
         CredentialInfo(mechanism=each.mechanism, iterations=each.iterations) for each in user.scram

@@ -1,9 +1,9 @@
-"""Kafka's configuration keys of a topic and of a broker with their values, and where each comes
-from: what DescribeConfigs and CreateTopics tell.
+"""Kafka's configuration keys of topics, brokers and groups, with values and sources.
 
-From the strongest: the topic, the Cluster (Kafka's dynamic defaults of all brokers), the broker's
-file, the table's default. A topic's configuration reaches brokers with the Cluster's defaults in
-it, so one that equals the Cluster's counts as that. Numbers are those of Kafka's
+Used by DescribeConfigs and CreateTopics. Sources in descending precedence: the topic, the Cluster
+(Kafka's dynamic defaults of all brokers), the broker's file, the table's default. A topic's
+configuration reaches brokers merged with the Cluster's defaults, so a value that equals the
+Cluster's is reported as the Cluster's. Numbers are those of Kafka's
 ``DescribeConfigsResponse.ConfigSource`` and ``ConfigType``.
 """
 
@@ -18,7 +18,7 @@ from tidemark.tiering import DisablePolicy, Tiering
 
 
 class Source(enum.IntEnum):
-    """Where a value comes from."""
+    """Origin of a value."""
 
     TOPIC = 1
     CLUSTER = 3
@@ -34,7 +34,7 @@ _ENABLE = "remote.storage.enable"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synonym:
-    """A key from which a value could come."""
+    """A key from which a value may be taken."""
 
     name: str
     value: str | None
@@ -43,8 +43,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """One key. ``synonyms`` from the strongest, the one that counts first. ``read_only``: no client
-    can set it."""
+    """One key. ``synonyms`` are in descending precedence. ``read_only``: no client can set it."""
 
     name: str
     value: str | None
@@ -58,8 +57,11 @@ class Described:
 def topic_configs(
     config: Mapping[str, str], cluster_config: Mapping[str, str], entries: Mapping[str, str]
 ) -> Iterator[Described]:
-    """All keys of a topic, by name. ``config``: what is set for it; ``entries``: the broker's
-    file."""
+    """Yield all keys of a topic, by name.
+
+    ``config`` is the topic's own configuration, ``entries`` the broker's file.
+    """
+    # The operator merges the Cluster's defaults, so they must be recognized to report their source.
     defaults = topic_defaults(cluster_config)
     for _, key in sorted(TOPIC.items()):
         synonyms = tuple(_topic_synonyms(key, config, defaults, cluster_config, entries))
@@ -69,9 +71,10 @@ def topic_configs(
 def broker_configs(
     cluster_config: Mapping[str, str], entries: Mapping[str, str]
 ) -> Iterator[Described]:
-    """All keys of a broker, by name: its own, the Cluster's, and the defaults of topics."""
+    """Yield all keys of a broker, by name: its own, the Cluster's, and the defaults of topics."""
     keys = {**CLUSTER, **BROKER}
     for topic_key in TOPIC.values():
+        # A topic default has its own broker key, such as log.retention.ms for retention.ms.
         for synonym in topic_key.synonyms[1:]:
             unset = replace(topic_key, name=synonym.name, default=None, field="", synonyms=())
             keys.setdefault(synonym.name, unset)
@@ -81,7 +84,7 @@ def broker_configs(
 
 
 def cluster_configs(cluster_config: Mapping[str, str]) -> Iterator[Described]:
-    """What is set for all brokers: Kafka's dynamic defaults."""
+    """Yield the keys that are set for all brokers: Kafka's dynamic defaults."""
     for name in sorted(cluster_config.keys() & CLUSTER.keys()):
         value = Synonym(name=name, value=cluster_config[name], source=Source.CLUSTER)
         described = _described(CLUSTER[name], (value,))
@@ -89,12 +92,16 @@ def cluster_configs(cluster_config: Mapping[str, str]) -> Iterator[Described]:
 
 
 def group_configs(config: Mapping[str, str], entries: Mapping[str, str]) -> Iterator[Described]:
-    """All keys of a consumer group, by name. ``config``: what is set for it; ``entries``: the
-    broker's file."""
+    """Yield all keys of a consumer group, by name.
+
+    ``config`` is the group's own configuration, ``entries`` the broker's file.
+    """
     for name, key in sorted(GROUP.items()):
         synonyms: list[Synonym] = []
         if name in config:
             synonyms.append(Synonym(name=name, value=config[name], source=Source.GROUP))
+        # Kafka lists the broker's key as a synonym of the group's key, with its file before its
+        # default.
         for each in key.synonyms:
             if each.name in entries:
                 value = entries[each.name]
@@ -105,7 +112,7 @@ def group_configs(config: Mapping[str, str], entries: Mapping[str, str]) -> Iter
 
 
 def logger_configs(levels: Iterable[tuple[str, str]]) -> Iterator[Described]:
-    """The levels of a broker's log, by logger."""
+    """Yield the levels of a broker's loggers."""
     for name, level in levels:
         yield Described(
             name=name,
@@ -118,8 +125,10 @@ def logger_configs(levels: Iterable[tuple[str, str]]) -> Iterator[Described]:
 
 
 def tiering_config(tiering: Tiering) -> dict[str, str]:
-    """A topic's tiering in the two vocabularies that Kafka's clients have for it: that of KIP-950's
-    draft, and that of Kafka's releases. What is as by default is left out."""
+    """Return a topic's tiering in both vocabularies that Kafka clients know.
+
+    They are that of KIP-950's draft and that of Kafka's releases. Defaults are left out.
+    """
     if not tiering.policy_holds:
         return {}
     if tiering.disable_policy is DisablePolicy.RETAIN:
@@ -146,6 +155,8 @@ def _topic_synonyms(
     cluster_config: Mapping[str, str],
     entries: Mapping[str, str],
 ) -> Iterable[Synonym]:
+    # A value that equals the default in force counts as the default. The sender does not tell them
+    # apart.
     own = config.get(key.name)
     is_default = own == defaults.get(key.name) or (key.name == _ENABLE and own == key.default)
     if own is not None and not is_default:
@@ -153,6 +164,7 @@ def _topic_synonyms(
     if not key.synonyms:
         yield Synonym(name=key.name, value=key.default, source=Source.DEFAULT)
         return
+    # Each synonym is looked up in both layers, since an earlier one takes precedence in either.
     for synonym in key.synonyms:
         for layer, source in ((cluster_config, Source.CLUSTER), (entries, Source.BROKER_FILE)):
             if synonym.name in layer:
@@ -173,4 +185,5 @@ def _broker_synonyms(
 
 
 def _scaled(text: str, factor: int) -> str:
+    # Negative values mean unlimited, and a unit conversion must not change them.
     return text if factor == 1 or text.startswith("-") else str(int(text) * factor)

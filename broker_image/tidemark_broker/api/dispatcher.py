@@ -1,4 +1,7 @@
-"""From a request's frame to its answer's frame: look up the Api, decode, handle, encode."""
+"""Requests of clients and brokers:
+
+look up the Api, decode the frame, handle it, encode the answer.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -77,9 +80,9 @@ from tidemark_broker.memory_shares import asking
 from tidemark_broker.net.metrics import NetMetrics
 from tidemark_broker.response_memory import AnswerMemory
 
-#: Topics, partitions and all other elements that one request of a client may name.
+#: Topics, partitions and other elements that one request of a client may contain.
 _CLIENT = Bounds(elements=20_000, string_bytes=STRING_BYTES_MAX)
-#: That one of a broker may: a follower names all that it follows at once.
+#: Limit of a broker's request: a follower names all partitions that it follows at once.
 _PEER = Bounds(elements=200_000, string_bytes=STRING_BYTES_MAX)
 
 APIS: tuple[Api[Any, Any], ...] = (
@@ -136,13 +139,13 @@ APIS: tuple[Api[Any, Any], ...] = (
 )
 
 
-#: Open-ended answers that are made at once: of all topics, say, which may be a hundred thousand
-#: elements.
+#: Open-ended answers that are built at the same time. An answer for all topics may have a hundred
+#: thousand elements.
 TOLD_AT_ONCE = 32
 
 
 def _ignore(_: float) -> None:
-    """Nobody is limited."""
+    """Count the time for no quota."""
 
 
 async def _encoded(
@@ -152,8 +155,10 @@ async def _encoded(
         throttle.tell(answer)
     if answer is None:
         return None
+    # The throttle time is part of the answer, so it is set before the answer is encoded.
     answer_type = api.answer_type(call.version)
     if call.is_large or (api.open_ended and large_messages.is_large(answer)):
+        # Encoding a large answer takes tens of ms, which would delay every other connection.
         threads = (
             large_messages.in_request_thread if call.is_large else large_messages.in_answer_thread
         )
@@ -165,7 +170,7 @@ async def _encoded(
 
 
 class Dispatcher:
-    """Serves the requests of the client listener and of the command connection alike."""
+    """Serve requests of client listeners and of the operator's command connection."""
 
     def __init__(
         self,
@@ -184,11 +189,12 @@ class Dispatcher:
     async def serve(
         self, frame: Frame, memory: AnswerMemory, client: Client
     ) -> Sequence[bytes] | None:
-        """The answer's frame in pieces, None where there is none.
+        """Serve a request; return the answer's frame in pieces, or None without an answer.
 
-        Raises FrameError for what is no request, an unknown Api or a version that is not served;
-        CloseConnection where the protocol's answer is to end the connection.
+        Raises ``FrameError`` for an invalid frame, an unknown Api or an unsupported version. Raises
+        ``CloseConnection`` where the protocol's answer is to close the connection.
         """
+        # Memory that this request creates counts for its client (memory_shares).
         asked = asking.set(client.who)
         try:
             return await self._limited(frame, memory, client)
@@ -198,6 +204,7 @@ class Dispatcher:
     async def _limited(
         self, frame: Frame, memory: AnswerMemory, client: Client
     ) -> Sequence[bytes] | None:
+        # Without quotas the request takes a path that measures nothing.
         quotas = client.quotas(peek_client_id(frame)) if client.has_quotas else None
         if quotas is None:
             return await self._serve(frame, memory, client, None)
@@ -209,10 +216,11 @@ class Dispatcher:
     ) -> Sequence[bytes] | None:
         began_s = time.perf_counter()
         key, version, correlation_id = peek_request(frame)
+        # Only the header is read yet: the layout of the body depends on the version.
         api = self._served(key)
         if not api.version_min <= version <= api.version_max:
             answer, answer_type = self._unserved_version(api, version)
-            self._answered(api, api.version_min, began_s)  # a label for each would be anybody's
+            self._answered(api, api.version_min, began_s)  # clients must not create metric labels
             return encode_response_pieces(answer, correlation_id, answer_type)
         call = Call(
             self._services,
@@ -226,9 +234,12 @@ class Dispatcher:
         )
         spent = _ignore if throttle is None else throttle.add
         if not api.open_ended or api.waits:
+            # Without a turn: the answer is small, or the handler waits for data and would hold its
+            # turn.
             answer = await self._handle(api, frame, call, spent)
             self._answered(api, version, began_s)
             return await _encoded(api, call, answer, correlation_id, throttle)
+        # The turn includes encoding, since the answer's objects live until it is encoded.
         async with self._telling.turn(1, client.who):
             answer = await self._handle(api, frame, call, spent)
             self._answered(api, version, began_s)
@@ -241,17 +252,20 @@ class Dispatcher:
     def _served(self, key: int) -> Api[Any, Any]:
         api = self._table.get(key)
         if api is None:
-            raise FrameError(f"request of Api {key}, which is not served")
+            raise FrameError(f"request of Api {key}, which is not supported")
         return api
 
     async def _handle(
         self, api: Api[Any, Any], frame: Frame, call: Call, spent: Callable[[float], None]
     ) -> Any:
+        # Requests in order start one after another, so a producer's batches keep their sequence.
         if call.order is not None:
             await call.order.begin()
         try:
             request_type = api.request_type(call.version)
             request = large_messages.small(request_type, frame)
+            # Small requests are decoded here at once. Large ones wait for a turn and decode in a
+            # thread.
             if request is not None:
                 return await api.handler(request, call)
             call.is_large = True
@@ -264,22 +278,25 @@ class Dispatcher:
                     spent=spent,
                 )
                 return await api.handler(request, call)
+        # The next request of the connection may start even if this one failed.
         finally:
             if call.order is not None:
                 call.order.begun()
 
     def _unserved_version(self, api: Api[Any, Any], version: int) -> tuple[Any, Any]:
+        # An unsupported version of ApiVersions gets an answer, so that a newer client can
+        # downgrade.
         if api.key != api_versions.KEY:
             raise FrameError(
-                f"{api.name} version {version}, where {api.version_min} to {api.version_max} are "
-                "served"
+                f"{api.name} version {version} is not supported; versions {api.version_min} to "
+                f"{api.version_max} are"
             )
         answer = api_versions.answer(self._table, ErrorCode.unsupported_version)
         return answer, api.answer_type(0)
 
 
 class PrivateDispatcher:
-    """Serves what proven brokers ask of each other; nothing else is heard there."""
+    """Serve the internal requests of authenticated brokers. Other Apis are rejected."""
 
     def __init__(
         self, apis: Iterable[PrivateApi[Any, Any]], metrics: NetMetrics | None = None
@@ -288,14 +305,15 @@ class PrivateDispatcher:
         self._metrics = metrics
 
     async def serve(self, frame: Frame, memory: AnswerMemory, peer: Identity) -> Sequence[bytes]:
-        """The answer's frame in pieces. Raises FrameError for what is no request of ours."""
+        """Return the answer's frame in pieces. Raises ``FrameError`` for an unknown request."""
         began_s = time.perf_counter()
         key, version, correlation_id = peek_request(frame)
         api = self._apis.get(key)
         if api is None:
-            raise FrameError(f"request of Api {key}, which is not served to brokers")
+            raise FrameError(f"request of Api {key}, which is not supported between brokers")
         if version != 0:
-            raise FrameError(f"{api.name} version {version}, where only 0 is served")
+            raise FrameError(f"{api.name} version {version} is not supported; only 0 is")
+        # A follower may name 200,000 partitions. Decoding that takes a thread of its own pool.
         request = large_messages.small(api.request, frame)
         is_large = request is None
         if request is None:

@@ -1,7 +1,8 @@
-"""ElectLeaders (43): preferred leaders (KIP-183), or unclean ones where nobody leads (KIP-460).
+"""ElectLeaders (43): preferred leaders (KIP-183), or unclean ones for partitions without a leader
+(KIP-460).
 
-ALTER on the cluster decides. Without partitions in the request all are meant, all topics are in the
-answer, and of their partitions those for which something was to be done.
+ALTER on the cluster is required. A request without partitions concerns all partitions. Its answer
+contains all topics, but only those partitions for which an election was needed.
 """
 
 import asyncio
@@ -24,8 +25,6 @@ _PREFERRED, _UNCLEAN = 0, 1
 
 @dataclass(slots=True, kw_only=True)
 class PartitionResult:
-    """One partition."""
-
     partition_id: int
     error_code: ErrorCode
     error_message: str | None
@@ -33,15 +32,13 @@ class PartitionResult:
 
 @dataclass(slots=True, kw_only=True)
 class ReplicaElectionResult:
-    """One topic."""
-
     topic: str
     partition_result: tuple[PartitionResult, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class ElectLeadersResponse:
-    """``error_code``: why nothing was done at all."""
+    """Results by topic. ``error_code`` is set if the whole request was rejected."""
 
     error_code: ErrorCode = ErrorCode.none
     replica_election_results: tuple[ReplicaElectionResult, ...] = ()
@@ -49,8 +46,9 @@ class ElectLeadersResponse:
 
 
 async def handle(request: ElectLeadersRequest, call: Call) -> ElectLeadersResponse:
-    """Pass on, wait for the leaders, answer."""
+    """Pass the elections on, wait for the leaders, answer."""
     asked = _asked(request, call)
+    # As in Kafka, an error of the whole request is repeated for each partition.
     if not call.client.may(Operation.ALTER, ResourceType.CLUSTER):
         denied = ErrorCode.cluster_authorization_failed
         results = await call.turns.all_of(
@@ -71,6 +69,7 @@ async def handle(request: ElectLeadersRequest, call: Call) -> ElectLeadersRespon
     )
     told = await pass_on(call, changes, wait_s=wait_s)
     found = dict(zip(asked, told, strict=True))
+    # The operator has stored the new leaders. This broker's metadata follows a moment later.
     await until_known(
         call,
         found,
@@ -104,7 +103,7 @@ def _change(topic: str, numbers: Sequence[int], *, unclean: bool) -> TopicChange
 
 
 def _are_led(topic: str, result: TopicChangeResult, call: Call, *, unclean: bool) -> bool:
-    """The metadata of this broker says so, of those that were elected."""
+    """True if this broker's metadata has the leaders of the elected partitions."""
     view = call.services.cluster.topics.get(topic)
     if view is None:
         return True
@@ -113,6 +112,7 @@ def _are_led(topic: str, result: TopicChangeResult, call: Call, *, unclean: bool
 
 
 def _is_led(row: control.PartitionState, *, unclean: bool) -> bool:
+    # Negative node ids are placeholders (KIP-409) and cannot lead.
     preferred = next((node for node in row.replicas if node >= 0), -1)
     return row.leader >= 0 if unclean else row.leader == preferred
 
@@ -129,6 +129,7 @@ def _result(
             error_message=part.error_message,
         )
         for part in result.parts
+        # With all partitions requested, those that needed no election are left out, as in Kafka.
         if not (is_all and part.error_code == ErrorCode.election_not_needed)
     )
     return ReplicaElectionResult(topic=topic, partition_result=parts)

@@ -1,6 +1,9 @@
-"""EndTxn (26): commit or abort. It is answered once the decision is committed; the markers are
-written afterwards, and the next transaction waits for them (KIP-98). From version 5 on each end
-raises the producer's epoch, and the answer says who it is from now on (KIP-890)."""
+"""EndTxn (26): commit or abort a transaction (KIP-98).
+
+The answer is sent once the decision is committed. Markers are written afterwards, and the next
+transaction waits for them. From version 5 each end raises the producer's epoch, and the answer
+contains the new identity (KIP-890).
+"""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,7 +23,7 @@ _FENCED_SINCE = 2
 
 @dataclass(slots=True, kw_only=True)
 class EndTxnResponse:
-    """``producer_id`` and ``producer_epoch`` are -1 with an error."""
+    """The producer's identity, -1 with an error."""
 
     error_code: ErrorCode
     producer_id: int = -1
@@ -29,7 +32,7 @@ class EndTxnResponse:
 
 
 async def handle(request: EndTxnRequest, call: Call) -> EndTxnResponse:
-    """Decide, answer."""
+    """Decide the transaction and answer with the producer's identity."""
     error = refusal(call, request.transactional_id)
     if error is not ErrorCode.none:
         return EndTxnResponse(error_code=error)
@@ -43,6 +46,7 @@ async def handle(request: EndTxnRequest, call: Call) -> EndTxnResponse:
         )
     except CoordinatorError as failed:
         return EndTxnResponse(error_code=failed.error_code)
+    # An older client would not understand PRODUCER_FENCED (KIP-588).
     if ended.error is not ErrorCode.none or ended.producer is None:
         return EndTxnResponse(error_code=as_known(ended.error, call, since=_FENCED_SINCE))
     return EndTxnResponse(

@@ -1,4 +1,4 @@
-"""Where clients reach a broker."""
+"""Endpoints at which clients reach a broker."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from tidemark_broker.replication.metadata import MetadataCache
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderIdAndEpoch:
-    """KIP-951: the leader that a client should have asked, of an answer that says it was not."""
+    """Current leader in an answer of a broker that does not lead (KIP-951)."""
 
     leader_id: int = -1
     leader_epoch: int = -1
@@ -21,7 +21,7 @@ NO_LEADER = LeaderIdAndEpoch()
 
 @dataclass(slots=True, kw_only=True)
 class NodeEndpoint:
-    """KIP-951: how to reach such a leader."""
+    """Endpoint of such a leader (KIP-951)."""
 
     node_id: int
     host: str
@@ -30,25 +30,24 @@ class NodeEndpoint:
 
 
 def endpoint_of(row: control.BrokerState, listener: str) -> control.Endpoint | None:
-    """The endpoint of that name; a client is never sent to another listener than its own."""
+    """Return the broker's endpoint on that listener; a client is never sent to another listener."""
     return next((each for each in row.listeners if each.name == listener), None)
 
 
 def reachable(cluster: MetadataCache, listener: str) -> dict[int, control.Endpoint]:
-    """Node id -> endpoint of every broker that is registered, not fenced, and has that
-    listener."""
+    """Return the endpoint by node id of each unfenced broker that has the listener."""
     registered = registered_at(cluster, listener)
     return {node: each for node, each in registered.items() if not cluster.brokers[node].fenced}
 
 
 def registered_at(cluster: MetadataCache, listener: str) -> dict[int, control.Endpoint]:
-    """The same of every broker that has that listener, be it fenced or not."""
+    """Return the endpoint by node id of each broker that has the listener, fenced or not."""
     found = {node: endpoint_of(row, listener) for node, row in sorted(cluster.brokers.items())}
     return {node: endpoint for node, endpoint in found.items() if endpoint is not None}
 
 
 def node_endpoints(call: Call, nodes: Iterable[int]) -> tuple[NodeEndpoint, ...]:
-    """How to reach the leaders that an answer names."""
+    """Return the endpoints of the leaders that an answer names."""
     node_ids = sorted({node for node in nodes if node >= 0})
     if not node_ids:
         return ()

@@ -1,8 +1,7 @@
-"""Fetch (1): consumers' reads; sessions; long poll through the purgatory; the tier for what is only
-there.
+"""Fetch (1): reads of consumers, with sessions, long polls through the purgatory, and tier reads.
 
-Followers of this cluster use an Api of their own. Record bytes go from
-the log to the socket as one object.
+Followers of this cluster use an Api of their own. Record bytes pass from the log to the socket as
+one object.
 """
 
 import itertools
@@ -41,15 +40,15 @@ from tidemark_broker.replication.fetch_metadata import NO_SESSION
 from tidemark_broker.security.acls import Operation
 
 _READ_COMMITTED = 1
-#: From this version on a topic is named by its id alone.
+#: From this version a topic is identified by its id alone.
 _BY_ID = 13
-#: And KAFKA_STORAGE_ERROR is known to clients; consumers may read from followers, too (KIP-392);
-#: answers say who leads instead (KIP-951).
+#: From these versions clients know KAFKA_STORAGE_ERROR, consumers may read from followers
+#: (KIP-392), and answers contain the current leader (KIP-951).
 _STORAGE_ERROR_SINCE = 6
 _FOLLOWERS_SINCE = 11
 _LEADERS_SINCE = 16
 _LEADER_ERRORS = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch})
-#: What Kafka finds before it reads, and answers behind all that was read.
+#: Errors that Kafka finds before it reads. Their partitions are last in the answer.
 _NOT_READ = frozenset(
     {
         ErrorCode.unknown_topic_id,
@@ -61,21 +60,21 @@ _NOT_READ = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchTopic(v18.FetchTopic):
-    """Named until version 12."""
+    """Topic with a name until version 12."""
 
     topic: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgottenTopic(v18.ForgottenTopic):
-    """Named until version 12."""
+    """Topic with a name until version 12."""
 
     topic: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest(v18.FetchRequest):
-    """``replica_id`` stands in ``replica_state`` from version 15 on."""
+    """Request of all versions. ``replica_id`` is part of ``replica_state`` from version 15."""
 
     topics: tuple[FetchTopic, ...]
     forgotten_topics_data: tuple[ForgottenTopic, ...] = ()
@@ -84,7 +83,7 @@ class FetchRequest(v18.FetchRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEndOffset:
-    """Where the log of the leader differs from the client's (KIP-595)."""
+    """Position at which the leader's log diverges from the client's (KIP-595)."""
 
     epoch: int = -1
     end_offset: int = -1
@@ -92,7 +91,10 @@ class EpochEndOffset:
 
 @dataclass(slots=True, kw_only=True)
 class AbortedTransaction:
-    """From its first offset on what this producer wrote is to be left out, up to the marker."""
+    """An aborted transaction:
+
+    a consumer skips the producer's records from ``first_offset`` to the marker.
+    """
 
     producer_id: int
     first_offset: int
@@ -100,7 +102,7 @@ class AbortedTransaction:
 
 @dataclass(slots=True, kw_only=True)
 class PartitionData:
-    """``records``: whole batches, as they lie in the log."""
+    """One partition. ``records`` are whole batches in the form of the log."""
 
     partition_index: int
     error_code: ErrorCode
@@ -116,7 +118,7 @@ class PartitionData:
 
 @dataclass(slots=True, kw_only=True)
 class FetchableTopicResponse:
-    """As the request names it."""
+    """One topic, with the identification of the request."""
 
     topic: str
     topic_id: uuid.UUID | None
@@ -125,7 +127,7 @@ class FetchableTopicResponse:
 
 @dataclass(slots=True, kw_only=True)
 class FetchResponse:
-    """In the order in which they were read."""
+    """Topics in the order in which they were read."""
 
     error_code: ErrorCode
     session_id: int = NO_SESSION
@@ -135,8 +137,11 @@ class FetchResponse:
 
 
 async def handle(request: FetchRequest, call: Call) -> FetchResponse:
-    """Read what is there; wait for more if that is less than asked; fetch from the tier."""
+    """Read available records; wait if they are fewer than requested; then read from disk and
+    tier.
+    """
     services = call.services
+    # Followers use the replication listener. A stock Kafka follower must not join the ISR here.
     if max(request.replica_id, request.replica_state.replica_id) >= 0:
         return FetchResponse(error_code=ErrorCode.invalid_request)
     context = await _context(request, call)
@@ -146,6 +151,7 @@ async def handle(request: FetchRequest, call: Call) -> FetchResponse:
     if room is not None and room < 1:
         # Clients take an answer without any partition if it says that they are throttled.
         return FetchResponse(error_code=ErrorCode.none, session_id=context.session_id)
+    # A large request has a shorter poll, because it occupies memory while it waits.
     max_wait_s = call.poll_s(milliseconds(request.max_wait) / 1000)
     deadline_s = time.monotonic() + max_wait_s
     max_bytes = min(request.max_bytes, services.settings.fetch_bytes_max)
@@ -157,12 +163,16 @@ async def handle(request: FetchRequest, call: Call) -> FetchResponse:
         rack=rack_of(call, request.rack_id),
         read_committed=request.isolation_level == _READ_COMMITTED,
     )
+    # Records in memory are collected first. Only then are the disk and the tier read, once.
     reads = await read_until_enough(await _checked(context.requests, call), call, params)
     if must_wait(reads):
         await read_from_disk(reads)
         await read_remote(reads, services, deadline_s)
+        # Leadership may have been lost meanwhile, and a deposed leader must not answer with
+        # records.
         check_replicas(reads, services, params)
         call.memory.hold(total_bytes(reads))
+    # The quota counts what is sent. A throttled client was given less room above.
     if call.quotas is not None:
         call.quotas.use(QuotaKind.FETCH, total_bytes(reads))
     return await _answer(request, call, context, reads)
@@ -170,7 +180,12 @@ async def handle(request: FetchRequest, call: Call) -> FetchResponse:
 
 async def _context(request: FetchRequest, call: Call) -> FetchContext | ErrorCode:
     metadata = FetchMetadata(
-        request.session_id, request.session_epoch, call.version >= _BY_ID, call.client.who
+        # Sessions belong to a client, so that another client cannot use or end them by guessing the
+        # id.
+        request.session_id,
+        request.session_epoch,
+        call.version >= _BY_ID,
+        call.client.who,
     )
     named = await _named(request, call)
     forgotten = [
@@ -182,7 +197,10 @@ async def _context(request: FetchRequest, call: Call) -> FetchContext | ErrorCod
 
 
 async def _named(request: FetchRequest, call: Call) -> Mapping[Key, PartitionRequest]:
-    """By what they are named by; of those that are named twice the last counts, as in Kafka."""
+    """Return the request's partitions by key.
+
+    If one is named twice, the last entry counts, as in Kafka.
+    """
     named: dict[Key, PartitionRequest] = {}
     for topic in request.topics:
         name = topic.topic
@@ -196,7 +214,7 @@ async def _named(request: FetchRequest, call: Call) -> Mapping[Key, PartitionReq
                 partition=part.partition,
                 offset=part.fetch_offset,
                 max_bytes=part.partition_max_bytes,
-                # Whatever is below zero is none (Kafka's ``FetchRequest.optionalEpoch``).
+                # Negative epochs mean none (Kafka's ``FetchRequest.optionalEpoch``).
                 current_leader_epoch=max(part.current_leader_epoch, UNKNOWN_EPOCH),
                 last_fetched_epoch=part.last_fetched_epoch,
             )
@@ -207,7 +225,8 @@ async def _named(request: FetchRequest, call: Call) -> Mapping[Key, PartitionReq
 
 
 async def _checked(requests: Sequence[PartitionRequest], call: Call) -> Sequence[PartitionRequest]:
-    """Those of them that cannot be read say why."""
+    """Return the partitions, with an error for those that may not be read."""
+    # Only sessions by id can contain topics whose name is still unknown.
     if call.version >= _BY_ID and not all(each.topic for each in requests):
         requests = await call.turns.all_of(_resolved(each, call) for each in requests)
     denied = await call.denied(Operation.READ, (each.topic for each in requests if each.topic))
@@ -217,7 +236,7 @@ async def _checked(requests: Sequence[PartitionRequest], call: Call) -> Sequence
 
 
 def _resolved(request: PartitionRequest, call: Call) -> PartitionRequest:
-    """A topic that nobody knew when a session was told of it may be known by now."""
+    """Resolve a topic that was unknown when the session was created."""
     if request.topic:
         return request
     view = None if request.topic_id is None else call.services.cluster.by_id(request.topic_id)
@@ -235,15 +254,18 @@ def _unless_denied(request: PartitionRequest, denied: Set[str]) -> PartitionRequ
 async def _answer(
     request: FetchRequest, call: Call, context: FetchContext, reads: Sequence[Read]
 ) -> FetchResponse:
+    # Results are matched with the session first: it decides which partitions have news.
     results = [(read.request, read.result) for read in reads]
-    await call.turns.give()  # each of these steps goes through all partitions at once
+    await call.turns.give()  # each step below iterates over all partitions at once
     answered = context.answered(results, time.monotonic())
     await call.turns.give()
+    # The session has advanced without this request, so its data will not be sent.
     if isinstance(answered, ErrorCode):
         call.memory.hold(0)
         return FetchResponse(error_code=answered)
     session_id, is_told = answered
     told = [read for read, is_one in zip(reads, is_told, strict=True) if is_one]
+    # A stable sort keeps the order of reads, as Kafka's answer has it.
     told.sort(key=_is_not_read)
     await call.turns.pause()
     leaders = call.version >= _LEADERS_SINCE
@@ -262,7 +284,7 @@ def _is_not_read(read: Read) -> bool:
 async def _topics(
     request: FetchRequest, call: Call, reads: Iterable[Read]
 ) -> tuple[FetchableTopicResponse, ...]:
-    """One for each run of partitions of the same topic."""
+    """Return one entry for each run of partitions of the same topic."""
     topics = []
     for _, run in itertools.groupby(reads, lambda read: read.request.key[0]):
         of_topic = list(run)
@@ -302,6 +324,7 @@ def _partition(read: Read, isolation_level: int, version: int) -> PartitionData:
 
 
 def _aborted(read: Read, isolation_level: int) -> tuple[AbortedTransaction, ...] | None:
+    # Kafka sends an empty list for partitions that failed early, and null otherwise.
     if isolation_level != _READ_COMMITTED:
         return () if _is_not_read(read) else None
     return tuple(
@@ -311,7 +334,9 @@ def _aborted(read: Read, isolation_level: int) -> tuple[AbortedTransaction, ...]
 
 
 def _error_in(version: int, error: ErrorCode) -> ErrorCode:
-    """As Kafka's ``maybeDownConvertStorageError``: to older clients it was unknown."""
+    """Return an error the client's version knows, as Kafka's ``maybeDownConvertStorageError``
+    does.
+    """
     if error is ErrorCode.kafka_storage_error and version < _STORAGE_ERROR_SINCE:
         return ErrorCode.not_leader_or_follower
     return error

@@ -1,4 +1,4 @@
-"""One pass of a Fetch over its partitions, and how much it found."""
+"""One pass of a Fetch over its partitions, and the amount that it found."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -17,9 +17,11 @@ from tidemark_broker.replication.types import FetchResult
 
 @dataclass(slots=True, kw_only=True)
 class FetchParams:
-    """What a request asks for all its partitions (Kafka's name). ``leader_only``: nothing is read
-    from followers; ``rack``: where the client is, if it is to be sent to a replica there;
-    ``read_committed``: its isolation level."""
+    """Parameters of a request for all its partitions (Kafka's name).
+
+    ``leader_only``: followers do not serve reads. ``rack``: rack of a client that should be
+    redirected to a replica there. ``read_committed``: the isolation level.
+    """
 
     max_bytes: int
     min_bytes: int
@@ -31,7 +33,7 @@ class FetchParams:
 
 @dataclass(slots=True)
 class Read:
-    """What a partition answered; ``result`` is replaced when the tier has been read."""
+    """Result of one partition; ``result`` is replaced after the disk or the tier is read."""
 
     request: PartitionRequest
     partition: Partition | None
@@ -39,7 +41,7 @@ class Read:
 
     @property
     def settled(self) -> bool:
-        """Whether waiting for more records would be wrong for this partition."""
+        """True if the partition's answer must not wait for more records."""
         result = self.result
         return (
             result.error is not ErrorCode.none
@@ -53,11 +55,15 @@ class Read:
 async def read_all(
     requests: Sequence[PartitionRequest], call: Call, params: FetchParams, max_bytes: int
 ) -> list[Read]:
-    """Read partitions in the order of the request, ``max_bytes`` in all; the first batch that is
-    found comes whole, however large (KIP-74). Below zero: see :func:`_read`."""
+    """Read partitions in the order of the request, ``max_bytes`` in total.
+
+    The first batch that is found is returned whole, however large (KIP-74). For a negative limit
+    see :func:`_read`.
+    """
     reads: list[Read] = []
     left, at_hand, has_found = max_bytes, 0, False
     for one in requests:
+        # min_one lets exactly one batch exceed the limit: the first of the whole response.
         read = _read(one, call, params, left, min_one=not has_found)
         if read.result.remote is not None and has_found and at_hand >= max_bytes:
             # The response is full: records of the tier would not fit, so they are not read.
@@ -82,19 +88,20 @@ def _found_bytes(read: Read) -> int:
 
 
 def found_bytes(reads: Sequence[Read]) -> int:
-    """Record bytes at hand, and those still to be read."""
+    """Number of record bytes at hand and still to be read."""
     return sum(map(_found_bytes, reads))
 
 
 def must_wait(reads: Sequence[Read]) -> bool:
-    """Does anything have to be read from the disk or the tier?"""
+    """True if any partition must be read from the disk or the tier."""
     return any(read.result.from_disk or read.result.remote for read in reads)
 
 
 async def read_from_disk(reads: Sequence[Read]) -> None:
-    """Fill in what was not in memory; on return no read needs the disk any more."""
+    """Read from the disk what was not in memory."""
     needed = [read for read in reads if read.result.from_disk is not None]
     if needed:
+        # Partitions are independent files, so they are read concurrently.
         await asyncio.gather(*map(_fill_from_disk, needed))
 
 
@@ -104,8 +111,10 @@ async def _fill_from_disk(read: Read) -> None:
 
 
 def check_replicas(reads: Sequence[Read], services: Services, params: FetchParams) -> None:
-    """After a wait for the disk or the tier: of a partition that this broker leads no more, or may
-    not lead any more (it stood still for too long), nothing is answered but that."""
+    """Discard the records of partitions that this broker may no longer serve.
+
+    A wait for the disk or the tier may outlast the leadership, or the lease of a stalled leader.
+    """
     for read in reads:
         if read.partition is None:
             continue
@@ -115,7 +124,7 @@ def check_replicas(reads: Sequence[Read], services: Services, params: FetchParam
 
 
 def may_read(partition: Partition, params: FetchParams) -> Callable[[int], ErrorCode]:
-    """What says why a request cannot be served here."""
+    """Return the check that decides whether a partition may be read here."""
     return partition.check_leader if params.leader_only else partition.check_replica
 
 
@@ -125,10 +134,12 @@ def _read(
     services = call.services
     if request.error is not ErrorCode.none:
         return Read(request, None, FetchResult(error=request.error))
+    # Checks in Kafka's order: existence, topic id, preferred replica, then the read itself.
     partition = services.replicas.get(request.topic, request.partition)
     if partition is None:
         error = services.replicas.error_of(request.topic, request.partition)
         return Read(request, None, _with_leader(FetchResult(error=error), request, services))
+    # A topic of the same name was deleted and created again. The client must refresh its metadata.
     if request.topic_id not in (None, partition.topic_id):
         error = ErrorCode.inconsistent_topic_id
         return Read(request, None, FetchResult(error=error))
@@ -150,13 +161,13 @@ def _read(
         read_committed=params.read_committed,
     )
     if max_bytes < 0 and (result.data or result.from_disk or result.remote):
-        # Kafka's LogSegment throws IllegalArgumentException, once there is something to be read.
+        # As in Kafka, whose LogSegment throws IllegalArgumentException if there is data to read.
         result = FetchResult(error=ErrorCode.unknown_server_error)
     return Read(request, partition, result)
 
 
 def _with_leader(result: FetchResult, request: PartitionRequest, services: Services) -> FetchResult:
-    """Who leads, as far as this broker knows, where it does not."""
+    """Add the leader from this broker's metadata, for a partition that it does not lead."""
     view = services.cluster.topics.get(request.topic)
     row = None if view is None else view.partitions.get(request.partition)
     if row is None:
@@ -165,5 +176,5 @@ def _with_leader(result: FetchResult, request: PartitionRequest, services: Servi
 
 
 def total_bytes(reads: Sequence[Read]) -> int:
-    """Record bytes at hand."""
+    """Number of record bytes at hand."""
     return sum(len(read.result.data) for read in reads)

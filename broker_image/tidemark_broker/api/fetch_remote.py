@@ -1,10 +1,10 @@
-"""The part of a Fetch that lies in the tier only.
+"""Reads of a Fetch from the tier.
 
-All such partitions of a request are read at once. Where other partitions have something for the
-client already, they wait ``remote.fetch.max.wait.ms`` (Kafka's DelayedRemoteFetch, which always
-does); a request that would be answered empty waits as long as its client is ready to, if that is
-longer. What is late is answered empty and asked for again. One whose tier does not answer gets
-KAFKA_STORAGE_ERROR, which consumers retry; one whose tier holds something else than was copied gets
+All such partitions of a request are read concurrently. If other partitions have data for the
+client, the reads may take ``remote.fetch.max.wait.ms`` (Kafka's DelayedRemoteFetch always waits so
+long). A request that would be answered empty waits as long as its client does, if that is longer. A
+late partition is answered empty, and the client fetches it again. A tier that fails gives
+KAFKA_STORAGE_ERROR, which consumers retry. A tier whose content differs from what was copied gives
 CORRUPT_MESSAGE, as Kafka's RemoteLogInputStream raises CorruptRecordException.
 """
 
@@ -31,11 +31,15 @@ logger = logging.getLogger(__name__)
 
 
 async def read_remote(reads: Sequence[Read], services: Services, client_deadline_s: float) -> None:
-    """Fill in what is in the tier; on return no read needs it any more. ``client_deadline_s``:
-    until when the client waits (monotonic)."""
+    """Read from the tier and replace the results.
+
+    ``client_deadline_s`` is the monotonic time until which the client waits.
+    """
     needed = [(read, read.result.remote) for read in reads if read.result.remote is not None]
     if not needed:
         return
+    # With nothing else to send, waiting as long as the client avoids an empty answer and a new
+    # read.
     deadline_s = time.monotonic() + services.settings.remote_wait_ms / 1000
     if not _something_at_hand(reads):
         deadline_s = max(deadline_s, client_deadline_s)
@@ -46,15 +50,17 @@ async def read_remote(reads: Sequence[Read], services: Services, client_deadline
 
 
 def _something_at_hand(reads: Sequence[Read]) -> bool:
-    """Records, or an answer that the client should have at once."""
+    """True if there are records, or an answer that the client should get at once."""
     return total_bytes(reads) > 0 or any(
         read.settled for read in reads if read.result.remote is None
     )
 
 
 def _keep_to_limits(reads: Sequence[Read], needed: Sequence[tuple[Read, RemoteFetchNeed]]) -> None:
-    """Only the first batch of a whole answer may be larger than what was asked for (KIP-74). The
-    tier always gives a whole batch, as the reads do not know of each other."""
+    """Drop tier reads that exceed their limit because they are not the first batch (KIP-74).
+
+    Concurrent reads do not know of each other, so each returns at least one whole batch.
+    """
     limits = {id(read): need.max_bytes for read, need in needed}
     begun = False
     for read in reads:
@@ -75,10 +81,12 @@ async def _read(
 ) -> FetchResult:
     local = replace(read.result, remote=None)
     if remote is None or read.partition is None:
+        # Without a remote log manager nothing can be in the tier: the metadata is stale.
         return FetchResult(error=ErrorCode.kafka_storage_error)
     try:
         async with asyncio.timeout(max(0.0, deadline_s - time.monotonic())):
             found = await remote.read(read.partition, need.offset, need.max_bytes, deadline_s)
+    # The local result has no error, so the client fetches the partition again.
     except TimeoutError:
         return local
     except RemoteOffsetOutOfRange:

@@ -1,15 +1,14 @@
-"""Fetch sessions of clients (KIP-227): a request names the partitions that changed, an answer those
-with news.
+"""Fetch sessions of clients (KIP-227): incremental requests, and answers that contain only news.
 
-Kafka's ``FetchManager`` and ``FetchSessionCache`` rule by rule: a request that names everything
-ends the session whose id it bears, whether there is one or not; any other goes on with its session
-or is answered with an error, upon which a client names everything again. A session is made when
-its first answer is, so a client that does not wait for that leaves nothing behind.
+The rules are those of Kafka's ``FetchManager`` and ``FetchSessionCache``. A full request ends the
+session with its id, if that exists. Any other request continues its session or gets an error, after
+which the client sends a full request. A session is created with its first answer, so a client that
+does not wait for the answer leaves nothing behind.
 
-A session is its maker's, by principal and address: to anybody else it is not there. No client has
-more than half of all sessions, or of the partitions in them; Kafka bounds neither.
+A session belongs to the principal and address that created it and does not exist for others. One
+client has at most half of all sessions and half of the partitions in them. Kafka has neither limit.
 
-Pure: the time is passed in. (Followers keep sessions of another kind, see
+Pure: the time is an argument. (Followers have sessions of another kind, see
 :mod:`tidemark_broker.replication.following.fetch_session`.)
 """
 
@@ -35,14 +34,17 @@ from tidemark_broker.replication.types import FetchResult
 #: Partitions of all sessions together: about 400 bytes each.
 PARTITIONS_MAX = 100_000
 
-#: A partition as a request names it: by its topic's id, or by its name in versions without ids.
+#: A partition as a request identifies it: by topic id, or by name in versions without ids.
 Key: TypeAlias = tuple[uuid.UUID | str | None, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRequest:
-    """One partition of a request. ``topic`` is "" for an id that nobody knows (yet); ``error``:
-    known to fail before any partition is looked up."""
+    """One partition of a request.
+
+    ``topic`` is "" for an unknown id. ``error`` is set if the partition fails before it is looked
+    up.
+    """
 
     topic: str
     partition: int
@@ -55,12 +57,12 @@ class PartitionRequest:
 
     @property
     def key(self) -> Key:
-        """What it is named by."""
+        """Identification of the partition in the session."""
         return self.topic_id or self.topic, self.partition
 
 
 class FetchMetadata(NamedTuple):
-    """Which session a request is of, and who asks."""
+    """Session id and epoch of a request, and its client."""
 
     session_id: int
     epoch: int
@@ -69,7 +71,7 @@ class FetchMetadata(NamedTuple):
 
 
 class CachedPartition:
-    """One partition of a session (Kafka's name): what was last asked and answered."""
+    """One partition of a session (Kafka's name): last request and last answer."""
 
     __slots__ = ("high_watermark", "log_start_offset", "requested")
 
@@ -81,7 +83,7 @@ class CachedPartition:
             self.log_start_offset = result.log_start_offset
 
     def is_news(self, result: FetchResult) -> bool:
-        """Should the client hear of it? It counts as told from now on."""
+        """Return whether the result must be sent, and record it as sent."""
         is_news = (
             bool(result.data)
             or result.error is not ErrorCode.none
@@ -91,13 +93,13 @@ class CachedPartition:
             or result.log_start_offset != self.log_start_offset
         )
         failed = result.error is not ErrorCode.none
-        self.high_watermark = -1 if failed else result.high_watermark  # told again once it is over
+        self.high_watermark = -1 if failed else result.high_watermark  # sent again after an error
         self.log_start_offset = result.log_start_offset
         return is_news
 
 
 class FetchSession:
-    """One client's; ``epoch`` is that of its next request."""
+    """Session of one client; ``epoch`` is that of its next request."""
 
     def __init__(
         self,
@@ -107,6 +109,7 @@ class FetchSession:
         now: float,
     ) -> None:
         self.session_id = session_id
+        # Kafka forbids switching between names and ids within a session.
         self.by_id = metadata.by_id
         self.who = metadata.who
         self.epoch = after(INITIAL_EPOCH)
@@ -114,7 +117,7 @@ class FetchSession:
         self.cached = cached
 
     def update(self, named: Mapping[Key, PartitionRequest], forgotten: Iterable[Key]) -> None:
-        """Take over what a request says; what it names and forgets is forgotten."""
+        """Apply a request. A partition that is both named and forgotten is forgotten."""
         for key, requested in named.items():
             known = self.cached.get(key)
             if known is None:
@@ -126,15 +129,18 @@ class FetchSession:
 
 
 def _named_as_before(requested: PartitionRequest, topic: str) -> PartitionRequest:
-    """A session keeps the name that an id had: a topic that was deleted is told from one whose id
-    was never known, and from another of its name (INCONSISTENT_TOPIC_ID)."""
+    """Keep the first name of an id.
+
+    A deleted topic is then distinct from an unknown id, and from another topic of the same name
+    (INCONSISTENT_TOPIC_ID).
+    """
     if not topic or requested.topic == topic:
         return requested
     return replace(requested, topic=topic)
 
 
 class FetchContext:
-    """One request: what it reads, and what of that is told (Kafka's ``FetchContext``)."""
+    """One request: its partitions, and which results are sent (Kafka's ``FetchContext``)."""
 
     def __init__(
         self,
@@ -153,23 +159,27 @@ class FetchContext:
 
     @property
     def requests(self) -> list[PartitionRequest]:
-        """All that are fetched, named or not, in the order in which they are read."""
+        """All partitions to fetch, in the order of reading."""
         if self._session is None:
             return list(self._named.values())
         return [each.requested for each in self._session.cached.values()]
 
     @property
     def session_id(self) -> int:
-        """Of an answer that tells of no partition."""
+        """Session id of an answer without partitions."""
         return NO_SESSION if self._session is None else self._session.session_id
 
     def answered(
         self, results: Sequence[tuple[PartitionRequest, FetchResult]], now_s: float
     ) -> tuple[int, Sequence[bool]] | ErrorCode:
-        """The session's id, and of each result whether it is told; an error where the session has
-        gone on without this request (an answer was not waited for)."""
+        """Return the session's id and for each result whether it is sent.
+
+        An error means that another request has advanced the session, because the client did not
+        wait for this answer.
+        """
         if self._session is not None:
             return self._incremental(self._session, results)
+        # A full request sends every result and may create a session.
         session_id = NO_SESSION
         if self._begins:
             session_id = self._cache.begin(self._metadata, self._named, results, now_s)
@@ -178,6 +188,7 @@ class FetchContext:
     def _incremental(
         self, session: FetchSession, results: Sequence[tuple[PartitionRequest, FetchResult]]
     ) -> tuple[int, Sequence[bool]] | ErrorCode:
+        # The client has sent its next request before this answer, so the session has advanced.
         if session.epoch != after(self._metadata.epoch):
             return ErrorCode.invalid_fetch_session_epoch
         told = []
@@ -185,14 +196,14 @@ class FetchContext:
             cached = session.cached.get(request.key)
             is_news = cached is not None and cached.is_news(result)
             told.append(is_news)
-            if cached is not None and result.data:  # read last from now on, so that none starves
+            if cached is not None and result.data:  # read last from now on, to avoid starvation
                 del session.cached[request.key]
                 session.cached[request.key] = cached
         return session.session_id, told
 
 
 class FetchSessionCache:
-    """All sessions of clients; the one that was not used for longest comes first."""
+    """All sessions of clients, least recently used first."""
 
     def __init__(self, *, slots: int, partitions_max: int = PARTITIONS_MAX) -> None:
         self._slots = slots
@@ -205,7 +216,7 @@ class FetchSessionCache:
 
     @property
     def partitions(self) -> int:
-        """Partitions of all sessions."""
+        """Number of partitions of all sessions."""
         return self._partitions
 
     def context(
@@ -215,8 +226,11 @@ class FetchSessionCache:
         forgotten: Sequence[Key],
         now_s: float,
     ) -> FetchContext | ErrorCode:
-        """What a request is to read, or why its client must name everything again."""
+        """Return the context of a request, or the error after which the client sends a full
+        request.
+        """
         session = self._sessions.get(metadata.session_id)
+        # A foreign session does not exist for this client, so guessing ids reveals nothing.
         if session is not None and session.who != metadata.who:
             session = None
         if is_full(metadata.epoch):
@@ -225,6 +239,7 @@ class FetchSessionCache:
             return FetchContext(self, metadata, named, begins=metadata.epoch != FINAL_EPOCH)
         if session is None:
             return ErrorCode.fetch_session_id_not_found
+        # An epoch that is not the next one: a request was lost or repeated.
         if session.epoch != metadata.epoch:
             return ErrorCode.invalid_fetch_session_epoch
         if session.by_id is not metadata.by_id:
@@ -246,11 +261,13 @@ class FetchSessionCache:
         before = len(session.cached)
         session.update(named, forgotten)
         self._partitions += len(session.cached) - before
+        # A session without partitions is useless, and Kafka ends it as well.
         if not session.cached:
             self._end(session)
             return FetchContext(self, metadata, named)
         session.used_s = now_s
         session.epoch = after(session.epoch)
+        # Moving the session to the end keeps the dict in order of last use.
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
         return FetchContext(self, metadata, named, session)
 
@@ -261,9 +278,10 @@ class FetchSessionCache:
         results: Sequence[tuple[PartitionRequest, FetchResult]],
         now_s: float,
     ) -> int:
-        """The id of a new session; NO_SESSION where there is no room for it."""
+        """Create a session and return its id, or NO_SESSION without room."""
         if not self._make_room(metadata.who, len(results), now_s):
             return NO_SESSION
+        # Random ids make those of other clients hard to guess.
         session_id = random.randint(1, SESSION_ID_MAX)
         while session_id in self._sessions:
             session_id = random.randint(1, SESSION_ID_MAX)
@@ -280,6 +298,7 @@ class FetchSessionCache:
             and len(session.cached) + added <= self._partitions_max // 2
         )
 
+    # Room for partitions first, then for the slot. Only idle sessions are evicted for partitions.
     def _make_room(self, who: Hashable, size: int, now_s: float) -> bool:
         if size > self._partitions_max // 2:
             return False
@@ -294,7 +313,8 @@ class FetchSessionCache:
         )
 
     def _keep_to_share(self, who: Hashable, size: int) -> None:
-        """A client that has half of everything makes room for itself."""
+        """End the client's own oldest sessions until it has less than half of everything."""
+        # Below half of the limits in total, no client can exceed its share.
         if len(self._sessions) < self._slots // 2 and (
             self._partitions + size <= self._partitions_max // 2
         ):
@@ -315,7 +335,10 @@ class FetchSessionCache:
         return True
 
     def _evict_smaller(self, size: int, now_s: float) -> bool:
-        """One with more partitions gains more by a session; a young one is left alone."""
+        """Evict the smallest session that is not young, if the new one has more partitions.
+
+        A larger session saves more work, as in Kafka's ``FetchSessionCache``.
+        """
         old = [each for each in self._sessions.values() if now_s - each.created_s > IDLE_S]
         smallest = min(old, key=lambda each: len(each.cached), default=None)
         if smallest is None or len(smallest.cached) >= size:

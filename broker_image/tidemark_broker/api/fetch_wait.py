@@ -1,9 +1,8 @@
-"""The long poll of a Fetch: wait in the purgatory until there are ``min_bytes``, then read again.
+"""Long poll of a Fetch: wait in the purgatory for ``min_bytes``, then read again.
 
-While it waits nothing is read, and a partition is looked at only when something of it has changed.
-What has arrived is estimated from how the logs have grown since the
-last pass (as Kafka estimates from positions), and an estimate that proves too high only means
-another wait with the time that is left.
+Nothing is read while it waits, and only changed partitions are evaluated. The available bytes are
+estimated from the growth of the logs since the last pass (Kafka estimates from positions). An
+estimate that is too high only causes another wait for the remaining time.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ from tidemark_broker.replication.partition.consumer_reads import readable_end
 
 
 class _Before:
-    """A partition as it was at the last pass."""
+    """State of a partition at the last pass."""
 
     __slots__ = ("_check", "_end", "_leader_epoch", "_read_committed", "partition", "size_bytes")
 
@@ -42,14 +41,16 @@ class _Before:
 
     @property
     def lost(self) -> bool:
-        """It may not be read here any more, or not by who named the former leader epoch: the next
-        pass says why."""
+        """True if the partition may no longer be read here, or its leader epoch has changed.
+
+        The next pass finds the error.
+        """
         is_same = self.partition.leader_epoch == self._leader_epoch
         return not is_same or self._check(UNKNOWN_EPOCH) is not ErrorCode.none
 
     @property
     def advanced(self) -> bool:
-        """More can be read: was committed, or has become stable."""
+        """True if more records are readable: committed, or stable with read_committed."""
         return self._readable_end > self._end
 
     @property
@@ -58,27 +59,34 @@ class _Before:
 
     @property
     def grown_bytes(self) -> int:
-        """About how many bytes can be read now that could not be then."""
+        """Approximate number of bytes that have become readable."""
+        # At least 1: an advanced partition always counts, even if retention shrank its log.
         return max(1, self.partition.log.size_bytes - self.size_bytes)
 
 
 async def read_until_enough(
     requests: Sequence[PartitionRequest], call: Call, params: FetchParams
 ) -> list[Read]:
-    """Reads with at least ``min_bytes`` of records, or an answer that must not wait, or whatever
-    there is after ``max_wait_s``; never more than the answer's memory has room for, and nothing is
-    held while it waits."""
+    """Return reads with ``min_bytes``, or with an answer that must not wait, or after
+    ``max_wait_s``.
+
+    The reads never exceed the memory granted for the answer. No records are held during a wait.
+    """
     wished = min(params.max_bytes, sum(max(0, one.max_bytes) for one in requests))
     now, memory = asyncio.get_running_loop().time, call.memory
     deadline = now() + params.max_wait_s
     while True:
+        # A negative limit is the client's error and is answered by the read, so it takes no memory.
         granted = memory.grant(wished) if wished >= 0 else wished
         reads = await read_all(requests, call, params, granted)
         memory.hold(found_bytes(reads))
+        # The answer may get less memory than min_bytes, and must not wait for more than fits.
         missing = min(params.min_bytes, granted) - total_bytes(reads)
         left_s = deadline - now()
         if missing <= 0 or left_s <= 0 or not reads or any(read.settled for read in reads):
             return reads
+        # Records are released before the wait, or idle consumers would hold memory for their poll
+        # time.
         watched = [_Before(read.partition, params) for read in reads if read.partition is not None]
         del reads
         memory.hold(0)
@@ -87,7 +95,8 @@ async def read_until_enough(
 
 
 async def _wait_for(watched: Sequence[_Before], missing: int, call: Call, left_s: float) -> bool:
-    """Whether it is worth reading again and waiting on; False once time is up."""
+    """Return whether to read again and continue waiting; False once time is up."""
+    # A watch collects the changed partitions, so a wake-up does not evaluate all of them.
     watch, advanced = Watch[_Before](), set[_Before]()
 
     def enough() -> bool:
@@ -96,11 +105,13 @@ async def _wait_for(watched: Sequence[_Before], missing: int, call: Call, left_s
         if any(each.lost for each in changed):
             return True
         advanced.update(each for each in changed if each.advanced)
+        # Each advanced partition has at least one byte, which spares the sum.
         if len(advanced) >= missing:
             return True
         return sum(each.grown_bytes for each in advanced) >= missing
 
     purgatory, turns = call.services.purgatory, call.turns
+    # Watches are removed even if the client disconnects during their registration.
     try:
         for each in watched:
             purgatory.watch(watch, (Change.HIGH_WATERMARK, each.partition.tp), each)

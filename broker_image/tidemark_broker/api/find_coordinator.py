@@ -1,4 +1,4 @@
-"""FindCoordinator (10): which broker coordinates a group or a transaction."""
+"""FindCoordinator (10): the broker that coordinates a group or a transactional id."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from tidemark_broker.coordinators.coordinator_lookup import Finder
 from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.security.acls import Operation, ResourceType
 
-#: Since this version one request asks for many.
+#: From this version one request contains several keys.
 _BATCHED_SINCE = 4
-#: Of a key, in a message: a whole one and a sentence may be more than a string can hold.
+#: Longest part of a key in a message, since a message is a string of limited length.
 _SHOWN_MAX = 300
 
 
 class _Kind(NamedTuple):
-    """What may be looked for: the topic that it is kept in, and what is protected."""
+    """A type of coordinator: its topic, and the resource that authorization protects."""
 
     topic: str
     resource: ResourceType
@@ -46,14 +46,14 @@ _KINDS: Mapping[int, _Kind] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinatorRequest(v6.FindCoordinatorRequest):
-    """One ``key`` until version 3."""
+    """Request with one ``key`` until version 3."""
 
     key: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
 class Coordinator:
-    """Where it is; -1 and nothing with an error."""
+    """Endpoint of one coordinator, -1 with an error."""
 
     key: str
     node_id: int = -1
@@ -65,7 +65,7 @@ class Coordinator:
 
 @dataclass(slots=True, kw_only=True)
 class FindCoordinatorResponse:
-    """``coordinators`` from version 4 on, the other fields until then."""
+    """Answer: ``coordinators`` from version 4, the other fields before."""
 
     coordinators: tuple[Coordinator, ...] = ()
     error_code: ErrorCode = ErrorCode.none
@@ -77,7 +77,7 @@ class FindCoordinatorResponse:
 
 
 async def handle(request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse:
-    """Look up each; a topic that is not there yet is asked for."""
+    """Look up each key; a missing coordinator topic is created."""
     live = reachable(call.services.cluster, call.client.listener)
     finder = Finder(call.services.cluster, call.services.creations.want)
     batched = call.version >= _BATCHED_SINCE
@@ -88,6 +88,7 @@ async def handle(request: FindCoordinatorRequest, call: Call) -> FindCoordinator
     if batched:
         return FindCoordinatorResponse(coordinators=tuple(found))
     (one,) = found
+    # Kafka's single-key answers have the message NONE for success.
     return FindCoordinatorResponse(
         error_code=one.error_code,
         error_message=one.error_message or "NONE",
@@ -102,9 +103,7 @@ def _find(
 ) -> Coordinator:
     kind = _KINDS.get(key_type)
     if kind is None:
-        return _refused(
-            key, ErrorCode.invalid_request, f"there are no coordinators of type {key_type}"
-        )
+        return _refused(key, ErrorCode.invalid_request, f"unknown coordinator type {key_type}")
     if not call.client.may(Operation.DESCRIBE, kind.resource, key):
         text = f"no permission to describe {kind.resource.name} {key[:_SHOWN_MAX]}"
         return _refused(key, kind.denied, text)
@@ -112,9 +111,10 @@ def _find(
         node = finder.leader_of(kind.topic, key)
     except CoordinatorError as error:
         return _refused(key, error.error_code, str(error))
+    # The leader may be fenced, or have no endpoint on the client's listener.
     if node not in live:
         return _refused(
-            key, ErrorCode.coordinator_not_available, "its partition has no leader at present"
+            key, ErrorCode.coordinator_not_available, "the coordinator's partition has no leader"
         )
     return Coordinator(key=key, node_id=node, host=live[node].host, port=live[node].port)
 

@@ -1,4 +1,4 @@
-"""Heartbeat (12): a member of a group is there, and hears whether it is to join again."""
+"""Heartbeat (12): keep a member in its group, and report whether it must rejoin."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,14 +15,13 @@ from tidemark_broker.security.acls import Operation, ResourceType
 
 @dataclass(slots=True, kw_only=True)
 class HeartbeatResponse:
-    """REBALANCE_IN_PROGRESS: join again."""
+    """Answer. REBALANCE_IN_PROGRESS means that the member must rejoin."""
 
     error_code: ErrorCode
     throttle_time: timedelta = ZERO
 
 
 async def handle(request: HeartbeatRequest, call: Call) -> HeartbeatResponse:
-    """Answer at once."""
     if not call.client.may(Operation.READ, ResourceType.GROUP, request.group_id):
         return HeartbeatResponse(error_code=ErrorCode.group_authorization_failed)
     if not request.group_id:
@@ -31,7 +30,7 @@ async def handle(request: HeartbeatRequest, call: Call) -> HeartbeatResponse:
     try:
         error = await call.services.groups.heartbeat(request.group_id, who, request.generation_id)
     except CoordinatorError as failed:
-        # A member that hears of loading would only ask again: it is heard of anew once loaded.
+        # As in Kafka, success while loading: members are known again once the group is loaded.
         loads = failed.error_code is ErrorCode.coordinator_load_in_progress
         error = ErrorCode.none if loads else failed.error_code
     return HeartbeatResponse(error_code=error)

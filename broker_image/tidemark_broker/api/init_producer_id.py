@@ -1,5 +1,7 @@
-"""InitProducerId (22): an id for an idempotent producer; with a transactional id, what the
-coordinator says of it (KIP-98, KIP-360, KIP-890)."""
+"""InitProducerId (22):
+
+assign an id to an idempotent producer, or initialise a transactional id (KIP-98, KIP-360, KIP-890).
+"""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,15 +15,15 @@ from tidemark_broker.api.table import Api, Call
 from tidemark_broker.producer_ids import Initialised, InitTransactionalId
 from tidemark_broker.security.acls import Operation, ResourceType
 
-#: How long a client waits for a block of ids; clients ask again.
+#: Longest wait for a block of ids. Clients retry.
 _WAIT_S = 5.0
-#: From this version on a client knows PRODUCER_FENCED.
+#: From this version a client understands PRODUCER_FENCED.
 _KNOWS_FENCED = 4
 
 
 @dataclass(slots=True, kw_only=True)
 class InitProducerIdResponse:
-    """-1 with an error."""
+    """The producer's identity, -1 with an error."""
 
     error_code: ErrorCode
     producer_id: int
@@ -32,7 +34,7 @@ class InitProducerIdResponse:
 
 
 async def handle(request: InitProducerIdRequest, call: Call) -> InitProducerIdResponse:
-    """Answer."""
+    """Assign the identity."""
     found = await _init(request, call)
     error = found.error
     if error is ErrorCode.producer_fenced and call.version < _KNOWS_FENCED:
@@ -51,6 +53,7 @@ async def _init(request: InitProducerIdRequest, call: Call) -> Initialised:
     refused = _refusal(transactional_id, request, call.client)
     if refused is not ErrorCode.none:
         return Initialised(error=refused)
+    # With a transactional id its coordinator decides. It may fence an older producer.
     if transactional_id is not None:
         asked = InitTransactionalId(
             transactional_id=transactional_id,
@@ -75,13 +78,17 @@ def _refusal(
             return ErrorCode.cluster_authorization_failed
     elif not client.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
         return ErrorCode.transactional_id_authorization_failed
+    # Kafka requires both or neither of id and epoch (KIP-360), and no empty transactional id.
     if (request.producer_id == -1) != (request.producer_epoch == -1) or transactional_id == "":
         return ErrorCode.invalid_request
     return ErrorCode.none
 
 
 def _may_be_idempotent(client: Client) -> bool:
-    """Who may write to any topic may do so idempotently (KIP-679)."""
+    """True if the client may produce idempotently:
+
+    permission to write any topic suffices (KIP-679).
+    """
     if client.may(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER):
         return True
     permissions = client.permissions

@@ -1,6 +1,6 @@
-"""JoinGroup (11): a member takes part in the next generation of its group.
+"""JoinGroup (11): a member joins the next generation of its group.
 
-The answer comes when that begins, which may take as long as a rebalance does.
+The answer is sent when the generation starts, which may take as long as a rebalance.
 """
 
 import uuid
@@ -24,19 +24,19 @@ from tidemark_broker.groups.core.values import (
 from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.security.principal import host_of
 
-#: Since these versions a new member is given its id first (KIP-394), no protocol is null rather
-#: than empty, and a leader may be told to leave everything as it is (KIP-814).
+#: From these versions a new member gets its id first (KIP-394), an absent protocol is null instead
+#: of empty, and a leader may be told to skip the assignment (KIP-814).
 _ID_FIRST_SINCE, _NULL_SINCE, _SKIP_SINCE = 4, 7, 9
 _CLIENT_ID_MAX = 255
-#: Of one member: clients have a handful of assignors.
+#: Protocols of one member. Clients have a handful of assignors.
 PROTOCOLS_MAX = 100
-#: Longer than any rebalance is waited for.
+#: Upper bound of a wait, longer than any rebalance.
 _WAIT_MAX_S = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinGroupResponseMember:
-    """As the leader is told of it."""
+    """A member in the answer to the leader."""
 
     member_id: str
     group_instance_id: str | None
@@ -45,7 +45,7 @@ class JoinGroupResponseMember:
 
 @dataclass(slots=True, kw_only=True)
 class JoinGroupResponse:
-    """See :class:`~tidemark_broker.groups.core.values.JoinAnswer`."""
+    """Answer to a join. See :class:`~tidemark_broker.groups.core.values.JoinAnswer`."""
 
     error_code: ErrorCode
     generation_id: int = -1
@@ -59,7 +59,7 @@ class JoinGroupResponse:
 
 
 async def handle(request: JoinGroupRequest, call: Call) -> JoinGroupResponse:
-    """Wait for the generation."""
+    """Join, and answer when the generation starts."""
     if not call.client.may(Operation.READ, ResourceType.GROUP, request.group_id):
         answer = _error(request, ErrorCode.group_authorization_failed)
     elif not request.group_id:
@@ -68,6 +68,8 @@ async def handle(request: JoinGroupRequest, call: Call) -> JoinGroupResponse:
         answer = _error(request, ErrorCode.invalid_request)
     else:
         try:
+            # The request object is created by the coordinator, since its answer callback ends the
+            # wait.
             answer = await call.services.groups.join(
                 lambda tell: _asked(request, call, tell), call.wait_s(_WAIT_MAX_S)
             )
@@ -92,12 +94,14 @@ def _asked(
         who=Identity(request.member_id, request.group_instance_id),
         client_id=client_id,
         client_host=f"/{host_of(call.client.peer)}",
+        # Version 0 has no rebalance timeout. Kafka uses the session timeout.
         rebalance_timeout_ms=session_ms if rebalance_ms < 0 else rebalance_ms,
         session_timeout_ms=session_ms,
         protocol_type=request.protocol_type,
         protocols=tuple(Protocol(each.name, bytes(each.metadata)) for each in request.protocols),
         needs_member_id=call.version >= _ID_FIRST_SINCE,
         may_skip_assignment=call.version >= _SKIP_SINCE,
+        # The id contains the client's name, as in Kafka, so that admin tools show a readable one.
         new_id=f"{name}-{uuid.uuid4()}" if request.member_id == UNKNOWN_MEMBER_ID else "",
         answer=tell,
     )

@@ -1,12 +1,12 @@
-"""Requests and answers of many elements: read and written in a thread, a few at a time.
+"""Requests and answers with many elements: decoded and encoded in threads, a few at a time.
 
-A thousand elements take milliseconds, twenty thousand a quarter of a second, in which nobody else
-would be served. A thread shares the interpreter with the loop, which gets it back every few
-milliseconds.
+A thousand elements take milliseconds, twenty thousand a quarter of a second, during which the loop
+would serve no other client. A thread shares the interpreter with the loop, which gets it back every
+few milliseconds.
 
-Elements weigh many times what their bytes do. So large requests are read only while those that are
-in service have not used up a budget, and none of them waits for long for something to happen: the
-next one has to get its turn.
+Decoded elements weigh many times their encoded bytes. Large requests are therefore decoded only
+within a budget of requests in service. None of them waits long for an event, because the next one
+needs its turn.
 """
 
 import dataclasses
@@ -26,39 +26,39 @@ E = TypeVar("E")
 R = TypeVar("R")
 P = ParamSpec("P")
 
-#: What of a request, or of an answer, the loop's own thread reads and writes.
+#: Limits of messages that are decoded and encoded on the loop.
 _ON_LOOP = Bounds(elements=1000, string_bytes=STRING_BYTES_MAX)
-#: How long a large request, or one of many bytes, may wait for other replicas, or for the tier.
+#: Longest wait of a large request, or of one with many bytes, for other replicas or for the tier.
 WAIT_MAX_S = 30.0
 MUCH_BYTES = 1024 * 1024
-#: And a Fetch for records: as long as Kafka's consumers do if nobody tells them otherwise.
+#: Longest wait of such a Fetch for records: the default of Kafka's consumers.
 POLL_MAX_S = 0.5
 POLL_BYTES = 16 * 1024
-#: Bytes of large requests in service; one counts for at most a fourth of it: the rest of a large
-#: Produce is records.
+#: Bytes of large requests in service. One counts for at most a quarter: the rest of a large Produce
+#: is records.
 BUDGET_BYTES = 1024 * 1024
 #: For clients' large requests and the answers to them.
 in_request_thread = Threads("large requests", threads=1)
-#: For large answers to small requests: they do not wait for those who ask for much.
+#: For large answers to small requests, which do not wait behind large requests.
 in_answer_thread = Threads("large answers", threads=1)
-#: For what brokers ask of each other: no client delays that.
+#: For requests between brokers, which clients must not delay.
 in_peer_thread = Threads("brokers' large messages", threads=1)
 
 
 class LargeRequests:
-    """Those of one broker that are in service. Belongs to its loop."""
+    """Large requests of a broker in service. Used from its loop only."""
 
     def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
         self._most_bytes = budget_bytes // 4
         self._turns = FairTurns(budget_bytes)
 
     def turn(self, frame: Frame, who: Hashable) -> AbstractAsyncContextManager[None]:
-        """From before it is read until it is answered."""
+        """Return the context of a request, from before decoding until it is answered."""
         return self._turns.turn(min(len(frame), self._most_bytes), who)
 
 
 def small(request_type: type[E], frame: Frame) -> E | None:
-    """The request of a frame, None where it is large. Raises ``FrameError``."""
+    """Decode a small request; None if it is large. Raises ``FrameError``."""
     try:
         return decode_request(request_type, frame, _ON_LOOP)
     except FrameTooManyElements:
@@ -73,7 +73,10 @@ async def decoded(
     *,
     spent: Callable[[float], None],
 ) -> E:
-    """See :func:`decode_request`; ``spent`` is told of its processor time."""
+    """Decode in a thread.
+
+    See :func:`decode_request`. ``spent`` receives the processor time in seconds.
+    """
     work = partial(decode_request, request_type, frame, bounds)
     return await _timed(threads, spent, work)
 
@@ -86,12 +89,13 @@ async def encoded(
     *,
     spent: Callable[[float], None],
 ) -> Sequence[bytes]:
-    """See :func:`encode_response_pieces`."""
+    """Encode in a thread. See :func:`encode_response_pieces`."""
     work = partial(encode_response_pieces, answer, correlation_id, answer_type)
     return await _timed(threads, spent, work)
 
 
 async def _timed(threads: Threads, spent: Callable[[float], None], work: Callable[[], R]) -> R:
+    # thread_time excludes waits for the interpreter, which the client did not cause.
     def timed() -> tuple[R, float]:
         began_s = time.thread_time()
         result = work()
@@ -103,16 +107,18 @@ async def _timed(threads: Threads, spent: Callable[[float], None], work: Callabl
 
 
 def is_large(answer: Any) -> bool:
-    """Has it many elements, in its arrays and in all that is in them?"""
+    """True if the answer has many elements, nested ones included."""
     count, left = 0, [answer]
     while left:
         part = left.pop()
+        # An explicit stack, because answers nest and recursion would be slower on the common path.
         if not dataclasses.is_dataclass(part):
             continue
         for name in part.__dataclass_fields__:
             value = getattr(part, name)
             if isinstance(value, tuple):
                 count += len(value)
+                # Stop at the limit, so the check itself stays short for huge answers.
                 if count > _ON_LOOP.elements:
                     return True
                 left.extend(value)

@@ -1,4 +1,4 @@
-"""LeaveGroup (13): members go, or an administrator sends static ones away (KIP-345)."""
+"""LeaveGroup (13): members leave, or an administrator removes static members (KIP-345)."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,21 +13,19 @@ from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.values import Identity
 from tidemark_broker.security.acls import Operation, ResourceType
 
-#: Since this version several go at once.
+#: From this version several members leave at once.
 _BATCHED_SINCE = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroupRequest(v5.LeaveGroupRequest):
-    """One ``member_id`` until version 2."""
+    """Request with one ``member_id`` until version 2."""
 
     member_id: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
 class MemberResponse:
-    """What came of one."""
-
     member_id: str
     group_instance_id: str | None
     error_code: ErrorCode
@@ -35,7 +33,7 @@ class MemberResponse:
 
 @dataclass(slots=True, kw_only=True)
 class LeaveGroupResponse:
-    """In the order of the request; until version 2 the one member's error is that of all."""
+    """Results in the order of the request. Until version 2 the error is that of the only member."""
 
     error_code: ErrorCode
     members: tuple[MemberResponse, ...] = ()
@@ -43,7 +41,7 @@ class LeaveGroupResponse:
 
 
 async def handle(request: LeaveGroupRequest, call: Call) -> LeaveGroupResponse:
-    """Answer at once; the others rebalance."""
+    """Answer at once; the other members rebalance."""
     if not call.client.may(Operation.READ, ResourceType.GROUP, request.group_id):
         return LeaveGroupResponse(error_code=ErrorCode.group_authorization_failed)
     if not request.group_id:
@@ -53,6 +51,7 @@ async def handle(request: LeaveGroupRequest, call: Call) -> LeaveGroupResponse:
         members = [Identity(each.member_id, each.group_instance_id) for each in request.members]
     errors: list[ErrorCode] = []
     try:
+        # An empty list still calls the coordinator, which checks that it leads the group.
         for part in some(members) if members else ((),):
             errors += await call.services.groups.leave(request.group_id, part)
             await call.turns.pause()

@@ -1,7 +1,7 @@
-"""ListConfigResources (74): the names of what has a configuration (KIP-1142; in version 0 of client
-metrics alone, KIP-714).
+"""ListConfigResources (74): names of resources with a configuration (KIP-1142; in version 0 only
+client metrics, KIP-714).
 
-DESCRIBE_CONFIGS on the cluster decides. There are no client metrics, so none are listed.
+DESCRIBE_CONFIGS on the cluster is required. Client metrics are not supported, so none are listed.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ from tidemark_broker.api.table import Api, Call
 from tidemark_broker.security.acls import Operation, ResourceType
 
 _BROKER_LOGGER, _CLIENT_METRICS = ConfigResource.BROKER_LOGGER, 16
-#: In the order in which they are listed.
+#: Types in the order in which they are listed.
 _KINDS = (
     ConfigResource.GROUP,
     _CLIENT_METRICS,
@@ -30,7 +30,7 @@ _KINDS = (
 
 @dataclass(slots=True, kw_only=True)
 class ListedConfigResource:
-    """``resource_type``: a number of Kafka's ``ConfigResource.Type``."""
+    """One resource. ``resource_type`` is a number of Kafka's ``ConfigResource.Type``."""
 
     resource_name: str
     resource_type: int
@@ -38,19 +38,18 @@ class ListedConfigResource:
 
 @dataclass(slots=True, kw_only=True)
 class ListConfigResourcesResponse:
-    """What may be described."""
-
     error_code: ErrorCode = ErrorCode.none
     config_resources: tuple[ListedConfigResource, ...] = ()
     throttle_time: timedelta = ZERO
 
 
 async def handle(request: ListConfigResourcesRequest, call: Call) -> ListConfigResourcesResponse:
-    """All of the kinds that are asked for; of none in particular: all that the version knows."""
+    """List the requested types; without types, all that the version knows."""
     if not call.client.may(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
         return ListConfigResourcesResponse(error_code=ErrorCode.cluster_authorization_failed)
     known = _KINDS if call.version > 0 else (_CLIENT_METRICS,)
     wanted = set(map(int, request.resource_types or known))
+    # Kafka rejects the whole request if one type is unknown to its version.
     if not wanted.issubset(known):
         return ListConfigResourcesResponse(error_code=ErrorCode.unsupported_version)
     listed = await call.turns.all_of(_listed(sorted(wanted, key=known.index), call))

@@ -14,13 +14,13 @@ from tidemark_broker.groups.core.consumer_group import ConsumerGroup
 from tidemark_broker.security.acls import Operation, ResourceType
 
 _CLASSIC, _CONSUMER = "classic", "consumer"
-#: What a group weighs in the list, about.
+#: Approximate size of a group in the list.
 _GROUP_BYTES = 200
 
 
 @dataclass(slots=True, kw_only=True)
 class ListedGroup:
-    """State and type from versions 4 and 5 on."""
+    """One group. State and type are sent from versions 4 and 5."""
 
     group_id: str
     protocol_type: str
@@ -30,7 +30,7 @@ class ListedGroup:
 
 @dataclass(slots=True, kw_only=True)
 class ListGroupsResponse:
-    """Those that the client may describe."""
+    """The groups that the client may describe."""
 
     error_code: ErrorCode = ErrorCode.none
     groups: tuple[ListedGroup, ...] = ()
@@ -38,7 +38,7 @@ class ListGroupsResponse:
 
 
 async def handle(request: ListGroupsRequest, call: Call) -> ListGroupsResponse:
-    """All, or those in one of the states and of one of the types that are asked for."""
+    """List all groups, or those of the requested states and types."""
     if not call.has_room(call.services.groups.count * _GROUP_BYTES):
         return ListGroupsResponse(error_code=ErrorCode.coordinator_load_in_progress)
     try:
@@ -51,6 +51,7 @@ async def handle(request: ListGroupsRequest, call: Call) -> ListGroupsResponse:
 def _listed(request: ListGroupsRequest, call: Call) -> Iterator[ListedGroup | None]:
     states = {each.lower() for each in request.states_filter}
     types = {each.lower() for each in request.types_filter}
+    # DESCRIBE on the cluster shows all groups without a check for each of them, as in Kafka.
     sees_all = call.client.may(Operation.DESCRIBE, ResourceType.CLUSTER)
     for group in call.services.groups.groups():
         seen = sees_all or call.client.may(Operation.DESCRIBE, ResourceType.GROUP, group.group_id)
@@ -64,6 +65,7 @@ def _listed(request: ListGroupsRequest, call: Call) -> Iterator[ListedGroup | No
                 group_state=state,
                 group_type=kind,
             )
+        # None instead of skipping, so that all_of can yield between groups that do not match.
         else:
             yield None
 

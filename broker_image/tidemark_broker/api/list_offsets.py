@@ -1,9 +1,8 @@
-"""ListOffsets (2): the offset of a time, or one of the special ones.
+"""ListOffsets (2): the offset for a timestamp, or a special offset.
 
-What each special value means is the partition's affair; which version may ask for it is decided
-here: -3 from 7, -4 from 8, -5 from 9, -6 from 11, otherwise UNSUPPORTED_VERSION. Who asks as
-Kafka's debugging replica is told where the log of the broker it asks begins and ends, leader or
-not.
+The partition defines the special values. The version that may use them is checked here: -3 from 7,
+-4 from 8, -5 from 9, -6 from 11, otherwise UNSUPPORTED_VERSION. A request as Kafka's debugging
+replica returns the log start and end of the queried broker itself, leader or not.
 """
 
 import asyncio
@@ -21,24 +20,24 @@ from tidemark_broker.replication.partition import consumer_reads
 from tidemark_broker.replication.types import OffsetResult
 from tidemark_broker.security.acls import Operation
 
-#: special value -> first version that may ask for it
+#: Special value -> first version that may use it.
 _SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
-#: Kafka's ``remote.list.offsets.request.timeout.ms``, where the request brings no time-out.
+#: Kafka's ``remote.list.offsets.request.timeout.ms``, for requests without a time-out.
 _TIMEOUT_MS = 30_000
 _READ_COMMITTED = 1
-#: Kafka's ``ListOffsetsRequest.DEBUGGING_REPLICA_ID``, and what it is told of a follower's own log.
+#: Kafka's ``ListOffsetsRequest.DEBUGGING_REPLICA_ID``, and the values that it may query.
 _DEBUGGING_REPLICA = -2
 _OF_A_REPLICA = frozenset(
     {consumer_reads.LATEST, consumer_reads.EARLIEST, consumer_reads.EARLIEST_LOCAL}
 )
 _LOOKUPS_AT_ONCE = 16
-#: To older clients OFFSET_NOT_AVAILABLE is unknown.
+#: Older clients do not know OFFSET_NOT_AVAILABLE.
 _NOT_AVAILABLE_SINCE = 5
 
 
 @dataclass(slots=True, kw_only=True)
 class ListOffsetsPartitionResponse:
-    """-1 where nothing matches."""
+    """One partition, -1 without a match."""
 
     partition_index: int
     error_code: ErrorCode
@@ -49,15 +48,13 @@ class ListOffsetsPartitionResponse:
 
 @dataclass(slots=True, kw_only=True)
 class ListOffsetsTopicResponse:
-    """One topic."""
-
     name: str
     partitions: tuple[ListOffsetsPartitionResponse, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class ListOffsetsResponse:
-    """In the order of the request."""
+    """Results in the order of the request."""
 
     topics: tuple[ListOffsetsTopicResponse, ...]
     throttle_time: timedelta = ZERO
@@ -68,6 +65,7 @@ async def handle(request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse
     names = [(topic.name, part) for topic in request.topics for part in topic.partitions]
     denied = await call.denied(Operation.DESCRIBE, (topic.name for topic in request.topics))
     refused = _refusals(request, denied)
+    # A lookup by time may read the disk or the tier, so their number is limited.
     gate = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
     timeout_ms = milliseconds(request.timeout) or _TIMEOUT_MS
     timeout_ms = int(call.wait_s(timeout_ms / 1000) * 1000)
@@ -85,6 +83,7 @@ async def handle(request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse
             return _for_version(call.version, found)
 
     found: list[OffsetResult] = []
+    # Tasks are created in parts, so that a large request does not create thousands at once.
     for some_names in some(names):
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(limited(topic, part)) for topic, part in some_names]
@@ -136,6 +135,7 @@ async def _look_up(
     read_committed: bool,
     debugging: bool,
 ) -> OffsetResult:
+    # A version above every real one rejects unknown special values.
     if part.timestamp < 0 and call.version < _SINCE.get(part.timestamp, 1 << 15):
         return OffsetResult(error=ErrorCode.unsupported_version)
     replicas = call.services.replicas
@@ -146,6 +146,7 @@ async def _look_up(
         return consumer_reads.replica_offset(
             partition, part.timestamp, current_leader_epoch=part.current_leader_epoch
         )
+    # The time-out covers a lookup in the tier, which may be slow or unavailable.
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             return await consumer_reads.list_offset(

@@ -1,6 +1,8 @@
-"""ListTransactions (66, KIP-664): the transactional ids that this broker coordinates, as far as the
-client may describe them; by state, producer id, how long they are open (KIP-994) and an expression
-for the ids (KIP-1152)."""
+"""ListTransactions (66, KIP-664): transactional ids of this coordinator that the client may
+describe.
+
+Filters: state, producer id, age (KIP-994) and a regular expression for ids (KIP-1152).
+"""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -16,14 +18,12 @@ from tidemark_broker.groups.core.topic_patterns import BadPattern, compiled
 from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.transactions.core.metadata import STATES_BY_LABEL, TransactionMetadata
 
-#: What an id weighs in an answer, about.
+#: Approximate size of an id in an answer.
 _ID_BYTES = 200
 
 
 @dataclass(slots=True, kw_only=True)
 class TransactionState:
-    """One transactional id."""
-
     transactional_id: str
     producer_id: int
     transaction_state: str
@@ -31,7 +31,7 @@ class TransactionState:
 
 @dataclass(slots=True, kw_only=True)
 class ListTransactionsResponse:
-    """``unknown_state_filters``: names in the request that are no states."""
+    """The transactions. ``unknown_state_filters`` are names in the request that are not states."""
 
     error_code: ErrorCode
     unknown_state_filters: tuple[str, ...] = ()
@@ -40,7 +40,8 @@ class ListTransactionsResponse:
 
 
 async def handle(request: ListTransactionsRequest, call: Call) -> ListTransactionsResponse:
-    """Go through all."""
+    """List the transactions that match the filters."""
+    # Kafka answers LOADING rather than an incomplete list, and clients retry.
     if call.services.transactions.is_loading:
         return ListTransactionsResponse(error_code=ErrorCode.coordinator_load_in_progress)
     if not call.has_room(call.services.transactions.count * _ID_BYTES):
@@ -60,15 +61,19 @@ async def handle(request: ListTransactionsRequest, call: Call) -> ListTransactio
 
 
 async def _matcher(pattern: str | None) -> Callable[[str], bool]:
-    """Which ids it stands for: as in Kafka none and an empty one for all, others for whole ids.
-    Raises :class:`BadPattern`."""
+    """Return the filter of ids. As in Kafka, no pattern and an empty one match all, others whole
+    ids.
+
+    Raises :class:`BadPattern`.
+    """
+    # Compiling an expression from a client may take long, so it runs in a thread.
     return await asyncio.to_thread(compiled, pattern) if pattern else lambda _: True
 
 
 def _looked_at(
     request: ListTransactionsRequest, call: Call, matches: Callable[[str], bool]
 ) -> Iterator[TransactionState | None]:
-    """None for those that are not asked for: they take time as well."""
+    """Yield matching transactions, and None for others, so that the loop can yield between them."""
     transactions, now_ms = call.services.transactions, call.services.transactions.wall_ms()
     states = {STATES_BY_LABEL.get(name) for name in request.state_filters}
     producers = set(request.producer_id_filters)
@@ -83,6 +88,7 @@ def _looked_at(
 
     for shard in transactions.shards():
         for transactional_id, known in shard.all():
+            # The cheap filters run first, since an ACL check for each id is the slowest part.
             may = (
                 is_wanted(known)
                 and matches(transactional_id)

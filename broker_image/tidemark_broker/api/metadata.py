@@ -1,15 +1,15 @@
-"""Metadata (3): brokers, topics, leaders. Asking may have topics created, see below.
+"""Metadata (3): brokers, topics and leaders. A request may create topics, see below.
 
-Placeholders (KIP-409) stand among the replicas and the offline ones, never in the ISR. A partition
-without a leader that clients can reach is LEADER_NOT_AVAILABLE. Of itself a broker says that it
-leads once it does, and while it opens a topic's logs whoever asks for that one waits. Version 10
-and above carry topic ids, 12 can be asked by id. A topic that a client may not describe is not
-among all topics, and is answered as one that is not there when it is asked for by id; by name
-TOPIC_AUTHORIZATION_FAILED says so of whatever name, be there such a topic or not.
+Placeholders (KIP-409) are among the replicas and the offline replicas, never in the ISR. A
+partition without a leader that clients can reach is LEADER_NOT_AVAILABLE. A broker reports itself
+as leader only once it leads, and a request for a topic whose logs are being opened waits for them.
+Versions from 10 contain topic ids, and from 12 topics can be requested by id. A topic that the
+client may not describe is left out of all topics and is unknown if requested by id. If requested by
+name it is TOPIC_AUTHORIZATION_FAILED, whether it exists or not.
 
-KIP-950 adds ``tiered_epoch`` and ``tiered_state`` to TopicMetadata. Here they are tagged fields in
-the flexible versions (9 and above), so that stock clients skip them; the tags lie far above Kafka's
-own, as a later Kafka may number its own from 0.
+KIP-950 adds ``tiered_epoch`` and ``tiered_state`` to TopicMetadata. They are tagged fields of the
+flexible versions (9 and above), so that stock clients skip them. Their tags are far above Kafka's
+own, because a later Kafka may use the next numbers.
 """
 
 import re
@@ -36,19 +36,22 @@ from tidemark_broker.security.acls import Operation, ResourceType
 TIERED_EPOCH_TAG = 10_000
 TIERED_STATE_TAG = 10_001
 _DESCRIBE = (Operation.DESCRIBE, ResourceType.TOPIC)
-#: Ids stand in requests from version 10 on, and are heard from this one on.
+#: Requests contain ids from version 10, which are used from this version.
 _BY_ID_SINCE = 12
 _LISTENER_NOT_FOUND_SINCE = 6
-#: For the logs of a new topic to be opened.
+#: Longest wait for the logs of a new topic to open.
 _OPEN_S = 1.0
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._\-]{1,249}")
 
 
 @dataclass(slots=True, kw_only=True)
 class MetadataResponseBroker:
-    """A broker that is registered and not fenced; where all are fenced, as while the whole cluster
-    is restarted, each that is registered. Who hears of no broker at all forgets those it knew, and
-    may ask none of them for minutes (librdkafka, issue 5301)."""
+    """A registered, unfenced broker.
+
+    If all brokers are fenced, as during a restart of the whole cluster, each registered broker is
+    listed. A client that receives no broker forgets those it knew, and may not query any for
+    minutes (librdkafka, issue 5301).
+    """
 
     node_id: int
     host: str
@@ -58,7 +61,7 @@ class MetadataResponseBroker:
 
 @dataclass(slots=True, kw_only=True)
 class MetadataResponsePartition:
-    """Broker ids; -1 for no leader and for placeholders."""
+    """One partition, as broker ids; -1 for no leader."""
 
     error_code: ErrorCode
     partition_index: int
@@ -71,8 +74,11 @@ class MetadataResponsePartition:
 
 @dataclass(slots=True, kw_only=True)
 class MetadataResponseTopic:
-    """``tiered_epoch``: -1 for never tiered; ``tiered_state``: see
-    :class:`~tidemark.tiering.TieringState`."""
+    """One topic.
+
+    ``tiered_epoch`` is -1 if it was never tiered. For ``tiered_state`` see
+    :class:`~tidemark.tiering.TieringState`.
+    """
 
     error_code: ErrorCode
     name: str | None
@@ -86,8 +92,10 @@ class MetadataResponseTopic:
 
 @dataclass(slots=True, kw_only=True)
 class MetadataResponse:
-    """``controller_id``: a broker to name as controller, -1 for none. ``error_code`` is Kafka's
-    REBOOTSTRAP_REQUIRED (KIP-1102), which nobody says."""
+    """Answer. ``controller_id`` is the broker to name as controller, -1 for none.
+
+    ``error_code`` is for Kafka's REBOOTSTRAP_REQUIRED (KIP-1102) and is never set here.
+    """
 
     brokers: tuple[MetadataResponseBroker, ...] = ()
     cluster_id: str | None = None
@@ -100,26 +108,27 @@ class MetadataResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRequest(v13.MetadataRequest):
-    """Whether it asks for what it may do with the cluster stood here until version 10."""
+    """Request with a field that exists until version 10."""
 
     include_cluster_authorized_operations: bool = False
 
 
 async def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
-    """Answer for all topics, or for those asked for."""
+    """Answer for all topics, or for the requested ones."""
     if _names_too_early(request, call):
         return MetadataResponse(topics=tuple(map(_refused, request.topics or ())))
     cluster = call.services.cluster
     listener = call.client.listener
+    # In version 0 an empty list means all topics. Later it means none, and null means all.
     if request.topics is None or (call.version == 0 and not request.topics):
-        present = dict(cluster.topics)  # what comes meanwhile was not looked at
+        present = dict(cluster.topics)  # a topic created meanwhile has not been authorized
         hidden = await call.denied(Operation.DESCRIBE, present)
         live = reachable(cluster, listener)
         topics = _all_but(hidden, present, request, call, frozenset(live))
     else:
         denied = await _create_missing(request, call)
         await _until_open(request.topics, call)
-        live = reachable(cluster, listener)  # brokers may have gone while it waited
+        live = reachable(cluster, listener)  # brokers may have been fenced during the wait
         topics = _asked_for(request.topics, request, call, frozenset(live), denied)
     return MetadataResponse(
         brokers=tuple(
@@ -140,8 +149,7 @@ async def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
 
 
 def _names_too_early(request: MetadataRequest, call: Call) -> bool:
-    """Does it name topics by id, or not at all, in a version that has the field and does not heed
-    it?"""
+    """True if the request uses ids in a version that has the field but does not support it."""
     return call.version < _BY_ID_SINCE and any(
         topic.name is None or topic.topic_id is not None for topic in request.topics or ()
     )
@@ -186,11 +194,12 @@ def _one(
     call: Call,
     live: frozenset[int],
 ) -> MetadataResponseTopic:
-    """A topic that was asked for by name or by id; where it has both the id counts."""
+    """Return one topic by name or by id; if both are given, the id counts."""
     cluster, client = call.services.cluster, call.client
     if name is None or topic_id is not None:
         name, view = None, None if topic_id is None else cluster.by_id(topic_id)
         missing = ErrorCode.unknown_topic_id
+        # An id that the client may not describe must look unknown.
         if view is not None and not client.may(*_DESCRIBE, view.name):
             view = None
     elif not client.may(*_DESCRIBE, name):
@@ -207,9 +216,11 @@ def _one(
 
 
 async def _create_missing(request: MetadataRequest, call: Call) -> Set[str]:
-    """Have topics created that a client names, and lets be created, where the Cluster does so
-    (Kafka's ``AutoTopicCreationManager``): they come with a later answer, clients ask again. Those
-    that it may not create."""
+    """Request the creation of missing topics, if the client and the Cluster allow it.
+
+    As in Kafka's ``AutoTopicCreationManager``, topics appear in a later answer, and clients retry.
+    Return the topics that the client may not create.
+    """
     creations, client = call.services.creations, call.client
     denied: set[str] = set()
     if not request.allow_auto_topic_creation:
@@ -228,8 +239,10 @@ async def _create_missing(request: MetadataRequest, call: Call) -> Set[str]:
 
 
 async def _until_open(topics: Sequence[v13.MetadataRequestTopic], call: Call) -> None:
-    """A topic that was just made has its logs opened: whoever asks for it hears of its leaders and
-    not, for these few ms, that there are none, which some clients take for an answer."""
+    """Wait a short time for the logs of a topic that was just created.
+
+    The answer would otherwise have no leaders for a few ms, which some clients treat as final.
+    """
     cluster, replicas = call.services.cluster, call.services.replicas
     for topic in topics:
         name, topic_id = topic.name, topic.topic_id
@@ -241,7 +254,7 @@ async def _until_open(topics: Sequence[v13.MetadataRequestTopic], call: Call) ->
         ):
             is_open = partial(_is_open, view, replicas)
             await call.services.purgatory.wait([CHANGED], is_open, call.wait_s(_OPEN_S))
-            break  # they are opened side by side, and one wait is enough for all
+            break  # logs open concurrently, so one wait is enough for all topics
 
 
 def _is_open(topic: TopicMetadata, replicas: ReplicaManager) -> bool:
@@ -259,7 +272,7 @@ def _may_be_made(name: str, call: Call) -> bool:
 
 
 def missing_topic(name: str) -> ErrorCode:
-    """What to say of a topic that is not there: there may be one, or its name is none."""
+    """Return the error for a missing topic: unknown, or not a legal name."""
     legal = _LEGAL_NAME.fullmatch(name) and name not in (".", "..")
     return ErrorCode.unknown_topic_or_partition if legal else ErrorCode.invalid_topic_exception
 
@@ -288,6 +301,7 @@ def _topic(
 def _partition(
     view: TopicMetadata, row: control.PartitionState, live: frozenset[int], call: Call
 ) -> MetadataResponsePartition:
+    # Metadata may be ahead of this broker: it is reported as leader only once its log is open.
     led = row.leader in live and call.services.replicas.is_led(view.topic_id, row)
     made = MetadataResponsePartition(
         error_code=ErrorCode.none if led else _unled(row, live, call),
@@ -298,13 +312,17 @@ def _partition(
         isr_nodes=row.isr,
         offline_replicas=tuple(node for node in row.replicas if node not in live),
     )
+    # Clients of version 0 cannot handle replicas without a broker entry.
     if call.version == 0:
         _without_unavailable(made, live)
     return made
 
 
 def _unled(row: control.PartitionState, live: frozenset[int], call: Call) -> ErrorCode:
-    """Kafka tells whoever may know of it that the leader is not to be had on this listener."""
+    """Return the error of a partition without a reachable leader.
+
+    As in Kafka, newer clients receive LISTENER_NOT_FOUND if the leader lacks their listener.
+    """
     broker = call.services.cluster.brokers.get(row.leader)
     is_elsewhere = row.leader not in live and broker is not None and not broker.fenced
     if is_elsewhere and call.version >= _LISTENER_NOT_FOUND_SINCE:
@@ -313,7 +331,7 @@ def _unled(row: control.PartitionState, live: frozenset[int], call: Call) -> Err
 
 
 def _without_unavailable(part: MetadataResponsePartition, live: frozenset[int]) -> None:
-    """Version 0 names no replica that cannot be reached, and says that it does not."""
+    """Remove unreachable replicas, as version 0 requires, and mark the partition."""
     replicas = tuple(node for node in part.replica_nodes if node in live)
     isr = tuple(node for node in part.isr_nodes if node in live)
     all_there = (replicas, isr) == (part.replica_nodes, part.isr_nodes)

@@ -1,4 +1,4 @@
-"""OffsetCommit (8): how far a group has come: its members say so, or who consumes by itself."""
+"""OffsetCommit (8): store the committed offsets of a group or of a standalone consumer."""
 
 import uuid
 from collections.abc import Iterator, Set
@@ -24,14 +24,14 @@ _AS_THE_BROKER_SAYS = timedelta(milliseconds=-1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitRequestTopic(v10.OffsetCommitRequestTopic):
-    """Named until version 9."""
+    """Topic with a name until version 9."""
 
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitRequest(v10.OffsetCommitRequest):
-    """``retention_time`` until version 4."""
+    """Request with ``retention_time`` until version 4."""
 
     topics: tuple[OffsetCommitRequestTopic, ...]
     retention_time: timedelta = _AS_THE_BROKER_SAYS
@@ -39,15 +39,13 @@ class OffsetCommitRequest(v10.OffsetCommitRequest):
 
 @dataclass(slots=True, kw_only=True)
 class OffsetCommitResponsePartition:
-    """What came of one."""
-
     partition_index: int
     error_code: ErrorCode
 
 
 @dataclass(slots=True, kw_only=True)
 class OffsetCommitResponseTopic:
-    """As the request names it."""
+    """One topic, with the identification of the request."""
 
     name: str
     topic_id: uuid.UUID | None
@@ -56,24 +54,25 @@ class OffsetCommitResponseTopic:
 
 @dataclass(slots=True, kw_only=True)
 class OffsetCommitResponse:
-    """In the order of the request."""
+    """Results in the order of the request."""
 
     topics: tuple[OffsetCommitResponseTopic, ...]
     throttle_time: timedelta = ZERO
 
 
 class _Entry(NamedTuple):
-    """One partition: the error with which it is refused, or what is to be kept."""
+    """One partition: its error, or the offset to store."""
 
     error: ErrorCode
     new: NewOffset | None
 
 
 async def handle(request: OffsetCommitRequest, call: Call) -> OffsetCommitResponse:
-    """Keep what may be kept; answer once it is committed."""
+    """Store the permitted offsets; answer once they are committed."""
     if not call.client.may(Operation.READ, ResourceType.GROUP, request.group_id):
         return await _answer(request, call, iter(()), ErrorCode.group_authorization_failed)
     views = [_view(topic, call) for topic in request.topics]
+    # Names resolved from ids are authorized too, so that an id cannot bypass the ACL.
     names = {view.name for view in views if view is not None} | {t.name for t in request.topics}
     denied = await call.denied(Operation.READ, names)
     entries = await call.turns.all_of(_entries(request, views, denied, call))
@@ -84,6 +83,7 @@ async def handle(request: OffsetCommitRequest, call: Call) -> OffsetCommitRespon
             errors = await call.services.groups.commit(_by(request, call), kept, call.turns.pause)
         except CoordinatorError as error:
             errors = [error.error_code] * len(kept)
+    # Errors of stored offsets are matched with their partitions by order.
     remaining = iter(errors)
     answers = (each.error if each.new is None else next(remaining) for each in entries)
     return await _answer(request, call, answers)
@@ -113,6 +113,7 @@ def _entries(
     call: Call,
 ) -> Iterator[_Entry]:
     by_id = call.version >= _BY_ID_SINCE
+    # Kafka distinguishes an unknown id from an unknown name.
     unknown = ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
     for topic, view in zip(request.topics, views, strict=True):
         name = topic.name if view is None else view.name

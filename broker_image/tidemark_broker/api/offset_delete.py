@@ -1,5 +1,4 @@
-"""OffsetDelete (47): forget how far a group has come with topics that it consumes no more
-(KIP-496)."""
+"""OffsetDelete (47): delete a group's offsets of topics that it no longer consumes (KIP-496)."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,15 +16,13 @@ from tidemark_broker.security.acls import Operation, ResourceType
 
 @dataclass(slots=True, kw_only=True)
 class OffsetDeleteResponsePartition:
-    """What came of one."""
-
     partition_index: int
     error_code: ErrorCode
 
 
 @dataclass(slots=True, kw_only=True)
 class OffsetDeleteResponseTopic:
-    """As the request names it."""
+    """One topic, with the identification of the request."""
 
     name: str
     partitions: tuple[OffsetDeleteResponsePartition, ...]
@@ -33,7 +30,7 @@ class OffsetDeleteResponseTopic:
 
 @dataclass(slots=True, kw_only=True)
 class OffsetDeleteResponse:
-    """In the order of the request; nothing with an error of all."""
+    """Results in the order of the request, none with an error of the whole request."""
 
     error_code: ErrorCode = ErrorCode.none
     topics: tuple[OffsetDeleteResponseTopic, ...] = ()
@@ -41,7 +38,7 @@ class OffsetDeleteResponse:
 
 
 async def handle(request: OffsetDeleteRequest, call: Call) -> OffsetDeleteResponse:
-    """Some at a time."""
+    """Delete the offsets in parts."""
     if not call.client.may(Operation.DELETE, ResourceType.GROUP, request.group_id):
         return OffsetDeleteResponse(error_code=ErrorCode.group_authorization_failed)
     if not request.group_id:
@@ -49,6 +46,7 @@ async def handle(request: OffsetDeleteRequest, call: Call) -> OffsetDeleteRespon
     denied = await call.denied(Operation.READ, (topic.name for topic in request.topics))
     errors: dict[TopicPartition, ErrorCode] = {}
     wanted = []
+    # Each partition is checked by itself. Only an error of the group fails the whole request.
     for topic in request.topics:
         view = call.services.cluster.topics.get(topic.name)
         for part in topic.partitions:
@@ -63,6 +61,7 @@ async def handle(request: OffsetDeleteRequest, call: Call) -> OffsetDeleteRespon
     error = await _delete(request.group_id, wanted, errors, call)
     if error is not ErrorCode.none:
         return OffsetDeleteResponse(error_code=error)
+    # Answers are in the order of the request, whatever the order of the deletions.
     topics = []
     for topic in request.topics:
         partitions = await call.turns.all_of(
@@ -82,10 +81,11 @@ async def _delete(
     errors: dict[TopicPartition, ErrorCode],
     call: Call,
 ) -> ErrorCode:
-    """Fill in ``errors``; the error of all."""
+    """Delete offsets and fill in ``errors``; return the error of the whole request."""
     try:
         for part in some(wanted) if wanted else ():
             made = await call.services.groups.delete_offsets(group_id, part)
+            # A single code means that the group itself cannot be changed.
             if isinstance(made, ErrorCode):
                 return made
             errors.update(zip(part, made, strict=True))

@@ -1,4 +1,4 @@
-"""OffsetFetch (9): where a group goes on, for partitions that are named or for all."""
+"""OffsetFetch (9): committed offsets of groups, for named partitions or for all."""
 
 import uuid
 from collections.abc import Iterator, Sequence, Set
@@ -15,18 +15,18 @@ from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.offsets import CommittedOffset, TopicPartition
 from tidemark_broker.security.acls import Operation, ResourceType
 
-#: Since these versions an error is that of the group, several groups are asked for, topics have
-#: their ids.
+#: From these versions a group has an error of its own, several groups are requested, and topics
+#: have ids.
 _GROUPS_ERROR_SINCE, _BATCHED_SINCE, _BY_ID_SINCE = 2, 8, 10
 _NOBODY = (None, -1)
 _NOTHING = -1
-#: What an offset weighs in an answer, about.
+#: Approximate size of an offset in an answer.
 _OFFSET_BYTES = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchRequestTopic:
-    """Until version 7."""
+    """Topic of versions until 7."""
 
     name: str
     partition_indexes: tuple[int, ...] = ()
@@ -34,21 +34,21 @@ class OffsetFetchRequestTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchRequestTopics(v10.OffsetFetchRequestTopics):
-    """Named until version 9."""
+    """Topic with a name until version 9."""
 
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchRequestGroup(v10.OffsetFetchRequestGroup):
-    """``topics`` None: all that it has committed."""
+    """One group. ``topics`` None requests all of its offsets."""
 
     topics: tuple[OffsetFetchRequestTopics, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchRequest(v10.OffsetFetchRequest):
-    """One group until version 7."""
+    """Request with one group until version 7."""
 
     groups: tuple[OffsetFetchRequestGroup, ...] = ()
     group_id: str = ""
@@ -57,7 +57,7 @@ class OffsetFetchRequest(v10.OffsetFetchRequest):
 
 @dataclass(slots=True, kw_only=True)
 class OffsetFetchResponsePartition:
-    """-1 where nothing was committed."""
+    """One partition, -1 without a committed offset."""
 
     partition_index: int
     committed_offset: int = _NOTHING
@@ -68,7 +68,7 @@ class OffsetFetchResponsePartition:
 
 @dataclass(slots=True, kw_only=True)
 class OffsetFetchResponseTopic:
-    """As the request names it."""
+    """One topic, with the identification of the request."""
 
     name: str
     topic_id: uuid.UUID | None = None
@@ -77,8 +77,6 @@ class OffsetFetchResponseTopic:
 
 @dataclass(slots=True, kw_only=True)
 class OffsetFetchResponseGroup:
-    """One group."""
-
     group_id: str
     topics: tuple[OffsetFetchResponseTopic, ...] = ()
     error_code: ErrorCode = ErrorCode.none
@@ -86,7 +84,7 @@ class OffsetFetchResponseGroup:
 
 @dataclass(slots=True, kw_only=True)
 class OffsetFetchResponse:
-    """``groups`` from version 8 on, the other fields until then."""
+    """Answer: ``groups`` from version 8, the other fields before."""
 
     groups: tuple[OffsetFetchResponseGroup, ...] = ()
     topics: tuple[OffsetFetchResponseTopic, ...] = ()
@@ -95,7 +93,7 @@ class OffsetFetchResponse:
 
 
 class _Asked(NamedTuple):
-    """Partitions of one topic, by its name or by its id."""
+    """Requested partitions of one topic, by name or by id."""
 
     name: str
     topic_id: uuid.UUID | None
@@ -104,13 +102,16 @@ class _Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a group has committed, and which of it a transaction may still change."""
+    """Offsets of a group, and the partitions that an open transaction may change."""
 
     offsets: dict[TopicPartition, CommittedOffset]
     unstable: Set[TopicPartition]
 
     def of(self, of: TopicPartition, topic_id: uuid.UUID | None) -> OffsetFetchResponsePartition:
-        """One of them. What was committed to a former topic of that name is nothing."""
+        """Return one partition.
+
+        An offset committed to an earlier topic of the same name does not count.
+        """
         if of in self.unstable:
             return OffsetFetchResponsePartition(
                 partition_index=of.partition, error_code=ErrorCode.unstable_offset_commit
@@ -127,8 +128,9 @@ class _Known:
 
 
 async def handle(request: OffsetFetchRequest, call: Call) -> OffsetFetchResponse:
-    """One group after the other."""
+    """Answer the groups one after the other."""
     stable = request.require_stable
+    # Older versions contain one group in the request itself.
     if call.version >= _BATCHED_SINCE:
         groups = []
         for each in request.groups:
@@ -162,7 +164,7 @@ async def _group(
     *,
     require_stable: bool,
 ) -> OffsetFetchResponseGroup:
-    """``who`` asks, as which member and in which epoch (since version 9)."""
+    """Return one group. ``who`` is the member id and epoch of the requester (from version 9)."""
     if not call.client.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
         return await _refused(group_id, asked, call, ErrorCode.group_authorization_failed)
     try:
@@ -172,10 +174,12 @@ async def _group(
         offsets, pending = await call.services.groups.offsets(group_id)
     except CoordinatorError as error:
         return await _refused(group_id, asked, call, error.error_code)
+    # Without require_stable the client accepts offsets that a transaction may change (KIP-447).
     known = _Known(offsets, pending if require_stable else frozenset())
     if asked is None:
+        # Only a list of all offsets can be much larger than its request.
         if not call.has_room(call.memory.held_bytes + len(offsets) * _OFFSET_BYTES):
-            later = ErrorCode.coordinator_load_in_progress  # it is to be asked for again
+            later = ErrorCode.coordinator_load_in_progress  # the client retries
             return await _refused(group_id, asked, call, later)
         topics = await _all(known, call)
     else:
@@ -186,7 +190,7 @@ async def _group(
 async def _refused(
     group_id: str, asked: list[_Asked] | None, call: Call, error: ErrorCode
 ) -> OffsetFetchResponseGroup:
-    """Each partition has the error where the group has none of its own."""
+    """Return an error of the group, or of each partition in versions without a group error."""
     if call.version >= _GROUPS_ERROR_SINCE:
         return OffsetFetchResponseGroup(group_id=group_id, error_code=error)
     topics = []
@@ -202,6 +206,7 @@ def _errors(asked: _Asked, error: ErrorCode) -> Iterator[OffsetFetchResponsePart
 
 
 async def _named(known: _Known, asked: list[_Asked], call: Call) -> list[OffsetFetchResponseTopic]:
+    # All names are authorized together, including those resolved from ids.
     cluster = call.services.cluster
     found = []
     for each in asked:
@@ -214,6 +219,7 @@ async def _named(known: _Known, asked: list[_Asked], call: Call) -> list[OffsetF
     topics = []
     for each, view in found:
         name = each.name if view is None else view.name
+        # Kafka reports an unknown id per partition, and an unknown name as no offset.
         if view is None and call.version >= _BY_ID_SINCE:
             parts = _errors(each, ErrorCode.unknown_topic_id)
         elif name in denied:
@@ -238,8 +244,11 @@ def _parts(
 
 
 async def _all(known: _Known, call: Call) -> list[OffsetFetchResponseTopic]:
-    """Of all topics that the client may describe; from version 10 on those that have an id."""
+    """Return the offsets of all topics that the client may describe, from version 10 only of
+    topics with an id.
+    """
     by_topic: dict[str, list[int]] = {}
+    # Pending offsets are listed as well, since the client must know that they are unstable.
     for of in (*known.offsets, *known.unstable):
         by_topic.setdefault(of.topic, []).append(of.partition)
         if call.turns.over:

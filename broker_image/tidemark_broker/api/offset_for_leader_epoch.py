@@ -1,5 +1,7 @@
-"""OffsetForLeaderEpoch (23): where an epoch ends, by which clients notice a truncation
-(KIP-320)."""
+"""OffsetForLeaderEpoch (23):
+
+end offset of a leader epoch, by which clients detect a truncation (KIP-320).
+"""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,7 +21,10 @@ from tidemark_broker.security.acls import Operation
 
 @dataclass(slots=True, kw_only=True)
 class EpochEndOffset:
-    """``leader_epoch``: the largest known that is not above the one asked for, -1 for none."""
+    """One partition.
+
+    ``leader_epoch`` is the largest known epoch not above the requested one, -1 for none.
+    """
 
     error_code: ErrorCode
     partition: int
@@ -29,15 +34,13 @@ class EpochEndOffset:
 
 @dataclass(slots=True, kw_only=True)
 class OffsetForLeaderTopicResult:
-    """One topic."""
-
     topic: str
     partitions: tuple[EpochEndOffset, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class OffsetForLeaderEpochResponse:
-    """In the order of the request."""
+    """Results in the order of the request."""
 
     topics: tuple[OffsetForLeaderTopicResult, ...]
     throttle_time: timedelta = ZERO
@@ -50,6 +53,7 @@ async def handle(request: OffsetForLeaderEpochRequest, call: Call) -> OffsetForL
         [(topic.topic, part.partition) for topic in request.topics for part in topic.partitions]
     )
 
+    # Cheap checks run first; the epoch cache is only read for accepted partitions.
     def answer(topic: str, part: OffsetForLeaderPartition) -> EpochEndOffset:
         if topic in denied:
             return _refused(part, ErrorCode.topic_authorization_failed)

@@ -1,7 +1,8 @@
 """AlterPartitionReassignments (45) and ListPartitionReassignments (46): KIP-455.
 
-To begin or to end a move takes ALTER on the cluster, to see those under way DESCRIBE. A move is
-answered once it is stored, not once it is done; this broker tells of those that it has heard of.
+Starting or cancelling a move requires ALTER on the cluster, listing requires DESCRIBE. A move is
+answered once it is stored, not once it is complete. The list contains the moves in this broker's
+metadata.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,8 +24,6 @@ from tidemark_broker.security.acls import Operation, ResourceType
 
 @dataclass(slots=True, kw_only=True)
 class ReassignablePartitionResponse:
-    """One partition."""
-
     partition_index: int
     error_code: ErrorCode
     error_message: str | None
@@ -32,15 +31,13 @@ class ReassignablePartitionResponse:
 
 @dataclass(slots=True, kw_only=True)
 class ReassignableTopicResponse:
-    """One topic."""
-
     name: str
     partitions: tuple[ReassignablePartitionResponse, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class AlterPartitionReassignmentsResponse:
-    """``error_code``: why nothing was done at all."""
+    """Results by topic. ``error_code`` is set if the whole request was rejected."""
 
     allow_replication_factor_change: bool
     error_code: ErrorCode = ErrorCode.none
@@ -51,7 +48,7 @@ class AlterPartitionReassignmentsResponse:
 
 @dataclass(slots=True, kw_only=True)
 class OngoingPartitionReassignment:
-    """One partition that moves."""
+    """One partition that is being moved."""
 
     partition_index: int
     replicas: tuple[int, ...]
@@ -61,7 +58,7 @@ class OngoingPartitionReassignment:
 
 @dataclass(slots=True, kw_only=True)
 class OngoingTopicReassignment:
-    """Those of one topic."""
+    """Moving partitions of one topic."""
 
     name: str
     partitions: tuple[OngoingPartitionReassignment, ...]
@@ -69,7 +66,7 @@ class OngoingTopicReassignment:
 
 @dataclass(slots=True, kw_only=True)
 class ListPartitionReassignmentsResponse:
-    """Topics of which something moves."""
+    """Topics with moving partitions."""
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
@@ -80,7 +77,7 @@ class ListPartitionReassignmentsResponse:
 async def alter(
     request: altering.AlterPartitionReassignmentsRequest, call: Call
 ) -> AlterPartitionReassignmentsResponse:
-    """Pass on."""
+    """Pass the moves on to the operator."""
     allowed = request.allow_replication_factor_change
     if not call.client.may(Operation.ALTER, ResourceType.CLUSTER):
         return AlterPartitionReassignmentsResponse(
@@ -88,6 +85,7 @@ async def alter(
             error_code=ErrorCode.cluster_authorization_failed,
             error_message=AUTHORIZATION_FAILED,
         )
+    # Each topic is one change, so that its partitions move together or fail by themselves.
     changes = await call.turns.all_of(
         _change(topic, keeps_factor=not allowed) for topic in request.topics
     )
@@ -101,7 +99,9 @@ async def alter(
 
 
 def _change(topic: altering.ReassignableTopic, *, keeps_factor: bool) -> TopicChange:
-    """Partitions with an empty list of brokers, which is none, are answered here."""
+    """Return the change of one topic, without partitions whose broker list is empty; those are
+    rejected here.
+    """
     return TopicChange(
         kind=ChangeKind.REASSIGN,
         name=topic.name,
@@ -118,12 +118,14 @@ def _change(topic: altering.ReassignableTopic, *, keeps_factor: bool) -> TopicCh
 def _told(
     topic: altering.ReassignableTopic, result: TopicChangeResult
 ) -> ReassignableTopicResponse:
+    # A partition without a result of its own gets the result of its topic.
     of_all = error_of(result.error_code), result.error_message
     found = {
         part.partition: (error_of(part.error_code), part.error_message) for part in result.parts
     }
     empty = ErrorCode.invalid_replica_assignment, "The replica list is empty."
     parts = []
+    # Null cancels a move, while an empty list is an error.
     for part in topic.partitions:
         is_empty = part.replicas is not None and not part.replicas
         code, message = empty if is_empty else found.get(part.partition_index, of_all)
@@ -138,7 +140,7 @@ def _told(
 async def list_them(
     request: listing.ListPartitionReassignmentsRequest, call: Call
 ) -> ListPartitionReassignmentsResponse:
-    """Of all topics, or of the partitions that are named."""
+    """List all moves, or those of the named partitions."""
     if not call.client.may(Operation.DESCRIBE, ResourceType.CLUSTER):
         return ListPartitionReassignmentsResponse(
             error_code=ErrorCode.cluster_authorization_failed, error_message=AUTHORIZATION_FAILED
@@ -155,6 +157,7 @@ def _moving(
     topics = call.services.cluster.topics
     if request.topics is None:
         for view in tuple(topics.values()):
+            # Partitions that do not exist are left out, as in Kafka.
             yield _topic(view, view.partitions)
         return
     for asked in request.topics:

@@ -1,9 +1,9 @@
-"""Produce (0): record batches appended as they came, acks 0, 1 and all.
+"""Produce (0): append record batches unchanged, with acks 0, 1 or all.
 
-Served from version 3 and advertised from 0; from version 13 on a topic is named by its id. The
-bytes that kio hands over go to the log untouched, which reads the batch header, the records of a
-few batches (:mod:`tidemark_broker.log.batch_inspection`), and looks at what a producer has sent
-before. Before the first records of a transaction are appended its coordinator is asked
+Supported from version 3 and advertised from 0. From version 13 a topic is identified by its id. The
+bytes from kio go to the log untouched. The log reads the batch header and the records of a few
+batches (:mod:`tidemark_broker.log.batch_inspection`), and checks the producer's sequence. Before
+the first records of a transaction are appended, its coordinator is queried
 (:mod:`produce_verification`).
 """
 
@@ -43,9 +43,9 @@ _INTERNAL = ProduceResult(
     error=ErrorCode.invalid_topic_exception, message="Cannot append to an internal topic"
 )
 _NOTHING = ProduceResult(error=ErrorCode.invalid_record, message="no records at all")
-#: From this version on a topic is named by its id alone.
+#: From this version a topic is identified by its id alone.
 _BY_ID_SINCE = 13
-#: Whoever speaks an older version may have readers that cannot unpack it (KIP-110).
+#: Consumers beside a producer of an older version may not be able to decompress it (KIP-110).
 _ZSTD_SINCE = 7
 _ZSTD_TOO_EARLY = ProduceResult(
     error=ErrorCode.unsupported_compression_type,
@@ -55,21 +55,21 @@ _ZSTD_TOO_EARLY = ProduceResult(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicProduceData(v13.TopicProduceData):
-    """Named until version 12."""
+    """Topic with a name until version 12."""
 
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRequest(v13.ProduceRequest):
-    """Of all versions."""
+    """Request of all versions."""
 
     topic_data: tuple[TopicProduceData, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class BatchIndexAndErrorMessage:
-    """A record at fault, counted from 0 (KIP-467)."""
+    """An invalid record, counted from 0 (KIP-467)."""
 
     batch_index: int
     batch_index_error_message: str | None
@@ -77,7 +77,10 @@ class BatchIndexAndErrorMessage:
 
 @dataclass(slots=True, kw_only=True)
 class PartitionProduceResponse:
-    """Offsets are -1 with an error; ``log_append_time``: None where records keep their own."""
+    """One partition.
+
+    Offsets are -1 with an error. ``log_append_time`` is None if records keep their own.
+    """
 
     index: int
     error_code: ErrorCode
@@ -91,7 +94,7 @@ class PartitionProduceResponse:
 
 @dataclass(slots=True, kw_only=True)
 class TopicProduceResponse:
-    """One topic, as the request names it."""
+    """One topic, with the identification of the request."""
 
     name: str
     topic_id: uuid.UUID | None
@@ -100,7 +103,7 @@ class TopicProduceResponse:
 
 @dataclass(slots=True, kw_only=True)
 class ProduceResponse:
-    """In the order of the request."""
+    """Results in the order of the request."""
 
     responses: tuple[TopicProduceResponse, ...]
     throttle_time: timedelta = ZERO
@@ -119,20 +122,26 @@ class _Entry:
 
 
 class _Begun(NamedTuple):
-    """One partition of it, into which something is appended, or was."""
+    """A partition with a started append."""
 
     partition: Partition
     append: ProduceResult | DelayedAppend
 
 
 async def handle(request: ProduceRequest, call: Call) -> ProduceResponse | None:
-    """Append everything, then wait for the acknowledgements; None (no answer) with acks 0."""
+    """Append everything, then wait for the acknowledgements.
+
+    Return None (no answer) with acks 0.
+    """
+    # Ids are resolved first, since authorization is by name.
     names = [_name_of(topic, call) for topic in request.topic_data]
     denied = await call.denied(Operation.WRITE, filter(None, names))
     entries = await call.turns.all_of(_entries(request, names, denied))
+    # Bytes count when they arrive, whatever becomes of them: they have used the network.
     if call.quotas is not None:
         call.quotas.use(QuotaKind.PRODUCE, sum(len(each.records or b"") for each in entries))
     results = await _append_all(request, entries, call)
+    # With acks 0 an error can only be signalled by closing the connection.
     if request.acks == 0:
         _close_on_error(entries, results)
         return None
@@ -140,7 +149,7 @@ async def handle(request: ProduceRequest, call: Call) -> ProduceResponse | None:
 
 
 def _name_of(topic: TopicProduceData, call: Call) -> str | None:
-    """None for an id that nobody knows."""
+    """Return the topic's name, None for an unknown id."""
     if call.version < _BY_ID_SINCE:
         return topic.name
     view = None if topic.topic_id is None else call.services.cluster.by_id(topic.topic_id)
@@ -166,15 +175,19 @@ def _entries(
 async def _append_all(
     request: ProduceRequest, entries: Sequence[_Entry], call: Call
 ) -> Sequence[ProduceResult]:
-    """Every append begins in order, before the first of them is waited for. With acks 0 and 1
-    nothing is awaited but batches that have to be looked into."""
+    """Start every append in order before waiting for the first of them.
+
+    With acks 0 and 1 the only wait is for batches whose records must be inspected.
+    """
     refused = _refusal(request)
     if refused is not None:
         return [refused] * len(entries)
+    # Only transactional batches need their coordinator, so other requests pay nothing.
     if request.transactional_id is not None or any(map(_is_transactional, entries)):
         entries = await _verified(request, entries, call)
     results: list[ProduceResult] = []
     for part in some(entries):
+        # The connection's next request may start after this one's last part has started.
         is_last = len(results) + len(part) == len(entries)
         results += await _append_some(request, part, call, call.order if is_last else None)
         if call.turns.over:
@@ -188,12 +201,13 @@ async def _append_some(
     timeout_ms = int(call.wait_s(milliseconds(request.timeout) / 1000) * 1000)
     begun: list[_Begun | ProduceResult] = []
     who = call.client.who
+    # If one append raises, the delayed ones must be given up, or they would stay in the purgatory.
     try:
         for entry in entries:
             begun.append(_begin(entry, request.acks, call))  # noqa: PERF401 - all are given up
         if order is not None:
             order.begun()
-        if request.acks != ACKS_ALL or len(begun) == 1:  # nothing to wait for, or for one only
+        if request.acks != ACKS_ALL or len(begun) == 1:  # at most one wait, so no tasks
             return [await _acknowledged(each, request.acks, timeout_ms, who) for each in begun]
         async with asyncio.TaskGroup() as group:
             tasks = [
@@ -231,8 +245,10 @@ def _is_transactional(entry: _Entry) -> bool:
 async def _verified(
     request: ProduceRequest, entries: Sequence[_Entry], call: Call
 ) -> Sequence[_Entry]:
-    """Those of a transaction with what the log is to be shown, or with what is wrong. The requests
-    behind this one wait: their sequence numbers go on where its end."""
+    """Add the guard or the error to the entries of a transaction.
+
+    Later requests of the connection wait meanwhile, because their sequence numbers follow.
+    """
     batches = {
         number: Batch(TopicPartition(entry.topic, entry.partition), entry.records)
         for number, entry in enumerate(entries)
@@ -262,29 +278,35 @@ def _begin(entry: _Entry, acks: int, call: Call) -> "_Begun | ProduceResult":
         peer=call.client.peer,
         guard=entry.guard,
         is_early=call.client.batches_sent < FIRST_BATCHES,
+        # The first batches of a connection are always inspected (FIRST_BATCHES).
     )
     call.client.batches_sent += 1
     return _Begun(partition, append)
 
 
 def _found(entry: _Entry, call: Call) -> tuple[Partition | None, ProduceResult]:
-    """The partition; what to answer where there is none, or nothing that may be appended."""
+    """Return the partition, or the error of one that cannot be appended to."""
     if entry.refused is not None:
         return None, entry.refused
+    # Coordinators write internal topics themselves. A client could corrupt their state.
     if entry.topic in INTERNAL_TOPICS:
         return None, _INTERNAL
     replicas = call.services.replicas
     partition = replicas.get(entry.topic, entry.partition)
     if partition is None:
         return None, ProduceResult(error=replicas.error_of(entry.topic, entry.partition))
+    # The codec is in the batch header, so no record is decompressed for this check.
     if call.version < _ZSTD_SINCE and codec_of(entry.records or b"") == Codec.ZSTD:
         return None, _ZSTD_TOO_EARLY
     return partition, _NOTHING
 
 
 def _close_on_error(entries: Sequence[_Entry], results: Sequence[ProduceResult]) -> None:
-    """With acks 0 there is no answer to carry an error: Kafka ends the connection, upon which the
-    client asks for metadata again."""
+    """Close the connection on an error with acks 0.
+
+    There is no answer to carry the error. As in Kafka, closing makes the client refresh its
+    metadata.
+    """
     for entry, result in zip(entries, results, strict=True):
         if result.error is not ErrorCode.none:
             raise CloseConnection(
@@ -316,6 +338,7 @@ def _partition(
     topic: str, index: int, result: ProduceResult, call: Call, leaders: set[int]
 ) -> PartitionProduceResponse:
     leader = NO_LEADER
+    # The answer contains the new leader, which saves a metadata request (KIP-951).
     if result.error is ErrorCode.not_leader_or_follower:
         leader = _leader(topic, index, call)
         leaders.add(leader.leader_id)

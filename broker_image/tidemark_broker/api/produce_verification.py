@@ -1,8 +1,8 @@
-"""Produce of a transaction: who may, and what its coordinator says (see
+"""Authorization and verification of transactional Produce requests (see
 :mod:`transactions.verification`).
 
-Up to Produce 11 a producer has told the coordinator itself, which is asked to confirm it; from
-version 12 on the question adds the partition.
+Up to Produce 11 a producer has added the partition itself, and the coordinator confirms it. From
+version 12 the verification request adds the partition (KIP-890).
 """
 
 from collections.abc import Mapping
@@ -21,18 +21,16 @@ from tidemark_broker.transactions import verification
 from tidemark_broker.transactions.core.metadata import Producer
 
 _ADDS_SINCE = 12
-#: TRANSACTION_ABORTABLE is understood since.
+#: From this version clients understand TRANSACTION_ABORTABLE.
 _ABORTABLE_SINCE = 11
 _DENIED = ProduceResult(error=ErrorCode.transactional_id_authorization_failed)
 _TWO_PRODUCERS = ProduceResult(
     error=ErrorCode.invalid_producer_id_mapping,
-    message="a request of a transaction has records of one producer id and epoch",
+    message="a transactional request must have one producer id and epoch",
 )
 
 
 class Batch(NamedTuple):
-    """One partition's records of a request."""
-
     tp: TopicPartition
     records: bytes
 
@@ -43,8 +41,7 @@ Verdict = VerificationGuard | ProduceResult
 async def verified(
     batches: Mapping[int, Batch], transactional_id: str | None, call: Call
 ) -> Mapping[int, Verdict]:
-    """For those of ``batches`` that may not be appended as they are: the guard to show, or why
-    not."""
+    """Return for each transactional batch the guard for the log, or the error."""
     headers = {
         number: header
         for number, batch in batches.items()
@@ -52,6 +49,7 @@ async def verified(
     }
     if not headers:
         return {}
+    # A transactional batch without an id cannot be verified, so it counts as unauthorized.
     may = transactional_id and call.client.may(
         Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
     )
@@ -64,6 +62,7 @@ async def verified(
         call.services.transactions.inquiries,
         transactional_id,
         producers.pop(),
+        # Only the guards of partitions with verification still open lead to a query.
         {batches[number].tp: partial(_guard, batches[number], call) for number in headers},
         adds=call.version >= _ADDS_SINCE,
     )
@@ -75,7 +74,10 @@ async def verified(
 
 
 def _transactional_header(records: bytes) -> BatchHeader | None:
-    """None: it is in no transaction, or its header cannot be read, as the append says."""
+    """Return the header, or None if the batch is not transactional or not readable.
+
+    The append reports the latter.
+    """
     try:
         header = read_header(records)
     except CorruptBatch:
@@ -84,7 +86,7 @@ def _transactional_header(records: bytes) -> BatchHeader | None:
 
 
 def _guard(batch: Batch, call: Call) -> VerificationGuard | None:
-    """None: nobody has to be asked, or the append says what is wrong."""
+    """Start a verification in the log. None if it is not needed, or if the append will fail."""
     partition: Partition | None = call.services.replicas.get(*batch.tp)
     if partition is None or partition.check_leader() is not ErrorCode.none:
         return None
@@ -96,14 +98,17 @@ def _guard(batch: Batch, call: Call) -> VerificationGuard | None:
 
 
 def _verdict(found: VerificationGuard | ErrorCode, call: Call) -> Verdict:
-    """Older clients do not try again after some of what passes by itself; NOT_ENOUGH_REPLICAS they
-    all retry, without looking for another leader (as Kafka's ReplicaManager has it)."""
+    """Convert a coordinator error into one that producers retry.
+
+    Older clients do not retry some transient errors. All of them retry NOT_ENOUGH_REPLICAS without
+    looking for another leader, as Kafka's ReplicaManager does.
+    """
     if isinstance(found, VerificationGuard):
         return found
     if found in verification.PASSES:
         return ProduceResult(
             error=ErrorCode.not_enough_replicas,
-            message=f"the transaction's coordinator cannot be asked now: {found.name}",
+            message=f"the transaction's coordinator is not available now: {found.name}",
         )
     return ProduceResult(
         error=verification.as_client_knows(found, knows_abortable=call.version >= _ABORTABLE_SINCE),

@@ -54,7 +54,7 @@ def _rows() -> Iterator[str]:
     yield "| key | API | versions |"
     yield "|---|---|---|"
     served = [(api.key, api.name, api.version_min, api.version_max) for api in APIS]
-    # ApiVersions has no row in the dispatcher's table: its answer is made of that table.
+    # ApiVersions is derived from the dispatcher's table, so it has no row there.
     own = api_versions.api_of({})
     served.append((own.key, own.name, own.version_min, own.version_max))
     for key, name, first, last in sorted(served):

@@ -1,7 +1,7 @@
-"""Which replica a consumer should read from (KIP-392): Kafka's ``RackAwareReplicaSelector``.
+"""Preferred read replica of a consumer (KIP-392): Kafka's ``RackAwareReplicaSelector``.
 
-Only where ``replica.selector.class`` says so, for a consumer that tells its rack. Pure: the leader
-in, what it knows of its followers, and where brokers are.
+Used only if ``replica.selector.class`` selects it and the consumer sends its rack. The selection is
+pure: it depends on the leader's view of its followers and on the brokers' racks.
 """
 
 from collections.abc import Mapping
@@ -21,10 +21,11 @@ NONE = -1
 
 
 def rack_of(call: Call, rack: str) -> str:
-    """The rack of a consumer that is to be sent to a replica in it, "" where none is."""
+    """Return the rack of a consumer that may be redirected, or ""."""
     if not rack:
         return ""
     services = call.services
+    # The Cluster's value takes precedence over the broker's file.
     selector = services.cluster.cluster_config.get(REPLICA_SELECTOR)
     if selector is None:
         selector = services.settings.replica_selector
@@ -39,14 +40,18 @@ def preferred(
     racks: Mapping[int, str | None],
     followers: Mapping[int, FollowerProgress],
 ) -> int:
-    """The follower in that rack that has most of the log, :data:`NONE` for the leader. ``racks``
-    and ``followers`` are those of the ISR, by node id."""
+    """Return the follower in the rack with the longest log, or :data:`NONE` for the leader.
+
+    ``racks`` and ``followers`` are those of the ISR, by node id.
+    """
     if leader_rack == rack:
         return NONE
     near = [
         (progress.next_offset, progress.last_caught_up_s, node)
         for node, progress in followers.items()
         if racks.get(node) == rack
+        # A follower without the offset in its local log would redirect the consumer or read the
+        # tier.
         and progress.next_offset >= offset
         and 0 <= progress.local_log_start_offset <= offset
     ]
@@ -56,9 +61,10 @@ def preferred(
 def redirected(
     partition: Partition, offset: int, rack: str, call: Call, current_leader_epoch: int
 ) -> FetchResult | None:
-    """The answer of a leader that sends a consumer elsewhere; nothing is read for it."""
+    """Return the leader's answer that redirects a consumer, without records; None to read here."""
     if partition.leader is None:
         return None
+    # An outdated leader must not redirect. The read itself reports the error.
     if partition.check_leader(current_leader_epoch) is not ErrorCode.none:
         return None
     cluster, isr = call.services.cluster, set(partition.isr)
@@ -71,6 +77,7 @@ def redirected(
     )
     if node == NONE:
         return None
+    # The answer has the offsets of the partition, which the consumer needs for its lag.
     return replace(consumer_reads.empty_answer(partition), preferred_read_replica=node)
 
 
@@ -80,7 +87,7 @@ def _rack(cluster: MetadataCache, node: int) -> str | None:
 
 
 def _racks(cluster: MetadataCache, nodes: set[int], listener: str) -> Mapping[int, str | None]:
-    """Of those that a client of that listener reaches."""
+    """Return the racks of the brokers that a client of the listener can reach."""
     return {
         node: row.rack
         for node in nodes

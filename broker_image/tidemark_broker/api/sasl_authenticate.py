@@ -1,8 +1,8 @@
-"""SaslAuthenticate (36): messages of the mechanism, back and forth (KIP-152); how long the proof is
-good (KIP-368).
+"""SaslAuthenticate (36): messages of the SASL mechanism (KIP-152), and the lifetime of the session
+(KIP-368).
 
-Whoever fails hears the same whatever the reason; then
-:mod:`tidemark_broker.api.sessions` ends the connection.
+A failure has the same message whatever its cause. Then :mod:`tidemark_broker.api.sessions` closes
+the connection.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _FAILED = {"OAUTHBEARER": "authentication failed: the token has expired, or is n
 
 @dataclass(slots=True, kw_only=True)
 class SaslAuthenticateResponse:
-    """``session_lifetime``: 0 without an end."""
+    """Answer. ``session_lifetime`` is 0 if the session does not expire."""
 
     error_code: ErrorCode
     error_message: str | None = None
@@ -34,7 +34,7 @@ class SaslAuthenticateResponse:
 
 
 async def handle(request: SaslAuthenticateRequest, call: Call) -> SaslAuthenticateResponse:
-    """Take the client's next message."""
+    """Process the client's next message."""
     sasl = call.client.sasl
     if sasl is None:
         return SaslAuthenticateResponse(
@@ -42,6 +42,7 @@ async def handle(request: SaslAuthenticateRequest, call: Call) -> SaslAuthentica
         )
     try:
         step = await sasl.step(bytes(request.auth_bytes))
+    # A message out of order has no answer in the protocol, so the connection is closed.
     except IllegalState as error:
         raise CloseConnection(str(error), reason=broker_table.AUTHENTICATION) from None
     except AuthenticationFailed:
@@ -49,6 +50,7 @@ async def handle(request: SaslAuthenticateRequest, call: Call) -> SaslAuthentica
             error_code=ErrorCode.sasl_authentication_failed,
             error_message=f"{sasl.chosen}: {_FAILED.get(sasl.chosen or '', _WRONG_PASSWORD)}",
         )
+    # The lifetime is only known, and only sent, with the last message.
     lifetime_ms = 0 if step.proven is None else sasl.lifetime_ms
     return SaslAuthenticateResponse(
         error_code=ErrorCode.none,

@@ -1,7 +1,7 @@
-"""SaslHandshake (17): the mechanism by which a client will prove who it is (KIP-43, KIP-152).
+"""SaslHandshake (17): select the SASL mechanism of a connection (KIP-43, KIP-152).
 
-After version 0 the mechanism's messages come bare, each behind its length and without Kafka's
-header, until it is proven: see :class:`tidemark_broker.api.sessions.SaslSession`.
+After version 0 the mechanism's messages are bare until authentication succeeds: a length without
+Kafka's header. See :class:`tidemark_broker.api.sessions.SaslSession`.
 """
 
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ KEY = 17
 
 @dataclass(slots=True, kw_only=True)
 class SaslHandshakeResponse:
-    """``mechanisms`` are those of the listener."""
+    """Answer with the mechanisms of the listener."""
 
     error_code: ErrorCode
     mechanisms: tuple[str, ...]
 
 
 async def handle(request: SaslHandshakeRequest, call: Call) -> SaslHandshakeResponse:
-    """Begin with it, if it is served here."""
+    """Select the mechanism if the listener supports it."""
     sasl = call.client.sasl
     if sasl is None:
         return SaslHandshakeResponse(error_code=ErrorCode.illegal_sasl_state, mechanisms=())

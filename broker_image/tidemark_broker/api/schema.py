@@ -1,11 +1,11 @@
-"""Kafka's messages for all versions of an Api, so that a handler is written once for all of them.
+"""Kafka's messages for all versions of an Api, so that one handler serves all of them.
 
-A handler reads one class of a request and builds one class of an answer, which have the fields of
-every version that is served (Kafka's generated ``*RequestData`` and ``*ResponseData`` are the same
-idea). Requests are kio's of the newest version, with what Kafka has dropped since added. Answers
-are plain dataclasses: making a number of kio's own types costs 4 us, and an answer has thousands.
-kio's schema of a version is bound to them here: a request answers for fields that its version lacks
-with their defaults; of an answer the fields that its version has are written.
+A handler reads one class of a request and builds one class of an answer. They have the fields of
+every supported version, like Kafka's generated ``*RequestData`` and ``*ResponseData``. Requests are
+kio's of the newest version, plus fields that Kafka has dropped since. Answers are plain
+dataclasses: a number of kio's own types costs 4 us to create, and an answer has thousands. This
+module binds kio's schema of each version to these classes. A request has the defaults of fields
+that its version lacks. Of an answer, the fields of its version are written.
 """
 
 import dataclasses
@@ -24,26 +24,30 @@ from kio.static.primitive import i32Timedelta
 Field = dataclasses.Field[Any]
 
 ZERO = i32Timedelta.parse(datetime.timedelta(0))
-#: ``*_authorized_operations`` of an answer whose request did not ask for them (KIP-430).
+#: ``*_authorized_operations`` of an answer whose request did not request them (KIP-430).
 NOT_ASKED = -(2**31)
 _ENTITY_META = ("__type__", "__version__", "__flexible__", "__api_key__", "__header_schema__")
 
 
 @cache
 def request_type(message: Any, api_key: int, version: int) -> Any:
-    """What a request of ``version`` is read as."""
+    """Return the class as which a request of ``version`` is read."""
     return _readable(message, load_request_schema(api_key, version))
 
 
 @cache
 def answer_type(message: Any, api_key: int, version: int) -> Any:
-    """The entity as which a ``message`` is written in ``version``. Raises TypeError where that has
-    a field that ``message`` has not, unless it is a tagged one: that is never written then."""
+    """Return the entity as which ``message`` is written in ``version``.
+
+    A tagged field that ``message`` lacks is never written. Raises ``TypeError`` for any other
+    missing field.
+    """
     return _writable(message, load_response_schema(api_key, version))
 
 
 @cache
 def _readable(message: Any, kafka: Any) -> Any:
+    # Missing fields become class attributes, so reading them costs no space per request.
     present = {field.name for field in dataclasses.fields(kafka)}
     lacking = {
         name: _default(field) for name, field in _fields(message).items() if name not in present
@@ -62,10 +66,12 @@ def _writable(message: Any, kafka: Any) -> Any:
     for field in dataclasses.fields(kafka):
         if field.name in own:
             bound = _bound_type(message, field, _writable)
+            # Our default counts only for fields whose entity was replaced.
             default = field.default if bound == field.type else own[field.name].default
             fields.append((field.name, bound, default, field.metadata))
         elif "tag" not in field.metadata:
             raise TypeError(f"{message.__qualname__} has no field {field.name}: {kafka}")
+    # Tagged fields of our own (KIP-950) exist only in flexible versions.
     if kafka.__flexible__:
         fields += [(f.name, f.type, f.default, f.metadata) for f in own.values() if f.metadata]
     return _twin(kafka, fields)
@@ -76,7 +82,7 @@ def _twin(
     fields: Iterable[tuple[str, Any, Any, Mapping[Any, Any]]],
     constants: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
-    """An entity like ``kafka``, which is closed, with other fields."""
+    """Return an entity like ``kafka``, whose class cannot be subclassed, with other fields."""
     return dataclasses.make_dataclass(
         kafka.__name__,
         [
@@ -95,7 +101,7 @@ def _fields(message: Any) -> dict[str, Field]:
 
 
 def _bound_type(message: Any, field: Field, bind: Callable[[Any, Any], Any]) -> Any:
-    """The type of kio's ``field``, its entity bound to the one that ``message`` has there."""
+    """Return the type of kio's ``field``, with its entity bound to that of ``message``."""
     own = _fields(message).get(field.name)
     ours, kafkas = None if own is None else entity_in(own.type), entity_in(field.type)
     if ours is None or kafkas is None:
@@ -104,7 +110,7 @@ def _bound_type(message: Any, field: Field, bind: Callable[[Any, Any], Any]) -> 
 
 
 def entity_in(annotation: Any) -> Any:
-    """X of ``X``, ``tuple[X, ...]``, and either of them or None; None where X is no entity."""
+    """Return the dataclass in ``X``, ``tuple[X, ...]`` or an optional of them; None without one."""
     if dataclasses.is_dataclass(annotation):
         return annotation
     found = map(entity_in, typing.get_args(annotation))
@@ -119,7 +125,7 @@ def _replaced(annotation: Any, entity: Any) -> Any:
 
 
 def _default(field: Field) -> Any:
-    """The default of a field, else that of its type, as in Kafka's generated classes."""
+    """Return the default of a field, else that of its type, as in Kafka's generated classes."""
     if field.default is not dataclasses.MISSING:
         return field.default
     if isinstance(field.type, types.UnionType):
@@ -131,12 +137,12 @@ def _default(field: Field) -> Any:
 
 
 def milliseconds(value: datetime.timedelta) -> int:
-    """kio reads durations as timedelta; we count milliseconds."""
+    """Return kio's duration in milliseconds."""
     return value // datetime.timedelta(milliseconds=1)
 
 
 def timestamp(value_ms: int) -> datetime.datetime | None:
-    """kio writes times from datetime; None stands for -1."""
+    """Return the time for kio, which represents -1 by None."""
     if value_ms < 0:
         return None
     seconds, rest_ms = divmod(value_ms, 1000)

@@ -1,5 +1,4 @@
-"""What the handlers share of the broker: its replicas, what it knows of the cluster, where they
-wait."""
+"""Parts of the broker that the handlers share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,10 +25,12 @@ def _default(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """``fetch_bytes_max`` is Kafka's broker key ``fetch.max.bytes``; ``remote_wait_ms`` is
-    ``remote.fetch.max.wait.ms``; ``replica_selector`` is ``replica.selector.class``, where the
-    Cluster does not say otherwise; ``partitions_described_max`` is
-    ``max.request.partition.size.limit``."""
+    """Settings of the handlers.
+
+    ``fetch_bytes_max`` is ``fetch.max.bytes``, ``remote_wait_ms`` is ``remote.fetch.max.wait.ms``,
+    ``replica_selector`` is ``replica.selector.class`` unless the Cluster has another value,
+    ``partitions_described_max`` is ``max.request.partition.size.limit``.
+    """
 
     fetch_bytes_max: int = _default("fetch.max.bytes")
     remote_wait_ms: int = _default("remote.fetch.max.wait.ms")
@@ -40,7 +41,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """One of each in a broker; all belong to its loop. ``entries``: its file."""
+    """Parts of one broker, all owned by its loop. ``entries`` is its configuration file."""
 
     replicas: ReplicaManager
     cluster: MetadataCache

@@ -1,10 +1,9 @@
-"""Who answers a connection, decided once when it is up, and again when its client has proven who it
-is.
+"""Request handling of a connection, before and after its client has authenticated.
 
-A listener without SASL: the dispatcher, at once. One with SASL: only ApiVersions, SaslHandshake and
-SaslAuthenticate are heard at first, in small frames, one after another and not for long; whatever
-else comes ends the connection. Later nothing but these is heard once the proof has ended
-(KIP-368), or once the user is gone or has another password.
+Without SASL the dispatcher serves it at once. With SASL only ApiVersions, SaslHandshake and
+SaslAuthenticate are accepted at first, in small frames, one at a time and within a time-out. Any
+other request closes the connection. Later the same restriction applies once the session has expired
+(KIP-368), or once the user was deleted or has another password.
 """
 
 import functools
@@ -34,9 +33,11 @@ _PROVING = frozenset({api_versions.KEY, sasl_handshake.KEY, sasl_authenticate.KE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofLimits:
-    """What a client may cost until it has proven who it is, and how long that is good: Kafka's
-    ``sasl.server.max.receive.size``, ``connections.max.reauth.ms`` and
-    ``connection.failed.authentication.delay.ms``, our time-out."""
+    """Limits of a client until it has authenticated, and the lifetime of its session.
+
+    Kafka's ``sasl.server.max.receive.size``, ``connections.max.reauth.ms`` and
+    ``connection.failed.authentication.delay.ms``, and a time-out.
+    """
 
     frame_bytes_max: int
     timeout_s: float
@@ -45,7 +46,7 @@ class ProofLimits:
 
     @classmethod
     def of(cls, entries: Mapping[str, str]) -> Self:
-        """Raises :class:`~tidemark_broker.config_entries.ConfigError`."""
+        """Read the limits. Raises :class:`~tidemark_broker.config_entries.ConfigError`."""
         return cls(
             frame_bytes_max=integer_of(entries, "sasl.server.max.receive.size"),
             timeout_s=integer_of(entries, "tidemark.authentication.timeout.ms") / 1000,
@@ -55,7 +56,10 @@ class ProofLimits:
 
 
 class Sessions:
-    """Of one listener. ``waits_for_users``: nobody is let in before they are known."""
+    """Sessions of one listener.
+
+    ``waits_for_users``: reject connections until the users are known.
+    """
 
     def __init__(
         self,
@@ -73,10 +77,11 @@ class Sessions:
         self._waits_for_users = waits_for_users
 
     def open(self, connection: ServerConnection) -> Serve:
-        """What answers it."""
+        """Return the handler of a connection."""
         users = self._verifier.users
+        # Users arrive with the first snapshot. Until then no password can be verified.
         if not users.known and (self._waits_for_users or users.awaited):
-            return _end(connection, "the controller has not told of the users yet")
+            return _end(connection, "the controller has not sent the users yet")
         if self._listener.protocol.is_sasl:
             return self._sasl(connection).serve
         try:
@@ -86,7 +91,7 @@ class Sessions:
         return functools.partial(self._dispatcher.serve, client=client)
 
     def _shown(self, connection: ServerConnection) -> str:
-        """The principal of the certificate that it has shown."""
+        """Return the principal of the client's certificate."""
         if self._listener.protocol is not SecurityProtocol.SSL:
             return ANONYMOUS
         return principal.of_certificate(connection.certificate())
@@ -113,6 +118,7 @@ class Sessions:
             reauth_s=limits.reauth_s,
             failure_pause_s=limits.failure_pause_s,
         )
+        # Before authentication a connection must stay cheap: small frames and a deadline.
         connection.confine(limits.frame_bytes_max, limits.timeout_s)
         client = self._client(connection, sasl=sasl)
         return SaslSession(connection, self._dispatcher, client, sasl)
@@ -132,7 +138,8 @@ class SaslSession:
         self._checked: Authorizer | None = None
 
     async def serve(self, frame: Frame, memory: AnswerMemory) -> Sequence[bytes] | None:
-        """Raises :class:`CloseConnection` for what may not be asked now."""
+        """Serve a request. Raises :class:`CloseConnection` for one that is not permitted now."""
+        # Bare messages have no header, so they must not be parsed as requests.
         if self._sasl.is_bare:
             return await self._bare(frame)
         key, _, _ = peek_request(frame)
@@ -140,14 +147,17 @@ class SaslSession:
             self._check(key)
             return await self._dispatcher.serve(frame, memory, self._client)
         answer = await self._dispatcher.serve(frame, memory, self._client)
+        # The answer tells the client about the failure before the connection closes.
         if self._sasl.failure:
             raise _closing(self._sasl.failure, answer)
         self._let_in()
         return answer
 
     async def _bare(self, message: Frame) -> Sequence[bytes]:
-        """A message of the mechanism after SaslHandshake v0: its answer is as bare, and a failure
-        has none (``SaslServerAuthenticator``)."""
+        """Process a message of the mechanism after SaslHandshake v0.
+
+        The answer is bare as well, and a failure has none (``SaslServerAuthenticator``).
+        """
         try:
             step = await self._sasl.step(bytes(message))
         except AuthenticationFailed:
@@ -156,7 +166,7 @@ class SaslSession:
         return bare_frame(step.answer)
 
     def _let_in(self) -> None:
-        """Once it has proven who it is."""
+        """Lift the restrictions once the client has authenticated."""
         if self._sasl.proven is not None and not self._is_in:
             self._is_in = True
             self._client.is_now(principal.of_user(self._sasl.proven.name))
@@ -164,24 +174,24 @@ class SaslSession:
 
     def _check(self, key: int) -> None:
         if not self._is_in:
-            raise _closing(f"a request of Api {key} before it has proven who it is")
+            raise _closing(f"a request of Api {key} before authentication")
         if time.monotonic() >= self._sasl.ends_s:
-            raise _closing(f"a request of Api {key}, where it should prove again who it is")
-        # Not what the handlers have seen last: one that is under way may see the new users first.
+            raise _closing(f"a request of Api {key} after the session has expired")
+        # The own mark, because a concurrent handler may have looked up the new users already.
         present = self._client.authorizer
         if self._checked is not present:
             if not self._sasl.is_current:
-                raise _closing("its user is gone, or has another password")
+                raise _closing("the user was deleted, or has another password")
             self._checked = present
 
 
 def _end(connection: ServerConnection, text: str) -> Serve:
     connection.end(broker_table.AUTHENTICATION, text)
-    return _nobody
+    return _closed
 
 
-async def _nobody(_: Frame, __: AnswerMemory) -> Sequence[bytes] | None:
-    raise _closing("nobody answers it")
+async def _closed(_: Frame, __: AnswerMemory) -> Sequence[bytes] | None:
+    raise _closing("the connection is being closed")
 
 
 def _closing(text: str, answer: Sequence[bytes] | None = None) -> CloseConnection:

@@ -1,4 +1,4 @@
-"""SyncGroup (14): a member asks what it is to do in its generation; the leader says so for all."""
+"""SyncGroup (14): distribute the leader's assignment to the members of a generation."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from tidemark_broker.coordinators.errors import CoordinatorError
 from tidemark_broker.groups.core.values import Identity, SyncAnswer, SyncRequest
 from tidemark_broker.security.acls import Operation, ResourceType
 
-#: Since this version a member says which protocol it means (KIP-559).
+#: From this version a member sends its protocol type and name (KIP-559).
 _NAMED_SINCE = 5
 _WAIT_MAX_S = 24 * 3600.0
 
 
 @dataclass(slots=True, kw_only=True)
 class SyncGroupResponse:
-    """What the member is to do."""
+    """Assignment of the member."""
 
     error_code: ErrorCode
     protocol_type: str | None = None
@@ -30,9 +30,10 @@ class SyncGroupResponse:
 
 
 async def handle(request: SyncGroupRequest, call: Call) -> SyncGroupResponse:
-    """Wait for the leader."""
+    """Answer when the leader has sent the assignment."""
     if not call.client.may(Operation.READ, ResourceType.GROUP, request.group_id):
         return SyncGroupResponse(error_code=ErrorCode.group_authorization_failed)
+    # Kafka checks this before the group id, so the code depends on the order.
     if call.version >= _NAMED_SINCE and None in (request.protocol_type, request.protocol_name):
         return SyncGroupResponse(error_code=ErrorCode.inconsistent_group_protocol)
     if not request.group_id:

@@ -1,8 +1,7 @@
-"""What an Api is to the dispatcher: a key, a range of versions, two messages and a handler.
+"""Definition of an Api for the dispatcher: key, range of versions, messages and handler.
 
-Each module of this package declares its own :class:`Api` beside its handler; the answer to
-ApiVersions is derived from the table of them, so what is advertised cannot differ from what is
-served.
+Each module of this package declares its :class:`Api` beside its handler. The answer to ApiVersions
+is derived from their table, so advertised and supported versions cannot differ.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
@@ -27,11 +26,16 @@ A = TypeVar("A")
 
 @dataclass(slots=True)
 class Call:
-    """What a handler is given beside the request; ``memory`` is that of the answer: whoever makes a
-    large one asks it how large that may be; ``quotas``: what limits the client, None: nothing;
-    ``turns``: who goes through many entries lets others have theirs; ``order``: to be told once all
-    is begun whose order counts; ``is_large``: see :mod:`tidemark_broker.api.large_messages`;
-    ``frame_bytes``: of the request; ``client_id``: as the client calls itself in it."""
+    """Context of a request for its handler.
+
+    - ``memory``: memory of the answer; a handler of a large answer requests its size there
+    - ``quotas``: quotas of the client, None without limit
+    - ``turns``: a handler that iterates over many entries yields through it
+    - ``order``: notified once all work whose order counts has started
+    - ``is_large``: see :mod:`tidemark_broker.api.large_messages`
+    - ``frame_bytes``: size of the request
+    - ``client_id``: the client's name for itself
+    """
 
     services: Services
     version: int
@@ -45,23 +49,27 @@ class Call:
     client_id: str = ""
 
     def wait_s(self, wished_s: float) -> float:
-        """How long it may wait for something to happen: others wait for a large one's turn, and for
-        the memory of many bytes."""
+        """Return how long the request may wait for an event.
+
+        Large requests wait less, because others need their turn or their memory.
+        """
         is_much = self.is_large or self.frame_bytes > MUCH_BYTES
         return min(wished_s, WAIT_MAX_S) if is_much else wished_s
 
     def poll_s(self, wished_s: float) -> float:
-        """How long it may wait for records to come, which may be for ever."""
+        """Return how long the request may wait for records, which may never arrive."""
         is_much = self.is_large or self.frame_bytes > POLL_BYTES
         return min(wished_s, POLL_MAX_S) if is_much else wished_s
 
     def has_room(self, answer_bytes: int) -> bool:
-        """Is there memory for an answer that will weigh so much in all? A small one always has."""
+        """Return whether an answer of that total size fits in memory. A small one always does."""
         return self.memory.grant(answer_bytes) >= answer_bytes
 
     async def denied(self, operation: Operation, topics: Iterable[str]) -> Set[str]:
-        """Those topics that the client may not use so; they are not looked at where it may do
-        everything."""
+        """Return the topics for which the client lacks the permission.
+
+        Topics are not iterated if the client may do everything.
+        """
         permissions = self.client.permissions
         if permissions is None:
             return NOBODY
@@ -76,14 +84,19 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api(Generic[Q, A]):
-    """``version_min`` to ``version_max`` are served; ``advertised_min`` is what ApiVersions says
-    (Produce is advertised from 0: librdkafka before 2.11 does not compress otherwise). ``request``
-    and ``answer`` have the fields of all these versions (see :mod:`tidemark_broker.api.schema`); a
-    ``handler`` gives None where the protocol has no answer. ``in_order``: several requests of a
-    connection may be under way at once, and are begun in their order. ``open_ended``:
-    the answer may have many more elements than the request; ``waits``: such a handler waits for
-    something to happen all the same. ``by_client_id``: the handler asks how
-    the client calls itself."""
+    """One Kafka Api.
+
+    - ``version_min`` to ``version_max`` are supported
+    - ``advertised_min`` replaces the minimum in ApiVersions (Produce is advertised from 0, because
+      librdkafka before 2.11 does not compress otherwise)
+    - ``request`` and ``answer`` have the fields of all versions, see
+      :mod:`tidemark_broker.api.schema`
+    - ``handler`` returns None if the protocol has no answer
+    - ``in_order``: several requests of a connection may be in progress, and start in their order
+    - ``open_ended``: the answer may have many more elements than the request
+    - ``waits``: an open-ended handler that also waits for events
+    - ``by_client_id``: the handler needs the client id
+    """
 
     key: int
     name: str
@@ -99,20 +112,22 @@ class Api(Generic[Q, A]):
     advertised_min: int | None = None
 
     def request_type(self, version: int) -> type[Q]:
-        """The entity to read the request as."""
+        """Return the class as which the request is read."""
         message: Any = self.request
         return schema.request_type(message, self.key, version)  # type: ignore[no-any-return]
 
     def answer_type(self, version: int) -> Any:
-        """The entity to write the answer as."""
+        """Return the entity as which the answer is written."""
         message: Any = self.answer
         return schema.answer_type(message, self.key, version)
 
 
 @dataclass(frozen=True, slots=True)
 class PrivateApi(Generic[Q, A]):
-    """An Api between our own brokers, in version 0 only; never advertised. One entity in, one
-    out; the handler is told who asks, and given the answer's memory."""
+    """An internal Api between brokers, in version 0 only, never advertised.
+
+    The handler receives the request, the peer's identity and the answer's memory.
+    """
 
     key: int
     name: str
@@ -122,7 +137,7 @@ class PrivateApi(Generic[Q, A]):
 
 
 def by_key(apis: Iterable[Api[Any, Any]]) -> Mapping[int, Api[Any, Any]]:
-    """The table; a key that stands twice is a mistake."""
+    """Return the table. Raises ``ValueError`` for a duplicate key."""
     table: dict[int, Api[Any, Any]] = {}
     for api in apis:
         if api.key in table:

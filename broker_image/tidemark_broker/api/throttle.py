@@ -1,8 +1,8 @@
-"""A request and its client's quotas: its time on the broker's one thread, and what it is told.
+"""Accounting of a request for its client's quotas, and throttling of the client.
 
-What a handler waits for is not counted as time, what it does in between is: each of its steps is
-timed (KIP-124's request time). The answer goes out at once and says for how long the client is
-throttled; so long its connection rests (KIP-219).
+Time that a handler waits is not counted. Each of its steps on the loop is timed (KIP-124's request
+time). The answer is sent at once and contains the throttle time, for which the connection is then
+muted (KIP-219).
 """
 
 import math
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Throttle:
-    """Of one request. ``now`` in seconds."""
+    """Accounting of one request. ``now`` returns seconds."""
 
     __slots__ = ("_began_s", "_client", "_counted_s", "_now", "_spent_s", "quotas")
 
@@ -37,7 +37,7 @@ class Throttle:
         self._began_s: float | None = None
 
     async def serve(self, work: Coroutine[Any, Any, T]) -> T:
-        """Serve the request; all of its time is counted, also of one that failed."""
+        """Serve the request and count its time, even if it fails."""
         try:
             return await self._timed(work)
         finally:
@@ -46,22 +46,24 @@ class Throttle:
                 self._client.rest(self.quotas.rest_s)
 
     def add(self, spent_s: float) -> None:
-        """So long a thread was busy with it."""
+        """Add time that a thread has spent on the request."""
         self._spent_s += spent_s
 
     def tell(self, answer: Any) -> None:
-        """Write into the answer for how long the client is throttled, where it has room for it."""
+        """Set the throttle time of the answer, if it has that field."""
         self._count()
         if self.quotas.rest_s > 0 and hasattr(answer, "throttle_time"):
             answer.throttle_time = timedelta(milliseconds=math.ceil(self.quotas.rest_s * 1000))
 
     def _count(self) -> None:
+        # The time so far includes the step in progress, since the answer is built within one.
         spent_s = self._spent_s
         if self._began_s is not None:
             spent_s += self._now() - self._began_s
         self.quotas.use(QuotaKind.REQUEST, 100 * (spent_s - self._counted_s))
         self._counted_s = spent_s
 
+    # A generator drives the coroutine step by step, which is the only place to time each step.
     @coroutine
     def _timed(self, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
         error: BaseException | None = None

@@ -1,7 +1,7 @@
-"""A request's work in slices: others get the loop in between, however many entries it names.
+"""Time slices of a request, so that the loop serves other connections however many entries it has.
 
-A handler that goes through entries looks at ``turns.over`` with each, and gives the loop away where
-it is. Where each entry becomes a task of its own, so many at a time are made (:func:`some`).
+A handler that iterates over entries checks ``turns.over`` at each, and yields the loop if it is
+true. If each entry becomes a task, a limited number is created at a time (:func:`some`).
 """
 
 import asyncio
@@ -13,14 +13,14 @@ from typing import TypeVar
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
-#: A slice ends with the entry that goes beyond it.
+#: A slice ends with the entry that exceeds it.
 _SLICE_S = 0.005
-#: Entries that become tasks at once.
+#: Entries that become tasks at the same time.
 _SOME = 250
 
 
 class Turns:
-    """Of one request. ``now`` in seconds."""
+    """Time slices of one request. ``now`` returns seconds."""
 
     __slots__ = ("_now", "_until_s")
 
@@ -30,21 +30,21 @@ class Turns:
 
     @property
     def over(self) -> bool:
-        """Is it somebody else's turn?"""
+        """True if the slice is used up."""
         return self._now() > self._until_s
 
     async def give(self) -> None:
-        """Let others have theirs."""
+        """Yield the loop and start a new slice."""
         await asyncio.sleep(0)
         self._until_s = self._now() + _SLICE_S
 
     async def pause(self) -> None:
-        """Let others have theirs, where it is."""
+        """Yield the loop if the slice is used up."""
         if self.over:
             await self.give()
 
     async def all_of(self, making: Iterable[T]) -> list[T]:
-        """Make them, some in each slice."""
+        """Return the items as a list, yielding between slices."""
         made = []
         for one in making:
             made.append(one)
@@ -54,8 +54,10 @@ class Turns:
 
 
 class InOrder:
-    """A request that is begun only when those before it on its connection are, though each of them
-    may let others have their turn on the way."""
+    """Order of requests on one connection:
+
+    a request starts after the previous ones have started, although they may yield while they start.
+    """
 
     __slots__ = ("_is_first", "_lock")
 
@@ -64,24 +66,26 @@ class InOrder:
         self._is_first = False
 
     async def begin(self) -> None:
-        """Wait for those before it."""
+        """Wait until the previous requests have started."""
         await self._lock.acquire()
         self._is_first = True
 
     def begun(self) -> None:
-        """The next one may begin; may be said again."""
+        """Let the next request start. May be called repeatedly."""
         if self._is_first:
             self._is_first = False
             self._lock.release()
 
 
 def some(entries: Sequence[T]) -> Iterator[Sequence[T]]:
-    """All of them, so many at a time."""
+    """Yield the entries in parts."""
     return (entries[start : start + _SOME] for start in range(0, len(entries), _SOME))
 
 
 def named_twice(keys: Sequence[K]) -> Set[K]:
-    """Partitions that one request names several times: Kafka answers INVALID_REQUEST for each."""
+    """Return the partitions that a request names several times, which Kafka answers
+    INVALID_REQUEST.
+    """
     if len(set(keys)) == len(keys):
         return frozenset()
     return {key for key, times in Counter(keys).items() if times > 1}

@@ -1,8 +1,8 @@
-"""What the handlers have in common that pass a client's changes of topics on to the operator.
+"""Common parts of handlers that pass topic changes on to the operator.
 
-An answer of the operator means that the Topic object is written. A client that is told so expects
-to find what it asked for, at least on this broker: so the handler waits until the metadata here
-says so, as long as the client allows, and answers REQUEST_TIMED_OUT otherwise, as Kafka does.
+The operator answers once the Topic object is written. A client then expects to find the change, at
+least on this broker. The handler therefore waits until this broker's metadata has it, as long as
+the client allows, and answers REQUEST_TIMED_OUT otherwise, as Kafka does.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -18,19 +18,21 @@ from tidemark_broker.topic_changes.forwarder import Asker
 
 K = TypeVar("K", bound=Hashable)
 
-#: However long a client waits, the operator is not given more for its answer.
+#: Longest wait for the operator's answer, however long the client waits.
 _ASKED_MAX_S = 60.0
 AUTHORIZATION_FAILED = "Authorization failed."
 
 
 def asker(call: Call) -> Asker:
-    """Who asks, for the audit."""
+    """Return the client's identity for the audit log."""
     return Asker(call.client.principal, call.client.peer)
 
 
 def error_of(code: int) -> ErrorCode:
-    """An error code as answers carry it. One that Kafka's releases do not have (KIP-950's) is
-    written by its number all the same."""
+    """Return an error code for an answer.
+
+    A code that Kafka's releases lack (KIP-950) is written by its number.
+    """
     try:
         return ErrorCode(code)
     except ValueError:
@@ -41,7 +43,7 @@ def error_of(code: int) -> ErrorCode:
 async def pass_on(
     call: Call, changes: Sequence[TopicChange], *, wait_s: float, validate_only: bool = False
 ) -> Sequence[TopicChangeResult]:
-    """One result for each change."""
+    """Pass changes on to the operator. Return one result for each."""
     if not changes:
         return ()
     return await call.services.changes.change(
@@ -52,13 +54,16 @@ async def pass_on(
 async def until_known(
     call: Call, pending: Iterable[K], is_known: Callable[[K], bool], wait_s: float
 ) -> frozenset[K]:
-    """Wait until the metadata of this broker has followed; the topics of which it has not."""
+    """Wait until this broker's metadata has the changes.
+
+    Return the topics for which it does not.
+    """
     left = list(dict.fromkeys(pending))
 
     def all_known() -> bool:
         while left and is_known(left[-1]):
             left.pop()
-        return not left  # the rest is looked at when that one is there
+        return not left  # the rest is evaluated once this one is known
 
     await call.services.purgatory.wait(
         [CHANGED], all_known, call.wait_s(wait_s), who=call.client.who
@@ -67,7 +72,7 @@ async def until_known(
 
 
 def is_led(topic: TopicMetadata | None, partitions: int, call: Call) -> bool:
-    """It has so many partitions, and each of them a leader."""
+    """True if the topic has that number of partitions, each with a leader."""
     if topic is None or len(topic.partitions) < partitions:
         return False
     replicas = call.services.replicas
@@ -77,5 +82,5 @@ def is_led(topic: TopicMetadata | None, partitions: int, call: Call) -> bool:
 def with_each(
     names: Sequence[str], results: Sequence[TopicChangeResult]
 ) -> Mapping[str, TopicChangeResult]:
-    """By name."""
+    """Return the results by name."""
     return dict(zip(names, results, strict=True))

@@ -1,6 +1,8 @@
-"""TxnOffsetCommit (28): how far a group has come, as part of a transaction (KIP-98): it counts once
-a marker commits it. Up to version 4 the producer has named the group in AddOffsetsToTxn before;
-from version 5 on that is done here (KIP-890)."""
+"""TxnOffsetCommit (28): store offsets of a group as part of a transaction (KIP-98).
+
+The offsets count once a marker commits them. Up to version 4 the producer has named the group in
+AddOffsetsToTxn before. From version 5 this request adds it to the transaction (KIP-890).
+"""
 
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
@@ -31,37 +33,33 @@ _ABORTABLE_SINCE = 4
 
 @dataclass(slots=True, kw_only=True)
 class TxnOffsetCommitResponsePartition:
-    """What came of one."""
-
     partition_index: int
     error_code: ErrorCode
 
 
 @dataclass(slots=True, kw_only=True)
 class TxnOffsetCommitResponseTopic:
-    """One topic."""
-
     name: str
     partitions: tuple[TxnOffsetCommitResponsePartition, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class TxnOffsetCommitResponse:
-    """In the order of the request."""
+    """Results in the order of the request."""
 
     topics: tuple[TxnOffsetCommitResponseTopic, ...]
     throttle_time: timedelta = ZERO
 
 
 class _Entry(NamedTuple):
-    """One partition: the error with which it is refused, or what is to be put aside."""
+    """One partition: its error, or the offset to store as pending."""
 
     error: ErrorCode
     new: NewOffset | None
 
 
 async def handle(request: TxnOffsetCommitRequest, call: Call) -> TxnOffsetCommitResponse:
-    """Put aside what may be; answer once it is committed."""
+    """Store the permitted offsets as pending; answer once they are committed to the log."""
     error = refusal(call, request.transactional_id)
     if error is ErrorCode.none and not call.client.may(
         Operation.READ, ResourceType.GROUP, request.group_id
@@ -78,6 +76,7 @@ async def handle(request: TxnOffsetCommitRequest, call: Call) -> TxnOffsetCommit
             errors = await _committed(request, new, call)
         except CoordinatorError as failed:
             errors = [failed.error_code] * len(new)
+    # Errors of stored offsets are matched with their partitions by order.
     remaining = iter(errors)
     answers = (each.error if each.new is None else next(remaining) for each in entries)
     return await _answer(request, call, answers, ErrorCode.none)
@@ -111,6 +110,7 @@ async def _committed(
     groups = call.services.groups
     producer = TransactionalProducer(request.producer_id, request.producer_epoch)
     log = groups.log_of(request.group_id)
+    # The transaction must include the offsets partition before anything is written to it.
     found = await _verified(request, producer, log, call)
     if isinstance(found, ErrorCode):
         return [found] * len(new)
@@ -131,8 +131,10 @@ async def _verified(
     log: CoordinatorLog,
     call: Call,
 ) -> VerificationGuard | ErrorCode | None:
-    """What the log is to be shown, if anything; or why the transaction does not take it. What
-    passes by itself is answered so that clients do not look for another group coordinator."""
+    """Return the guard for the log, None if none is needed, or the error.
+
+    Transient errors are converted so that clients do not look for another group coordinator.
+    """
     adds = call.version >= _ADDS_SINCE
     tp = types.TopicPartition(*log.partition.tp)
     found = await verification.verified(

@@ -1,10 +1,10 @@
-"""UpdateFeatures (57): levels of features (KIP-584, KIP-778), of which each release has its own.
+"""UpdateFeatures (57): levels of features (KIP-584, KIP-778), which the broker's release fixes.
 
-What is in force is what the brokers' release serves, at its highest level (see
-:data:`~tidemark_broker.api.api_versions.FEATURES`): an upgrade to that is granted, as it is none,
-and whatever Kafka refuses is refused with its codes (``FeatureControlManager``). A level below,
-which Kafka would note, is INVALID_UPDATE_VERSION too: brokers of this release go by no other. ALTER
-on the cluster decides.
+The finalized level is the highest level of the release
+(:data:`~tidemark_broker.api.api_versions.FEATURES`). An upgrade to it succeeds without a change.
+Other updates are rejected with Kafka's codes (``FeatureControlManager``). A lower level, which
+Kafka would finalize, is INVALID_UPDATE_VERSION too, because brokers of this release use no other.
+ALTER on the cluster is required.
 """
 
 from dataclasses import dataclass
@@ -21,27 +21,27 @@ from tidemark_broker.security.acls import Operation, ResourceType
 
 #: Kafka's ``FeatureUpdate.UpgradeType``: an upgrade, a downgrade that loses nothing, any downgrade.
 _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
-#: Until this version each feature is answered for.
+#: Up to this version the answer has a result for each feature.
 _EACH_UNTIL = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureUpdateKey(v2.FeatureUpdateKey):
-    """``allow_downgrade`` in version 0, ``upgrade_type`` from version 1 on."""
+    """One update: ``allow_downgrade`` in version 0, ``upgrade_type`` from version 1."""
 
     allow_downgrade: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateFeaturesRequest(v2.UpdateFeaturesRequest):
-    """Of all versions."""
+    """Request of all versions."""
 
     feature_updates: tuple[FeatureUpdateKey, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class UpdatableFeatureResult:
-    """One feature; Kafka has a text for no error, too."""
+    """Result of one feature. As in Kafka, success has the text NONE."""
 
     feature: str
     error_code: ErrorCode = ErrorCode.none
@@ -50,7 +50,7 @@ class UpdatableFeatureResult:
 
 @dataclass(slots=True, kw_only=True)
 class UpdateFeaturesResponse:
-    """``results``: until version 1, and only where all is granted."""
+    """Answer. ``results`` are sent up to version 1, and only if all updates succeed."""
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
@@ -59,11 +59,12 @@ class UpdateFeaturesResponse:
 
 
 async def handle(request: UpdateFeaturesRequest, call: Call) -> UpdateFeaturesResponse:
-    """All of them, or none."""
+    """Apply all updates or none."""
     if not call.client.may(Operation.ALTER, ResourceType.CLUSTER):
         return UpdateFeaturesResponse(
             error_code=ErrorCode.cluster_authorization_failed, error_message=AUTHORIZATION_FAILED
         )
+    # The first problem rejects the whole request, as Kafka does from version 2.
     for update in request.feature_updates:
         problem = _problem(update, _upgrade_type(update, call.version))
         if problem:
@@ -90,7 +91,7 @@ def _upgrade_type(update: FeatureUpdateKey, version: int) -> int:
 
 
 def _problem(update: FeatureUpdateKey, upgrade_type: int) -> str:
-    """Why it is refused, "" if it is not, in Kafka's order of checks."""
+    """Return why an update is rejected, or "". The checks are in Kafka's order."""
     level, present = update.max_version_level, FEATURES.get(update.feature)
     if upgrade_type not in (_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE):
         return "The controller does not support the given upgrade type."
@@ -107,7 +108,7 @@ def _problem(update: FeatureUpdateKey, upgrade_type: int) -> str:
             "Can't downgrade the version of this feature without setting the upgrade type to "
             "either safe or unsafe downgrade."
         )
-    return f"Brokers of this release go by version {present}: run a release that has another."
+    return f"This release only supports version {present}. Another version needs another release."
 
 
 API = Api(

@@ -1,5 +1,8 @@
-"""WriteTxnMarkers (27): end transactions in partitions that this broker leads. Our brokers have a
-message of their own for it; this is for administrators, who end one that hangs (KIP-664)."""
+"""WriteTxnMarkers (27): end transactions in partitions that this broker leads.
+
+Brokers use an internal Api for this. Administrators use this one to end a hanging transaction
+(KIP-664).
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,44 +14,39 @@ from tidemark_broker.api.table import Api, Call
 from tidemark_broker.security.acls import Operation, ResourceType
 from tidemark_broker.transactions.wire import WireMarker
 
-#: Kafka's ``request.timeout.ms``: how long markers may take to be committed.
+#: Kafka's ``request.timeout.ms``: longest wait for markers to be committed.
 _WAIT_S = 30.0
 
 
 @dataclass(slots=True, kw_only=True)
 class WritableTxnMarkerPartitionResult:
-    """One partition."""
-
     partition_index: int
     error_code: ErrorCode
 
 
 @dataclass(slots=True, kw_only=True)
 class WritableTxnMarkerTopicResult:
-    """One topic."""
-
     name: str
     partitions: tuple[WritableTxnMarkerPartitionResult, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class WritableTxnMarkerResult:
-    """One marker."""
-
     producer_id: int
     topics: tuple[WritableTxnMarkerTopicResult, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class WriteTxnMarkersResponse:
-    """In the order of the request."""
+    """Results in the order of the request."""
 
     markers: tuple[WritableTxnMarkerResult, ...]
 
 
 async def handle(request: WriteTxnMarkersRequest, call: Call) -> WriteTxnMarkersResponse:
-    """Write them, wait until they are committed."""
+    """Write the markers, wait until they are committed."""
     wanted = await call.turns.all_of(_wanted(request))
+    # As in Kafka, ALTER suffices, so that administrators need no broker's permission.
     may = call.client.may(Operation.ALTER, ResourceType.CLUSTER) or call.client.may(
         Operation.CLUSTER_ACTION, ResourceType.CLUSTER
     )

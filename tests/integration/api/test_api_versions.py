@@ -125,7 +125,7 @@ async def test_a_client_name_must_follow_the_pattern(broker: ApiBroker) -> None:
         (_frame(1, 4, bytes(3)), "cannot be read"),
         (struct.pack(">i", 3) + b"abc", "less than any request has"),
         (struct.pack(">i", 10) + struct.pack(">hhih", 3, 1, 5, 9000), "header"),
-        (_frame(REPLICA_FETCH, 0), "Api 10010, which is not served"),
+        (_frame(REPLICA_FETCH, 0), "Api 10010, which is not supported"),
     ],
 )
 async def test_what_is_not_served_ends_the_connection_with_one_line(

@@ -46,8 +46,8 @@ async def test_the_level_that_holds_is_granted(version: int, results: list[str])
         (update(upgrade_type=4), 2, "does not support the given upgrade type"),
         (update(level=1), 2, "without setting the upgrade type"),
         (update(level=1), 0, "without setting the upgrade type"),
-        (update(level=1, allow_downgrade=True), 0, "Brokers of this release go by version 2"),
-        (update(level=0, upgrade_type=3), 1, "Brokers of this release go by version 2"),
+        (update(level=1, allow_downgrade=True), 0, "This release only supports version 2"),
+        (update(level=0, upgrade_type=3), 1, "This release only supports version 2"),
     ],
     ids=["above", "below", "unknown", "type 0", "type 4", "down", "old", "old down", "unsafe"],
 )
