@@ -1,14 +1,14 @@
-"""All that belongs to a copied segment beside its bytes, packed into one object.
+"""Auxiliary object of a copied segment: indexes, snapshots and digests, packed into one object.
 
 Two objects per segment keep the cost of an upload low (stores charge by request). Layout, big
 endian: magic ``TMAX``, version u16 (2; 1 has no piece digests), number of sections u16; per section
 kind u16, reserved u16, length u32, CRC-32C u32; then the sections in that order. A reader checks
-every CRC and passes over kinds that it does not know.
+every CRC and skips unknown kinds.
 
 Piece digests are those of the segment's log, 32 bytes for each 256 KiB of it (``integrity``).
 
-The aborted ranges are complete for the segment: every aborted transaction that touches it, and the
-first offset of one that is still open at its end, so that a reader needs no other segment.
+The aborted ranges are complete for the segment: every aborted transaction that overlaps it, and the
+first offset of one that is still open at its end. A reader therefore needs no other segment.
 """
 
 import json
@@ -30,13 +30,16 @@ _ABORTED_KEYS = ("producerId", "firstOffset", "lastOffset", "lastStableOffset")
 
 
 class AuxCorrupt(ObjectDamaged):
-    """The packed object is damaged, or of a version this code does not know."""
+    """The packed object is damaged, or has a version that this code does not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class AbortedRanges:
-    """Aborted transactions that touch a segment; ``first_open_offset``: first offset of a
-    transaction still open at its end, None for none."""
+    """Aborted transactions that overlap a segment.
+
+    ``first_open_offset``: first offset of a transaction that is still open at its end, None for
+    none.
+    """
 
     transactions: tuple[AbortedTransaction, ...] = ()
     first_open_offset: int | None = None
@@ -44,11 +47,13 @@ class AbortedRanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aux:
-    """Bytes as in Kafka's files; ``leader_epochs`` is the checkpoint's text, from the very
-    beginning up to the segment's end; ``producer_snapshot`` is the state at the segment's end;
-    ``pieces``: digests of the log's pieces in order, empty if not known. ``origin``: the
-    manifest's entry of the copy and the head's version at that time (``segment_origin``), empty if
-    an older version of Tidemark copied the segment."""
+    """Content of the auxiliary object, with bytes as in Kafka's files.
+
+    ``leader_epochs``: the checkpoint's text, from the start of the log to the segment's end.
+    ``producer_snapshot``: the state at the segment's end. ``pieces``: digests of the log's pieces
+    in order, empty if unknown. ``origin``: the manifest's entry of the copy and the head's version
+    at that time (``segment_origin``), empty if an older version of Tidemark copied the segment.
+    """
 
     offset_index: bytes
     time_index: bytes
@@ -60,7 +65,7 @@ class Aux:
 
 
 def pack(aux: Aux) -> bytes:
-    """The packed object."""
+    """Return the packed object."""
     sections = (
         (_OFFSET_INDEX, aux.offset_index),
         (_TIME_INDEX, aux.time_index),
@@ -76,7 +81,7 @@ def pack(aux: Aux) -> bytes:
 
 
 def unpack(data: bytes, where: str) -> Aux:
-    """What ``pack`` packed. ``where`` names the object in errors. Raises AuxCorrupt."""
+    """Return the content of a packed object. ``where`` names it in errors. Raises AuxCorrupt."""
     try:
         version, sections = _sections(data)
         return Aux(
@@ -96,6 +101,7 @@ def _sections(data: bytes) -> tuple[int, dict[int, bytes]]:
     magic, version, count = _HEADER.unpack_from(data)
     if magic != _MAGIC or not 1 <= version <= _VERSION:
         raise ValueError(f"magic {magic!r}, version {version}")
+    # The table of sections comes first, so each section's place follows from the lengths before it.
     position = _HEADER.size + count * _SECTION.size
     sections: dict[int, bytes] = {}
     for index in range(count):

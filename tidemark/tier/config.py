@@ -1,10 +1,10 @@
-"""What a remote store is: one of a few kinds, each described once by its own configuration class.
+"""Configuration of a remote store: one of a few kinds, each with a configuration class of its own.
 
 The configuration is written in several places, always with the same names:
 
-* in a Cluster's ``spec.remoteStorage``, with a Secret's name in place of the credentials,
-* in its ``status.acceptedStorage`` as a *location*: without credentials,
-* in the JSON that the controller sends to brokers, credentials resolved:
+* in a Cluster's ``spec.remoteStorage``, with a Secret's name instead of the credentials,
+* in its ``status.acceptedStorage`` as a *location*, without credentials,
+* in the JSON that the controller sends to brokers, with resolved credentials:
 
       {"filesystem": {"path": "/srv/tier"}}
       {"s3": {"endpoint": "http://...", "region": "us-east-1", "buckets": ["b1", "b2"],
@@ -12,10 +12,9 @@ The configuration is written in several places, always with the same names:
 
 * in the options of a Spark job, in one flat map.
 
-A kind brings its names (``location_names``, ``credential_names``, ``instruction_names`` for what a
-manifest asks of the operator beside the location, and the option by which a job chooses it),
-``parse``, ``from_options``, ``endpoints``, ``fields`` and ``moved``; here stands how it is opened
-and checked. ``tests/unit/resources/test_remote_storage.py`` compares the kinds with the CRD.
+A kind has its names (``location_names``, ``credential_names``, ``instruction_names`` for what a
+manifest requests besides the location, and the option by which a job selects it), ``parse``,
+``from_options``, ``endpoints``, ``fields`` and ``moved``. This module opens and checks stores.
 """
 
 import json
@@ -34,14 +33,14 @@ RemoteStorage = FilesystemConfig | S3Config
 
 KINDS: Mapping[str, type[RemoteStorage]] = {kind.kind: kind for kind in get_args(RemoteStorage)}
 
-#: Names of options by which a job says where a tier is.
+#: Names of the options by which a job locates a tier.
 OPTIONS = frozenset(
     name for kind in KINDS.values() for name in (*kind.location_names, *kind.credential_names)
 )
 
 
 def from_json(text: str) -> RemoteStorage:
-    """Read the JSON above. Raises InvalidConfig."""
+    """Return the configuration in the JSON above. Raises InvalidConfig."""
     try:
         sections = json.loads(text)
     except ValueError as error:
@@ -50,18 +49,21 @@ def from_json(text: str) -> RemoteStorage:
 
 
 def parse(sections: object) -> RemoteStorage:
-    """Read the object above. Raises InvalidConfig."""
+    """Return the configuration in the object above. Raises InvalidConfig."""
     kind, fields = _section(sections)
     return KINDS[kind].parse(fields)
 
 
 def to_json(config: RemoteStorage) -> str:
-    """The JSON above; with the secrets."""
+    """Return the JSON above, secrets included."""
     return json.dumps({config.kind: config.fields()})
 
 
 def from_options(given: Mapping[str, str], environment: Mapping[str, str]) -> RemoteStorage:
-    """From the options of a job; others than ours are passed over. Raises InvalidConfig."""
+    """Return the configuration in a job's options; other options are ignored.
+
+    Raises InvalidConfig.
+    """
     chosen = [kind for kind in KINDS.values() if kind.option[0] in given]
     if len(chosen) != 1:
         choices = " or ".join(f"'{name}' ({what})" for name, what in _options())
@@ -72,7 +74,10 @@ def from_options(given: Mapping[str, str], environment: Mapping[str, str]) -> Re
 
 
 def location_of(spec: Mapping[str, object] | None) -> dict[str, dict[str, object]] | None:
-    """What a status records of ``spec.remoteStorage``: everything but the credentials."""
+    """Return the location that a status records of ``spec.remoteStorage``:
+
+    all but the credentials.
+    """
     if not spec:
         return None
     kind, fields = _section({name: value for name, value in spec.items() if value})
@@ -80,12 +85,12 @@ def location_of(spec: Mapping[str, object] | None) -> dict[str, dict[str, object
 
 
 def credential_names(spec: Mapping[str, object]) -> tuple[str, ...]:
-    """The fields of ``spec.remoteStorage`` that a Secret holds."""
+    """Return the fields of ``spec.remoteStorage`` that are in a Secret."""
     return KINDS[_section(spec)[0]].credential_names
 
 
 def moved(old: Mapping[str, object], new: Mapping[str, object]) -> str:
-    """Why the location ``new`` is not the same store as ``old``; "" when it is."""
+    """Return why the location ``new`` is another store than ``old``; "" if it is the same."""
     old_kind, old_fields = _section(old)
     new_kind, new_fields = _section(new)
     if old_kind != new_kind:
@@ -94,8 +99,10 @@ def moved(old: Mapping[str, object], new: Mapping[str, object]) -> str:
 
 
 def open_stores(config: RemoteStorage) -> dict[str, ObjectStore]:
-    """A store for each bucket, in the configured order; the first holds identity, heads, pages and
-    topics. Opening reaches for nothing yet."""
+    """Return a store for each bucket, in the configured order; nothing is connected yet.
+
+    The first one has identity, heads, pages and topics.
+    """
     match config:
         case FilesystemConfig():
             return {NO_BUCKET: DirectoryStore(config.path)}
@@ -106,8 +113,11 @@ def open_stores(config: RemoteStorage) -> dict[str, ObjectStore]:
 
 
 def ensure_place(config: RemoteStorage, *, create: bool, in_use: bool) -> None:
-    """What the store lies in exists, or is made where that was asked for (``create``); what holds
-    the metadata of a store ``in_use`` is never made anew. Blocks; raises StoreUnavailable."""
+    """Check that the store's directory or buckets exist.
+
+    ``create``: create missing buckets. Buckets with the metadata of a store ``in_use`` are never
+    created. Blocks; raises StoreUnavailable.
+    """
     match config:
         case FilesystemConfig():
             return  # never made here: a file system that is not mounted must not look empty
@@ -124,7 +134,7 @@ def _options() -> list[tuple[str, str]]:
 
 
 def _section(sections: object) -> tuple[str, Mapping[str, object]]:
-    """The one kind, and its fields."""
+    """Return the one kind, and its fields."""
     if (
         not isinstance(sections, Mapping)
         or len(sections) != 1

@@ -1,4 +1,4 @@
-"""Reading the fields of a remote store's configuration, with messages that name them."""
+"""Parsing of the fields of a remote store's configuration, with messages that name them."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ class InvalidConfig(ValueError):
 
 
 def required_text(fields: Mapping[str, object], kind: str, name: str) -> str:
-    """A text that has to be there and may not be empty. Raises InvalidConfig."""
+    """Return a text that must be present and not empty. Raises InvalidConfig."""
     value = fields.get(name)
     if not isinstance(value, str) or not value:
         raise InvalidConfig(f"remoteStorage: {kind}.{name} is missing")
@@ -16,7 +16,7 @@ def required_text(fields: Mapping[str, object], kind: str, name: str) -> str:
 
 
 def optional_text(fields: Mapping[str, object], kind: str, name: str, default: str) -> str:
-    """A text, ``default`` where the field is absent. Raises InvalidConfig."""
+    """Return a text, ``default`` if the field is absent. Raises InvalidConfig."""
     value = fields.get(name)
     if value is None:
         return default

@@ -1,9 +1,9 @@
-"""Files below a folder, and nowhere else: no link on the way is followed.
+"""Files below a folder, opened without following links.
 
-Whoever may write into a shared tier directory could leave a link there, and have a broker read, or
-write, what only the broker may. Each part of a path is opened from the folder before it, with
-``O_NOFOLLOW``; the folder that all begins with may itself be reached over a link, since who
-configures it chose that.
+Anyone with write access to a shared tier directory could put a link there, and have a broker read
+or write a file that only the broker may access. Each part of a path is therefore opened from the
+folder before it, with ``O_NOFOLLOW``. The root may itself be reached through a link, because the
+administrator configured it.
 """
 
 import os
@@ -16,13 +16,16 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class NotAFile(OSError):
-    """Something else than a file stands there: a folder, a link, a pipe, a device."""
+    """The path is not a file, but a folder, a link, a pipe or a device."""
 
 
 @contextmanager
 def folder_beneath(root: Path, parts: Sequence[str], *, make: bool = False) -> Iterator[int]:
-    """A descriptor of a folder below ``root``; with ``make`` missing ones are made, durably, but
-    never the root. Raises ``OSError`` (``NotADirectoryError`` for a link)."""
+    """Yield a descriptor of a folder below ``root``.
+
+    ``make``: create missing folders, durably, but never the root. Raises ``OSError``
+    (``NotADirectoryError`` for a link).
+    """
     descriptor = os.open(root, _FOLDER)
     try:
         for part in parts:
@@ -44,9 +47,9 @@ def _next_folder(above: int, part: str, *, make: bool) -> int:
 
 @contextmanager
 def file_beneath(root: Path, parts: Sequence[str]) -> Iterator[int]:
-    """A descriptor of a file below ``root``, for reading. Raises ``OSError``."""
+    """Yield a descriptor of a file below ``root``, for reading. Raises ``OSError``."""
     with folder_beneath(root, parts[:-1]) as folder:
-        # Not blocking: a pipe would wait for its writer.
+        # Non-blocking: opening a pipe would wait for its writer.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(parts[-1], flags, dir_fd=folder)
     try:

@@ -1,17 +1,17 @@
-"""The object store as a directory that all brokers share (one machine, or one network file system).
+"""Object store in a directory that all brokers share (one machine, or a network file system).
 
-Compare-and-set has to hold between processes: a writer takes an flock on one of a fixed number of
-lock files (chosen by hash of the key, so locks do not grow with the objects), compares, writes a
-temporary file, fsyncs it, renames it and fsyncs the folder. A crash at any point leaves the old
+Compare-and-set must work between processes. A writer takes an flock on one of a fixed number of
+lock files (selected by a hash of the key, so locks do not grow with the objects), compares, writes
+a temporary file, fsyncs it, renames it and fsyncs the folder. A crash at any point leaves the old
 object or the new one; a lock ends with its process.
 
 The version of an object is the SHA-256 of its bytes. Time stamps and inode numbers repeat when a
-file is replaced twice within a tick, and a generation counter in a second file could part from its
-object in a crash; a digest cannot. That equal bodies have equal versions is the port's rule anyway
-(S3's ETag behaves so), and heads carry a number that only grows.
+file is replaced twice within a tick, and a generation counter in a second file could diverge from
+its object in a crash. Equal bodies having equal versions is also how S3's ETag behaves, and heads
+have a number that only grows.
 
-The directory itself is never created here: a file system that is not mounted must show as
-unavailable and not as an empty store.
+The directory itself is never created here: a file system that is not mounted must appear as
+unavailable, not as an empty store.
 """
 
 import errno
@@ -47,7 +47,7 @@ _TEMPORARIES = "tmp"
 _LOCKS = 64
 _MKDIR_ATTEMPTS = 16
 _TEMPORARY_AGE_S = 24 * 3600.0
-#: As in S3.
+#: Longest key, as in S3.
 _KEY_CHARS_MAX = 1024
 
 
@@ -59,7 +59,7 @@ class DirectoryStore:
         self._drop_old_temporaries()
 
     def get(self, key: str) -> Got:
-        """The whole object."""
+        """Return the whole object."""
         with self._translated(key), self._open(key) as file:
             size = os.fstat(file).st_size
             if size > OBJECT_BYTES_MAX:
@@ -68,7 +68,7 @@ class DirectoryStore:
         return Got(data, _digest(data))
 
     def get_range(self, key: str, start: int, end_exclusive: int) -> bytes:
-        """Bytes of the range, cut off at the file's end."""
+        """Return the bytes of the range, cut off at the file's end."""
         if end_exclusive <= start:
             return b""
         with self._translated(key), self._open(key) as file:
@@ -80,12 +80,13 @@ class DirectoryStore:
             self._write(key, lambda temporary: _write_bytes(temporary, data))
 
     def put_stream(self, key: str, parts: Iterable[bytes]) -> None:
-        """Write part by part, atomically and durably as one."""
+        """Write part by part, atomically and durably as one object."""
         with self._translated(key):
             self._write(key, lambda temporary: _write_parts(temporary, parts))
 
     def create(self, key: str, data: bytes) -> Version:
-        """Write only if nothing stands there."""
+        """Write only if the key has no object."""
+        # The lock makes check and write one step among the processes that share the directory.
         with self._translated(key), self._locked(key):
             if self._current_version(key) is not None:
                 raise AlreadyExists(f"{key} exists already in {self.describe()}")
@@ -103,7 +104,7 @@ class DirectoryStore:
         return _digest(data)
 
     def delete(self, key: str) -> None:
-        """Remove the file, and folders that it leaves empty."""
+        """Delete the file, and folders that become empty."""
         with self._translated(key):
             parts = self._parts(key)
             try:
@@ -132,21 +133,21 @@ class DirectoryStore:
             )
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object below a folder, in the order of its keys."""
+        """Yield every object below a folder, ordered by key."""
         check_prefix(prefix)
         with self._translated(prefix):
             self._require_root()
             yield from self._walk(tuple(filter(None, prefix.split("/"))))
 
     def unfinished(self) -> Iterator[UnfinishedUpload]:
-        """Temporary files, of writers that run or that were killed."""
+        """Yield temporary files, of writers that run or were killed."""
         folder = (_INTERNAL, _TEMPORARIES)
         for name, status in self._children(folder):
             if status is not None:
                 yield UnfinishedUpload("", name, status.st_mtime_ns // 1_000_000)
 
     def abort(self, upload: UnfinishedUpload) -> None:
-        """Remove the temporary file."""
+        """Delete the temporary file."""
         name = upload.upload_id
         if "/" in name:
             raise ValueError(f"{name!r} is no temporary file")
@@ -158,7 +159,7 @@ class DirectoryStore:
             os.unlink(name, dir_fd=folder)
 
     def describe(self) -> str:
-        """``directory /path``."""
+        """Return ``directory /path``."""
         return f"directory {self._root}"
 
     def _parts(self, key: str) -> Sequence[str]:
@@ -171,8 +172,11 @@ class DirectoryStore:
         return file_beneath(self._root, self._parts(key))
 
     def _walk(self, parts: Sequence[str]) -> Iterator[ObjectInfo]:
-        """Without recursion: folders are as deep as somebody makes them. Nothing of ours lies
-        deeper than a key is long."""
+        """Yield the objects below a folder.
+
+        Without recursion, because other programs may create folders of any depth. Deeper than the
+        longest key there are no objects of a tier.
+        """
         stack = [(tuple(parts), iter(self._children(parts)))]
         while stack:
             folder, children = stack[-1]
@@ -187,8 +191,10 @@ class DirectoryStore:
                 stack.append((here, iter(self._children(here))))
 
     def _children(self, parts: Sequence[str]) -> Sequence[tuple[str, os.stat_result | None]]:
-        """Names in a folder in their order, with the figures of files; None for a folder. What
-        leads somewhere else is none of ours."""
+        """Return the names in a folder, ordered, with the status of files and None for folders.
+
+        Links and special files are not part of the store.
+        """
         found: dict[str, os.stat_result | None] = {}
         with (
             suppress(FileNotFoundError, NotADirectoryError),
@@ -211,6 +217,7 @@ class DirectoryStore:
         except FileNotFoundError:
             return None
 
+    # The rename makes a complete, fsynced file visible: readers never see a partial object.
     def _write(self, key: str, fill: Callable[[Path], None]) -> None:
         parts = self._parts(key)
         temporary = self._internal(_TEMPORARIES) / uuid.uuid4().hex
@@ -222,7 +229,7 @@ class DirectoryStore:
             raise
 
     def _rename(self, temporary: Path, parts: Sequence[str]) -> None:
-        """Rename into a folder that a concurrent ``delete`` may be pruning."""
+        """Rename into a folder that a concurrent ``delete`` may remove at the same time."""
         self._require_root()
         for _ in range(_MKDIR_ATTEMPTS):
             with (
@@ -264,7 +271,7 @@ class DirectoryStore:
             os.close(descriptor)
 
     def _drop_old_temporaries(self) -> None:
-        """What writers left that were killed; a day is longer than any write takes."""
+        """Delete temporary files of killed writers; a day is longer than any write takes."""
         oldest = time.time() - _TEMPORARY_AGE_S
         with suppress(OSError):
             for child in (self._root / _INTERNAL / _TEMPORARIES).iterdir():
@@ -274,9 +281,8 @@ class DirectoryStore:
     def _require_root(self) -> None:
         if not self._root.is_dir():
             raise StoreUnavailable(
-                f"{self.describe()} does not exist: mount the file system that holds the tier (an "
-                "empty directory serves only a tier that is new); it is then used without a "
-                "restart",
+                f"{self.describe()} does not exist: mount the file system of the tier (create an "
+                "empty directory only for a new tier); it is used without a restart",
                 reason="StoreDirectoryMissing",
                 retriable=True,
             )
@@ -296,8 +302,8 @@ class DirectoryStore:
 
     def _strange(self, key: str) -> StoreUnavailable:
         return StoreUnavailable(
-            f"{key} in {self.describe()} is no file, or lies behind a link: nothing there is read "
-            "or written; remove it",
+            f"{key} in {self.describe()} is not a file, or is behind a link: it is neither read "
+            "nor written; remove it",
             reason="StoreNotAFile",
             retriable=True,
         )
@@ -309,7 +315,7 @@ class DirectoryStore:
             advice = "give the broker's user write permission on it"
             reason = "StorePermissionDenied"
         else:
-            advice, reason = "look at the file system it lies on", "StoreInputOutputError"
+            advice, reason = "check the file system that contains it", "StoreInputOutputError"
         text = f"{self.describe()}: {error.strerror or error}; {advice}"
         return StoreUnavailable(text, reason=reason, retriable=True)
 

@@ -1,9 +1,9 @@
-"""The address of an S3 service: http or https, a host, perhaps a port, and nothing else.
+"""Address of an S3 service: http or https, a host, optionally a port, and nothing else.
 
-A manifest names an address that the operator and the brokers will talk to. What is no plain address
-(user-info, a path, a query) is refused, so that what is shown is where requests go. Addresses under
-which clouds hand out a machine's own credentials are known here; whether they may be used is up to
-whoever asks.
+A manifest names an address that the operator and the brokers connect to. Anything beyond a plain
+address (user-info, a path, a query) is refused, so that the shown address is where requests are
+sent. The addresses at which clouds issue a machine's own credentials are known here; the caller
+decides whether they may be used.
 """
 
 import ipaddress
@@ -19,7 +19,7 @@ Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
-#: Outside the link-local ranges: AWS over IPv6, Alibaba Cloud, Oracle Cloud.
+#: Metadata services outside the link-local ranges: AWS over IPv6, Alibaba Cloud, Oracle Cloud.
 _METADATA = frozenset(
     map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200", "192.0.0.192"))
 )
@@ -27,7 +27,7 @@ _METADATA = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """``host`` without brackets."""
+    """Scheme, host (without brackets) and port."""
 
     scheme: str
     host: str
@@ -39,7 +39,7 @@ class Endpoint:
         return f"{self.scheme}://{host}{port}"
 
     def addresses(self) -> list[Address]:
-        """Where the host is at present; empty if it has no address (blocks)."""
+        """Return the host's present addresses; empty if it has none (blocks)."""
         try:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except OSError:
@@ -48,7 +48,7 @@ class Endpoint:
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """Raises InvalidConfig for all that is more, or less, than scheme, host and port."""
+    """Parse an endpoint. Raises InvalidConfig unless it is scheme, host and optionally port."""
     what = "remoteStorage: s3.endpoint must be http://host:port or https://host:port"
     try:
         parts = urlsplit(text)
@@ -58,7 +58,8 @@ def parse_endpoint(text: str) -> Endpoint:
     if parts.scheme not in _DEFAULT_PORTS or text != text.strip():
         raise InvalidConfig(what)
     if "@" in parts.netloc:
-        raise InvalidConfig(f"{what}; credentials stand in a Secret")
+        raise InvalidConfig(f"{what}; credentials belong in a Secret")
+    # urlsplit drops an empty query or fragment, so the text itself is checked for them.
     if parts.path not in ("", "/") or parts.query or parts.fragment or "?" in text or "#" in text:
         raise InvalidConfig(f"{what}, without a path; a folder in the bucket is s3.prefix")
     host = parts.hostname or ""
@@ -68,8 +69,10 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def hands_out_credentials(address: Address) -> bool:
-    """Whether a cloud's metadata service may answer there: link-local addresses, and the few that
-    are not."""
+    """Return whether a cloud's metadata service may answer at the address.
+
+    These are link-local addresses, and a few others.
+    """
     mapped = getattr(address, "ipv4_mapped", None)
     if mapped is not None:
         address = mapped

@@ -73,7 +73,7 @@ def test_links_are_not_walked_into(store: DirectoryStore, tmp_path: Path) -> Non
 def test_a_pipe_does_not_hold_a_reader_for_ever(store: DirectoryStore, tmp_path: Path) -> None:
     store.put("data/t/0/0.log", b"x")
     os.mkfifo(tmp_path / "tier" / KEY)
-    with pytest.raises(StoreUnavailable, match="is no file"):
+    with pytest.raises(StoreUnavailable, match="is not a file"):
         store.get(KEY)
 
 
