@@ -1,4 +1,4 @@
-"""Which logs of a broker are compacted, and when (Kafka's ``LogCleaner``)."""
+"""Selection and scheduling of log compaction on a broker (Kafka's ``LogCleaner``)."""
 
 from tidemark_broker.cleaner.log_cleaner import LogCleaner
 from tidemark_broker.cleaner.metrics import CleanerCollector

@@ -1,8 +1,8 @@
-"""Looks for the dirtiest log and has it compacted in a thread, again and again.
+"""Compaction loop: finds the dirtiest log and compacts it in a thread, repeatedly.
 
-Each replica compacts its own log: nothing is agreed on, and a follower need not be as far as its
-leader. A log that cannot be compacted is set aside, said so, and tried again after a pause that
-grows to an hour, so that it neither keeps others waiting nor is forgotten.
+Each replica compacts its own log independently, so a follower may lag behind its leader. A log that
+cannot be compacted is set aside with a log message and retried after a pause that grows to an hour,
+so that it neither blocks others nor is forgotten.
 """
 
 import asyncio
@@ -29,15 +29,15 @@ from tidemark_broker.replication.types import TopicPartition
 logger = logging.getLogger(__name__)
 
 _ASIDE = Backoff(first_s=60.0, most_s=3600.0)
-#: How many logs are looked at before the loop has its turn.
+#: Logs that are examined before the loop yields.
 _LOOKS = 20
-#: However short ``log.cleaner.backoff.ms`` is.
+#: Minimum pause, however short ``log.cleaner.backoff.ms`` is.
 _PAUSE_S = 0.05
 
 
 @dataclass(slots=True)
 class CleanerFigures:
-    """What the metrics show. Ratios are 0 to 1, times seconds."""
+    """Figures for the metrics. Ratios are 0 to 1, times seconds."""
 
     runs: int = 0
     failures: int = 0
@@ -52,7 +52,7 @@ class CleanerFigures:
 
 
 def settings_of(config: BrokerConfig, threads: int) -> CleanerSettings:
-    """Kafka's ``log.cleaner.*``; buffers are for all threads together."""
+    """Return Kafka's ``log.cleaner.*``; buffers are divided among the threads."""
     return CleanerSettings(
         memory_bytes=config.integer("log.cleaner.dedupe.buffer.size") // threads,
         load_factor=max(config.number("log.cleaner.io.buffer.load.factor"), 0.01),
@@ -61,7 +61,10 @@ def settings_of(config: BrokerConfig, threads: int) -> CleanerSettings:
 
 
 class LogCleaner:
-    """The loop thread owns it. ``monotonic`` in seconds, ``wall_ms`` since the epoch."""
+    """Compaction of a broker's logs, owned by the loop thread.
+
+    ``monotonic`` in seconds, ``wall_ms`` since the epoch.
+    """
 
     def __init__(
         self,
@@ -88,21 +91,24 @@ class LogCleaner:
 
     @property
     def uncleanable(self) -> int:
-        """Logs that were set aside."""
+        """Number of logs that were set aside."""
         return len(self._aside)
 
     @property
     def since_last_run_s(self) -> float:
-        """How long ago a cleaning ended well; 0 where none has yet."""
+        """Seconds since the last successful cleaning; 0 before the first one."""
         last = self.figures.last_run_s
         return 0.0 if last is None else self._monotonic() - last
 
     def stop(self) -> None:
-        """Have cleanings end soon, and begin no other."""
+        """Have cleanings end soon, and start no other."""
         self._stopping = True
 
     async def run(self) -> None:
-        """Until cancelled; call :meth:`stop` before, or that waits for what is under way."""
+        """Run until cancelled.
+
+        Call :meth:`stop` first, otherwise the cancellation waits for running cleanings.
+        """
         async with asyncio.TaskGroup() as group:
             for _ in range(self._workers):
                 group.create_task(self._work())
@@ -117,7 +123,7 @@ class LogCleaner:
             await asyncio.sleep(max(self._backoff_s, _PAUSE_S))
 
     async def clean_one(self) -> bool:
-        """Compact the log that needs it most; False where none does."""
+        """Compact the dirtiest log; return False if none is due."""
         found = await self._filthiest()
         if found is None:
             return False
@@ -130,13 +136,14 @@ class LogCleaner:
         return True
 
     async def _filthiest(self) -> tuple[Partition, Dirtiness] | None:
-        """Of all logs that are due the one with the largest dirty part."""
+        """Return the due log with the largest dirty ratio."""
         best: tuple[Partition, Dirtiness] | None = None
         figures, now_ms = self.figures, self._wall_ms()
         max_ratio = max_overdue_s = 0.0
         self._forget_removed()
         compacted = [each for each in self._partitions() if each.log.config.compacts]
         for number, partition in enumerate(compacted):
+            # Thousands of logs are examined: let requests through in between.
             if number % _LOOKS == _LOOKS - 1:
                 await asyncio.sleep(0)
             if not self._may_clean(partition):
@@ -147,10 +154,13 @@ class LogCleaner:
             if dirtiness.is_due and (best is None or dirtiness.ratio > best[1].ratio):
                 best = partition, dirtiness
         figures.max_dirty_ratio, figures.max_overdue_s = max_ratio, max_overdue_s
+        # While a worker cleans the dirtiest log, the others wait instead of taking a lesser one.
         return best if best is None or best[0].tp not in self._in_progress else None
 
     def _may_clean(self, partition: Partition) -> bool:
-        """Not where it is under way, was set aside, or where a part is in the tier still."""
+        """Return whether the log may be compacted: not if it is in progress, was set aside, or has
+        a part in the tier.
+        """
         log, aside = partition.log, self._aside.get(partition.tp)
         return (
             partition.tp not in self._in_progress
@@ -177,7 +187,9 @@ class LogCleaner:
                 moved=self._throttle.moved,
             )
         except CleaningAborted:
-            logger.info("compacting %s was given up: its log was changed", partition.tp)
+            logger.info(
+                "compaction of %s was aborted: its log changed or the broker stops", partition.tp
+            )
         except (LogError, ValueError) as error:
             self._failed(partition, error)
         else:
@@ -188,9 +200,10 @@ class LogCleaner:
         self._aside[partition.tp] = aside
         self.figures.failures += 1
         logger.error(
-            "%s cannot be compacted (%s); trying again in %.0f s",
+            "%s cannot be compacted (%s); the next attempt is in %.0f s",
             partition.tp, error, aside.until_s - self._monotonic(),
         )  # fmt: skip
+        # A failed log is the partition's problem too: it must leave its role.
         if isinstance(error, StorageError) and partition.log.failure is not None:
             partition.storage_failed(error)
 

@@ -1,4 +1,4 @@
-"""The cleaner's figures, after those of Kafka's ``LogCleaner`` and ``LogCleanerManager``."""
+"""Metrics of the cleaner, after those of Kafka's ``LogCleaner`` and ``LogCleanerManager``."""
 
 from collections.abc import Iterator
 
@@ -12,13 +12,12 @@ from tidemark_broker.cleaner.log_cleaner import LogCleaner
 
 
 class CleanerCollector(Collector):
-    """Reads the figures when they are asked for; only reads, so another thread may."""
+    """Collector of the figures at scrape time. It only reads, so another thread may call it."""
 
     def __init__(self, cleaner: LogCleaner) -> None:
         self._cleaner = cleaner
 
     def collect(self) -> Iterator[Metric]:
-        """``tidemark_broker_cleaner_*``."""
         figures = self._cleaner.figures
         values: dict[Row, float] = {
             broker_table.MAX_DIRTY: figures.max_dirty_ratio * 100,

@@ -1,4 +1,4 @@
-"""``log.cleaner.io.max.bytes.per.second``: what all cleanings together read and write."""
+"""Throttle of ``log.cleaner.io.max.bytes.per.second`` over all cleanings."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from tidemark_broker.quotas.rate import WindowedRate, Windows
 
 
 class IoThrottle:
-    """Any thread."""
+    """Byte rate limit, for any thread."""
 
     def __init__(self, bytes_per_s: int, now: Callable[[], float] = time.monotonic) -> None:
         self._limit = bytes_per_s
@@ -18,7 +18,7 @@ class IoThrottle:
         self._now = now
 
     def moved(self, size_bytes: int) -> float:
-        """So many bytes were read or written; for how many seconds nothing more may be."""
+        """Account for ``size_bytes`` read or written; return the seconds to pause."""
         if self._limit == INT64_MAX:
             return 0.0
         with self._lock:

@@ -1,4 +1,7 @@
-"""The broker's log: Kafka's files, appended to and read as opaque bytes, whole after any crash."""
+"""One replica's log in Kafka's on-disk format, appended to and read as opaque bytes.
+
+A log is complete after any crash: recovery checks every byte that may be in doubt.
+"""
 
 from tidemark_broker.log.batch_inspection import (
     FEW_RECORDS,

@@ -1,7 +1,7 @@
-"""Appending: batches of a client are checked and stamped, those of a leader are taken as they are.
+"""Appends: a client's batches are checked and stamped, a leader's batches are taken unchanged.
 
-Called on the loop thread. What a roll does there is small: it makes one empty file, the rest is
-left to the next flush.
+All functions run on the loop thread. A roll does little there: it creates one empty file and leaves
+the rest to the next flush.
 """
 
 from collections.abc import Iterable, Sequence
@@ -59,17 +59,20 @@ def append_as_leader(
     *,
     reads: bool = False,
 ) -> AppendInfo:
-    """See :meth:`PartitionLog.append_as_leader`."""
+    """Do the work of :meth:`PartitionLog.append_as_leader`."""
     config = log.config
     data = one_batch(data)
     header = check_leader_batch(data, config, now_ms, contents, origin, reads=reads)
+    # Reading the records revealed their true largest timestamp; the header's may differ.
     if contents is not None and not contents.unread:
         data, header = _corrected(data, header, contents.largest_ms)
     with log.lock:
         log.check_usable()
+        # A stale leader must not append below a newer epoch: followers would reject the batch.
         if leader_epoch < log.epochs.latest_epoch:
             raise ValueError(f"leader epoch {leader_epoch} < {log.epochs.latest_epoch}")
         base_offset = log.bounds.end
+        # Stamping copies the header only, so it is cheap enough to happen under the lock.
         buffers, stamp = _stamped(data, header, base_offset, leader_epoch, now_ms, config)
         batch = BatchAt(
             0,
@@ -80,6 +83,7 @@ def append_as_leader(
             header.max_timestamp if stamp == NO_TIMESTAMP else stamp,
         )
         produced: Sequence[ProducerBatch] = ()
+        # A producer that continues its last sequence needs no full check (the common case).
         going_on = None
         if header.producer_id > NO_PRODUCER_ID:
             going_on = log.producers.going_on(header)
@@ -87,7 +91,9 @@ def append_as_leader(
                 produced = (_produced(header, batch),)
                 duplicate = log.producers.check(produced[0], origin, guard)
                 if duplicate is not None:
+                    # A retry of a stored batch: answer as for the first append.
                     return _appended_before(duplicate)
+        # Update the producer's state after the append: a failed write must leave it unchanged.
         rolled = _append(log, buffers, (batch,), now_ms, produced)
         if going_on is not None:
             log.producers.went_on(going_on, header, batch)
@@ -111,9 +117,9 @@ def append_marker(
     leader_epoch: int,
     now_ms: int,
 ) -> AppendInfo:
-    """See :meth:`PartitionLog.append_marker`."""
+    """Do the work of :meth:`PartitionLog.append_marker`."""
     if producer_id <= NO_PRODUCER_ID:
-        raise InvalidRecords(f"a marker of the producer {producer_id}, which is none")
+        raise InvalidRecords(f"producer id {producer_id} of a transaction marker is not valid")
     data = bytearray(
         build_end_marker(
             marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp_ms=now_ms
@@ -124,6 +130,7 @@ def append_marker(
         if leader_epoch < log.epochs.latest_epoch:
             raise ValueError(f"leader epoch {leader_epoch} < {log.epochs.latest_epoch}")
         offset = log.bounds.end
+        # The offset is known only under the lock, so the marker is stamped here.
         restamp(data, 0, offset, leader_epoch)
         produced = ProducerBatch(
             producer_id,
@@ -135,6 +142,7 @@ def append_marker(
             is_transactional=True,
             marker=marker,
         )
+        # Superseded markers are rejected before anything is written (KIP-890).
         log.producers.check_marker(produced, transaction_version)
         batch = BatchAt(0, len(data), offset, offset, leader_epoch, now_ms)
         rolled = _append(log, [data], [batch], now_ms, [produced])
@@ -151,11 +159,11 @@ def append_marker(
 def begin_verification(
     log: LogState, data: Buffer, now_ms: int, *, supports_epoch_bump: bool
 ) -> VerificationGuard | None:
-    """See :meth:`PartitionLog.begin_verification`."""
+    """Do the work of :meth:`PartitionLog.begin_verification`."""
     try:
         header = read_header(data)
     except CorruptBatch:
-        return None  # the append says why not
+        return None  # the append rejects the batch with the reason
     batch = producer_batch(header, b"") if not header.is_control else None
     if batch is None or not batch.is_transactional:
         return None
@@ -168,7 +176,7 @@ def begin_verification(
 def begin_verification_of(
     log: LogState, producer_id: int, producer_epoch: int, now_ms: int
 ) -> VerificationGuard | None:
-    """See :meth:`PartitionLog.begin_verification_of`."""
+    """Do the work of :meth:`PartitionLog.begin_verification_of`."""
     batch = ProducerBatch(
         producer_id, producer_epoch, NO_SEQUENCE, -1, -1, now_ms, is_transactional=True
     )
@@ -177,21 +185,24 @@ def begin_verification_of(
 
 
 def append_as_follower(log: LogState, data: Buffer, now_ms: int | None) -> AppendInfo:
-    """See :meth:`PartitionLog.append_as_follower`."""
+    """Do the work of :meth:`PartitionLog.append_as_follower`."""
     batches, produced = check_follower_batches(data, log.epochs.latest_epoch)
     if not batches:
         raise CorruptRecords("nothing to append")
     now_ms = wall_clock_ms() if now_ms is None else now_ms
     with log.lock:
         log.check_usable()
+        # A compacted batch may start below the log end; see _continuing.
         data, batches = _continuing(log, data, batches)
         _check_continues(log, batches[0])
         view, rolled = memoryview(data), False
+        # One fetch may span segments: split it, so that segment.bytes holds on followers too.
         room = log.config.segment_bytes - log.segments.active.size_bytes
         for first, last in runs_for_segments(batches, room, log.config.segment_bytes):
             run = batches[first:last]
             start = run[0].position
             buffers: list[Buffer] = [view[start : run[-1].end_position]]
+            # Positions are relative to the bytes of the run, which is written as one piece.
             run = [batch._replace(position=batch.position - start) for batch in run]
             end = run[-1].last_offset
             known = [each for each in produced if run[0].base_offset <= each.last_offset <= end]
@@ -207,7 +218,7 @@ def append_as_follower(log: LogState, data: Buffer, now_ms: int | None) -> Appen
 
 
 def roll(log: LogState, now_ms: int) -> bool:
-    """See :meth:`PartitionLog.roll`."""
+    """Do the work of :meth:`PartitionLog.roll`."""
     with log.lock:
         log.check_usable()
         if not log.segments.active.size_bytes:
@@ -248,11 +259,13 @@ def _stamped(
     config: LogConfig,
 ) -> tuple[list[Buffer], int]:
     """(buffers to write, log append time or -1): a patched header before the untouched records."""
+    # LogAppendTime changes a field under the CRC, so the batch is copied as a whole.
     if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
         whole = bytearray(data)
         set_log_append_time(whole, 0, header, now_ms)
         restamp(whole, 0, base_offset, leader_epoch)
         return [whole], now_ms
+    # Offset and epoch are outside the CRC: only the header is copied, the records are not.
     head = bytearray(data[:HEADER_BYTES])
     restamp(head, 0, base_offset, leader_epoch)
     return [head, memoryview(data)[HEADER_BYTES:]], NO_TIMESTAMP
@@ -261,15 +274,18 @@ def _stamped(
 def _continuing(
     log: LogState, data: Buffer, batches: list[BatchAt]
 ) -> tuple[Buffer, list[BatchAt]]:
-    """What the leader compacted, offsets that no record has any more stay part of a batch, which
-    may begin in front of where this log ends. That is where a batch ended before, so all records of
-    this one lie below: what is missing here is taken as an empty batch."""
+    """Replace a compacted batch that starts below the log end by an empty one from there.
+
+    Offsets whose records were compacted stay part of a batch, which may start below this log's end.
+    A batch ended there before, so all records of this one are below, and only an empty range is
+    missing.
+    """
     first, end = batches[0], log.bounds.end
     if not (log.segments.size_bytes and first.base_offset < end <= first.last_offset):
         return data, batches
     header = parse_header(data)
     if header.producer_id > NO_PRODUCER_ID or header.count > header.last_offset_delta:
-        return data, batches  # no compaction did that
+        return data, batches  # not the result of a compaction: the caller rejects it
     gap = Gap(end, first.last_offset, first.leader_epoch).batch()
     shift = len(gap) - first.end_position
     rest = [each._replace(position=each.position + shift) for each in batches[1:]]
@@ -278,12 +294,16 @@ def _continuing(
 
 
 def _check_continues(log: LogState, first: BatchAt) -> None:
-    """An empty log whose start lies within the leader's first batch begins at that batch."""
+    """Check that ``first`` starts at the log end.
+
+    An empty log whose start is within the leader's first batch starts at that batch instead.
+    """
     end, base_offset = log.bounds.end, first.base_offset
     if base_offset == end:
         return
     if log.segments.size_bytes or not base_offset < end <= first.last_offset:
         raise CorruptRecords(f"offset {base_offset} does not continue the log, which ends at {end}")
+    # The empty segment is named after its base offset, so it is replaced.
     remove_files(replace_segments(log, base_offset))
     log.bounds = log.bounds.begun_at(base_offset)
 
@@ -295,13 +315,17 @@ def _append(
     now_ms: int,
     produced: Iterable[ProducerBatch],
 ) -> bool:
-    """Write one run of batches into one segment; whether a new one was begun for it."""
+    """Write one run of batches into one segment.
+
+    Return whether a new segment was started for it.
+    """
     last = batches[-1]
     rolled = _roll_if_due(log, batches[0], last, now_ms)
     active = log.segments.active
     assert batches[0].base_offset == active.next_offset, (batches[0], active.next_offset)
     active.append(buffers, batches, log.config.index_interval_bytes)
     active.modified_ms = now_ms
+    # Producers change only after the bytes are in the file.
     for batch in produced:
         aborted = log.producers.note(batch)
         if aborted is not None:
@@ -314,8 +338,10 @@ def _append(
 
 
 def _note_epochs(log: LogState, batches: Sequence[BatchAt]) -> None:
-    """New epochs go to their file with the next flush: until then the batches themselves tell
-    them to a recovery."""
+    """Add new epochs in memory.
+
+    The next flush writes them to their file; until then a recovery reads them from the batches.
+    """
     for batch in batches:
         if batch.leader_epoch > log.epochs.latest_epoch and batch.leader_epoch != UNKNOWN_EPOCH:
             log.epochs = log.epochs.assign(batch.leader_epoch, batch.base_offset)
@@ -336,14 +362,16 @@ def _roll_if_due(log: LogState, first: BatchAt, last: BatchAt, now_ms: int) -> b
 
 
 def _age_of(active: Segment, timestamp_ms: int, now_ms: int) -> int:
-    """By the records' own clock where they have one (so that copies roll alike)."""
+    """Return the segment's age by its records' timestamps, so that all replicas roll at the same
+    offset. Without timestamps the wall clock decides.
+    """
     if active.first_timestamp_ms >= 0 and timestamp_ms >= 0:
         return timestamp_ms - active.first_timestamp_ms
     return now_ms - active.created_ms
 
 
 def _corrected(data: Buffer, header: BatchHeader, largest_ms: int) -> tuple[Buffer, BatchHeader]:
-    """The batch with its largest timestamp as its records have it."""
+    """Return the batch with the largest timestamp of its records in the header."""
     if header.max_timestamp == largest_ms:
         return data, header
     whole = bytearray(data)

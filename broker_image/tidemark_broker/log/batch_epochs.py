@@ -1,10 +1,10 @@
-"""Which leader epochs the batches of a log tell, and how that corrects the checkpoint beside them.
+"""Leader epochs in the batches of a log, used to correct the checkpoint beside them.
 
-After a power cut ``leader-epoch-checkpoint`` may be empty, torn, or older than the log; taken for
-the truth it would hide where this log parts from its leader's. Every batch carries its epoch, and
-epochs never fall from batch to batch: the first and the last batch of a segment, which opening
-reads anyway, tell whether the checkpoint is right about it, and only a segment in which it is not
-and in which the epoch changes is walked, header by header.
+After a power failure ``leader-epoch-checkpoint`` may be empty, torn, or older than the log.
+Trusting it would hide the offset where this log diverges from its leader's. Every batch carries its
+epoch, and epochs never fall from batch to batch. So the first and the last batch of a segment,
+which opening reads anyway, show whether the checkpoint matches it. Only a segment that does not
+match, and in which the epoch changes, is walked header by header.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ from tidemark_broker.log.segment import Segment
 
 
 class Run(NamedTuple):
-    """Batches of one epoch, one after another: the offsets of its first and its last batch."""
+    """Consecutive batches of one epoch, with the offsets of the first and the last record."""
 
     epoch: int
     first_offset: int
@@ -24,8 +24,7 @@ class Run(NamedTuple):
 
 
 class SegmentEpochs:
-    """What was seen of one segment. ``whole``: every batch was looked at, else only those at the
-    ends."""
+    """Epochs seen in one segment: of every batch (``whole``), or only of those at the ends."""
 
     __slots__ = ("runs", "segment", "whole")
 
@@ -35,7 +34,7 @@ class SegmentEpochs:
         self.runs: list[Run] = []
 
     def note(self, batch: BatchAt) -> None:
-        """Count one batch in; offsets rise from call to call."""
+        """Add one batch; offsets rise from call to call."""
         run = self.runs[-1] if self.runs else None
         if run is not None and run.epoch == batch.leader_epoch:
             self.runs[-1] = run._replace(last_offset=batch.last_offset)
@@ -43,8 +42,10 @@ class SegmentEpochs:
             self.runs.append(Run(batch.leader_epoch, batch.base_offset, batch.last_offset))
 
     def all_runs(self) -> list[Run]:
-        """The runs of the whole segment; walks it where that was not done and may tell more
-        (blocks). Epochs do not fall, so ends of the same epoch leave nothing in between."""
+        """Return the runs of the whole segment, after a walk (blocking) if the ends differ.
+
+        Epochs do not fall, so ends of the same epoch leave no other epoch in between.
+        """
         if self.whole or len(self.runs) < 2:
             return self.runs
         walked = SegmentEpochs(self.segment, whole=True)
@@ -54,7 +55,9 @@ class SegmentEpochs:
 
 
 def correct(saved: LeaderEpochs, segments: Iterable[SegmentEpochs]) -> LeaderEpochs:
-    """``saved``, put right wherever the batches of a segment (oldest first) contradict it."""
+    """Return ``saved``, corrected wherever the batches of a segment (oldest first) contradict
+    it.
+    """
     epochs = saved
     for segment in segments:
         if all(_agrees(epochs, run) for run in segment.runs):
@@ -72,7 +75,7 @@ def _agrees(epochs: LeaderEpochs, run: Run) -> bool:
 
 
 def _with(epochs: LeaderEpochs, run: Run) -> LeaderEpochs:
-    """What was said of offsets behind the run's start goes: later batches tell it again."""
+    """Add a run. Entries after its start are dropped, because later batches add them again."""
     if _agrees(epochs, run):
         return epochs
     epochs = epochs.truncate_from_end(run.first_offset)

@@ -1,14 +1,13 @@
-"""What is in a batch that a client sent, where its header does not tell: found out by reading the
-records once, in a thread unless they are few.
+"""Inspection of a client's batch: its records are read once if the header is not sufficient.
 
-Kafka's ``LogValidator`` reads the records of every batch. We pass them through unread (reading them
-all in this interpreter would halve what a broker takes), and read those of which something is in
-doubt: the header's timestamps cannot be right (:mod:`tidemark_broker.log.timestamps`), the topic is
-compacted, which takes no record without a key, or they may be *poison*: records that nobody can
-read, though the CRC holds. Every consumer would stop there, silently. A client makes such batches
-from the beginning or never, so all batches of few records are read, the first ones of a connection,
-and of the others one in so many, by their CRCs (``tests/benchmarks/record_inspection.py`` says what
-that costs).
+Kafka's ``LogValidator`` reads the records of every batch. This broker passes them through unread,
+since reading all of them would halve its throughput. It reads the records of a batch in three
+cases. The header's timestamps cannot be right (:mod:`tidemark_broker.log.timestamps`). The topic is
+compacted, which requires keys. Or the records may be *poison*: unreadable, though the CRC is
+correct, so that every consumer would stop there silently. A client produces poison always or never.
+So the first batches of a connection are read, all batches of few records, and a sample of the
+others, selected by CRC. Reading is done in a thread, unless the records are few.
+``tests/benchmarks/record_inspection.py`` measures the cost.
 """
 
 import struct
@@ -19,31 +18,34 @@ from tidemark.records.codecs import Codec, UnpackedTooLarge
 from tidemark.records.decode import UnpackLimits, scan_records
 from tidemark_broker.log.errors import InvalidRecords
 
-#: What a broker unpacks of one batch, or for one look-up, at most: a few KiB may unpack to
+#: Bytes that a broker unpacks of one batch, or for one look-up, at most: a few KiB may unpack to
 #: gigabytes.
 UNPACKED_BYTES_MAX = 16 * 1024 * 1024
-#: How many records it looks at in that: a quarter of a second's work.
+#: Records that are examined within that limit: about a quarter of a second's work.
 RECORDS_MAX = 250_000
-#: Batches of a connection that are read, whatever they are.
+#: Batches of a connection that are always read.
 FIRST_BATCHES = 8
-#: So few records are read at once, where they are not packed and not large.
+#: Limits below which an uncompressed batch is always read, on the loop.
 FEW_RECORDS = 8
 FEW_BYTES = 16 * 1024
-#: Of all other batches one in so many is read.
+#: Sampling rate: one of this number of other batches is read.
 ONE_IN = 64
-#: Records without a key that are told of at most.
+#: Records without a key that are reported at most.
 KEYLESS_MAX = 100
 _CRC_AND_COUNT = struct.Struct(">17xI36xi")
 
 
 class RecordsInDoubt(Exception):
-    """The header does not tell all: append again with the :func:`batch_contents`."""
+    """The header is not sufficient: repeat the append with :func:`batch_contents`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchContents:
-    """Smallest and largest timestamp (ms) of the records that have one, -1 where none has, and in
-    which records; the first of those without a key. ``unread``: why the records were not read."""
+    """Smallest and largest timestamp (ms, -1 for none) with the numbers of their records.
+
+    ``keyless`` has the numbers of the first records without a key. ``unread`` is the reason why the
+    records were not read.
+    """
 
     smallest_ms: int = NO_TIMESTAMP
     largest_ms: int = NO_TIMESTAMP
@@ -54,13 +56,15 @@ class BatchContents:
 
 
 def unpack_limits() -> UnpackLimits:
-    """For one batch that is appended, or one look-up by time."""
+    """Return new limits for one batch that is appended, or one look-up by time."""
     return UnpackLimits(UNPACKED_BYTES_MAX, RECORDS_MAX)
 
 
 def is_to_be_read(data: Buffer, *, is_early: bool) -> bool:
-    """Is that a batch that is read on suspicion, though that takes a while? ``is_early``: one of
-    the first of its connection."""
+    """Return whether a batch is read on suspicion, though that takes time.
+
+    ``is_early``: it is one of the first of its connection.
+    """
     if len(data) < HEADER_BYTES:
         return False
     crc, _ = _CRC_AND_COUNT.unpack_from(data)
@@ -68,7 +72,7 @@ def is_to_be_read(data: Buffer, *, is_early: bool) -> bool:
 
 
 def is_quickly_read(data: Buffer) -> bool:
-    """May it be read on the loop?"""
+    """Return whether the batch is small enough to be read on the loop."""
     if not HEADER_BYTES <= len(data) <= FEW_BYTES:
         return False
     _, count = _CRC_AND_COUNT.unpack_from(data)
@@ -76,8 +80,10 @@ def is_quickly_read(data: Buffer) -> bool:
 
 
 def batch_contents(data: Buffer) -> BatchContents:
-    """T, unless it :func:`is_quickly_read`: read the records of one batch, whose CRC holds.
-    :class:`InvalidRecords` if they are none."""
+    """T, unless :func:`is_quickly_read`: read the records of one batch with a correct CRC.
+
+    Raises :class:`InvalidRecords` if they cannot be decoded.
+    """
     smallest = largest = NO_TIMESTAMP
     smallest_at = largest_at = 0
     keyless: list[int] = []
@@ -91,6 +97,7 @@ def batch_contents(data: Buffer) -> BatchContents:
                 smallest, smallest_at = timestamp_ms, number
             if timestamp_ms > largest:
                 largest, largest_at = timestamp_ms, number
+    # An oversized batch is not an error here: whether it needs reading is up to the caller.
     except UnpackedTooLarge as error:
         return BatchContents(unread=str(error))
     except CorruptBatch as error:

@@ -1,7 +1,7 @@
-"""Walk over a log file batch by batch, reading no more than headers.
+"""Walk over a log file, batch by batch, that reads headers only.
 
-Headers are fetched with ``pread`` in small chunks, so that many small batches cost one call and a
-large one costs one call for its header.
+Headers are read with ``pread`` in chunks: many small batches cost one call, a large one costs one
+call for its header.
 """
 
 import os
@@ -29,7 +29,7 @@ _LENGTH_MIN = HEADER_BYTES - LENGTH_OVERHEAD
 
 
 class BatchAt(NamedTuple):
-    """Where a batch stands in its file, and what of its header is needed to find and index it."""
+    """Position of a batch in its file, with the header fields needed to find and index it."""
 
     position: int
     size_bytes: int
@@ -40,13 +40,15 @@ class BatchAt(NamedTuple):
 
     @property
     def end_position(self) -> int:
-        """Position of the byte behind the batch."""
+        """Position of the byte after the batch."""
         return self.position + self.size_bytes
 
 
 def walk_batches(descriptor: int, position: int, end: int) -> Iterator[BatchAt]:
-    """Each batch of ``[position, end)``; :class:`CorruptRecords` where none begins or one is
-    cut."""
+    """Yield each batch of ``[position, end)``.
+
+    Raises :class:`CorruptRecords` for a missing or cut batch.
+    """
     for batch, _, _ in _walk(descriptor, position, end):
         yield batch
 
@@ -54,17 +56,18 @@ def walk_batches(descriptor: int, position: int, end: int) -> Iterator[BatchAt]:
 def walk_produced(
     descriptor: int, position: int, end: int
 ) -> Iterator[tuple[BatchAt, BatchHeader]]:
-    """:func:`walk_batches` for those that have a producer id, with their headers."""
+    """Yield the batches of :func:`walk_batches` that have a producer id, with their headers."""
     for batch, chunk, offset in _walk(descriptor, position, end):
         if _PRODUCER.unpack_from(chunk, offset)[0] > NO_PRODUCER_ID:
             yield batch, parse_header(chunk, offset)
 
 
 def _walk(descriptor: int, position: int, end: int) -> Iterator[tuple[BatchAt, bytes, int]]:
-    """Each batch, and where its whole header stands."""
+    """Yield each batch with the chunk and the offset of its header in it."""
     chunk, chunk_start = b"", position
     while position < end:
         offset = position - chunk_start
+        # Read the next chunk from the batch's own start, so that its whole header is in one chunk.
         if offset + HEADER_BYTES > len(chunk):
             chunk = pread(descriptor, min(_CHUNK_BYTES, end - position), position)
             chunk_start, offset = position, 0
@@ -78,7 +81,7 @@ def _walk(descriptor: int, position: int, end: int) -> Iterator[tuple[BatchAt, b
 
 
 def walk_file(path: Path) -> Iterator[BatchAt]:
-    """Blocks: each batch of a whole file; ``OSError`` where it cannot be opened."""
+    """Yield each batch of a whole file (blocking). Raises ``OSError`` if it cannot be opened."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield from walk_batches(descriptor, 0, os.fstat(descriptor).st_size)
@@ -87,8 +90,10 @@ def walk_file(path: Path) -> Iterator[BatchAt]:
 
 
 def batch_at(chunk: bytes, offset: int, position: int) -> BatchAt:
-    """The batch at ``offset`` of ``chunk``, which stands at ``position`` of its file;
-    :class:`CorruptRecords` where none begins."""
+    """Parse the batch at ``offset`` of ``chunk``, which is at ``position`` of its file.
+
+    Raises :class:`CorruptRecords` if no batch starts there.
+    """
     base, length, epoch, magic, last_delta, max_timestamp = _GLANCE.unpack_from(chunk, offset)
     if magic != MAGIC or length < _LENGTH_MIN or base < 0 or last_delta < 0:
         raise CorruptRecords(f"no record batch begins at byte {position}")
@@ -98,13 +103,19 @@ def batch_at(chunk: bytes, offset: int, position: int) -> BatchAt:
 
 
 def pread(descriptor: int, size: int, position: int) -> bytes:
-    """``os.pread`` whose failure is a :class:`StorageError`; short only at the file's end."""
+    """Call ``os.pread`` and raise :class:`StorageError` on failure.
+
+    Short only at the file's end.
+    """
     with storage_errors("the log cannot be read"):
         return os.pread(descriptor, size, position)
 
 
 def pread_exactly(descriptor: int, size: int, position: int) -> bytes:
-    """All of ``size`` bytes; fewer mean that the file is not what the log believes it to be."""
+    """Read exactly ``size`` bytes.
+
+    Fewer mean that the file differs from the log's bookkeeping, a :class:`StorageError`.
+    """
     try:
         data = os.pread(descriptor, size, position)
     except OSError as error:

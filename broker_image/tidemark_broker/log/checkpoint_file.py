@@ -1,7 +1,7 @@
-"""One of the files in which all logs of a directory keep an offset each.
+"""Offset checkpoint file, which stores one offset for each log of a directory.
 
-Written whole, so that a crash leaves the old one or the new one; what stands in it of a log that
-could not be opened is kept as it is.
+It is written as a whole, so that a crash leaves the old or the new one. The offset of a log that
+could not be opened is preserved.
 """
 
 from collections.abc import Collection
@@ -18,15 +18,18 @@ from tidemark_broker.log.files import write_whole
 
 
 class OffsetCheckpoint:
-    """One offset checkpoint file and what stands in it."""
+    """One offset checkpoint file and its content."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.offsets: dict[TopicPartition, int] = {}
 
     def load(self) -> None:
-        """T: read the file; a torn one is an error: it was written whole, so the disk is not as we
-        left it."""
+        """T: read the file.
+
+        A torn file raises :class:`StorageError`: it was written as a whole, so the disk was changed
+        by something else.
+        """
         with storage_errors(f"{self._path} cannot be read"):
             text = self._path.read_text() if self._path.exists() else ""
         try:
@@ -36,13 +39,13 @@ class OffsetCheckpoint:
 
     @property
     def exists(self) -> bool:
-        """Whether the file is there (blocks, shortly)."""
+        """Whether the file exists (a short blocking call)."""
         return self._path.exists()
 
     def save(
         self, offsets: dict[TopicPartition, int], kept: Collection[TopicPartition] = ()
     ) -> None:
-        """T: replace the file, unless it says the same already. What it said of ``kept`` stays."""
+        """T: replace the file, unless it is unchanged. The offsets of ``kept`` are preserved."""
         merged = {key: self.offsets[key] for key in kept if key in self.offsets} | offsets
         if merged == self.offsets and self._path.exists():
             return

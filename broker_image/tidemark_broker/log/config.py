@@ -1,4 +1,4 @@
-"""What a topic's configuration means for its logs.
+"""Log settings of a topic.
 
 Keys, types and defaults are those of the library's table: a field is its key with underscores.
 """
@@ -46,9 +46,9 @@ class LogConfig:
 
     @classmethod
     def of(cls, entries: Mapping[str, str]) -> "LogConfig":
-        """From Kafka's topic keys; unknown keys are ignored here (admission refuses them).
+        """Parse Kafka's topic keys. Unknown keys are ignored here, because admission rejects them.
 
-        A value that cannot be read is a ``ValueError`` that names its key.
+        Raises ``ValueError``, which names the key, for a value that cannot be parsed.
         """
         values: dict[str, Any] = {}
         for each in fields(cls):
@@ -57,7 +57,9 @@ class LogConfig:
                 try:
                     values[each.name] = key.type.parse(entries[key.name].strip())
                 except ValueError as error:
-                    raise ValueError(f"{key.name}={entries[key.name]!r} cannot be read") from error
+                    raise ValueError(
+                        f"{key.name}={entries[key.name]!r} cannot be parsed"
+                    ) from error
         return cls(**values)
 
     @property
@@ -74,17 +76,20 @@ class LogConfig:
 
     @property
     def compacts(self) -> bool:
-        """Whether ``cleanup.policy`` holds ``compact``."""
+        """Whether ``cleanup.policy`` contains ``compact``."""
         return "compact" in self.cleanup_policy
 
     @property
     def effective_segment_ms(self) -> int:
-        """Age at which a segment is closed: what is compacted must be, to be compacted in time
-        (Kafka's ``LogConfig.maxSegmentMs``)."""
+        """Age at which a segment is closed.
+
+        Only closed segments are compacted, so the compaction lag limits it (Kafka's
+        ``LogConfig.maxSegmentMs``).
+        """
         lag_ms = self.max_compaction_lag_ms if self.compacts else self.segment_ms
         return min(self.segment_ms, lag_ms)
 
     @property
     def deletes(self) -> bool:
-        """Whether ``cleanup.policy`` holds ``delete``."""
+        """Whether ``cleanup.policy`` contains ``delete``."""
         return "delete" in self.cleanup_policy

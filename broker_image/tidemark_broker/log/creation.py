@@ -1,8 +1,8 @@
-"""The directory of a new log: made under a temporary name, durable, then renamed.
+"""Creation of a log's directory: made under a temporary name, synced, then renamed.
 
-A crash leaves either no log or a whole one; what lies under a temporary name is removed at the next
-start. Only ``partition.metadata`` and ``partition.state`` say something that cannot be told again,
-so only they are synced. Nothing is written that its absence tells as well (indexes, epochs).
+A crash leaves either no log or a complete one; the next start removes temporary names. Only
+``partition.metadata`` and ``partition.state`` cannot be derived again, so only they are synced.
+Files whose absence means the same as their empty content (indexes, epochs) are not written.
 """
 
 import errno
@@ -19,10 +19,11 @@ from tidemark_broker.log.segment import Segment, wall_clock_ms
 
 
 def make_directory(directory: Path, topic_id: uuid.UUID, state: bytes | None) -> Segment:
-    """T: make ``directory`` with an empty log in it, and give its one segment, open.
+    """T: create ``directory`` with an empty log and return its open segment.
 
-    Everything but the name ``directory`` itself is durable: its parent is the caller's to sync.
+    Everything but the name ``directory`` itself is durable: the caller syncs its parent.
     """
+    # The random name keeps concurrent attempts and remains of a crash apart.
     making = directory.with_name(uuid.uuid4().hex + TEMPORARY_SUFFIX)
     segment: Segment | None = None
     try:
@@ -32,6 +33,7 @@ def make_directory(directory: Path, topic_id: uuid.UUID, state: bytes | None) ->
             if state is not None:
                 put(making / PARTITION_STATE, state)
         segment = Segment.create(making, 0, created_ms=wall_clock_ms())
+        # Sync the entries before the rename, so that the final name never shows a partial log.
         with storage_errors(f"{directory} cannot be created"):
             sync_directory(making)
         _rename(making, directory)
@@ -45,7 +47,7 @@ def make_directory(directory: Path, topic_id: uuid.UUID, state: bytes | None) ->
 
 
 def _rename(making: Path, directory: Path) -> None:
-    """An empty directory of that name may be there already (a rename replaces it)."""
+    """Rename to the final name. An empty directory of that name is replaced."""
     try:
         making.rename(directory)
     except OSError as error:

@@ -1,7 +1,6 @@
-"""How a partition's directory goes: renamed, so that it is gone at once for good, then removed.
+"""Deletion of a partition's directory: renamed, which deletes it durably, then removed.
 
-A crash in between leaves a directory whose name says that its removal was begun; the next start
-finishes it.
+A crash in between leaves a directory whose name marks it as deleted; the next start removes it.
 """
 
 import shutil
@@ -16,7 +15,7 @@ from tidemark_broker.log.log_state import LogState
 
 
 def rename_out_of_the_way(directory: Path, topic: str, partition: int) -> Path:
-    """T: the directory's new name, not synced yet."""
+    """T: rename a directory as deleted; return the new name, which is not synced yet."""
     target = directory.with_name(names.deleted_directory_name(topic, partition, uuid.uuid4()))
     with storage_errors(f"{directory} cannot be removed"):
         directory.rename(target)
@@ -32,7 +31,7 @@ def rename_aside(directory: Path, topic: str, partition: int) -> Path:
 
 
 def rename_log(log: LogState, sync_parent: Callable[[], None] | None) -> Path:
-    """T: see :meth:`PartitionLog.rename_for_deletion`."""
+    """T: do the work of :meth:`PartitionLog.rename_for_deletion`."""
     log.let_go()
     log.directory = rename_out_of_the_way(log.directory, log.topic, log.partition)
     sync_parent_of(log.directory, sync_parent)

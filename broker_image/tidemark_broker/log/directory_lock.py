@@ -1,8 +1,8 @@
-"""Whose directory this is: the lock, ``tidemark.properties``, and the mark of a clean shutdown.
+"""Ownership of a log directory: the lock, ``tidemark.properties``, and the clean shutdown marker.
 
-The directory id is drawn once, when the directory is first used: a broker that comes back with
-another one has lost its disk. The mark carries the broker epoch of the run that ended cleanly and
-is removed as soon as it was read, so that it never speaks for a later run.
+The directory id is generated when the directory is first used. A broker that returns with another
+id has lost its disk. The marker contains the broker epoch of the run that ended cleanly. It is
+removed as soon as it is read, so that it never vouches for a later run.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ UNKNOWN_BROKER_EPOCH = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryIdentity:
-    """What ``tidemark.properties`` holds."""
+    """Content of the file ``tidemark.properties``."""
 
     directory_id: uuid.UUID
     cluster_id: str
@@ -35,7 +35,7 @@ class DirectoryIdentity:
 
 
 def lock_directory(directory: Path) -> int:
-    """Take the directory for this process; the descriptor that holds the lock."""
+    """Lock the directory for this process; return the descriptor that holds the lock."""
     path = directory / LOCK
     with storage_errors(f"{directory} cannot be locked"):
         directory.mkdir(parents=True, exist_ok=True)
@@ -52,8 +52,10 @@ def lock_directory(directory: Path) -> int:
 
 
 def ensure_identity(directory: Path, *, cluster_id: str, node_id: int) -> DirectoryIdentity:
-    """Read the identity, or draw one for a new directory; refuse one of another broker or
-    cluster."""
+    """Read the identity, or generate one for a new directory.
+
+    Raises :class:`StorageError` for the directory of another broker or cluster.
+    """
     path = directory / PROPERTIES
     with storage_errors(f"{path} cannot be read"):
         text = path.read_text() if path.exists() else None
@@ -65,6 +67,7 @@ def ensure_identity(directory: Path, *, cluster_id: str, node_id: int) -> Direct
         logger.info("%s is new: directory id %s", directory, identity.directory_id)
         return identity
     identity = _read_properties(path, text)
+    # A volume attached to the wrong broker must not be served or overwritten.
     for key, stored, expected in (
         ("cluster.id", identity.cluster_id, cluster_id),
         ("node.id", str(identity.node_id), str(node_id)),
@@ -104,9 +107,9 @@ def _read_properties(path: Path, text: str) -> DirectoryIdentity:
 
 
 def take_clean_shutdown(directory: Path) -> int | None:
-    """The broker epoch of a run that ended cleanly (-1 if it never had one), else None.
+    """Return the broker epoch of a run that ended cleanly (-1 if it never registered), else None.
 
-    The mark is removed, durably, before anything else is done to the directory.
+    The marker is removed durably before anything else happens to the directory.
     """
     path = directory / names.CLEAN_SHUTDOWN_MARKER
     with storage_errors(f"{path} cannot be read"):
@@ -120,11 +123,11 @@ def take_clean_shutdown(directory: Path) -> int | None:
         epoch = json.loads(data)["brokerEpoch"]
         return int(epoch)
     except (ValueError, KeyError, TypeError) as error:
-        logger.warning("%s cannot be read (%r): taken for an unclean shutdown", path, error)
+        logger.warning("%s cannot be read (%r): treated as an unclean shutdown", path, error)
         return None
 
 
 def mark_clean_shutdown(directory: Path, broker_epoch: int) -> None:
-    """Say that everything was flushed and checkpointed; the last write of a run."""
+    """Record that everything was flushed and checkpointed; the last write of a run."""
     data = json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
     write_whole(directory / names.CLEAN_SHUTDOWN_MARKER, data)

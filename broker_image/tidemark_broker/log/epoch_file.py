@@ -1,10 +1,10 @@
-"""``leader-epoch-checkpoint`` of one log: what it tells at start, and when it is written.
+"""File ``leader-epoch-checkpoint`` of one log.
 
-It is only ever replaced durably: a rename whose bytes are not on the disk yet may leave an empty
-file after a power cut, and the older epochs would be gone with it. So an append that begins an
-epoch leaves the file as it is; until the next flush the batches themselves tell that epoch to a
-start, and before retention lets go of any the file has it. An epoch in which a replica leads is
-written before it is in use.
+It is only replaced durably: a rename whose bytes are not on disk yet may leave an empty file after
+a power failure, and the older epochs would be lost. So an append that starts an epoch does not
+write the file. Until the next flush a recovery reads that epoch from the batches, and before
+retention deletes such a batch the file has it. An epoch in which this replica leads is written
+before it takes effect.
 """
 
 import logging
@@ -24,18 +24,20 @@ logger = logging.getLogger(__name__)
 
 
 class EpochFile:
-    """The checkpoint in ``directory``."""
+    """Leader epoch checkpoint in ``directory``."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / names.LEADER_EPOCH_CHECKPOINT
-        #: What the file is known to hold durably.
+        #: Content that is known to be durable.
         self._saved: LeaderEpochs | None = None
 
     def load(self, loaded: LoadedSegments, log_start_offset: int) -> LeaderEpochs:
-        """T: the epochs as file and batches tell them together; where they differ the batches are
-        right. What lies below the first segment only the file can tell: where no record is left it
-        tells the epoch of those that were deleted last, which is how far that log counts as having
-        come (KIP-966)."""
+        """T: return the epochs from the file and the batches; where they differ, the batches
+        decide.
+
+        Epochs below the first segment are in the file only. If no record is left, the file has the
+        epoch of the last deleted ones, which decides how advanced this log is (KIP-966).
+        """
         end = loaded.segments[-1].next_offset
         try:
             self._saved = read_epochs(self._path.read_text())
@@ -44,13 +46,14 @@ class EpochFile:
         except (CheckpointFormatError, UnicodeDecodeError, OSError) as error:
             logger.warning("%s: the epochs are read from the log: %s", self._path, error)
             self._saved = None
+        # An empty log behind its start retains the epoch of its last deleted record.
         if 0 < log_start_offset >= end:
             end = log_start_offset + 1
         saved = (self._saved or LeaderEpochs()).truncate_from_end(end)
         return correct(saved, loaded.epochs).truncate_from_start(log_start_offset)
 
     def save(self, epochs: LeaderEpochs) -> None:
-        """T: durably, unless it stands there already, or there is nothing to tell."""
+        """T: save durably, unless the file has the same content or there is nothing to save."""
         if epochs == self._saved or not (epochs.entries or self._saved or self._path.exists()):
             return
         write_whole(self._path, write_epochs(epochs).encode())
@@ -58,8 +61,11 @@ class EpochFile:
 
     @contextmanager
     def replaced_by(self, epochs: LeaderEpochs) -> Iterator[None]:
-        """T: save the epochs after the block, which changes the log. Everything that needs disk
-        space is written before the block: a full disk leaves log and epochs unchanged."""
+        """T: save the epochs after the block, which changes the log.
+
+        Everything that needs disk space is written before the block: a full disk leaves log and
+        epochs unchanged.
+        """
         data = write_epochs(epochs).encode()
         with prepared(self._path, data) as put_in_place:
             yield
@@ -67,16 +73,15 @@ class EpochFile:
             self._saved = epochs
 
     def tells(self, epochs: LeaderEpochs, start_offset: int, end_offset: int) -> bool:
-        """Does the file say the same of [start, end) already?"""
+        """Return whether the file already has the epochs of [start, end)."""
         saved = self._saved or LeaderEpochs()
         return start_offset >= end_offset or (
             saved.between(start_offset, end_offset) == epochs.between(start_offset, end_offset)
         )
 
     def try_to_save(self, epochs: LeaderEpochs) -> None:
-        """:meth:`save` for what was read at a start: a full disk must not keep a log from
-        opening."""
+        """Call :meth:`save` after opening, where a full disk must not prevent that a log opens."""
         try:
             self.save(epochs)
         except StorageError as error:
-            logger.warning("%s (tried again at the next flush)", error)
+            logger.warning("%s (retried at the next flush)", error)

@@ -1,4 +1,4 @@
-"""What a log refuses or fails at. Each error knows the Kafka code that a client gets for it."""
+"""Errors of a log. Each has the Kafka error code that a client receives."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 
 class RecordError(NamedTuple):
-    """Which record of a batch is at fault, counted from 0 (KIP-467)."""
+    """Record of a batch that is at fault, counted from 0 (KIP-467)."""
 
     batch_index: int
     message: str
@@ -71,13 +71,13 @@ class BatchTooLarge(LogError):
 
 
 class OutOfOrderSequence(LogError):
-    """A producer's batch that does not go on where its last one ended."""
+    """A producer's batch whose sequence does not follow its last one."""
 
     error_code = ErrorCode.out_of_order_sequence_number
 
 
 class InvalidProducerEpoch(LogError):
-    """A producer, or a marker, of an epoch that was superseded."""
+    """A producer or a marker with a superseded epoch."""
 
     error_code = ErrorCode.invalid_producer_epoch
 
@@ -93,19 +93,21 @@ class TooManyProducers(LogError):
 
 
 class InvalidTransactionState(LogError):
-    """A batch that is part of no transaction that is under way here."""
+    """A batch that is part of no open transaction here."""
 
     error_code = ErrorCode.invalid_txn_state
 
 
 class TransactionCoordinatorFenced(LogError):
-    """A marker of a coordinator that was superseded."""
+    """A marker of a superseded coordinator."""
 
     error_code = ErrorCode.transaction_coordinator_fenced
 
 
 class StorageError(LogError):
-    """The disk refused (full, unwritable, failing) or holds what cannot be ours."""
+    """The disk refused (full, unwritable, failing) or contains data that this log cannot have
+    written.
+    """
 
     error_code = ErrorCode.kafka_storage_error
 
@@ -114,8 +116,8 @@ class RecordsMissing(StorageError):
     """A log lacks records that were not deleted: only another replica or a backup has them."""
 
 
-#: What can be done about segments that are missing. Read only when a broker starts: a directory
-#: that goes under a running broker is not made anew, since nothing tells its loss from a mishap.
+#: Advice about missing segments. Printed only when a broker starts: a directory that disappears
+#: under a running broker is not recreated, since its loss cannot be told apart from a mishap.
 RESTORE_OR_COPY = (
     "nothing was deleted. Once another replica leads, this broker sets the directory aside and "
     "copies the records from it. If no other replica has them, restore them; to give them up, stop "
@@ -125,8 +127,9 @@ RESTORE_OR_COPY = (
 
 @contextmanager
 def storage_errors(action: str) -> Iterator[None]:
-    """Turn an ``OSError``, and a file of text that is none, into a :class:`StorageError` that says
-    what was being done."""
+    """Turn an ``OSError``, or text that cannot be decoded, into a :class:`StorageError` with
+    ``action``.
+    """
     try:
         yield
     except OSError as error:

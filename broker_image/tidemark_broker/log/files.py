@@ -1,4 +1,4 @@
-"""Small files written whole: temporary name, fsync, rename, fsync of the directory."""
+"""Small files written as a whole: temporary name, fsync, rename, fsync of the directory."""
 
 import logging
 import os
@@ -11,21 +11,25 @@ from tidemark_broker.log.errors import StorageError, storage_errors
 
 logger = logging.getLogger(__name__)
 
-#: Of files that a crash may leave; whoever opens a directory removes them.
+#: Suffix of files that a crash may leave; opening a directory removes them.
 TEMPORARY_SUFFIX = ".tmp"
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Replace ``path`` by ``data``, durably; a crash leaves the old file or the new one."""
+    """Replace ``path`` by ``data`` durably. A crash leaves the old file or the new one."""
     with prepared(path, data) as put_in_place:
         put_in_place()
 
 
 @contextmanager
 def prepared(path: Path, data: bytes) -> Iterator[Callable[[], None]]:
-    """Write ``data`` under a temporary name and yield a function that renames it to ``path``,
-    durably. If the block does not call it, ``path`` is unchanged and the temporary file is removed:
-    on a full disk other writes need its space."""
+    """Write ``data`` under a temporary name and yield a function that renames it to ``path``
+    durably.
+
+    If the block does not call it, ``path`` is unchanged and the temporary file is removed: on a
+    full disk other writes need its space.
+    """
+    # The thread's id keeps two writers of one path from sharing a temporary file.
     temporary = path.with_name(f"{path.name}.{threading.get_ident()}{TEMPORARY_SUFFIX}")
     done = False
 
@@ -47,7 +51,7 @@ def prepared(path: Path, data: bytes) -> Iterator[Callable[[], None]]:
 
 
 def put(path: Path, data: bytes) -> None:
-    """Write and sync a new file where a crash may leave a torn one (``OSError`` as it comes)."""
+    """Write and sync a new file. A crash may leave it torn. Raises ``OSError``."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         view = memoryview(data)
@@ -59,10 +63,13 @@ def put(path: Path, data: bytes) -> None:
 
 
 def put_at(path: Path, data: bytes, position: int) -> None:
-    """Write index entries where they belong: what a failed attempt left there is written over
-    (``OSError`` as it comes)."""
+    """Write index entries at ``position``, over the remains of a failed attempt.
+
+    Raises ``OSError``.
+    """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
+        # Cut first: a shorter write over longer remains would leave stale entries.
         os.ftruncate(descriptor, position)
         view = memoryview(data)
         while view:
@@ -73,7 +80,10 @@ def put_at(path: Path, data: bytes, position: int) -> None:
 
 
 def probe_room(directory: Path, size_bytes: int) -> None:
-    """T: write that much into a new file, durably, and remove it. Raises :class:`StorageError`."""
+    """T: write ``size_bytes`` into a new file, durably, and remove it.
+
+    Raises :class:`StorageError`.
+    """
     path = directory / f"room.{threading.get_ident()}{TEMPORARY_SUFFIX}"
     with storage_errors(f"{directory} has no room for {size_bytes} bytes"):
         try:
@@ -83,7 +93,7 @@ def probe_room(directory: Path, size_bytes: int) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """fsync by name: any descriptor of a file syncs all that was written to it."""
+    """Sync a file by name: any descriptor of a file syncs everything that was written to it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fdatasync(descriptor)
@@ -101,10 +111,10 @@ def sync_directory(path: Path) -> None:
 
 
 def rename_files(paths: list[Path], suffix: str) -> list[Path]:
-    """Rename each to ``<name><suffix>``: a removal that a crash cuts short is recognised later.
+    """Rename files to ``<name><suffix>``, which marks an interrupted removal.
 
-    The first one counts: if it cannot be renamed, nothing is (:class:`StorageError`). The others
-    mean nothing without it, and are passed over where they are not there or cannot be renamed.
+    If the first one cannot be renamed, none is (:class:`StorageError`). The others have no meaning
+    without it, and are skipped if they are missing or cannot be renamed.
     """
     renamed = []
     for path in paths:

@@ -1,7 +1,7 @@
-"""What makes a log durable: index entries go to their files, then all is fsynced.
+"""Flushing of a log: index entries are written to their files, then everything is fsynced.
 
-Threads do both. The log's lock is held for what is in memory only, so that appends and reads go on
-meanwhile; a roll leaves here what it need not do itself.
+Threads do both. They hold the log's lock only for state in memory, so that appends and reads
+continue. A roll leaves its deferrable work to the flush.
 """
 
 import logging
@@ -19,10 +19,10 @@ logger = logging.getLogger(__name__)
 
 
 def needs_flush(log: LogState) -> bool:
-    """See :attr:`PartitionLog.needs_flush`."""
+    """Do the work of :attr:`PartitionLog.needs_flush`."""
     bounds, segments = log.bounds, log.segments
     if log.failure is not None or log.closed:
-        return False  # a failed log must be opened again first
+        return False  # a failed log must be reopened first
     return (
         bounds.recovery_point < segments.active.base_offset
         or bool(segments.unfinished)
@@ -31,7 +31,7 @@ def needs_flush(log: LogState) -> bool:
 
 
 def flush(log: LogState, up_to_offset: int | None = None) -> int:
-    """T: see :meth:`PartitionLog.flush`."""
+    """T: do the work of :meth:`PartitionLog.flush`."""
     with log.shaping:
         with log.lock:
             log.check_usable()
@@ -39,6 +39,7 @@ def flush(log: LogState, up_to_offset: int | None = None) -> int:
             target = end if up_to_offset is None else min(up_to_offset, end)
             if target <= recovery_point and not log.segments.unfinished:
                 return recovery_point
+        # Index entries first: the fsync below then covers them too.
         _save_indexes(log)
         with log.lock:
             truncations = log.truncations
@@ -47,13 +48,15 @@ def flush(log: LogState, up_to_offset: int | None = None) -> int:
     _sync(log, due)
     log.save_epochs()
     with log.lock:
+        # A truncation may have removed synced records and replaced them since.
         if truncations == log.truncations:
             log.bounds = log.bounds.flushed(reached)
         return log.bounds.recovery_point
 
 
 def close(log: LogState) -> None:
-    """T: see :meth:`PartitionLog.close`."""
+    """T: do the work of :meth:`PartitionLog.close`."""
+    # A failed log is closed without a flush: another fsync would hide the lost pages.
     if log.failure is not None:
         log.let_go()
         raise StorageError(log.failure)
@@ -69,7 +72,7 @@ def close(log: LogState) -> None:
 
 
 def segment_files(log: LogState, base_offset: int) -> SegmentFiles:
-    """T: see :meth:`PartitionLog.segment_files`."""
+    """T: do the work of :meth:`PartitionLog.segment_files`."""
     with log.shaping:
         if log.segments.unfinished:
             _save_indexes(log)
@@ -78,12 +81,16 @@ def segment_files(log: LogState, base_offset: int) -> SegmentFiles:
 
 
 def _save_indexes(log: LogState, *, closing: bool = False) -> None:
-    """T, holding ``shaping``: write what is not in the index files yet, and finish segments that
-    were closed. ``closing``: the active one, too."""
+    """T: write pending index entries and finish closed segments; ``closing`` includes the active
+    one.
+
+    The caller holds ``shaping``.
+    """
     segments = log.segments
     with log.lock:
         log.check_usable()
         active = segments.active
+        # A failed append may have left bytes after the last batch.
         for segment in (*segments.unfinished, active):
             segment.cut_torn_tail()
         if closing:
@@ -91,6 +98,7 @@ def _save_indexes(log: LogState, *, closing: bool = False) -> None:
         unsaved = [(each, each.unsaved()) for each in (*segments.unfinished, active)]
         if closing and active.size_bytes and log.producers.tells_all:
             segments.snapshots.take(log.bounds.end, log.producers.snapshot())
+    # Write outside the lock: appends continue during the I/O.
     aborted = []
     for segment, entries in unsaved:
         closed = segment is not active
@@ -98,6 +106,7 @@ def _save_indexes(log: LogState, *, closing: bool = False) -> None:
         aborted.append((segment.aborted, segment.aborted.save()))
         if closed or closing:
             segments.snapshots.save(segment.next_offset)
+    # Mark entries as saved only now; new ones may have been added meanwhile.
     with log.lock:
         for index, count in aborted:
             index.saved(count)
@@ -107,17 +116,19 @@ def _save_indexes(log: LogState, *, closing: bool = False) -> None:
 
 
 def sync_segments(log: LogState, target: int) -> None:
-    """T, holding ``shaping``: fsync all below ``target``, and nothing else."""
+    """T: fsync everything below ``target``, and nothing else. The caller holds ``shaping``."""
     with log.lock:
         due = _due(log, target)
     _sync(log, due)
 
 
 def _due(log: LogState, target: int) -> list[Segment]:
-    """What to sync so that all below ``target`` is durable. Of the active segment all that was
-    appended before the sync began is; the list is empty where retention took all of it. The segment
-    that ends at the recovery point is among them: it may have been cut there, and a cut that was
-    not synced is undone by a power cut."""
+    """Return the segments to sync so that everything below ``target`` is durable.
+
+    The active segment is synced up to its end before the sync began. The list is empty if retention
+    removed all of them. The segment that ends at the recovery point is included: it may have been
+    cut there, and a power failure undoes a cut that was not synced.
+    """
     first = log.segments.number_of(log.bounds.recovery_point - 1)
     return [each for each in log.segments.items[first:] if each.base_offset < target]
 
@@ -125,6 +136,7 @@ def _due(log: LogState, target: int) -> list[Segment]:
 def _sync(log: LogState, due: Sequence[Segment]) -> None:
     try:
         _sync_files(log.directory, due)
+    # The kernel reports a lost write once and then drops the pages: never retry an fsync.
     except OSError as error:
         log.failure = (
             f"{log.directory} cannot be synced ({error.strerror}): bytes may be lost; the log "
@@ -147,6 +159,6 @@ def _sync_files(directory: Path, segments: Sequence[Segment]) -> None:
             try:
                 sync_file(path)
             except FileNotFoundError:
-                continue  # retention was quicker, or an empty segment has no indexes
+                continue  # retention removed it, or an empty segment has no indexes
     if segments:
         sync_directory(directory)

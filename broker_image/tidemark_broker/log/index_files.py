@@ -1,8 +1,8 @@
-"""The index files of one segment, and where its files are.
+"""Index files and file names of one segment.
 
-Entries are kept in memory and reach their files at flush and close (after a crash they are rebuilt
-from the log, so they need not be earlier); an empty segment has no index files at all, because
-making a file is what a new log costs most.
+Entries stay in memory and are written to the files at flush and close; after a crash they are
+rebuilt from the log. An empty segment has no index files, because creating files is the main cost
+of a new log.
 """
 
 import os
@@ -21,7 +21,7 @@ from tidemark_broker.log.transaction_index import TransactionIndex
 
 @dataclass(frozen=True, slots=True)
 class UnsavedEntries:
-    """Index entries as bytes, and how many of each index are in their files already."""
+    """Index entries as bytes, and the number of entries that each file already has."""
 
     index_saved: int
     index: bytes
@@ -30,7 +30,7 @@ class UnsavedEntries:
 
 
 class IndexedSegment:
-    """Indexes and names of a segment; :class:`Segment` is the whole."""
+    """Indexes and file names, the base of :class:`Segment`."""
 
     __slots__ = (
         "_index_saved",
@@ -54,7 +54,7 @@ class IndexedSegment:
         self.aborted = TransactionIndex(self.path(names.TRANSACTION_INDEX_SUFFIX))
 
     def moved_to(self, directory: Path) -> None:
-        """Its files, which have no entries yet, are there now."""
+        """Follow a rename of the directory, while the files have no entries yet."""
         self.directory = directory
         self.aborted = TransactionIndex(self.path(names.TRANSACTION_INDEX_SUFFIX))
 
@@ -71,11 +71,11 @@ class IndexedSegment:
         return self.path(names.TIME_INDEX_SUFFIX)
 
     def path(self, suffix: str) -> Path:
-        """The segment's file of that suffix."""
+        """Return the path of the segment's file with that suffix."""
         return self.directory / names.segment_file_name(self.base_offset, suffix)
 
     def paths(self) -> list[Path]:
-        """Every file that goes with the segment, the log first."""
+        """Return every file of the segment, the log first."""
         return [
             self.path(suffix)
             for suffix in (
@@ -88,7 +88,10 @@ class IndexedSegment:
         ]
 
     def has_room_for(self, last_offset: int, index_bytes_max: int) -> bool:
-        """Whether the indexes can still name ``last_offset`` (the time index keeps a slot free)."""
+        """Return whether the indexes can address ``last_offset``.
+
+        The time index reserves a slot.
+        """
         assert self.index is not None
         assert self.times is not None
         return (
@@ -99,19 +102,24 @@ class IndexedSegment:
 
     @property
     def index_bytes(self) -> int:
-        """What the offset index takes in memory."""
+        """Memory that the offset index occupies."""
         return 0 if self.index is None else len(self.index) * INDEX_ENTRY_BYTES
 
     def read_index(self) -> OffsetIndex:
-        """The offset index from its file; ``IndexFormatError`` or ``OSError`` if that is no use."""
+        """Read the offset index from its file.
+
+        Raises ``IndexFormatError`` or ``OSError`` if it is unusable.
+        """
         index = OffsetIndex.from_bytes(self.base_offset, self.index_path.read_bytes())
         self._check_within(index)
         self.index, self._index_saved = index, len(index)
         return index
 
     def index_ends(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Of each index file the first and the last entry, which are all that opening a log needs;
-        ``IndexFormatError`` or ``OSError`` if they are no use."""
+        """Read the first and the last entry of each index file, which suffice to open a log.
+
+        Raises ``IndexFormatError`` or ``OSError`` if they are unusable.
+        """
         index = OffsetIndex.from_bytes(self.base_offset, _ends(self.index_path, INDEX_ENTRY_BYTES))
         self._check_within(index)
         times = TimeIndex.from_bytes(
@@ -124,17 +132,20 @@ class IndexedSegment:
             raise IndexFormatError(f"an entry points behind the log's {self.size_bytes} bytes")
 
     def read_times(self) -> TimeIndex:
-        """The time index from memory, else from its file (it is looked at seldom and not kept)."""
+        """Return the time index from memory, else from its file.
+
+        It is rarely needed, so it is not cached.
+        """
         if self.times is not None:
             return self.times
         return TimeIndex.from_bytes(self.base_offset, self.time_index_path.read_bytes())
 
     def adopt_times(self, times: TimeIndex) -> None:
-        """Go on with a time index that was read from its file (the active segment at start)."""
+        """Continue with a time index that was read from its file (the active segment at start)."""
         self.times, self._times_saved = times, len(times)
 
     def unsaved(self) -> UnsavedEntries:
-        """The index entries of this moment that are not in their files yet."""
+        """Return the index entries that are not in their files yet."""
         assert self.index is not None
         assert self.times is not None
         return UnsavedEntries(
@@ -145,8 +156,10 @@ class IndexedSegment:
         )
 
     def save(self, entries: UnsavedEntries, *, whole: bool) -> None:
-        """Blocks: append ``entries`` to the index files; one thread at a time. ``whole``: these are
-        the last ones, so that there must be files even where there is no entry."""
+        """Append ``entries`` to the index files (blocking); one thread at a time.
+
+        ``whole``: these are the last entries, so the files must exist even without entries.
+        """
         with storage_errors(f"the indexes of {self.log_path} cannot be written"):
             if entries.index or (whole and self.size_bytes):
                 put_at(self.index_path, entries.index, entries.index_saved * INDEX_ENTRY_BYTES)
@@ -156,7 +169,7 @@ class IndexedSegment:
                 self._times_saved = entries.times_saved + len(entries.times) // TIME_ENTRY_BYTES
 
     def write_indexes_anew(self) -> None:
-        """Replace both index files by what is in memory."""
+        """Replace both index files by the entries in memory."""
         with storage_errors(f"the indexes of {self.log_path} cannot be written"):
             for path in (self.index_path, self.time_index_path):
                 if self.size_bytes:
@@ -168,7 +181,7 @@ class IndexedSegment:
 
 
 def _ends(path: Path, entry_bytes: int) -> bytes:
-    """The first and the last entry of an index file, however large it is."""
+    """Return the first and the last entry of an index file of any size."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         size = os.fstat(descriptor).st_size

@@ -1,8 +1,8 @@
-"""What all logs of a directory keep in common files: recovery points, high watermarks, starts.
+"""Checkpoint files shared by all logs of a directory: recovery points, high watermarks, starts.
 
-Threads that want them written at the same moment share one write. What a log that could not be
-opened had in them stays; what a log that is gone had in them goes, lest it bound a new one of its
-name.
+Threads that request a write at the same moment share one write. Entries of a log that could not be
+opened are preserved. Entries of a deleted log are removed, so that they do not bound a new log of
+its name.
 """
 
 import logging
@@ -28,7 +28,7 @@ from tidemark_broker.log.start_record import StartRecord
 logger = logging.getLogger(__name__)
 
 
-#: How often starts went on record; which logs would not open; of the others bounds and starts.
+#: Number of recorded changes of starts, failed logs, and the bounds and starts of open ones.
 _Moment: TypeAlias = tuple[
     int,
     tuple[TopicPartition, ...],
@@ -37,7 +37,7 @@ _Moment: TypeAlias = tuple[
 
 
 class LogCheckpoints:
-    """T marks what blocks on the disk; not to be called with a log's lock held."""
+    """Checkpoints of all logs. T marks blocking methods; the caller holds no log's lock."""
 
     def __init__(self, directory: Path, logs: OpenLogs) -> None:
         self._logs = logs
@@ -45,26 +45,26 @@ class LogCheckpoints:
         self.high_watermarks = OffsetCheckpoint(directory / names.HIGH_WATERMARK_CHECKPOINT)
         self.first_dirty = OffsetCheckpoint(directory / names.CLEANER_CHECKPOINT)
         self.starts = LogStarts(directory)
-        #: Where logs begin from now on, not on record yet; guarded by ``OpenLogs.changed``.
+        #: Starts that are not persisted yet; guarded by ``OpenLogs.changed``.
         self._starts_due: dict[TopicPartition, Starts] = {}
-        #: Of what the files were last made, whole; None while they are, and where that failed.
+        #: State that the files contain; None during a write and after a failed one.
         self._saved: _Moment | None = None
         self._shared_record = SharedWork(self._write_starts, LockRank.LOG_STARTS_DUE).run
         self._shared_save = SharedWork(self._write_all, LockRank.CHECKPOINTS).run
 
     def load(self) -> None:
-        """T: read what the last run left."""
+        """T: read the files of the last run."""
         for checkpoint in self._offsets:
             checkpoint.load()
         self.starts.load()
 
     def attach(self, log: PartitionLog) -> None:
-        """Have a log put on record here what it must before its files change."""
+        """Connect a log, so that it can persist its starts before its files change."""
         log.state.persist_checkpoints = self._shared_save
         log.state.record_starts = partial(self._record_ahead, log)
 
     def mention(self, key: TopicPartition) -> bool:
-        """Does any of the files say something of that name?"""
+        """Return whether any of the files has an entry of that name."""
         return key in self.starts.recorded or any(key in each.offsets for each in self._offsets)
 
     @property
@@ -72,16 +72,20 @@ class LogCheckpoints:
         return self.recovery_points, self.high_watermarks, self.first_dirty
 
     def save(self) -> None:
-        """T: write recovery points, high watermarks and starts of all logs, durably. Unchanged
-        files are not written again; where no log has moved they are not even put together."""
+        """T: persist recovery points, high watermarks and starts of all logs.
+
+        Unchanged files are not rewritten. If no log has moved, their content is not even assembled.
+        """
         if self._moment() == self._saved and not self._starts_due and self._exist():
             return
         _sync_announced(self._logs.all())
         self._shared_save()
 
     def _moment(self) -> "_Moment":
-        """All that the files are made of. A value that moves is replaced whole, so that two moments
-        of logs at rest compare by identity."""
+        """Return everything that the files are derived from.
+
+        A value that moves is replaced as a whole, so idle logs compare by identity.
+        """
         with self._logs.changed:
             failures, logs = tuple(self._logs.failures), self._logs.all()
         states = [log.state for log in logs]
@@ -95,17 +99,22 @@ class LogCheckpoints:
         return self.starts.exists and all(each.exists for each in self._offsets)
 
     def record_starts(self, logs: Iterable[PartitionLog]) -> None:
-        """T: put on record where these logs begin now, announced starts included; what that costs
-        does not depend on how many others there are."""
+        """T: persist the starts of these logs, announced ones included.
+
+        The cost does not depend on the number of other logs.
+        """
         logs = list(logs)
         _sync_announced(logs)
         self._record(logs)
 
     def _write_all(self) -> None:
-        self._saved, moment = None, self._moment()  # what is recorded from now on is not in it
-        recorded = self.starts.known()  # before the logs: one that is made meanwhile is not gone
+        # Forget the saved state first: a change during the write is not part of it.
+        self._saved, moment = None, self._moment()
+        # Read the recorded names before the logs: a log created meanwhile must not be dropped.
+        recorded = self.starts.known()
         with self._logs.changed:
             kept, logs = set(self._logs.failures), dict(self._logs.by_key)
+        # Starts first: bounds that rely on a raised start must not be durable before it.
         self._record(logs.values())
         self.starts.compact(without=recorded - kept - set(logs))
         bounds = {key: log.state.bounds_on_record for key, log in logs.items()}
@@ -116,8 +125,9 @@ class LogCheckpoints:
         self._saved = moment
 
     def _record(self, logs: Iterable[PartitionLog]) -> None:
-        """What is on record goes by name: a log that is gone has no part in it any more."""
-        with self._logs.changed:  # or an older state may replace what a removal recorded
+        """Persist starts by name. A deleted log must not overwrite the entry of its successor."""
+        # Under the condition: an older state must not replace one recorded by a removal.
+        with self._logs.changed:
             due = [(log, starts_of(log.state)) for log in logs if self._logs.is_here(log)]
             self._starts_due.update({log.key: starts for log, starts in due})
         self._shared_record()
@@ -127,7 +137,7 @@ class LogCheckpoints:
     def _record_ahead(self, log: PartitionLog, starts: Starts) -> None:
         with self._logs.changed:
             if not self._logs.is_here(log):
-                raise StorageError(f"{log.directory} is gone")
+                raise StorageError(f"{log.directory} is deleted; its starts cannot be recorded")
             self._starts_due[log.key] = starts
         self._shared_record()
 
@@ -137,16 +147,19 @@ class LogCheckpoints:
         try:
             self.starts.record(due)
         except StorageError:
+            # Newer starts of the same log win over those that could not be written.
             with self._logs.changed:
                 self._starts_due = due | self._starts_due
             raise
 
 
 def _sync_announced(logs: Iterable[PartitionLog]) -> None:
-    """A log that refuses keeps the start that is on record; it says itself what is wrong with
-    it."""
+    """Sync below announced starts.
+
+    A log that fails retains its persisted start and reports its failure itself.
+    """
     for log in logs:
         try:
             sync_below_announced(log.state)
         except StorageError as error:
-            logger.warning("%s: its log start cannot go on record: %s", log.directory, error)
+            logger.warning("%s: its log start cannot be persisted: %s", log.directory, error)

@@ -1,7 +1,7 @@
-"""All logs of one log directory: found and opened, made, removed, closed.
+"""All logs of one log directory: found, opened, created, removed and closed.
 
-Absence never deletes: what lies in the directory stays until somebody asks for its deletion, and
-a partition that cannot be opened is reported and kept as it is, checkpoints included.
+Absence never deletes: data in the directory stays until its deletion is requested. A partition that
+cannot be opened is reported and left unchanged, checkpoints included.
 """
 
 import asyncio
@@ -48,11 +48,11 @@ logger = logging.getLogger(__name__)
 
 
 class LogManager:
-    """Opened by :meth:`open`; T marks what blocks on the disk and is run in a thread.
+    """Logs of a directory, created by :meth:`open`. T marks methods that block on the disk.
 
-    ``clean_shutdown`` says how the last run ended; ``previous_broker_epoch`` is the proof of it
-    that registration carries: the epoch of the run that ended cleanly, else None. It is only to be
-    trusted after :meth:`open_all`, which takes it back when a log turns out to lack bytes.
+    ``clean_shutdown``: whether the last run ended cleanly. ``previous_broker_epoch`` is the proof
+    of it that the registration carries: the epoch of the run that ended cleanly, else None. It is
+    valid only after :meth:`open_all`, which clears it if a log lacks bytes.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class LogManager:
         cluster_id: str,
         producers_max: int = ALL_PRODUCERS_MAX,
     ) -> "LogManager":
-        """T: lock the directory and read whose it is; the logs are opened by :meth:`open_all`."""
+        """T: lock the directory and check its identity; :meth:`open_all` opens the logs."""
         descriptor = lock_directory(directory)
         try:
             identity = ensure_identity(directory, cluster_id=cluster_id, node_id=node_id)
@@ -106,17 +106,20 @@ class LogManager:
         )
 
     def open_all(self, config_of: Callable[[Path], LogConfig] | None = None) -> list[OpenFailure]:
-        """T: open every partition's directory, finish removals that were begun; what failed.
+        """T: open every partition's directory and complete interrupted removals. Return the
+        failures.
 
-        ``config_of`` gives a partition's configuration by its directory (it may look into
-        ``partition.state``); without it Kafka's defaults hold until ``log.config`` is set.
+        ``config_of`` returns a partition's configuration by its directory (it may read
+        ``partition.state``). Without it Kafka's defaults apply until ``log.config`` is set.
         """
         self._config_of = config_of
         self._checkpoints.load()
+        # Temporary files of a crash are worthless: their rename never happened.
         with storage_errors(f"{self.directory} cannot be read"):
             for path in self.directory.glob(f"*{TEMPORARY_SUFFIX}"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             paths = sorted(path for path in self.directory.iterdir() if path.is_dir())
+        # Deleted directories are removed, strays are kept, everything unknown is left alone.
         for path in paths:
             if names.is_deleted_directory(path.name):
                 shutil.rmtree(path, ignore_errors=True)
@@ -126,7 +129,8 @@ class LogManager:
                 self._found_stray(path, number)
         missing = self._missing()
         if missing:
-            logger.warning("%s: these logs are gone: %s", self.directory, missing)
+            logger.warning("%s: these logs are missing: %s", self.directory, missing)
+        # Any lost byte invalidates the proof of a clean shutdown (KIP-966).
         if missing or self.failures or any(log.truncated_at_open for log in self.logs()):
             self.previous_broker_epoch = None
         logger.info(
@@ -135,21 +139,23 @@ class LogManager:
         return self.failures
 
     def _missing(self) -> list[TopicPartition]:
-        """Logs that the last clean shutdown left with records and that are not here: what is made
-        in their place is empty."""
+        """Return logs that had records at the last clean shutdown and have no directory now.
+
+        Their replacements are empty.
+        """
         known = self._open.by_key.keys() | self._open.failures.keys()
         points = self._checkpoints.recovery_points.offsets
         return [key for key, offset in points.items() if offset and key not in known]
 
     @property
     def failures(self) -> list[OpenFailure]:
-        """What could not be opened, and not be opened again either."""
+        """Logs that could not be opened, nor reopened since."""
         return list(self._open.failures.values())
 
     def open_again(self, topic: str, partition: int) -> PartitionLog | None:
-        """T: try once more what :meth:`open_all` could not open; None if it still cannot be.
+        """T: retry a log that :meth:`open_all` could not open. Return None if it still fails.
 
-        Every byte behind the recovery point is checked, whatever was thought of the last shutdown.
+        Every byte above the recovery point is checked, however the last run ended.
         """
         key = (topic, partition)
         if key in self._open.failures:
@@ -163,13 +169,14 @@ class LogManager:
         topic_id: uuid.UUID | None = None
         try:
             if not path.is_dir():
-                raise StorageError(f"{path} is gone; start the broker again to have it made anew")
+                raise StorageError(f"{path} is missing; restart the broker to create it again")
             topic_id = read_topic_id(path)
             state = open_log(
                 path,
                 topic=topic,
                 topic_id=topic_id,
                 partition=partition,
+                # All bounds come from the checkpoints; the files decide where they disagree.
                 config=config_of(path) if config_of is not None else LogConfig(),
                 recovery_point=checkpoints.recovery_points.offsets.get(key, 0),
                 clean_shutdown=clean_shutdown,
@@ -189,8 +196,9 @@ class LogManager:
                 reason=str(error),
                 lacks_records=isinstance(error, (RecordsMissing, CorruptRecords)),
             )
+            # A retry that fails for the same reason is not logged again.
             if failure != self._open.failures.get(key):
-                logger.warning("%s cannot be opened and is kept as it is: %s", path, error)
+                logger.warning("%s cannot be opened and is left unchanged: %s", path, error)
             self._open.failures[key] = failure
             return
         self._add(PartitionLog(state))
@@ -203,15 +211,15 @@ class LogManager:
     # -- the logs ----------------------------------------------------------------------------
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:
-        """The open log of that partition."""
+        """Return the open log of that partition, or None."""
         return self._open.by_key.get((topic, partition))
 
     def logs(self) -> tuple[PartitionLog, ...]:
-        """Every open log."""
+        """Return every open log."""
         return self._open.all()
 
     def partition_directory(self, topic: str, partition: int) -> Path:
-        """Where that partition's files are, or would be."""
+        """Return the directory of that partition, whether or not it exists."""
         return self.directory / names.partition_directory_name(topic, partition)
 
     def create(
@@ -223,16 +231,20 @@ class LogManager:
         config: LogConfig,
         state: dict[str, Any] | None = None,
     ) -> PartitionLog:
-        """T: the log of that partition, made (with ``state`` in its folder) if it is not there;
-        another topic's of the same name, or one that could not be opened, is a
-        :class:`StorageError`. Several threads may make logs at once."""
+        """T: return the log of that partition, created (with ``state`` in its directory) if
+        necessary.
+
+        Raises :class:`StorageError` for a log of another topic of that name, or one that could not
+        be opened. Several threads may create logs at once.
+        """
         key = (topic, partition)
         with self._open.making(key):
             existing = self._existing(key, topic_id)
             if existing is not None:
                 return existing
             if self._checkpoints.mention(key):
-                self.checkpoint()  # of a log that is gone: after a crash it would bound the new one
+                # Entries of a deleted log would bound the new one after a crash.
+                self.checkpoint()
             made = create_log(
                 self.partition_directory(topic, partition),
                 topic=topic,
@@ -249,7 +261,7 @@ class LogManager:
     def _existing(self, key: TopicPartition, topic_id: uuid.UUID) -> PartitionLog | None:
         failure, existing = self._open.failures.get(key), self._open.by_key.get(key)
         if failure is not None:
-            raise StorageError(f"{failure.directory} is kept unopened: {failure.reason}")
+            raise StorageError(f"{failure.directory} cannot be opened: {failure.reason}")
         if existing is not None and existing.topic_id != topic_id:
             raise StorageError(
                 f"{existing.directory} belongs to topic id {existing.topic_id}, "
@@ -258,8 +270,11 @@ class LogManager:
         return existing
 
     def delete(self, topic: str, partition: int) -> bool:
-        """T: remove a partition's log; False if there is none. Where it fails the log is still
-        there (closed), or its files went and only the checkpoints could not be written."""
+        """T: remove a partition's log. Return False if there is none.
+
+        After an error the log still exists (closed), or its files are removed and only the
+        checkpoints could not be written.
+        """
         log = self.get(topic, partition)
         if log is None:
             return False
@@ -269,7 +284,7 @@ class LogManager:
         return True
 
     def discard(self, failure: OpenFailure) -> None:
-        """T: remove what could not be opened."""
+        """T: remove a directory that could not be opened."""
         key = (failure.topic, failure.partition)
         renamed = rename_out_of_the_way(failure.directory, *key)
         self._sync_names()
@@ -279,8 +294,10 @@ class LogManager:
     # -- logs that are set aside -------------------------------------------------------------
 
     def give_up(self, log: PartitionLog, reason: str) -> None:
-        """Close an open log that failed and lacks records. From now on it counts as a log that
-        cannot be opened."""
+        """Close an open log that failed and lacks records.
+
+        It then counts as a log that cannot be opened.
+        """
         log.state.let_go()
         failure = OpenFailure(
             topic=log.topic,
@@ -305,7 +322,8 @@ class LogManager:
         former = self._strays.get((topic_id, partition), [])
         self._strays[topic_id, partition] = [stray]
         logger.warning("%s is set aside as %s, to be copied from its leader", directory, stray)
-        for path in former:  # only the newest directory of a replica is kept
+        # Only the newest stray of a replica is kept, to bound the disk space.
+        for path in former:
             shutil.rmtree(path, ignore_errors=True)
 
     def _found_stray(self, path: Path, partition: int) -> None:
@@ -325,8 +343,9 @@ class LogManager:
             shutil.rmtree(path, ignore_errors=True)
 
     def _remove_renamed(self, renamed: Path) -> None:
-        """The files go also where the checkpoints cannot be written: on a full disk that is what
-        makes room."""
+        """Remove the files even if the checkpoints cannot be written: on a full disk that frees
+        space.
+        """
         try:
             self.checkpoint()
         finally:
@@ -335,11 +354,11 @@ class LogManager:
     # -- checkpoints -------------------------------------------------------------------------
 
     def record_log_starts(self, logs: Iterable[PartitionLog]) -> None:
-        """T: put on record where these logs begin now; see :meth:`LogCheckpoints.record_starts`."""
+        """T: persist the starts of these logs; see :meth:`LogCheckpoints.record_starts`."""
         self._checkpoints.record_starts(logs)
 
     def checkpoint(self) -> None:
-        """T: write what all logs have on record; see :meth:`LogCheckpoints.save`."""
+        """T: persist the checkpoints of all logs; see :meth:`LogCheckpoints.save`."""
         self._checkpoints.save()
 
     def _sync_directory(self) -> None:
@@ -351,10 +370,10 @@ class LogManager:
         broker_epoch: int = UNKNOWN_BROKER_EPOCH,
         in_thread: InThread = asyncio.to_thread,
     ) -> bool:
-        """Flush and close all, in threads; the mark of a clean shutdown is set only if all of it
-        held.
+        """Flush and close all logs, in threads. Return whether the shutdown was clean.
 
-        ``broker_epoch`` is the epoch this run was registered with. False: the next start recovers.
+        The clean shutdown marker is set only if everything succeeded. ``broker_epoch`` is the epoch
+        that this run was registered with. False: the next start recovers.
         """
         if self._lock_descriptor is None:
             return False

@@ -1,14 +1,14 @@
-"""Where the logs of a directory begin, on record before any file below that goes.
+"""Log starts of a directory, persisted before any file below them is deleted.
 
-Two offsets of each log: its log start, and its local log start, below which segments may be missing
-(they are in the tier, or deleted). A log whose first segment begins behind what is on record has
-lost records that nobody deleted. Both stand in checkpoint files, written whole now and then; what
-changes in between goes to a journal, one line each, so that a raised start costs the same however
-many logs there are, and those that are raised together share one fsync.
+There are two offsets for each log: its log start, and its local log start, below which segments may
+be missing (they are in the tier, or deleted). A log whose first segment is above the persisted
+local start has lost records that nothing deleted. Both are in checkpoint files, which are rewritten
+from time to time. Changes in between are lines of a journal. So a raised start costs the same
+however many logs there are, and starts that are raised together share one fsync.
 
-A line tells the whole of one log, so all lines may be read again over a newer checkpoint, but not
-some of them: the first one goes before the others do. The journal has its room from the start:
-retention must be able to go on where the disk is full.
+A line has the complete state of one log, so all lines may be replayed over a newer checkpoint, but
+no subset of them: the first one is erased before the others. The journal's space is reserved from
+the start, because retention must work when the disk is full.
 """
 
 import contextlib
@@ -31,46 +31,47 @@ logger = logging.getLogger(__name__)
 LOCAL_LOG_START_CHECKPOINT = "local-log-start-offset-checkpoint"
 JOURNAL = "log-start-offset-journal"
 JOURNAL_BYTES = 64 * 1024
-#: Behind the last line: what a write that was torn left there is not read after the next one.
+#: Mark after the last line, so that the remains of a torn write are not read after the next one.
 _END = b"\0"
 
 
 class Starts(NamedTuple):
-    """``local_log_start_offset`` None: it was never on record, in a directory of former times."""
+    """Starts of one log. ``local_log_start_offset`` None: never persisted, in an old directory."""
 
     log_start_offset: int
     local_log_start_offset: int | None
 
 
 class LogStarts:
-    """Calls marked T block; any thread."""
+    """Persisted starts of all logs. Methods marked T block; any thread may call them."""
 
     def __init__(self, directory: Path) -> None:
         self._log_starts = OffsetCheckpoint(directory / names.LOG_START_CHECKPOINT)
         self._local_starts = OffsetCheckpoint(directory / LOCAL_LOG_START_CHECKPOINT)
         self._journal = directory / JOURNAL
         self._used_bytes = 0
-        #: Where former lines end, which must be erased before another line is written.
+        #: End of former lines, which must be erased before another line is written.
         self._stale_end = 0
-        #: Whether a power cut leaves the journal's name, as far as this process knows.
+        #: Whether the journal's name is known to survive a power failure.
         self._is_named = False
         self._lock = ordered_lock(LockRank.LOG_STARTS)
         self.recorded: dict[TopicPartition, Starts] = {}
         #: Logs whose last line could not be written, though the disk may have it. Their next record
         #: is written even if it equals ``recorded``.
         self._in_doubt: set[TopicPartition] = set()
-        #: How often something else went on record.
+        #: Number of changes that were persisted.
         self.changes = 0
-        #: Whether a log of which nothing is on record begins at 0, as it was made.
+        #: Whether a log without an entry starts at 0, because it was created so.
         self._complete = False
 
     def load(self) -> None:
-        """T: read the recorded log starts, and reserve space for the journal if there is any."""
+        """T: read the recorded starts, and reserve space for the journal if there is any."""
         try:
             self._put(b"", 0)
         except StorageError as error:
             logger.warning("%s (it grows as it is written)", error)
         self._complete = self._local_starts.exists
+        # The checkpoint first, then the journal's newer lines on top.
         self._log_starts.load()
         self._local_starts.load()
         for key, offset in self._log_starts.offsets.items():
@@ -79,24 +80,25 @@ class LogStarts:
             data = self._journal.read_bytes() if self._journal.exists() else b""
         for line in data.split(b"\n")[:-1]:
             change = _parse(line)
-            if change is None:  # torn, or the end
+            if change is None:  # a torn line, or the end mark
                 break
             self.recorded[change[0]] = change[1]
             self._used_bytes += len(line) + 1
         self._stale_end = len(data.rstrip(b"\0"))
 
     def of(self, key: TopicPartition) -> Starts | None:
-        """What is on record of a log; None if it is not known."""
+        """Return the persisted starts of a log, or None if they are unknown."""
         return self.recorded.get(key) or (Starts(0, 0) if self._complete else None)
 
     @property
     def exists(self) -> bool:
-        """T: whether both files are there."""
+        """T: whether both files exist."""
         return self._log_starts.exists and self._local_starts.exists
 
     def record(self, changes: Mapping[TopicPartition, Starts]) -> None:
-        """T: on return all of it is on disk for good."""
+        """T: persist the changed starts; durable on return."""
         with self._lock:
+            # Most calls repeat known starts and need no write.
             changes = {
                 key: new
                 for key, new in changes.items()
@@ -107,6 +109,7 @@ class LogStarts:
             self.changes += 1
             lines = b"".join(_line(key, starts) for key, starts in changes.items())
             self._in_doubt.update(changes)
+            # A full journal is folded into the checkpoints, which empties it.
             if self._used_bytes + len(lines) + len(_END) > JOURNAL_BYTES:
                 self._write({**self.recorded, **changes})
             else:
@@ -115,13 +118,12 @@ class LogStarts:
             self._in_doubt.difference_update(changes)
 
     def known(self) -> frozenset[TopicPartition]:
-        """The logs of which something is on record."""
+        """Return the logs that have an entry."""
         with self._lock:
             return frozenset(self.recorded)
 
     def compact(self, *, without: Collection[TopicPartition] = ()) -> None:
-        """T: write the checkpoints whole, ``without`` logs that are gone, and begin the journal
-        anew."""
+        """T: rewrite the checkpoints ``without`` deleted logs, and restart the journal."""
         with self._lock:
             kept = {key: starts for key, starts in self.recorded.items() if key not in without}
             self._write(kept)
@@ -140,8 +142,11 @@ class LogStarts:
         self._erase()
 
     def _erase(self) -> None:
-        """Erase former lines before anything is appended. A failed write may be on the disk all the
-        same, and lines after an end mark are not read unless a torn write destroys the mark."""
+        """Erase former lines before anything is appended.
+
+        A failed write may be on the disk nevertheless, and lines after an end mark are hidden only
+        until a torn write destroys the mark.
+        """
         begin, end = self._used_bytes, self._stale_end
         if begin < end:
             self._put(_END, begin)  # the end mark first: without it the journal is unchanged
@@ -150,7 +155,8 @@ class LogStarts:
 
     def _append(self, lines: bytes) -> None:
         self._erase()
-        self._stale_end = self._used_bytes + len(lines) + len(_END)  # unless all of it is written
+        # Assume remains up to the end of the write, until it has succeeded.
+        self._stale_end = self._used_bytes + len(lines) + len(_END)
         self._put(lines + _END, self._used_bytes)
         self._used_bytes += len(lines)
         self._stale_end = 0
@@ -160,7 +166,7 @@ class LogStarts:
             descriptor = os.open(self._journal, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 if os.fstat(descriptor).st_size < JOURNAL_BYTES:
-                    with contextlib.suppress(OSError):  # then it grows as it is written
+                    with contextlib.suppress(OSError):  # without space it grows with each write
                         os.posix_fallocate(descriptor, 0, JOURNAL_BYTES)
                 view = memoryview(data)
                 while view:

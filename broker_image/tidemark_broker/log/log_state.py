@@ -1,10 +1,10 @@
-"""What all that is done to one log shares: its bounds, its epochs, its segments, and their locks.
+"""Shared state of one open log: its bounds, epochs, segments and locks.
 
-Two locks: ``lock`` guards what is in memory and is held for no longer than that takes, as appends
-on the loop wait for it; ``shaping`` is held by what changes files from a thread, one at a time, and
-is taken first. Checkpoints rank between the two: a thread that requests one may hold ``shaping``
-but not ``lock``, because the checkpoint takes the ``lock`` of every log. A value is replaced as a
-whole, so a reader of one value takes no lock.
+``lock`` guards the state in memory. It is held briefly, because appends on the loop wait for it.
+``shaping`` is held by threads that change files, one at a time, and is taken before ``lock``.
+Checkpoints rank between the two: a thread that requests one may hold ``shaping`` but not ``lock``,
+because the checkpoint takes the ``lock`` of every log. A value is replaced as a whole, so a reader
+of one value takes no lock.
 """
 
 import uuid
@@ -26,7 +26,7 @@ from tidemark_broker.log.start_record import StartRecord
 
 
 class LogState:
-    """One log while it is open. T marks what blocks on the disk."""
+    """State of one open log. T marks methods that block on the disk."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class LogState:
         self.config = config
         self.lock = ordered_rlock(LockRank.LOG)
         self.shaping = ordered_rlock(LockRank.SHAPING)
-        #: How often records were taken back: who works without the lock looks whether it did.
+        #: Number of truncations: a reader without the lock detects one by comparing.
         self.truncations = 0
-        #: Called (in a thread) to put on record where the log begins, durably.
+        #: Called (in a thread) to persist the log's starts durably.
         self.record_starts: Callable[[Starts], None] | None = None
         #: Called (in a thread) before a step that relies on checkpoints being as the log is now.
         self.persist_checkpoints: Callable[[], None] | None = None
@@ -57,22 +57,24 @@ class LogState:
         #: until the last one has. If that fails half-way, they do until the log is open again.
         self.starts_ahead: Starts | None = None
         self.cut_ahead: int | None = None
-        #: All below was compacted at least once; None: nothing was.
+        #: Everything below was compacted at least once; None: nothing was.
         self.first_dirty: int | None = None
         #: Whether opening had to cut bytes that a clean shutdown would have kept.
         self.truncated_at_open = False
         #: (end, former high watermark) where the log was opened below what it knew to be committed.
         self.lost_at_open: tuple[int, int] | None = None
         self._open_segments = open_segments or OpenSegments()
-        #: Whether a transaction was ever aborted here: few logs need be asked which.
+        #: Whether a transaction was ever aborted here. Few logs need a search for aborted ones.
         self.has_aborted = False
-        #: What it knows of producers and their transactions.
+        #: State of producers and their transactions.
         self.producers = ProducerStates(producer_limit)
 
     def adopt(
         self, segments: SegmentList, epochs: LeaderEpochs, epoch_file: EpochFile, bounds: Bounds
     ) -> None:
-        """Go on with what was opened: all from the local log start to the end is there (4)."""
+        """Take over the opened state, which is contiguous from the local log start to the end
+        (invariant 4).
+        """
         assert segments.items[0].base_offset <= bounds.local_start, (segments.items[0], bounds)
         assert segments.active.next_offset == bounds.end, (segments.active.next_offset, bounds)
         self.segments = segments
@@ -82,9 +84,9 @@ class LogState:
         self.bounds = bounds
         self.start_record = StartRecord.of(bounds.log_start)
         self._lower_first_dirty(bounds.end)
-        #: Why the log takes nothing until it is opened again; None while all is well.
+        #: Reason why the log refuses everything until it is opened again, or None.
         self.failure: str | None = None
-        #: How far a failed log is to reach once it is open again; None: to its end.
+        #: End that a failed log must reach once it is open again; None: its former end.
         self.kept_to: int | None = None
         self.closed = False
 
@@ -98,7 +100,7 @@ class LogState:
             raise StorageError(f"{self.directory} is closed")
 
     def let_go(self) -> None:
-        """Close the files; all else is refused from now on."""
+        """Close the files and refuse everything from now on."""
         with self.lock:
             self.closed = True
             self.segments.unload_all()
@@ -107,11 +109,13 @@ class LogState:
     # -- segments, and what they tell of producers ---------------------------------------------
 
     def roll(self, base_offset: int, now_ms: int) -> None:
-        """Holding ``lock``: a new segment begins at ``base_offset``."""
+        """Start a new segment at ``base_offset``. The caller holds ``lock``."""
         self.segments.roll(base_offset, now_ms, self.producers.snapshot())
 
     def reload_producers(self, indexed_below: int | None = None) -> None:
-        """T: what the batches tell of producers, after they have changed; see :func:`rebuild`."""
+        """T: rebuild the producers' state from the batches, after these have changed; see
+        :func:`rebuild`.
+        """
         rebuild(
             self.producers,
             self.segments.snapshots,
@@ -125,14 +129,14 @@ class LogState:
 
     @property
     def last_stable_offset(self) -> int:
-        """See :attr:`PartitionLog.last_stable_offset`."""
+        """Do the work of :attr:`PartitionLog.last_stable_offset`."""
         bounds, unstable = self.bounds, self.producers.first_unstable_offset
         if unstable is None or unstable >= bounds.high_watermark:
             return bounds.high_watermark
         return max(unstable, bounds.log_start)
 
     def commit(self, offset: int) -> bool:
-        """All below ``offset`` is committed; whether that is news."""
+        """Raise the high watermark to ``offset``. Return whether it moved."""
         with self.lock:
             before, self.bounds = self.bounds, self.bounds.committed(offset)
             if self.bounds is before:
@@ -141,7 +145,7 @@ class LogState:
             return True
 
     def move_log_start(self, bounds: Bounds) -> None:
-        """Holding ``lock``: the log begins where ``bounds`` say, its epochs too."""
+        """Set ``bounds`` and drop the epochs below the log start. The caller holds ``lock``."""
         self.bounds = bounds
         self.epochs = self.epochs.truncate_from_start(bounds.log_start)
 
@@ -166,29 +170,30 @@ class LogState:
         self._lower_first_dirty(offset)
 
     def _lower_first_dirty(self, offset: int) -> None:
-        """What comes from ``offset`` on was not compacted."""
+        """Mark everything from ``offset`` as not compacted."""
         if self.first_dirty is not None:
             self.first_dirty = min(self.first_dirty, offset)
 
     def checkpoint(self) -> None:
-        """T: have the checkpoints be as the log is now."""
+        """T: make the checkpoints match the log."""
         if self.persist_checkpoints is not None:
             self.persist_checkpoints()
 
     def save_epochs(self) -> None:
-        """T: whoever saves holds ``shaping``, lest an older history replace a newer one."""
+        """T: save the epochs. ``shaping`` prevents that an older history replaces a newer one."""
         with self.shaping:
             self.epoch_file.save(self.epochs)
 
     def assign_leader_epoch(self, epoch: int) -> bool:
-        """T: see :meth:`PartitionLog.assign_leader_epoch`."""
+        """T: do the work of :meth:`PartitionLog.assign_leader_epoch`."""
         with self.shaping:
             with self.lock:
                 self.check_usable()
                 before = self.epochs
                 if epoch <= before.latest_epoch:
                     return False
-            if before.entries:  # the first one ever: a crash that takes it back takes nothing else
+            # A crash that undoes a log's first epoch undoes nothing else: it needs no fsync.
+            if before.entries:
                 self.epoch_file.save(before.assign(epoch, self.bounds.end))
             with self.lock:
                 self.epochs = self.epochs.assign(epoch, self.bounds.end)

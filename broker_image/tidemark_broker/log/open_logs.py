@@ -1,4 +1,4 @@
-"""Which logs of a directory are open, which would not open, and which are being made."""
+"""Registry of the logs of a directory: open ones, failed ones, and those being created."""
 
 import uuid
 from collections.abc import Iterator
@@ -13,8 +13,10 @@ from tidemark_broker.log.partition_log import PartitionLog
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenFailure:
-    """A partition's directory that could not be opened; it is kept as it is. ``topic_id`` is None
-    where not even that can be read."""
+    """A partition's directory that could not be opened; it is left unchanged.
+
+    ``topic_id`` is None if not even that can be read.
+    """
 
     topic: str
     partition: int
@@ -26,40 +28,42 @@ class OpenFailure:
 
 
 class OpenLogs:
-    """Any thread may look; what changes it holds ``changed``, never while the disk is waited
-    for."""
+    """Logs by topic and partition.
+
+    Any thread may read. Changes hold ``changed``, but never during disk I/O.
+    """
 
     def __init__(self) -> None:
         self.changed = ordered_condition(LockRank.OPEN_LOGS)
         self.by_key: dict[TopicPartition, PartitionLog] = {}
         self.failures: dict[TopicPartition, OpenFailure] = {}
-        #: Being made by some thread; the condition tells of the end.
+        #: Logs that a thread is creating; the condition signals the end.
         self._making: set[TopicPartition] = set()
         self._making_turn = turn_of(LockRank.MAKING_LOG)
 
     def all(self) -> tuple[PartitionLog, ...]:
-        """Every open log."""
+        """Return every open log."""
         return tuple(self.by_key.values())
 
     def is_here(self, log: PartitionLog) -> bool:
-        """Whether it is still the log of its name."""
+        """Return whether ``log`` is still the log of its name."""
         return self.by_key.get(log.key) is log
 
     def add(self, log: PartitionLog) -> None:
-        """It is open; a former failure to open it is over."""
+        """Register an open log and clear a former failure."""
         with self.changed:
             self.by_key[log.key] = log
             self.failures.pop(log.key, None)
 
     def remove(self, key: TopicPartition) -> None:
-        """Its files are no longer under that name, whether they could be opened or not."""
+        """Unregister a name whose files were renamed or removed, open or not."""
         with self.changed:
             self.by_key.pop(key, None)
             self.failures.pop(key, None)
 
     @contextmanager
     def making(self, key: TopicPartition) -> Iterator[None]:
-        """One thread at a time makes the log of that name."""
+        """Let one thread at a time create the log of that name."""
         with self._making_turn:
             with self.changed:
                 self.changed.wait_for(lambda: key not in self._making)

@@ -1,7 +1,7 @@
-"""Opening a log: one that is new, one that a run left, and one whose disk failed under it.
+"""Opening of a log: a new one, one of a former run, or one whose disk failed.
 
-What opens may end below where it is known to begin, or to have been committed. Then it begins anew
-where it is known to begin, and what it lost is noted, for whoever must not trust it.
+A log may open with an end below its known start or below its former high watermark. Then it
+restarts empty at its known start, and the loss is recorded for replication.
 """
 
 import logging
@@ -43,10 +43,10 @@ def create_log(
     open_segments: OpenSegments | None = None,
     producer_limit: ProducerLimit | None = None,
 ) -> LogState:
-    """T: a new, empty log at offset 0. The directory must not exist, or be empty.
+    """T: create an empty log at offset 0. The directory must not exist, or be empty.
 
-    ``state`` is the content of its ``partition.state``. All of it is durable on return;
-    ``sync_parent`` is how the new name becomes so (several logs may share one fsync).
+    ``state`` is the content of its ``partition.state``. Everything is durable on return.
+    ``sync_parent`` makes the new name durable, so several logs may share one fsync.
     """
     segments = SegmentList(directory, [make_directory(directory, topic_id, state)])
     log = LogState(
@@ -61,7 +61,7 @@ def create_log(
     log.adopt(segments, LeaderEpochs(), EpochFile(directory), Bounds.empty(0, log_start=0))
     try:
         sync_parent_of(directory, sync_parent)
-    except BaseException:  # or the next attempt would find a log that nobody owns
+    except BaseException:  # otherwise the next attempt would find a log without an owner
         log.let_go()
         shutil.rmtree(directory, ignore_errors=True)
         raise
@@ -84,12 +84,12 @@ def open_log(
     open_segments: OpenSegments | None = None,
     producer_limit: ProducerLimit | None = None,
 ) -> LogState:
-    """T: open what is there and repair what a crash left.
+    """T: open an existing directory and repair the effects of a crash.
 
-    ``log_start_offset`` None (no checkpoint): the first local offset. A log start beyond the log's
-    end begins the log anew there; the high watermark is clamped between the two. A first segment
-    behind ``local_log_start_offset`` (None: not known) is a :class:`StorageError`: segments are
-    missing that nobody deleted.
+    ``log_start_offset`` None (no checkpoint): the first local offset. If the log start is above the
+    log end, the log restarts empty at its start. The high watermark is clamped between the two. A
+    first segment above ``local_log_start_offset`` (None: unknown) raises :class:`RecordsMissing`,
+    since nothing deleted the segments before it.
     """
     log = LogState(
         directory,
@@ -104,8 +104,10 @@ def open_log(
     loaded = _load(
         log, recovery_point, log_start_offset, local_log_start_offset, clean_shutdown=clean_shutdown
     )
+    # Without a checkpoint nothing older is known than the first record on disk.
     start = loaded.segments[0].base_offset if log_start_offset is None else log_start_offset
     epoch_file, epochs = _load_epochs(log, loaded, start)
+    # Checkpoints may lag behind or be ahead of the files; the files decide.
     bounds = Bounds.opened(
         *loaded.extent,
         log_start=start,
@@ -113,31 +115,38 @@ def open_log(
         high_watermark=high_watermark or 0,
     )
     log.adopt(SegmentList(directory, loaded.segments), epochs, epoch_file, bounds)
+    # Producers are rebuilt from the adopted segments, within the adopted bounds.
     _load_producers(log, loaded)
     end = bounds.end
+    # Truncated bytes and a lost high watermark are reported: replication must not trust this log.
     log.truncated_at_open = loaded.truncated or end < max(recovery_point, start)
     if max(start, end) < (high_watermark or 0):
         log.lost_at_open = (max(start, end), high_watermark or 0)
     if start > end:
-        logger.warning("%s ends at %d, below its log start %d: begun anew", directory, end, start)
+        logger.warning(
+            "%s ends at %d, below its log start %d: it restarts empty there", directory, end, start
+        )
         _begin_anew(log, start, epochs)
+    # Producer snapshots between segments would be wrong after a truncation.
     bases = [segment.base_offset for segment in log.segments.items]
     log.segments.snapshots.keep_only([*bases, log.bounds.end])
     return log
 
 
 def reopen(log: LogState) -> bool:
-    """T: see :meth:`PartitionLog.reopen`."""
+    """T: do the work of :meth:`PartitionLog.reopen`."""
     with log.shaping:
         return _reopen(log)
 
 
 def _reopen(log: LogState) -> bool:
     with log.lock:
+        # Close first: the files must be opened again and nothing may append meanwhile.
         log.let_go()
         former, record, truncations = log.bounds, log.start_record, log.truncations
         failure = log.failure
         held = former.end if log.kept_to is None else min(former.end, log.kept_to)
+    # After a failed fsync the page cache may show bytes that never reached the disk.
     forget_cached_pages(log.directory)
     # A truncation that failed half-way leaves either the old or the new first segment. The records
     # on disk allow for both, the bounds in memory may not.
@@ -159,10 +168,11 @@ def _reopen(log: LogState) -> bool:
         try:
             _load_producers(log, loaded)
         except LogError:
-            log.failure = failure  # otherwise it would not be retried
+            log.failure = failure  # keep it marked as failed, so that the reopening is retried
             raise
         log.start_record = log.start_record.not_durable_above(record.durable)
         log.truncations = truncations + 1
+    # As in open_log: an end below the log start leaves no usable record.
     if start > end:
         _begin_anew(log, start, epochs)
     logger.info("%s is open again, its end is %d (was %d)", log.directory, end, held)
@@ -194,7 +204,7 @@ def _load(
 def _load_epochs(
     log: LogState, loaded: LoadedSegments, start: int
 ) -> tuple[EpochFile, LeaderEpochs]:
-    """The epochs from ``start`` on as file and batches tell them, which the file is to have."""
+    """Return the epochs from ``start``, merged from file and batches, and save them to the file."""
     epoch_file = EpochFile(log.directory)
     epochs = epoch_file.load(loaded, start)
     epoch_file.try_to_save(epochs)
@@ -210,15 +220,17 @@ def _load_producers(log: LogState, loaded: LoadedSegments) -> None:
 
 
 def _begin_anew(log: LogState, start: int, epochs: LeaderEpochs) -> None:
-    """Of a log that ends below its start; ``epochs`` are those that begin there."""
+    """Restart a log that ends below its start; ``epochs`` are those from there."""
     truncate_fully_and_start_at(log, start, start, ())
     log.epochs = epochs
     log.save_epochs()
 
 
 def _check_first_segment(loaded: LoadedSegments, local_start: int) -> None:
-    """What begins a log was committed long ago: a replica that lacks it must not serve as if it had
-    been deleted."""
+    """Raise if the first segment is above ``local_start``.
+
+    Its records were committed, so a replica that lacks them must not serve as if they were deleted.
+    """
     first = loaded.segments[0]
     if first.base_offset <= local_start:
         return
@@ -226,5 +238,5 @@ def _check_first_segment(loaded: LoadedSegments, local_start: int) -> None:
         segment.unload()
     raise RecordsMissing(
         f"{first.directory}: offsets {local_start} to {first.base_offset - 1} are missing at the "
-        f"start of the log, and no deletion of them is on record; {RESTORE_OR_COPY}"
+        f"start of the log, and no deletion of them is recorded; {RESTORE_OR_COPY}"
     )

@@ -1,8 +1,8 @@
-"""What the kernel holds of a log file: would a read wait for the disk? Asked before the loop reads.
+"""Page cache queries: whether a read would wait for the disk. The loop checks before it reads.
 
-The kernel answers it: a read with ``RWF_NOWAIT`` (Linux 4.14) fails where a page is not in memory.
-A few bytes of a range stand for the whole: what was written or read together is kept and dropped
-together. A file system that cannot tell is taken for a disk.
+A read with ``RWF_NOWAIT`` (Linux 4.14) fails if a page is not in memory. A few bytes of a range
+represent the whole: pages that were written or read together are usually evicted together. A file
+system without support counts as uncached.
 """
 
 import errno
@@ -12,20 +12,21 @@ from pathlib import Path
 from tidemark.logfiles import names
 from tidemark_broker.log.errors import StorageError, storage_errors
 
-#: Distance of the bytes that are tried: what the kernel reads ahead at once, by default.
+#: Distance of the probed bytes: the kernel's default read-ahead.
 _STEP_BYTES = 128 * 1024
 _UNABLE = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
-#: Where the bytes go that are read to see whether they can be; nobody looks at them.
+#: Destination of the probed bytes, which are ignored.
 _NOWHERE = [bytearray(1)]
 
 
 class NotCached(Exception):
-    """What was asked for is likely not in memory: ask again from a thread."""
+    """The requested bytes are likely not in memory: repeat the read in a thread."""
 
 
 def check_cached(descriptor: int, start: int, end: int) -> None:
     """Raise :class:`NotCached` if reading ``[start, end)`` would likely wait for the disk."""
     try:
+        # From the end: the newest pages are the likeliest to be cached, older ones to be missing.
         for position in range(end - 1, start - 1, -_STEP_BYTES):
             os.preadv(descriptor, _NOWHERE, position, os.RWF_NOWAIT)
     except BlockingIOError as error:
@@ -37,10 +38,10 @@ def check_cached(descriptor: int, start: int, end: int) -> None:
 
 
 def forget_cached_pages(directory: Path) -> None:
-    """Have the kernel drop what it holds of the logs in memory (blocking).
+    """Have the kernel drop cached pages of the logs (blocking).
 
-    After a failed fsync it may hold pages that it takes for written and that are not on the disk:
-    a check of what is in memory would prove nothing. Pages that are still to be written stay.
+    After a failed fsync the kernel may cache pages as clean that are not on the disk, so a check of
+    cached data would prove nothing. Dirty pages stay.
     """
     with storage_errors(f"{directory} cannot be read"):
         for path in directory.glob(f"*{names.LOG_SUFFIX}"):

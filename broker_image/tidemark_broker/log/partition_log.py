@@ -1,12 +1,12 @@
 """One replica's log: the segments of one directory and the offsets that bound them.
 
-The loop thread appends, and reads what is in memory; calls marked T block on the disk and are run
-in a thread by their callers. A lock guards what is in memory; T calls hold it no longer than that
-takes, except truncations, which stop everything else on the log anyway. A log whose disk failed in
-a way that leaves its files in doubt refuses everything until :meth:`PartitionLog.reopen`.
+The loop thread appends, and reads data that is in memory. Calls marked T block on the disk; callers
+run them in a thread. A lock guards the state in memory. T calls hold it only for memory operations,
+except truncations, which stop everything else on the log anyway. A log whose disk failed in a way
+that leaves its files in doubt refuses everything until :meth:`PartitionLog.reopen`.
 
-This is what others see of a log; what they ask for is done by the modules that are imported here,
-which share the log's :class:`LogState`.
+This class is the public side of a log. The modules imported here implement its operations and share
+the log's :class:`LogState`.
 """
 
 import uuid
@@ -45,15 +45,18 @@ from tidemark_broker.log.types import (
 
 
 class PartitionLog:
-    """Append, read, roll, truncate, delete; see the module for who may call what from where.
+    """Log of one partition replica: append, read, roll, truncate, delete.
 
-    ``config`` may be replaced at any time. ``highest_remote_offset`` (inclusive, -1 = nothing) is
-    kept here for others and not used by the log itself.
+    The module's docstring says which thread may call what. ``config`` may be replaced at any time.
+    ``highest_remote_offset`` (inclusive, -1 = nothing) is stored for callers; the log itself does
+    not use it.
     """
 
     def __init__(self, state: LogState) -> None:
-        """``state`` is what :mod:`tidemark_broker.log.opening` has opened or made; it is not for
-        others than this package."""
+        """Wrap ``state``, which :mod:`tidemark_broker.log.opening` opened or created.
+
+        Only this package accesses it.
+        """
         self.state = state
         self.topic: str = state.topic
         self.topic_id: uuid.UUID = state.topic_id
@@ -64,17 +67,16 @@ class PartitionLog:
 
     @property
     def key(self) -> TopicPartition:
-        """By which it goes in its directory."""
+        """Topic and partition, the log's key in its directory."""
         return self.topic, self.partition
 
     @property
     def directory(self) -> Path:
-        """Where its files are."""
         return self.state.directory
 
     @property
     def config(self) -> LogConfig:
-        """What holds for it now."""
+        """Topic configuration that applies now."""
         return self.state.config
 
     @config.setter
@@ -83,7 +85,7 @@ class PartitionLog:
 
     @property
     def bounds(self) -> Bounds:
-        """All offsets that bound it, of one moment."""
+        """All bounding offsets, as one consistent value."""
         return self.state.bounds
 
     @property
@@ -93,7 +95,7 @@ class PartitionLog:
 
     @property
     def local_log_start_offset(self) -> int:
-        """First offset that is read from here."""
+        """First offset that is read from the local tier."""
         return self.state.bounds.local_start
 
     @property
@@ -103,38 +105,41 @@ class PartitionLog:
 
     @property
     def high_watermark(self) -> int:
-        """Exclusive end of what is committed, as this replica knows it."""
+        """Exclusive end of the committed records, as this replica knows it."""
         return self.state.bounds.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
-        """Exclusive end of what read_committed may see: the first offset of a transaction that is
-        open, or whose marker is not committed yet, if below the high watermark, else that."""
+        """Exclusive end of the records that read_committed may see.
+
+        This is the first offset of a transaction that is open, or whose marker is not committed
+        yet, if that is below the high watermark. Otherwise it is the high watermark.
+        """
         return self.state.last_stable_offset
 
     @property
     def recovery_point(self) -> int:
-        """Everything below is on disk for good."""
+        """Offset below which everything is durable on disk."""
         return self.state.bounds.recovery_point
 
     @property
     def announced_log_start_offset(self) -> int:
-        """The log start that a checkpoint is to hold soon."""
+        """Log start that a checkpoint is to persist soon."""
         return self.state.start_record.target(self.state.bounds)
 
     @property
     def durable_log_start_offset(self) -> int:
-        """Log start that a crash cannot take back: it is on record."""
+        """Log start that a crash cannot undo, because a checkpoint persists it."""
         return self.state.start_record.durable
 
     @property
     def epochs(self) -> LeaderEpochs:
-        """Which leader epoch began where."""
+        """Leader epochs with their start offsets."""
         return self.state.epochs
 
     @property
     def active_base_offset(self) -> int:
-        """Where the active segment begins: another one after each roll."""
+        """Base offset of the active segment; each roll changes it."""
         return self.state.segments.active.base_offset
 
     @property
@@ -143,65 +148,83 @@ class PartitionLog:
         return self.state.segments.size_bytes
 
     def segments(self) -> tuple[SegmentInfo, ...]:
-        """The segments of this moment, oldest first; the last one is active."""
+        """Return the segments, oldest first; the last one is active."""
         with self.state.lock:
             return self.state.segments.infos()
 
     def segments_from(self, offset: int, count: int | None = None) -> tuple[SegmentInfo, ...]:
-        """:meth:`segments` from the one that holds ``offset`` on (the first one if it lies below
-        all), at most ``count`` of them."""
+        """Return :meth:`segments` from the one that contains ``offset``, at most ``count`` of them.
+
+        An offset below all segments selects the first one.
+        """
         with self.state.lock:
             segments = self.state.segments
             return segments.infos(segments.number_of(offset), count)
 
     @property
     def failure(self) -> str | None:
-        """Why the log takes nothing until it is opened again; None while all is well."""
+        """Reason why the log refuses everything until :meth:`reopen`, or None."""
         return self.state.failure
 
     @property
     def truncated_at_open(self) -> bool:
-        """Whether opening had to cut bytes that a clean shutdown would have kept."""
+        """Whether opening cut bytes that a clean shutdown would have preserved."""
         return self.state.truncated_at_open
 
     @property
     def lost_at_open(self) -> tuple[int, int] | None:
-        """(end, former high watermark) where the log was opened below what it knew to be
-        committed."""
+        """(end, former high watermark) if the log was opened below an offset that it knew to be
+        committed.
+        """
         return self.state.lost_at_open
 
     # -- bounds --------------------------------------------------------------------------------
 
     def advance_high_watermark(self, offset: int) -> bool:
-        """Raise the high watermark to ``offset``, at most to the log's end; never back."""
+        """Raise the high watermark to ``offset``, at most to the log end. It never falls."""
         return self.state.commit(offset)
 
     def raise_log_start(self, offset: int) -> bool:
-        """Raise the log start (DeleteRecords, the leader's log start); never back, never above the
-        HW (:class:`OffsetOutOfRange`). Segments below go at the next retention run."""
+        """Raise the log start (DeleteRecords, or the leader's log start). It never falls.
+
+        Segments below it are deleted at the next retention run. Raises :class:`OffsetOutOfRange`
+        for an offset above the high watermark.
+        """
         return start_offsets.raise_log_start(self.state, offset)
 
     def announce_log_start(self, offset: int) -> bool:
-        """Have the log start raised once a checkpoint holds it, so that what clients were shown no
-        crash takes back (invariant 2); bounded as :meth:`raise_log_start` is. Whether it is new."""
+        """Schedule a log start, which takes effect once a checkpoint contains it. Return whether it
+        is new.
+
+        The delay ensures that no crash undoes a log start that clients have seen (invariant 2). The
+        bounds of :meth:`raise_log_start` apply.
+        """
         return start_offsets.announce_log_start(self.state, offset)
 
     def adopt_checkpointed_log_start(self) -> bool:
-        """What was announced and is in the checkpoint comes into force; whether the log start
-        moved."""
+        """Put an announced and checkpointed log start into effect.
+
+        Return whether the log start moved.
+        """
         return start_offsets.adopt_checkpointed_log_start(self.state)
 
     def raise_local_log_start(self, offset: int) -> bool:
-        """Raise the first offset that is read from here; never back, never above the HW."""
+        """Raise the first offset that is read locally.
+
+        It never falls, nor exceeds the high watermark.
+        """
         return start_offsets.raise_local_log_start(self.state, offset)
 
     def drop_remote_part(self) -> bool:
-        """The topic has no remote part (any more): the log start becomes the local log start."""
+        """Move the log start to the local log start: the topic has no remote part any more."""
         return start_offsets.drop_remote_part(self.state)
 
     def assign_leader_epoch(self, epoch: int) -> bool:
-        """T: a new leader's epoch begins at the log's end, even if nothing is ever appended in it.
-        It is on disk before it is in use: a :class:`StorageError` leaves all as it was."""
+        """T: start a new leader's epoch at the log end, even if no record is ever appended in it.
+
+        The epoch is on disk before it takes effect. A :class:`StorageError` leaves everything
+        unchanged.
+        """
         return self.state.assign_leader_epoch(epoch)
 
     # -- records -------------------------------------------------------------------------------
@@ -217,14 +240,14 @@ class PartitionLog:
         guard: VerificationGuard | None = None,
         reads: bool = False,
     ) -> AppendInfo:
-        """Append the one batch that a client sent: checked, given offsets and the leader epoch. A
-        batch of a producer that is here already is not appended again: what is told is of the first
-        time.
+        """Append the one batch that a client sent, after checks, with offsets and the leader epoch.
 
-        :class:`RecordsInDoubt` asks for what its records are (:func:`batch_contents`), as it does
-        with ``reads`` for each batch that is good as far as its header tells.
-        ``guard``: the coordinator has said since :meth:`begin_verification` that the log is part of
-        the producer's transaction; without it only a transaction that is under way here goes on.
+        A batch that its producer has already written is not appended again; the result describes
+        the first append. :class:`RecordsInDoubt` requests the batch's contents
+        (:func:`batch_contents`). With ``reads`` it is raised for each batch whose header is valid.
+        ``guard`` proves that the coordinator has confirmed, since :meth:`begin_verification`, that
+        the partition is part of the producer's transaction. Without it only a transaction that is
+        already open here continues.
         """
         return appending.append_as_leader(
             self.state, data, leader_epoch, now_ms, contents, origin, guard, reads=reads
@@ -240,9 +263,12 @@ class PartitionLog:
         leader_epoch: int,
         now_ms: int,
     ) -> AppendInfo:
-        """As leader: end the transaction of a producer here, if it has one.
-        :class:`InvalidProducerEpoch` and :class:`TransactionCoordinatorFenced` for what comes too
-        late; ``transaction_version`` is that of the transaction (KIP-890)."""
+        """As leader, end the transaction that a producer has open here, if any.
+
+        ``transaction_version`` is that of the transaction (KIP-890). Raises
+        :class:`InvalidProducerEpoch` or :class:`TransactionCoordinatorFenced` for a marker that was
+        superseded.
+        """
         return appending.append_marker(
             self.state,
             marker,
@@ -256,9 +282,11 @@ class PartitionLog:
     def begin_verification(
         self, data: Buffer, now_ms: int, *, supports_epoch_bump: bool
     ) -> VerificationGuard | None:
-        """Before the coordinator is asked whether the log is part of the transaction of a batch
-        that a client sent; None: nobody has to be asked. See ``guard`` of
-        :meth:`append_as_leader`."""
+        """Start the verification of a client's transactional batch with the coordinator (KIP-890).
+
+        None means that no verification is needed. :meth:`append_as_leader` takes the result as
+        ``guard``.
+        """
         return appending.begin_verification(
             self.state, data, now_ms, supports_epoch_bump=supports_epoch_bump
         )
@@ -266,22 +294,24 @@ class PartitionLog:
     def begin_verification_of(
         self, producer_id: int, producer_epoch: int, now_ms: int
     ) -> VerificationGuard | None:
-        """The same for what a coordinator is to write in a producer's transaction."""
+        """Start the verification of a group's offsets that a coordinator writes in a producer's
+        transaction.
+        """
         return appending.begin_verification_of(self.state, producer_id, producer_epoch, now_ms)
 
     def has_ongoing_transaction(self, producer_id: int, producer_epoch: int) -> bool:
-        """Has that producer a transaction open here, in that epoch?"""
+        """Return whether the producer has a transaction open here in that epoch."""
         return self.state.producers.has_ongoing_transaction(producer_id, producer_epoch)
 
     # -- producers -----------------------------------------------------------------------------
 
     @property
     def producer_count(self) -> int:
-        """How many producers it knows."""
+        """Number of producers with state in this log."""
         return len(self.state.producers)
 
     def knows_producer(self, producer_id: int) -> bool:
-        """Has it something of that producer, in any epoch?"""
+        """Return whether the log has state of the producer, in any epoch."""
         return producer_id in self.state.producers
 
     def active_producers(self, most: int | None = None) -> list[ActiveProducer]:
@@ -290,75 +320,87 @@ class PartitionLog:
             return list(self.state.producers.active(most))
 
     def expire_producers(self, now_ms: int, idle_ms: int) -> None:
-        """Forget producers that have been idle for so long."""
+        """Drop the state of producers that have been idle for ``idle_ms``."""
         with self.state.lock:
             self.state.producers.expire(now_ms, idle_ms)
 
     def append_as_follower(self, data: Buffer, *, now_ms: int | None = None) -> AppendInfo:
-        """Append batches as the leader has them: offsets kept, epochs taken from their headers."""
+        """Append batches as the leader sent them, with their offsets and epochs."""
         return appending.append_as_follower(self.state, data, now_ms)
 
     def roll(self, now_ms: int) -> bool:
-        """Begin a new segment at the log's end; False when the active one is still empty."""
+        """Start a new segment at the log end. Return False if the active segment is empty."""
         return appending.roll(self.state, now_ms)
 
     def read_cached(
         self, offset: int, *, max_bytes: int, up_to_offset: int, min_one: bool
     ) -> ReadResult:
-        """:meth:`read` for the loop: :class:`NotCached` where it would likely wait for the disk."""
+        """Read on the loop thread; :class:`NotCached` where :meth:`read` would likely wait for the
+        disk.
+        """
         return reading.read_cached(self.state, offset, max_bytes, up_to_offset, min_one=min_one)
 
     def read(self, offset: int, *, max_bytes: int, up_to_offset: int, min_one: bool) -> ReadResult:
-        """T: whole batches from the one that holds ``offset`` on, all of one segment.
+        """T: read whole batches of one segment, from the one that contains ``offset``.
 
-        Only batches that end below ``up_to_offset`` (exclusive), at most ``max_bytes`` of them;
-        with ``min_one`` the first one even if it is larger.
+        Only batches that end below ``up_to_offset`` (exclusive) are returned, at most ``max_bytes``
+        of them. With ``min_one`` the first one is returned even if it is larger.
         """
         return reading.read(self.state, offset, max_bytes, up_to_offset, min_one=min_one)
 
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
-        """T: all that have records in [start, end) and were aborted, in the order of their
-        markers; complete where ``end`` is not above the last stable offset."""
+        """T: return the aborted transactions with records in [start, end), in the order of their
+        markers.
+
+        The list is complete if ``end`` is not above the last stable offset.
+        """
         return reading.aborted_transactions(self.state, start, end)
 
     def aborted_count(self, start: int) -> int:
-        """How many aborted transactions :meth:`aborted_transactions` may have to look at."""
+        """Return an upper bound of the entries that :meth:`aborted_transactions` examines."""
         return reading.aborted_count(self.state, start)
 
     def offset_by_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """T: the first local record at or behind the local log start that is not older."""
+        """T: return the first local record from the local log start that is not older, or None."""
         return reading.offset_by_timestamp(self.state, timestamp_ms)
 
     # -- files ---------------------------------------------------------------------------------
 
     @property
     def is_unflushed(self) -> bool:
-        """Whether anything of it is not on disk for good yet. Cheap: all logs are asked often."""
+        """Whether some data of the log is not durable yet.
+
+        Cheap, because the flusher polls every log.
+        """
         log = self.state
         return log.bounds.recovery_point != log.bounds.end or bool(log.segments.unfinished)
 
     @property
     def needs_flush(self) -> bool:
-        """Whether a closed segment, or ``flush.messages`` records, are not on disk for good yet."""
+        """Whether a closed segment, or ``flush.messages`` records, are not durable yet."""
         return flushing.needs_flush(self.state)
 
     def flush(self, up_to_offset: int | None = None) -> int:
-        """T: fsync all below ``up_to_offset`` (default: everything); the new recovery point.
+        """T: fsync everything below ``up_to_offset`` (default: the log end). Return the recovery
+        point.
 
-        A failed fsync may have lost pages for good, so nothing is appended any more until the log
-        is opened again (which checks every byte).
+        A failed fsync may have lost pages permanently. The log then refuses appends until
+        :meth:`reopen`, which checks every byte.
         """
         return flushing.flush(self.state, up_to_offset)
 
     def segment_files(self, base_offset: int) -> SegmentFiles:
-        """T: the files of a closed segment, for copying (flush up to its end first)."""
+        """T: return the files of a closed segment for upload.
+
+        The caller flushes up to its end first.
+        """
         return flushing.segment_files(self.state, base_offset)
 
     def truncate_to(self, offset: int) -> bool:
-        """T: cut the log so that it ends at ``offset``, or at the start of the batch that holds it.
+        """T: cut the log at ``offset``, or at the start of the batch that contains it.
 
-        At or behind the log's end no record goes, but an epoch that begins at the end does: it is
-        one in which this replica led and appended nothing. Whether anything went.
+        Return whether anything was removed. At or above the log end no record is removed, but an
+        epoch that starts at the end is: this replica led in it and appended nothing.
         """
         return truncation.truncate_to(self.state, offset)
 
@@ -371,36 +413,40 @@ class PartitionLog:
         producer_snapshot: bytes | None = None,
         recent_batches: Sequence[ProducerBatch] = (),
     ) -> None:
-        """T: drop every local record; the log goes on at ``offset`` with the given log start (what
-        lies between is in the tier), epochs and producers. ``recent_batches``: batches
-        before ``offset``; the snapshot has only each producer's last one."""
+        """T: drop every local record and continue at ``offset`` with the given log start and
+        epochs.
+
+        Records between the log start and ``offset`` are in the tier. ``producer_snapshot`` restores
+        the producers' state. ``recent_batches`` are batches before ``offset``, since the snapshot
+        has only each producer's last one.
+        """
         truncation.truncate_fully_and_start_at(
             self.state, offset, log_start_offset, epochs, producer_snapshot, recent_batches
         )
 
     def apply_retention(self, now_ms: int, *, tiered: TieredRetention | None) -> list[SegmentInfo]:
-        """T: let go of the segments that ``log/retention.py`` names; what went."""
+        """T: drop the segments that ``log/retention.py`` selects, and return them."""
         return segment_expiry.apply_retention(self.state, now_ms, tiered)
 
     def reopen(self) -> bool:
-        """T: after a failure, open the same files again and check every byte that may be in doubt,
-        read from the disk and not from memory. False: bytes that the log held were lost.
+        """T: after a failure, open the same files again and check every byte that may be in doubt.
 
-        Until it is done the log refuses everything; bounds that clients saw do not go back.
+        The bytes are read from the disk, not from the page cache. Return False if bytes of the log
+        were lost. Until then the log refuses everything. Bounds that clients saw do not fall.
         """
         return opening.reopen(self.state)
 
     def close(self) -> None:
-        """T: flush everything and let go of the files. A closed log refuses all else.
+        """T: flush everything and close the files. A closed log refuses everything else.
 
-        A log whose disk failed cannot be closed well (:class:`StorageError`): what it holds is in
-        doubt, and no shutdown is clean that leaves it so.
+        Raises :class:`StorageError` for a log whose disk failed: its data is in doubt, so the
+        shutdown is not clean.
         """
         flushing.close(self.state)
 
     def rename_for_deletion(self, sync_parent: Callable[[], None] | None = None) -> Path:
-        """T: after this the log is gone for good, also after a crash; the name it has until then.
+        """T: rename the directory, which deletes the log durably; return the new name.
 
-        Where it fails it may be called again.
+        After a failure the call may be repeated.
         """
         return rename_log(self.state, sync_parent)

@@ -1,5 +1,6 @@
-"""``partition.state``: what the controller last said about a replica, kept beside its log as
-JSON."""
+"""File ``partition.state``: the controller's last state of a replica, stored beside its log as
+JSON.
+"""
 
 import json
 from pathlib import Path
@@ -13,7 +14,7 @@ _STATE_BYTES_MAX = 1024 * 1024
 
 
 def read_state(directory: Path) -> dict[str, Any] | None:
-    """The stored state, None if none was ever written (blocking; small)."""
+    """Return the stored state, or None if none was ever written (blocking; small)."""
     path = directory / PARTITION_STATE
     with storage_errors(f"{path} cannot be read"):
         try:
@@ -23,19 +24,19 @@ def read_state(directory: Path) -> dict[str, Any] | None:
     try:
         state = json.loads(data)
     except ValueError as error:
-        raise StorageError(f"{path} holds no JSON: {error}") from error
+        raise StorageError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(state, dict):
-        raise StorageError(f"{path} holds no JSON object")
+        raise StorageError(f"{path} is not a JSON object")
     return state
 
 
 def write_state(directory: Path, state: dict[str, Any]) -> None:
-    """Replace the stored state, durably (blocking)."""
+    """Replace the stored state durably (blocking)."""
     write_whole(directory / PARTITION_STATE, encode_state(state))
 
 
 def encode_state(state: dict[str, Any]) -> bytes:
-    """The file's bytes."""
+    """Return the state as bytes of the file. Raises :class:`StorageError` above 1 MiB."""
     data = json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
     if len(data) > _STATE_BYTES_MAX:
         raise StorageError(f"a partition state of {len(data)} bytes is above {_STATE_BYTES_MAX}")

@@ -1,12 +1,12 @@
-"""What a log remembers of one producer, and which batch of it may follow (Kafka's
+"""State of one producer in a log, and checks of the batch that may follow (Kafka's
 ``ProducerStateEntry`` and ``ProducerAppendInfo``).
 
-The last five batches are kept: as many as a client has under way at once, each of which it may send
-again. Of a producer that is not known, because its records are long gone, any sequence number is
-taken, as Kafka does since 2.4 (KIP-360): UNKNOWN_PRODUCER_ID is never answered.
+The last five batches are kept, because a client may have five in flight and retry each of them. A
+producer that is unknown, because its records were deleted long ago, may use any sequence number, as
+in Kafka since 2.4 (KIP-360): UNKNOWN_PRODUCER_ID is never returned.
 
-A producer that has not written for a while is kept *packed*: in 80 to 180 bytes instead of 400 to
-1,100. The packed form begins with the bytes that a snapshot has of the producer.
+A producer that has not written for a while is *packed*: into 80 to 180 bytes instead of 400 to
+1,100. The packed form starts with the producer's bytes of a snapshot.
 """
 
 import enum
@@ -36,7 +36,7 @@ NO_OFFSET = -1
 _INT16_MAX = 2**15 - 1
 #: One batch of a packed producer: the fields of :class:`BatchMetadata`.
 _BATCH = struct.Struct(">iqiq")
-#: Read alone when many producers are checked.
+#: Read on its own when many producers are checked.
 _TIMESTAMP = struct.Struct(">q")
 #: Follows the snapshot's bytes of a packed producer: whether it has written since its last expiry
 #: check. Its batches follow.
@@ -45,16 +45,20 @@ _BATCHES_AT = ENTRY_BYTES + _HAS_WRITTEN.size
 
 
 class AppendOrigin(enum.Enum):
-    """Who appends as leader (Kafka's ``AppendOrigin``): a client's sequence numbers are checked, a
-    coordinator has none and may write control records."""
+    """Appender on the leader (Kafka's ``AppendOrigin``).
+
+    A client's sequence numbers are checked. A coordinator has none and may write control records.
+    """
 
     CLIENT = enum.auto()
     COORDINATOR = enum.auto()
 
 
 class ProducerBatch(NamedTuple):
-    """A batch of a producer, as far as its state is concerned. ``timestamp_ms`` is the batch's
-    largest; ``marker``: it ends a transaction."""
+    """Fields of a batch that affect its producer's state.
+
+    ``timestamp_ms`` is the batch's largest. ``marker``: the batch ends a transaction.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -67,16 +71,18 @@ class ProducerBatch(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record; they go on with 0 behind 2^31 - 1."""
+        """Sequence number of the last record; numbers wrap to 0 after 2^31 - 1."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset - self.base_offset) & INT32_MAX
 
 
 def producer_batch(header: BatchHeader, batch: Buffer) -> ProducerBatch | None:
-    """Of a batch that has a producer id, as it lies in a log; ``batch`` is looked at only where
-    that is a control batch. None for control records that are no marker.
-    :class:`CorruptBatch` where a marker cannot be read."""
+    """Return the fields of a stored batch that has a producer id, or None for control records that
+    are no marker.
+
+    ``batch`` is read only for a control batch. Raises :class:`CorruptBatch` for an invalid marker.
+    """
     marker = read_end_marker(batch) if header.is_control else None
     if marker is None and header.is_control:
         return None
@@ -93,7 +99,7 @@ def producer_batch(header: BatchHeader, batch: Buffer) -> ProducerBatch | None:
 
 
 class BatchMetadata(NamedTuple):
-    """One of the batches that are kept."""
+    """One of the producer's last batches."""
 
     last_sequence: int
     last_offset: int
@@ -125,9 +131,12 @@ def packed_without_written(data: bytes) -> bytes | None:
 
 
 class ProducerEntry:
-    """One producer in one log. ``batches`` oldest first, all of ``epoch``; ``txn_first_offset``:
-    where its open transaction begins, -1 for none; ``has_written``: since it was last asked whether
-    it is idle, for the timestamps of its records are its own."""
+    """One producer in one log.
+
+    ``batches``: oldest first, all of ``epoch``. ``txn_first_offset``: first offset of its open
+    transaction, -1 for none. ``has_written``: whether it wrote since the last expiry check; the
+    timestamps of its records are the client's own.
+    """
 
     __slots__ = (
         "batches",
@@ -148,14 +157,16 @@ class ProducerEntry:
 
     @property
     def last_sequence(self) -> int:
-        """Of the last batch of its epoch, -1 where there is none."""
+        """Last sequence number of its epoch, -1 for none."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     # -- what may follow -----------------------------------------------------------------------
 
     def goes_on_with(self, batch: ProducerBatch | BatchHeader) -> bool:
-        """Is it what nearly every batch is: the next one, and no transaction about? Asked first, as
-        each idempotent produce asks it."""
+        """Return whether ``batch`` is the next one in sequence, outside a transaction.
+
+        This is true for nearly every batch, so it is checked first for each idempotent produce.
+        """
         return (
             bool(self.batches)
             and batch.base_sequence == self.batches[-1].last_sequence + 1
@@ -165,7 +176,7 @@ class ProducerEntry:
         )
 
     def duplicate(self, batch: ProducerBatch) -> BatchMetadata | None:
-        """The batch that this one is, sent once more."""
+        """Return the stored batch that ``batch`` is a retry of, or None."""
         if batch.producer_epoch != self.epoch:
             return None
         first, last = batch.base_sequence, batch.last_sequence
@@ -175,7 +186,7 @@ class ProducerEntry:
         return None
 
     def check_epoch(self, batch: ProducerBatch) -> None:
-        """Raise :class:`InvalidProducerEpoch` for one that was superseded."""
+        """Raise :class:`InvalidProducerEpoch` for a superseded epoch."""
         if batch.producer_epoch < self.epoch:
             raise InvalidProducerEpoch(
                 f"epoch {batch.producer_epoch} of the producer {batch.producer_id} is below its "
@@ -183,34 +194,41 @@ class ProducerEntry:
             )
 
     def check_sequence(self, batch: ProducerBatch) -> None:
-        """Raise :class:`OutOfOrderSequence` unless it goes on where the last one ended; a new epoch
-        begins with 0."""
+        """Raise :class:`OutOfOrderSequence` unless the batch follows the last one.
+
+        A new epoch starts at 0.
+        """
         if self.epoch == NO_EPOCH:
             return
         first = batch.base_sequence
         if batch.producer_epoch != self.epoch:
             if first != 0:
                 raise OutOfOrderSequence(
-                    f"the producer {batch.producer_id} begins its epoch {batch.producer_epoch} "
-                    f"with sequence number {first}; the last epoch was {self.epoch}"
+                    f"producer {batch.producer_id} starts its epoch {batch.producer_epoch} "
+                    f"with sequence number {first}, not 0; the last epoch was {self.epoch}"
                 )
             return
         last = self.last_sequence
         if first != last + 1 and not (first == 0 and last == INT32_MAX):
             raise OutOfOrderSequence(
-                f"the producer {batch.producer_id} sends sequence number {first}, its last one "
-                f"is {last}"
+                f"producer {batch.producer_id} sends sequence number {first} after its last one, "
+                f"{last}"
             )
 
     def check_marker(
         self, batch: ProducerBatch, marker: EndMarker, transaction_version: int
     ) -> None:
-        """Raise :class:`InvalidProducerEpoch` or :class:`TransactionCoordinatorFenced` for a marker
-        that comes too late. With ``transaction.version`` 2 each end of a transaction raises the
-        epoch (KIP-890), so the last one again is the marker again, which does no harm."""
+        """Raise :class:`InvalidProducerEpoch` or :class:`TransactionCoordinatorFenced` for a
+        superseded marker.
+
+        With ``transaction.version`` 2 each end of a transaction raises the epoch (KIP-890). So a
+        marker with the last epoch again is a harmless retry.
+        """
         epoch, last = batch.producer_epoch, self.epoch
         if transaction_version < 2:
             self.check_epoch(batch)
+        # An equal epoch with an open transaction would end the wrong one. At the maximum the epoch
+        # cannot be raised, so equality is valid there.
         elif epoch < last or (
             epoch == last and self.txn_first_offset != NO_OFFSET and epoch != _INT16_MAX
         ):
@@ -227,7 +245,7 @@ class ProducerEntry:
     # -- what followed -------------------------------------------------------------------------
 
     def add(self, batch: ProducerBatch) -> None:
-        """A batch of data was appended."""
+        """Record a data batch after its append."""
         if batch.producer_epoch != self.epoch:
             self.epoch = batch.producer_epoch
             self.batches.clear()
@@ -239,7 +257,7 @@ class ProducerEntry:
     def go_on(
         self, last_sequence: int, last_offset: int, offset_delta: int, timestamp_ms: int
     ) -> None:
-        """One of its epoch was."""
+        """Record a data batch of the current epoch."""
         batches = self.batches
         if len(batches) >= BATCHES_KEPT:
             del batches[0]
@@ -248,7 +266,7 @@ class ProducerEntry:
         self.has_written = True
 
     def end_transaction(self, batch: ProducerBatch, marker: EndMarker) -> None:
-        """A marker was appended."""
+        """Record a marker after its append."""
         if batch.producer_epoch != self.epoch:
             self.epoch = batch.producer_epoch
             self.batches.clear()
@@ -259,9 +277,11 @@ class ProducerEntry:
     # -- expiry ----------------------------------------------------------------------------------
 
     def is_expired(self, now_ms: int, idle_ms: int, newest_ms: int) -> bool:
-        """Return whether it may be forgotten: it is idle for ``idle_ms``, has no open transaction,
-        and has not written since the last check. A timestamp above ``newest_ms`` is in the future
-        and counts as ``newest_ms``."""
+        """Return whether the producer may be forgotten, as of this check.
+
+        It is idle for ``idle_ms``, has no open transaction, and has not written since the last
+        check. A timestamp above ``newest_ms`` is in the future and counts as ``newest_ms``.
+        """
         has_written, self.has_written = self.has_written, False
         self.timestamp_ms = min(self.timestamp_ms, newest_ms)
         is_old = now_ms - self.timestamp_ms >= idle_ms
@@ -290,7 +310,7 @@ class ProducerEntry:
     # -- as a snapshot has it ------------------------------------------------------------------
 
     def snapshot(self, producer_id: int) -> SnapshotEntry:
-        """What a snapshot keeps: the last batch only."""
+        """Return the producer's entry of a snapshot, which has the last batch only."""
         last = self.batches[-1] if self.batches else None
         return SnapshotEntry(
             producer_id=producer_id,
@@ -305,7 +325,7 @@ class ProducerEntry:
 
     @classmethod
     def of(cls, entry: SnapshotEntry) -> "ProducerEntry":
-        """From a snapshot."""
+        """Return the producer of a snapshot's entry."""
         made = cls()
         made.epoch = entry.producer_epoch
         made.coordinator_epoch = entry.coordinator_epoch

@@ -1,8 +1,8 @@
-"""What a log knows of its producers, made anew from the last snapshot and the batches behind it.
+"""Rebuilding of a log's producer state from the last snapshot and the batches after it.
 
-So it is when a log is opened, and after a truncation. Where a segment's transaction index was lost
-with a crash, the batches tell it as well: then all from that segment on is told anew, its snapshots
-too.
+It runs when a log is opened, and after a truncation. If a crash lost a segment's transaction index,
+it is rebuilt from the batches too. Then everything from that segment is replayed, its snapshots
+included.
 """
 
 import logging
@@ -18,7 +18,7 @@ from tidemark_broker.log.segment import Segment, wall_clock_ms
 
 logger = logging.getLogger(__name__)
 
-#: What is read again of the end of a log that was written lately, however many producers it has.
+#: Bytes at the end of a recently written log that are replayed, however many producers it has.
 _RECALLED_BYTES = 256 * 1024
 _RECENT_MS = 600_000
 
@@ -31,9 +31,11 @@ def rebuild(
     indexed_below: int,
     high_watermark: int,
 ) -> None:
-    """T: ``producers`` as they are at the end of ``segments``. The transaction indexes of those
-    that begin at or behind ``indexed_below`` are empty and are filled. :class:`CorruptRecords` for
-    a marker that cannot be read."""
+    """T: set ``producers`` to the state at the end of ``segments``.
+
+    The transaction indexes of segments at or above ``indexed_below`` are empty and are filled.
+    Raises :class:`CorruptRecords` for an unreadable marker.
+    """
     with producers.told_anew():
         _rebuild(producers, snapshots, segments, indexed_below, high_watermark)
 
@@ -46,11 +48,12 @@ def _rebuild(
     high_watermark: int,
 ) -> None:
     end = segments[-1].next_offset
-    # A snapshot does not tell of transactions that had ended by markers not committed yet. One that
-    # closing made does not leave any out.
+    # A snapshot omits transactions that ended by markers not committed yet, so one above the high
+    # watermark is not usable. The snapshot of a clean shutdown omits none.
     vague = {each.base_offset for each in segments if each.base_offset > high_watermark}
     found = snapshots.latest(min(indexed_below, end), vague)
     begin, entries = (segments[0].base_offset, ()) if found is None else found
+    # Batches before the snapshot restore what it lacks: more than one batch of a producer.
     producers.load(entries)
     if entries:
         producers.recall(_lately_before(segments, begin))
@@ -63,8 +66,8 @@ def _rebuild(
             snapshots.take(segment.base_offset, producers.snapshot())
             try:
                 snapshots.save(segment.base_offset)
-            except StorageError as error:  # a full disk must not keep a log from opening
-                logger.warning("%s (kept in memory; an earlier one serves after a crash)", error)
+            except StorageError as error:  # a full disk must not prevent that a log opens
+                logger.warning("%s (kept in memory; a crash replays from an earlier one)", error)
         for batch in _produced(segment, begin):
             aborted = producers.note(batch)
             if aborted is not None and is_told_anew:
@@ -75,11 +78,14 @@ def _rebuild(
 
 
 def _lately_before(segments: Sequence[Segment], offset: int) -> Iterator[ProducerBatch]:
-    """The last of the producers' batches below ``offset``, if they were written lately: their
-    clients may send them once more, and a snapshot has only one of each producer."""
+    """Yield the last producers' batches below ``offset``, if they were written recently.
+
+    Their clients may retry them, and a snapshot has only one batch of each producer.
+    """
     before = [each for each in segments if each.next_offset <= offset and each.size_bytes]
     chosen, left = [], _RECALLED_BYTES
     for segment in reversed(before):
+        # Clients give up retries after some minutes, so older batches cannot come again.
         if left <= 0 or wall_clock_ms() - segment.modified_ms >= _RECENT_MS:
             break
         chosen.append((segment, left))
@@ -91,7 +97,7 @@ def _lately_before(segments: Sequence[Segment], offset: int) -> Iterator[Produce
 def _produced(
     segment: Segment, begin: int, *, last_bytes: int | None = None
 ) -> Iterator[ProducerBatch]:
-    """The producers' batches of a segment from ``begin`` on, or those in its ``last_bytes``."""
+    """Yield the producers' batches of a segment from ``begin``, or those in its ``last_bytes``."""
     was_open = segment.descriptor is not None
     segment.open_file()
     assert segment.descriptor is not None
@@ -112,7 +118,9 @@ def _produced(
 
 
 def _position_before_end(segment: Segment, count_bytes: int) -> int:
-    """Where a batch begins, at least so many bytes before the end, or the first one does."""
+    """Return the position of a batch at least ``count_bytes`` before the end, or of the first
+    one.
+    """
     if count_bytes >= segment.size_bytes:
         return 0
     segment.load()

@@ -1,8 +1,8 @@
-"""The ``.snapshot`` files of one log: what it knew of its producers at the offset in their names.
+"""Snapshot files (``.snapshot``) of one log: the producers' state at the offset in the file name.
 
-One is made at each roll and when the log is closed. A roll makes it in memory, a thread writes it
-with the next flush; after a crash the batches behind the last one that is whole tell the rest. They
-go with the segment that begins at their offset.
+One is created at each roll and when the log is closed. A roll creates it in memory, and a thread
+writes it at the next flush. After a crash the batches after the last intact one are replayed. A
+snapshot is deleted with the segment that starts at its offset.
 """
 
 import logging
@@ -23,18 +23,18 @@ logger = logging.getLogger(__name__)
 
 
 class ProducerSnapshots:
-    """Of one directory. T marks what blocks; one thread at a time."""
+    """Snapshots of one directory. T marks blocking methods; one thread at a time."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._unsaved: dict[int, bytes] = {}
 
     def take(self, offset: int, data: bytes) -> None:
-        """Keep what is known at ``offset``, for :meth:`save`."""
+        """Hold the state at ``offset`` until :meth:`save`."""
         self._unsaved[offset] = data
 
     def save(self, offset: int) -> None:
-        """T: write the one of ``offset``, if it was taken and not written yet."""
+        """T: write the snapshot of ``offset``, if it was taken and is not written yet."""
         data = self._unsaved.get(offset)
         if data is not None:
             path = self.path(offset)
@@ -43,14 +43,16 @@ class ProducerSnapshots:
             self._unsaved.pop(offset, None)
 
     def put(self, offset: int, data: bytes) -> None:
-        """T: the one of ``offset`` is on the disk."""
+        """T: write a snapshot of ``offset`` durably."""
         path = self.path(offset)
         with storage_errors(f"{path} cannot be written"):
             put(path, data)
 
     def at(self, offset: int) -> bytes:
-        """T: the one of ``offset``; an empty one where there is none that is whole (what is not
-        known of a producer is not asked of it)."""
+        """T: return the snapshot of ``offset``, or an empty one if there is no intact one.
+
+        Without state a producer is not checked.
+        """
         data = self._unsaved.get(offset)
         if data is None:
             try:
@@ -63,8 +65,10 @@ class ProducerSnapshots:
     def latest(
         self, at_most: int, passed: Container[int] = ()
     ) -> tuple[int, tuple[ProducerEntry, ...]] | None:
-        """T: the offset and the content of the last one that is whole and not to be ``passed``;
-        those that are not whole go."""
+        """T: return offset and content of the latest intact snapshot that is not in ``passed``.
+
+        Damaged ones are removed.
+        """
         for offset in sorted({*self._unsaved, *self._saved()}, reverse=True):
             if offset > at_most or offset in passed:
                 continue
@@ -72,30 +76,30 @@ class ProducerSnapshots:
             try:
                 content = decode_snapshot(self.path(offset).read_bytes() if data is None else data)
             except (OSError, SnapshotFormatError) as error:
-                logger.warning("%s: %s; an earlier one is taken", self.path(offset), error)
+                logger.warning("%s: %s; an earlier one is used", self.path(offset), error)
                 self._remove((offset,))
             else:
                 return offset, content
         return None
 
     def remove_above(self, offset: int) -> None:
-        """T: those of offsets behind ``offset``."""
+        """T: remove the snapshots above ``offset``."""
         for each in [each for each in self._unsaved if each > offset]:
             del self._unsaved[each]
         self._remove(each for each in self._saved() if each > offset)
 
     def remove_all_but(self, offset: int | None) -> None:
-        """T: all others go, those that were not written yet too."""
+        """T: remove all other snapshots, unwritten ones included."""
         self._unsaved.clear()
         self._remove(each for each in self._saved() if each != offset)
 
     def keep_only(self, offsets: Iterable[int]) -> None:
-        """T: those of other offsets go."""
+        """T: remove the snapshots of other offsets."""
         kept = frozenset(offsets)
         self._remove(each for each in self._saved() if each not in kept)
 
     def path(self, offset: int) -> Path:
-        """The file of that offset."""
+        """Return the path of the snapshot of that offset."""
         return self.directory / names.segment_file_name(offset, names.PRODUCER_SNAPSHOT_SUFFIX)
 
     def _saved(self) -> list[int]:

@@ -1,12 +1,12 @@
-"""What a log remembers of its producers and their transactions (Kafka's ``ProducerStateManager``).
+"""Producers and their transactions in one log (Kafka's ``ProducerStateManager``).
 
-Pure: batches in, refusals and ended transactions out. It follows from the batches of the log alone,
-so every replica has the same, and a snapshot with the batches behind it gives it back. A
-transaction that has ended stays *unreplicated* until its marker is committed; the last stable
-offset stops at the first one that is open or unreplicated.
+Pure: batches in, rejections and ended transactions out. The state follows from the batches of the
+log alone. So every replica has the same state, and a snapshot with the batches after it restores
+it. A transaction that has ended stays *unreplicated* until its marker is committed. The last stable
+offset stops at the first transaction that is open or unreplicated.
 
 A producer is forgotten once it has expired (``producer.id.expiration.ms``) and not earlier:
-otherwise an acknowledged batch that its client sends again would be appended twice. Clients create
+otherwise an acknowledged batch that its client retries would be appended twice. Clients create
 producer ids at no cost, so memory is bounded in two other ways. Each log keeps only the
 :data:`LIVE_MAX` producers that wrote last as objects and packs the others. And all logs of a broker
 together know a limited number of producers. Beyond it a leader refuses the first batch of a new
@@ -51,8 +51,9 @@ VERIFICATIONS_MAX, VERIFICATIONS_KEPT = 50_000, 20
 
 
 class ProducerLimit:
-    """What the logs of a broker share: how many producers they know, and may know; and how many
-    verifications go on."""
+    """Counters shared by all logs of a broker: known producers, their limit, and verifications in
+    progress.
+    """
 
     __slots__ = ("count", "most", "verifications")
 
@@ -63,8 +64,10 @@ class ProducerLimit:
 
 
 class VerificationGuard:
-    """Given out before the coordinator is asked whether a partition is part of a transaction, and
-    shown with the first batch of it: a marker that came in between has made it void (KIP-890)."""
+    """Token issued before the coordinator verifies a partition's transaction (KIP-890).
+
+    The transaction's first batch presents it. A marker in between voids it.
+    """
 
     __slots__ = ("is_void",)
 
@@ -73,8 +76,10 @@ class VerificationGuard:
 
 
 class _Verification:
-    """Of a producer whose transaction is still to be verified. ``supports_epoch_bump``: it speaks
-    ``transaction.version`` 2."""
+    """Pending verification of a producer's transaction.
+
+    ``supports_epoch_bump``: the client uses ``transaction.version`` 2.
+    """
 
     __slots__ = ("began_ms", "epoch", "guard", "lowest_sequence", "supports_epoch_bump")
 
@@ -86,29 +91,29 @@ class _Verification:
         self.supports_epoch_bump = supports_epoch_bump
 
     def note(self, sequence: int, epoch: int) -> None:
-        """Another batch of the producer waits for the same answer."""
+        """Add another batch of the producer that waits for the same answer."""
         if epoch > self.epoch:
             self.epoch, self.lowest_sequence = epoch, sequence
         elif epoch == self.epoch:
             self.lowest_sequence = min(self.lowest_sequence, sequence)
 
     def check(self, batch: ProducerBatch, known: ProducerEntry | None) -> None:
-        """Raise :class:`OutOfOrderSequence` where an earlier batch is still to come."""
+        """Raise :class:`OutOfOrderSequence` if an earlier batch is still to arrive."""
         first = batch.base_sequence
         if self.supports_epoch_bump and first != 0 and (known is None or not known.batches):
             raise OutOfOrderSequence(
-                f"the producer {batch.producer_id} begins with sequence number {first}, "
-                "a transaction of version 2 begins with 0"
+                f"producer {batch.producer_id} starts with sequence number {first}; "
+                "a transaction of version 2 starts with 0"
             )
         if first > self.lowest_sequence:
             raise OutOfOrderSequence(
-                f"the producer {batch.producer_id} sends sequence number {first}, and "
-                f"{self.lowest_sequence} is still to be verified"
+                f"producer {batch.producer_id} sends sequence number {first} while "
+                f"{self.lowest_sequence} is still being verified"
             )
 
 
 class EndedTransaction(NamedTuple):
-    """``last_offset`` is that of its marker."""
+    """Transaction with a marker; ``last_offset`` is that of the marker."""
 
     producer_id: int
     first_offset: int
@@ -117,7 +122,7 @@ class EndedTransaction(NamedTuple):
 
 
 class ActiveProducer(NamedTuple):
-    """What DescribeProducers tells; -1 where there is nothing to tell."""
+    """Row of DescribeProducers; -1 for missing values."""
 
     producer_id: int
     producer_epoch: int
@@ -128,7 +133,10 @@ class ActiveProducer(NamedTuple):
 
 
 class ProducerStates:
-    """Of one log; the log's lock guards it. ``first_unstable_offset`` may be read without."""
+    """Producers of one log, guarded by the log's lock.
+
+    ``first_unstable_offset`` may be read without it.
+    """
 
     def __init__(self, limit: ProducerLimit | None = None) -> None:
         self._limit = limit or ProducerLimit()
@@ -138,11 +146,11 @@ class ProducerStates:
         self._packed: dict[int, bytes] = {}
         #: First offset of each open transaction, in rising order, and its producer.
         self._ongoing: dict[int, int] = {}
-        #: In the order of their markers.
+        #: Ended transactions whose markers are not committed, in the order of the markers.
         self._unreplicated: deque[EndedTransaction] = deque()
         self._verifications: dict[int, _Verification] = {}
         self._is_told_anew = False
-        #: The latest time of a check for expired producers.
+        #: Latest time of a check for expired producers.
         self._newest_ms = 0
         #: None: everything below the high watermark is stable.
         self.first_unstable_offset: int | None = None
@@ -170,15 +178,18 @@ class ProducerStates:
     # -- appends -------------------------------------------------------------------------------
 
     def going_on(self, header: BatchHeader) -> ProducerEntry | None:
-        """The producer whose next batch that is, where nothing more is to be checked: tell
-        :meth:`went_on` once it was appended. Says what :meth:`check` and :meth:`note` say, in half
-        of the time, of nearly all batches of idempotent producers."""
+        """Return the producer whose next batch in sequence this is, if nothing else needs checking.
+
+        The caller calls :meth:`went_on` after the append. This replaces :meth:`check` and
+        :meth:`note` for nearly all batches of idempotent producers, in half of the time.
+        """
         entry = self._live.get(header.producer_id)
         return entry if entry is not None and entry.goes_on_with(header) else None
 
     def went_on(self, entry: ProducerEntry, header: BatchHeader, at: BatchAt) -> None:
-        """The batch of a producer that is :meth:`going_on` stands there."""
+        """Record the batch of a producer that :meth:`going_on` returned."""
         producers, producer_id = self._live, header.producer_id
+        # Reinsert at the end: the dictionary is ordered by the last write.
         producers[producer_id] = producers.pop(producer_id)
         delta = header.last_offset_delta
         last_sequence = (header.base_sequence + delta) & INT32_MAX
@@ -187,17 +198,21 @@ class ProducerStates:
     def check(
         self, batch: ProducerBatch, origin: AppendOrigin, guard: VerificationGuard | None
     ) -> BatchMetadata | None:
-        """May a leader append it? Its former self, where it was appended before; raises
-        :class:`InvalidProducerEpoch`, :class:`OutOfOrderSequence`,
-        :class:`InvalidTransactionState` or :class:`TooManyProducers`."""
+        """Check a batch before a leader appends it. Return the stored batch if it is a retry.
+
+        Raises :class:`InvalidProducerEpoch`, :class:`OutOfOrderSequence`,
+        :class:`InvalidTransactionState` or :class:`TooManyProducers`.
+        """
         entry = self._known(batch.producer_id)
         if entry is not None and entry.goes_on_with(batch):
             return None
+        # Retries are recognised before anything is checked, as in Kafka.
         if entry is not None and origin is AppendOrigin.CLIENT:
             duplicate = entry.duplicate(batch)
             if duplicate is not None:
                 return duplicate
         in_transaction = entry is not None and entry.txn_first_offset != NO_OFFSET
+        # A transaction's first batch needs the coordinator's confirmation (KIP-890).
         if batch.is_transactional and not self.has_ongoing_transaction(
             batch.producer_id, batch.producer_epoch
         ):
@@ -212,11 +227,13 @@ class ProducerStates:
                 verification.check(batch, entry)
             if entry is not None:
                 entry.check_sequence(batch)
+        # Last, so that a batch that is invalid anyway gets its own error.
         if entry is None:
             self._check_room(batch)
         if in_transaction and not batch.is_transactional:
             raise InvalidTransactionState(
-                f"the producer {batch.producer_id} is within a transaction, its batch is not"
+                f"producer {batch.producer_id} has an open transaction, but its batch is not "
+                "transactional"
             )
         return None
 
@@ -233,13 +250,16 @@ class ProducerStates:
         )
 
     def check_marker(self, batch: ProducerBatch, transaction_version: int) -> None:
-        """May a leader append that marker? See :meth:`ProducerEntry.check_marker`."""
+        """Check a marker before a leader appends it; see :meth:`ProducerEntry.check_marker`."""
         entry = self._known(batch.producer_id)
         if entry is not None and batch.marker is not None:
             entry.check_marker(batch, batch.marker, transaction_version)
 
     def note(self, batch: ProducerBatch) -> AbortedTransaction | None:
-        """It was appended, here or by the leader; the transaction that it aborts."""
+        """Record a batch after its append, here or by the leader.
+
+        Return the transaction it aborts, if any.
+        """
         entry = self._live.pop(batch.producer_id, None)
         if entry is None:
             entry = self._unpacked_or_new(batch.producer_id)
@@ -248,6 +268,7 @@ class ProducerStates:
             return self._end(entry, batch)
         entry.add(batch)
         if batch.is_transactional:
+            # The transaction is open now, so later batches need no verification.
             self._verified(batch.producer_id)
             if entry.txn_first_offset == NO_OFFSET:
                 entry.txn_first_offset = batch.base_offset
@@ -261,7 +282,7 @@ class ProducerStates:
         first_offset = entry.txn_first_offset
         entry.end_transaction(batch, batch.marker)
         if first_offset == NO_OFFSET:
-            return None  # it wrote nothing here
+            return None  # the transaction has no records in this partition
         self._ongoing.pop(first_offset, None)
         ended = EndedTransaction(
             batch.producer_id, first_offset, batch.last_offset, not batch.marker.is_commit
@@ -270,6 +291,7 @@ class ProducerStates:
         self._settle()
         if not ended.is_aborted:
             return None
+        # Readers stop their search for aborted transactions at this offset.
         stable = next(iter(self._ongoing), batch.last_offset + 1)
         return AbortedTransaction(batch.producer_id, first_offset, batch.last_offset, stable)
 
@@ -288,7 +310,7 @@ class ProducerStates:
     # -- transactions --------------------------------------------------------------------------
 
     def has_ongoing_transaction(self, producer_id: int, producer_epoch: int) -> bool:
-        """Has that producer one open here, in that epoch?"""
+        """Return whether the producer has a transaction open here in that epoch."""
         entry = self._known(producer_id)
         return (
             entry is not None
@@ -299,8 +321,11 @@ class ProducerStates:
     def begin_verification(
         self, batch: ProducerBatch, now_ms: int, *, supports_epoch_bump: bool
     ) -> VerificationGuard | None:
-        """Before the coordinator is asked; None where the transaction is under way here (or it is a
-        duplicate), and nobody needs to be asked."""
+        """Issue a guard before the coordinator is queried.
+
+        None if the transaction is open here, or the batch is a retry, so that no verification is
+        needed.
+        """
         producer_id, epoch = batch.producer_id, batch.producer_epoch
         if self.has_ongoing_transaction(producer_id, epoch):
             return None
@@ -310,6 +335,7 @@ class ProducerStates:
             return None
         known = self._verifications.get(producer_id)
         if known is None:
+            # The oldest verification is dropped: its client retries and starts another one.
             if self._verifies_too_many():
                 self._verified(next(iter(self._verifications)))
             self._limit.verifications += 1
@@ -321,21 +347,24 @@ class ProducerStates:
         return known.guard
 
     def _verifies_too_many(self) -> bool:
-        """Whoever asks for one costs nothing, whatever the coordinator says."""
+        """Return whether the limits are reached.
+
+        Requesting a verification costs a client nothing, whatever the coordinator answers.
+        """
         count, of_all = len(self._verifications), self._limit.verifications
         return count >= VERIFICATIONS_OF_LOG_MAX or (
             of_all >= VERIFICATIONS_MAX and count >= VERIFICATIONS_KEPT
         )
 
     def _verified(self, producer_id: int) -> None:
-        """Its verification, if there is one, is over."""
+        """End the producer's verification, if there is one, and void its guard."""
         verification = self._verifications.pop(producer_id, None)
         if verification is not None:
             verification.guard.is_void = True
             self._limit.verifications -= 1
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Everything below is committed, markers too."""
+        """Drop ended transactions whose markers are below ``high_watermark``, and so committed."""
         unreplicated = self._unreplicated
         if not unreplicated or unreplicated[0].last_offset >= high_watermark:
             return
@@ -345,8 +374,11 @@ class ProducerStates:
 
     @contextmanager
     def told_anew(self) -> Iterator[None]:
-        """While batches tell all of it once more, what was unstable before is unstable: it is, and
-        who reads without the lock must not see a log half-way. What raises leaves it so."""
+        """Suspend updates of the first unstable offset while all batches are replayed.
+
+        What was unstable before stays unstable, and readers without the lock must not see partial
+        state. After an exception the suspension stays in effect.
+        """
         self._is_told_anew = True
         yield
         self._is_told_anew = False
@@ -355,6 +387,7 @@ class ProducerStates:
     def _settle(self) -> None:
         if self._is_told_anew:
             return
+        # The first unstable offset is the lowest of open and of unreplicated transactions.
         first = next(iter(self._ongoing), None)
         for ended in self._unreplicated:
             if first is None or ended.first_offset < first:
@@ -413,17 +446,18 @@ class ProducerStates:
 
     @property
     def tells_all(self) -> bool:
-        """Whether a snapshot would leave out no transaction that has ended, but whose marker is not
-        committed."""
+        """Whether a snapshot is complete: it omits ended transactions whose markers are not
+        committed.
+        """
         return not self._unreplicated
 
     def snapshot(self) -> bytes:
-        """The bytes of a ``.snapshot``."""
+        """Return the content of a ``.snapshot`` file."""
         live = [entry.packed(producer_id) for producer_id, entry in self._live.items()]
         return join_entries([packed[:ENTRY_BYTES] for packed in (*self._packed.values(), *live)])
 
     def load(self, entries: Iterable[SnapshotEntry]) -> None:
-        """Nothing but what a snapshot has."""
+        """Replace the whole state by that of a snapshot."""
         self.clear()
         ongoing = {}
         for each in entries:
@@ -435,21 +469,24 @@ class ProducerStates:
         self._settle()
 
     def recall(self, batches: Iterable[ProducerBatch]) -> None:
-        """``batches`` are those before a snapshot, which tells of the last one of each producer
-        only: with them those that may come again are known as before."""
+        """Add the ``batches`` before a snapshot to its producers, so that retries are recognised.
+
+        A snapshot has only the last batch of each producer.
+        """
         found: dict[int, ProducerEntry] = {}
         for batch in batches:
             if batch.marker is None and batch.producer_id in self._packed:
                 found.setdefault(batch.producer_id, ProducerEntry()).add(batch)
         for producer_id, recalled in found.items():
             entry = ProducerEntry.unpacked(self._packed[producer_id])
+            # Use them only if they end with the snapshot's own batch, else they are of another
+            # history.
             if recalled.epoch == entry.epoch and recalled.batches[-1:] == entry.batches:
                 entry.batches = recalled.batches
                 self._packed[producer_id] = entry.packed(producer_id)
 
     def forget(self) -> None:
-        """The log is closed: producers are nobody's business any more, but what is stable stays
-        so."""
+        """Drop all producers because the log is closed. The first unstable offset stays."""
         self._limit.count -= len(self)
         self._live.clear()
         self._packed.clear()
@@ -457,7 +494,7 @@ class ProducerStates:
             self._verified(producer_id)
 
     def clear(self) -> None:
-        """Nothing is known."""
+        """Drop all producers and transactions."""
         self.forget()
         self._ongoing.clear()
         self._unreplicated.clear()

@@ -1,8 +1,8 @@
-"""Reading a log: on the loop what is in memory, in a thread what may wait for the disk.
+"""Log reads: on the loop for data in memory, in a thread for data that may be on disk.
 
-A thread pins the segment it reads (figures of that moment, a descriptor of its own) under the
-log's lock and reads without it, so that appends never wait for a read, and no file is closed under
-one. What is cut or removed meanwhile makes the thread look again.
+A thread pins the segment it reads (a copy of its figures, a descriptor of its own) under the log's
+lock, then reads without the lock. So appends never wait for a read, and no file is closed during
+one. If the segment is cut, removed or replaced meanwhile, the thread retries.
 """
 
 from collections.abc import Iterator
@@ -20,27 +20,29 @@ from tidemark_broker.log.transaction_index import TransactionIndex, aborted_betw
 from tidemark_broker.log.types import ReadResult, TimestampOffset
 from tidemark_broker.log.validate import check_read_range
 
-#: Of so many segments that nothing is left of one answer tells.
+#: Bound of the consecutive empty segments that one read skips.
 _EMPTY_BATCHES_MAX = 100
 
 
 def read_cached(
     log: LogState, offset: int, max_bytes: int, up_to: int, *, min_one: bool
 ) -> ReadResult:
-    """See :meth:`PartitionLog.read_cached`."""
+    """Do the work of :meth:`PartitionLog.read_cached`."""
     with log.lock:
         if _is_at_end(log, offset, up_to):
             return ReadResult(b"", offset)
         result = log.segments.read_cached(offset, max_bytes, up_to, min_one=min_one)
         if len(result.data) == HEADER_BYTES and result.next_offset < min(up_to, log.bounds.end):
-            raise NotCached  # one empty batch: see read
+            raise NotCached  # one empty batch: read() skips it, which may need the disk
         return result
 
 
 def read(log: LogState, offset: int, max_bytes: int, up_to: int, *, min_one: bool) -> ReadResult:
-    """T: see :meth:`PartitionLog.read`. Where that is one empty batch, the end of a compacted
-    segment, what follows comes along: some clients take an answer without a record for the end of
-    the log, and go on there."""
+    """T: do the work of :meth:`PartitionLog.read`.
+
+    A single empty batch is the end of a compacted segment. The read then includes what follows,
+    because some clients take an answer without a record for the log end and stop there.
+    """
     result = _read_segment(log, offset, max_bytes, up_to, min_one)
     pieces = [result.data]
     while len(result.data) == HEADER_BYTES and len(pieces) < _EMPTY_BATCHES_MAX:
@@ -57,19 +59,23 @@ def _read_segment(
             if _is_at_end(log, offset, up_to):
                 return ReadResult(b"", offset)
             segment = log.segments.items[log.segments.number_of(offset)]
+            # The hint is the position of a recent read's end; it is valid only for these
+            # truncations.
             start, truncations = log.segments.hint(offset), log.truncations
             pinned = segment.pinned()
         with _released(pinned):
             try:
                 result, end = _read(pinned, offset, start, max_bytes, up_to, min_one)
             except LogError:
+                # The bytes changed under the read: the error says nothing about the log, so retry.
                 if _has_changed(log, segment, truncations):
                     continue
                 raise
             with log.lock:
                 if _was_replaced(log, segment):
-                    continue  # what its names stood for may have been another file half-way
+                    continue  # the pinned files may have been swapped halfway through
                 if not _has_changed(log, segment, truncations):
+                    # Adopt position and descriptor only if they still describe the segment.
                     log.segments.remember(segment, result.next_offset, end)
                     log.segments.adopt(segment, pinned)
         log.segments.trim()
@@ -77,19 +83,20 @@ def _read_segment(
 
 
 def aborted_count(log: LogState, start: int) -> int:
-    """See :meth:`PartitionLog.aborted_count`."""
+    """Do the work of :meth:`PartitionLog.aborted_count`."""
     with log.lock:
         return sum(map(len, _indexes_from(log, start)))
 
 
 def aborted_transactions(log: LogState, start: int, end: int) -> list[AbortedTransaction]:
-    """T: see :meth:`PartitionLog.aborted_transactions`."""
+    """T: do the work of :meth:`PartitionLog.aborted_transactions`."""
     while True:
         with log.lock:
             indexes, truncations = _indexes_from(log, start), log.truncations
         try:
             found = aborted_between(indexes, start, end)
         except LogError:
+            # An index may have been deleted or cut during the search.
             if _has_all(log, indexes, truncations):
                 raise
             continue
@@ -98,14 +105,14 @@ def aborted_transactions(log: LogState, start: int, end: int) -> list[AbortedTra
 
 
 def _has_all(log: LogState, indexes: list[TransactionIndex], truncations: int) -> bool:
-    """Has nothing been cut, removed or compacted since these were looked up?"""
+    """Return whether nothing was cut, removed or compacted since the indexes were looked up."""
     with log.lock:
         there = {id(each.aborted) for each in log.segments.items}
         return truncations == log.truncations and all(id(each) in there for each in indexes)
 
 
 def _indexes_from(log: LogState, start: int) -> list[TransactionIndex]:
-    """Those with entries, from the segment of ``start`` on."""
+    """Return the non-empty transaction indexes from the segment of ``start``."""
     if not log.has_aborted:
         return []
     items = log.segments.items
@@ -113,12 +120,13 @@ def _indexes_from(log: LogState, start: int) -> list[TransactionIndex]:
 
 
 def offset_by_timestamp(log: LogState, timestamp_ms: int) -> TimestampOffset | None:
-    """T: see :meth:`PartitionLog.offset_by_timestamp`."""
+    """T: do the work of :meth:`PartitionLog.offset_by_timestamp`."""
     behind, limits = -1, unpack_limits()
     while True:
         with log.lock:
             log.check_usable()
             start, truncations = log.bounds.local_start, log.truncations
+            # Segments before ``behind`` were searched without a match.
             segment = _first_segment(log, timestamp_ms, max(start, behind))
             if segment is None:
                 return None
@@ -133,10 +141,12 @@ def offset_by_timestamp(log: LogState, timestamp_ms: int) -> TimestampOffset | N
                 if _has_changed(log, segment, truncations):
                     continue
                 raise
+        # A compacted segment replaced this one: search it, the answer may be outdated.
         if _was_replaced(log, segment):
             continue
         if found is not None:
             return found
+        # The largest timestamp may be of a record below the log start; try the next segment.
         behind = pinned.next_offset
 
 
@@ -148,7 +158,7 @@ def _is_at_end(log: LogState, offset: int, up_to: int) -> bool:
 
 
 def _has_changed(log: LogState, segment: Segment, truncations: int) -> bool:
-    """Was the log cut, or the segment removed or replaced, since a thread began to read it?"""
+    """Return whether the log was cut, or the segment removed or replaced, since the read began."""
     with log.lock:
         gone = segment.base_offset < log.segments.items[0].base_offset
         cut = log.closed or truncations != log.truncations
@@ -156,7 +166,7 @@ def _has_changed(log: LogState, segment: Segment, truncations: int) -> bool:
 
 
 def _was_replaced(log: LogState, segment: Segment) -> bool:
-    """Is another one in its place, a compacted one?"""
+    """Return whether a compacted segment replaced this one."""
     with log.lock:
         return not log.closed and log.segments.has_another_for(segment)
 
@@ -179,7 +189,7 @@ def _released(pinned: Segment) -> Iterator[None]:
 def _read(
     segment: Segment, offset: int, start: int | None, max_bytes: int, up_to: int, min_one: bool
 ) -> tuple[ReadResult, int]:
-    """(result, position behind it)."""
+    """Read a pinned segment. Return the result and the file position after it."""
     segment.load()
 
     def extent() -> tuple[int, int, int]:

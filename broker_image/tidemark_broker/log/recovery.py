@@ -1,10 +1,10 @@
-"""Open a partition's directory: what a crash left becomes a clean, contiguous log.
+"""Recovery of a partition's directory into a clean, contiguous log after a crash.
 
-From the recovery point on every batch is checked (length, CRC, contiguity); the log is cut at the
-first that fails, later segments go, indexes are rebuilt. Below the recovery point, and everywhere
-after a clean shutdown, indexes are only tried at their ends and rebuilt from headers when they do
-not fit. A hole below the recovery point cannot come from a crash: that is an error for a person,
-never a reason to delete.
+From the recovery point every batch is checked (length, CRC, contiguity). The log is cut at the
+first bad batch, later segments are removed, indexes are rebuilt. Below the recovery point, and
+everywhere after a clean shutdown, only the ends of indexes are checked; mismatches are rebuilt from
+headers. A hole below the recovery point cannot come from a crash. It is an error for an
+administrator, never a reason to delete.
 """
 
 import logging
@@ -44,18 +44,19 @@ _CRC_PIECE_BYTES = 1024 * 1024
 
 @dataclass(slots=True)
 class LoadedSegments:
-    """Segments oldest first, the last one open for appending; ``epochs`` is what their batches tell
-    of leader epochs, in the same order."""
+    """Segments oldest first, the last one open for appending, with the leader epochs of their
+    batches.
+    """
 
     segments: list[Segment]
     epochs: list[SegmentEpochs] = field(default_factory=list)
     #: Whether anything was cut off or removed.
     truncated: bool = False
-    #: From here on the batches tell which transactions were aborted, not the indexes.
+    #: From here the batches, not the indexes, decide which transactions were aborted.
     unindexed_from: int | None = None
 
     def tell_aborted_from(self, offset: int) -> None:
-        """The transaction indexes from there on are to be made anew."""
+        """Discard the transaction indexes from ``offset``; they are rebuilt from the batches."""
         for segment in self.segments:
             if segment.base_offset >= offset:
                 segment.aborted.forget()
@@ -80,12 +81,15 @@ def load_segments(
     """Read, check and where needed repair the segments of ``directory`` (blocking)."""
     with storage_errors(f"{directory} cannot be read"):
         segments, damaged = _segments_of(directory)
+    # An empty directory: start at the log start, or at 0 for a new log.
     loaded = LoadedSegments(segments)
     if not loaded.segments:
         loaded.segments.append(Segment.create(directory, base_if_empty, created_ms=now_ms))
         return loaded
     try:
         _settle(loaded, recovery_point, clean_shutdown, index_interval_bytes)
+        # A damaged transaction index makes all later ones doubtful: producers are replayed from
+        # there.
         if damaged is not None:
             loaded.tell_aborted_from(damaged)
     except BaseException:
@@ -98,9 +102,11 @@ def load_segments(
 def _settle(
     loaded: LoadedSegments, recovery_point: int, clean_shutdown: bool, index_interval_bytes: int
 ) -> None:
+    # After a clean shutdown only the active segment is checked in detail.
     checked_from = len(loaded.segments) - 1
     if not clean_shutdown:
         checked_from = _floor(loaded.segments, recovery_point)
+    # Closed segments below the recovery point were synced: the ends of their indexes suffice.
     for segment, following in zip(
         loaded.segments[:checked_from], loaded.segments[1 : checked_from + 1], strict=True
     ):
@@ -110,13 +116,17 @@ def _settle(
 
 
 def _segments_of(directory: Path) -> tuple[list[Segment], int | None]:
-    """The segments by their log files, and where the first begins whose transaction index is
-    damaged; removals that were begun are finished."""
+    """Return the segments and the base of the first with a damaged transaction index.
+
+    Interrupted removals and swaps are completed first.
+    """
     files: dict[int, set[str]] = {}
+    # A compaction's swap must be complete before names are read.
     finish_swaps(directory)
     for path in directory.iterdir():
         if path.name.endswith((names.DELETED_SUFFIX, TEMPORARY_SUFFIX)):
             path.unlink()
+        # Group the files of a segment by base offset.
         elif (parsed := names.parse_segment_file_name(path.name)) is not None:
             files.setdefault(parsed[0], set()).add(parsed[1])
     segments, damaged = [], None
@@ -126,11 +136,12 @@ def _segments_of(directory: Path) -> tuple[list[Segment], int | None]:
             if names.TRANSACTION_INDEX_SUFFIX in suffixes:
                 index = TransactionIndex.opened(segment.aborted.path)
                 if index is None:
-                    logger.warning("%s is built anew", segment.aborted.path)
+                    logger.warning("%s is damaged and will be rebuilt", segment.aborted.path)
                     damaged = offset if damaged is None else damaged
                 else:
                     segment.aborted = index
             segments.append(segment)
+        # Index files without a log file are left by a removal; snapshots are kept for recovery.
         else:
             for suffix in suffixes - {names.PRODUCER_SNAPSHOT_SUFFIX}:
                 (directory / names.segment_file_name(offset, suffix)).unlink()
@@ -146,7 +157,7 @@ def _segment_at(directory: Path, base_offset: int) -> Segment:
 
 
 def _floor(segments: Sequence[Segment], offset: int) -> int:
-    """Number of the segment that holds ``offset`` (the first one if it lies below)."""
+    """Return the number of the segment that contains ``offset``, or 0 if it is below all."""
     found = 0
     for number, segment in enumerate(segments):
         if segment.base_offset <= offset:
@@ -157,11 +168,11 @@ def _floor(segments: Sequence[Segment], offset: int) -> int:
 def _settle_closed(
     loaded: LoadedSegments, segment: Segment, next_base: int, index_interval_bytes: int
 ) -> None:
-    """The figures of a closed segment from the ends of its indexes; rebuilt where they do not
-    fit."""
+    """Load a closed segment's figures from the ends of its indexes, or rebuild the indexes."""
     epochs = _try_figures(segment)
+    # An index that does not reach the next segment was not saved completely: rebuild it.
     if epochs is None or segment.next_offset != next_base:
-        logger.warning("the indexes of %s are built anew", segment.log_path)
+        logger.warning("the indexes of %s do not fit its log and are rebuilt", segment.log_path)
         epochs = SegmentEpochs(segment, whole=True)
         segment.unload()
         segment.open_for_recovery()
@@ -169,6 +180,7 @@ def _settle_closed(
         for batch in segment.count_batches(index_interval_bytes):
             epochs.note(batch)
         segment.seal_anew()
+    # Closed segments do not stay open: a broker has too many for its descriptor limit.
     loaded.epochs.append(epochs)
     segment.unload()
     if segment.next_offset != next_base:
@@ -179,19 +191,23 @@ def _settle_closed(
 
 
 def _cut_again(segment: Segment, next_base: int) -> None:
-    """What lies behind the next segment's base was cut off before that was made: a power cut has
-    undone a cut that was not durable yet."""
+    """Repeat a cut at the next segment's base that a power failure undid.
+
+    The cut was made before the next segment was created, but was not durable yet.
+    """
     assert segment.descriptor is not None
     for batch in walk_batches(segment.descriptor, 0, segment.size_bytes):
         if batch.base_offset == next_base:
-            logger.warning("%s is cut at offset %d once more", segment.log_path, next_base)
+            logger.warning("%s is cut again at offset %d", segment.log_path, next_base)
             segment.cut(batch.position)
             return
 
 
 def _settle_active(loaded: LoadedSegments, segment: Segment) -> bool:
-    """After a clean shutdown: the figures from the ends of the indexes, or False to check it
-    all."""
+    """Load the active segment after a clean shutdown.
+
+    Return False if it must be checked in full.
+    """
     if not segment.size_bytes:
         segment.open_for_recovery()
         return True
@@ -199,6 +215,7 @@ def _settle_active(loaded: LoadedSegments, segment: Segment) -> bool:
     epochs = _try_figures(segment)
     if epochs is None:
         return False
+    # Unlike closed segments, the active one needs its indexes in memory.
     try:
         segment.read_index()
         segment.adopt_times(segment.read_times())
@@ -210,7 +227,7 @@ def _settle_active(loaded: LoadedSegments, segment: Segment) -> bool:
 
 
 def _try_figures(segment: Segment) -> SegmentEpochs | None:
-    """:func:`_figures_from_ends`, with None also where index or log cannot be made out."""
+    """Call :func:`_figures_from_ends`; return None also if index or log are unreadable."""
     try:
         return _figures_from_ends(segment)
     except (CorruptRecords, IndexFormatError, OSError) as error:
@@ -219,12 +236,14 @@ def _try_figures(segment: Segment) -> SegmentEpochs | None:
 
 
 def _figures_from_ends(segment: Segment) -> SegmentEpochs | None:
-    """Figures by the last index entries and a walk to the end, and the epochs of the batches at the
-    ends; None if they cannot tell."""
+    """Return the epochs at the segment's ends and set its figures from the last index entries and a
+    walk to the end. None if they do not suffice.
+    """
     epochs = SegmentEpochs(segment, whole=False)
     index, times = segment.index_ends()
     segment.open_file()
     assert segment.descriptor is not None
+    # Records without a time index: the largest timestamp is unknown, so rebuild.
     if not len(times) and segment.size_bytes:
         return None
     last = times.last()
@@ -232,12 +251,14 @@ def _figures_from_ends(segment: Segment) -> SegmentEpochs | None:
     if not segment.size_bytes:
         segment.next_offset = segment.base_offset
         return epochs
+    # The first batch gives the roll clock; the walk from the last entry gives the end.
     first = next(walk_batches(segment.descriptor, 0, segment.size_bytes))
     segment.first_timestamp_ms = first.max_timestamp
     epochs.note(first)
     for batch in walk_batches(segment.descriptor, index.last()[1], segment.size_bytes):
         segment.next_offset = batch.last_offset + 1
-        if batch.max_timestamp > segment.largest_timestamp_ms:  # closed, its last entry not saved
+        # A roll may have happened before the last time entry was saved.
+        if batch.max_timestamp > segment.largest_timestamp_ms:
             segment.largest_timestamp_ms = batch.max_timestamp
             segment.offset_of_largest = batch.last_offset
         epochs.note(batch)
@@ -246,12 +267,13 @@ def _figures_from_ends(segment: Segment) -> SegmentEpochs | None:
 
 
 def _recover_from(loaded: LoadedSegments, number: int, index_interval_bytes: int) -> None:
-    """Check segment ``number`` and all behind it; cut at the first bad byte."""
+    """Check segment ``number`` and all after it; cut at the first bad byte."""
     segments = loaded.segments
     loaded.tell_aborted_from(segments[number].base_offset)
     while number < len(segments):
         segment = segments[number]
         whole = _recover(segment, loaded, index_interval_bytes)
+        # A cut, or a gap to the next segment, ends the log: later segments cannot be kept.
         following = segments[number + 1] if number + 1 < len(segments) else None
         if following is not None and (not whole or following.base_offset != segment.next_offset):
             _remove_behind(loaded, number)
@@ -264,20 +286,21 @@ def _recover_from(loaded: LoadedSegments, number: int, index_interval_bytes: int
 
 
 def _try_to_write_indexes(segment: Segment) -> None:
-    """Of the active segment: on a full disk they are kept in memory until the next flush or roll,
-    so that what is there can be read."""
+    """Write the indexes of the active segment.
+
+    On a full disk they stay in memory until the next flush or roll, so that the log is readable.
+    """
     try:
         segment.write_indexes_anew()
     except StorageError as error:
-        logger.warning("%s (tried again at the next flush)", error)
+        logger.warning("%s (retried at the next flush)", error)
 
 
 def _remove_behind(loaded: LoadedSegments, number: int) -> None:
-    """Remove every segment behind ``number``, newest first, so that what stays is always a
-    prefix."""
+    """Remove every segment after ``number``, newest first, so that the rest is always a prefix."""
     loaded.truncated = True
     for segment in reversed(loaded.segments[number + 1 :]):
-        logger.warning("%s lies behind the end of the clean log and goes", segment.log_path)
+        logger.warning("%s is after the end of the clean log and is removed", segment.log_path)
         segment.unload()
         remove_files(rename_files(segment.paths(), names.DELETED_SUFFIX))
     del loaded.segments[number + 1 :]
@@ -287,6 +310,7 @@ def _recover(segment: Segment, loaded: LoadedSegments, index_interval_bytes: int
     """Check every batch and rebuild the indexes; False if the segment had to be cut."""
     segment.unload()
     segment.open_for_recovery()
+    # The epochs are collected from every batch, since the checkpoint may be older.
     assert segment.descriptor is not None
     epochs = SegmentEpochs(segment, whole=True)
     loaded.epochs.append(epochs)
@@ -294,6 +318,7 @@ def _recover(segment: Segment, loaded: LoadedSegments, index_interval_bytes: int
     position, expected = 0, segment.base_offset
     try:
         while position < end:
+            # Each header is checked in full before the batch counts as part of the log.
             header = _checked_header(segment.descriptor, position, end, expected)
             batch = BatchAt(
                 position,
@@ -306,6 +331,7 @@ def _recover(segment: Segment, loaded: LoadedSegments, index_interval_bytes: int
             segment.note_batch(batch, position, index_interval_bytes)
             epochs.note(batch)
             position, expected = batch.end_position, header.next_offset
+    # A torn or damaged batch: everything from here was never acknowledged as flushed.
     except CorruptBatch as error:
         logger.warning(
             "%s is cut from %d to %d bytes (offset %d): %s",
@@ -318,12 +344,13 @@ def _recover(segment: Segment, loaded: LoadedSegments, index_interval_bytes: int
 
 
 def _checked_header(descriptor: int, position: int, end: int, expected: int) -> BatchHeader:
-    """The header at ``position``, its batch's length, offset and CRC checked against the file."""
+    """Return the header at ``position`` after checking length, offset and CRC against the file."""
     header = parse_header(pread(descriptor, HEADER_BYTES, position))
     if position + header.size_bytes > end:
-        raise CorruptBatch(f"a batch of {header.size_bytes} bytes, {end - position} are there")
+        raise CorruptBatch(f"a batch has {header.size_bytes} bytes, the file only {end - position}")
     if header.base_offset != expected:
         raise CorruptBatch(f"base offset {header.base_offset} where {expected} continues the log")
+    # Read in pieces: a batch may be as large as message.max.bytes allows.
     crc, at, batch_end = 0, position + CRC_COVERS_FROM, position + header.size_bytes
     while at < batch_end:
         piece = pread(descriptor, min(_CRC_PIECE_BYTES, batch_end - at), at)

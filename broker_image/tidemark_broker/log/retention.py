@@ -1,10 +1,10 @@
-"""Which local segments may go: the rules of Kafka's local retention, as a pure decision.
+"""Selection of local segments to delete: the rules of Kafka's local retention, as a pure decision.
 
-Always oldest first, stopping at the first that must stay; never a segment whose end the high
-watermark has not reached. A tiered log with copying enabled lets a segment go only when it is in
-the tier (or already below the log start), and moves the *local* log start; any other log moves the
-log start itself. The active segment of a tiered log is rolled once retention reaches it: only a
-closed one is ever copied, so that of a quiet partition would stay for ever.
+Deletion starts at the oldest segment and stops at the first that must stay. A segment above the
+high watermark always stays. A tiered log with copying enabled deletes a segment only if it is in
+the tier (or below the log start), and moves the *local* log start. Any other log moves the log
+start itself. The active segment of a tiered log is rolled once retention reaches it: only closed
+segments are copied, so that of an idle partition would otherwise stay forever.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ from tidemark_broker.log.types import SegmentInfo, TieredRetention
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionInput:
-    """One log at one moment; ``segments`` oldest first, the last one is active."""
+    """Snapshot of one log; ``segments`` oldest first, the last one is active."""
 
     segments: Sequence[SegmentInfo]
     config: LogConfig
@@ -29,10 +29,10 @@ class RetentionInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPlan:
-    """The ``delete`` oldest segments go. Offsets are None where nothing moves."""
+    """Decision: delete the ``delete`` oldest segments. Offsets are None where nothing moves."""
 
     delete: int = 0
-    #: The active segment qualifies: begin a new one (first, if every segment goes).
+    #: The active segment qualifies: roll it (before the deletion, if every segment is deleted).
     roll_active: bool = False
     log_start_offset: int | None = None
     local_log_start_offset: int | None = None
@@ -42,8 +42,11 @@ _NOTHING = RetentionPlan()
 
 
 def plan_retention(log: RetentionInput) -> RetentionPlan:
-    """Decide; time, then size, then log start, each going on where the one before stopped."""
+    """Decide by time, then size, then log start; each rule continues where the one before
+    stopped.
+    """
     tiered = log.tiered
+    # While suspended nothing may be deleted: the tier's content is not certain.
     if tiered is not None and tiered.suspended:
         return _NOTHING
     keeps_remote = tiered is not None and tiered.copy_enabled
@@ -53,6 +56,7 @@ def plan_retention(log: RetentionInput) -> RetentionPlan:
     goes, active_by_size = _run_length(log, goes, by_size)
     goes, _ = _run_length(log, goes, _start_breached(log, tiered=tiered is not None))
     roll = active_by_time or active_by_size
+    # With a tier the active segment is rolled but stays until it is copied.
     if keeps_remote:
         return _local_plan(log, min(goes, len(log.segments) - 1), roll_active=roll)
     if not goes:
@@ -75,7 +79,7 @@ def _local_plan(log: RetentionInput, goes: int, *, roll_active: bool) -> Retenti
 
 
 def _start_behind(log: RetentionInput, goes: int) -> int:
-    """Where the log begins once so many segments are gone; what is not committed stays."""
+    """Return the log start after a deletion of ``goes`` segments, which are all committed."""
     start = log.segments[goes - 1].next_base_offset
     assert start <= log.high_watermark, (start, log.high_watermark)
     return start
@@ -85,12 +89,14 @@ Breach = Callable[[SegmentInfo], bool]
 
 
 def _run_length(log: RetentionInput, already: int, breached: Breach) -> tuple[int, bool]:
-    """(how many of the oldest segments go once ``breached`` was asked too, whether the active one
-    is breached after all before it)."""
+    """Return the number of oldest segments to delete after applying ``breached``, and whether
+    the active segment is breached after all before it.
+    """
     count = already
     for segment in log.segments[already:]:
         if not (_is_committed(log, segment) and breached(segment)):
             break
+        # Not in the tier yet: the segment stays, but an active one is rolled to be copied.
         if not _is_kept_elsewhere(log, segment):
             return count, segment.is_active
         count += 1
@@ -104,7 +110,7 @@ def _is_committed(log: RetentionInput, segment: SegmentInfo) -> bool:
 
 
 def _is_kept_elsewhere(log: RetentionInput, segment: SegmentInfo) -> bool:
-    """Or need not be kept at all."""
+    """Return whether the segment is in the tier, or need not be kept."""
     if log.tiered is None or not log.tiered.copy_enabled:
         return True
     end = segment.next_base_offset
@@ -140,8 +146,7 @@ def _size_breached(log: RetentionInput, already: int, *, keeps_remote: bool) -> 
 
 
 def _excesses(segments: Sequence[SegmentInfo], limit: int) -> Iterator[int]:
-    """For each segment: by how much the log stays above ``limit`` without it and the ones
-    before."""
+    """Yield for each segment the log's excess over ``limit`` without it and those before it."""
     size = sum(segment.size_bytes for segment in segments)
     for segment in segments:
         size -= segment.size_bytes

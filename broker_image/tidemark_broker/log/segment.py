@@ -1,7 +1,7 @@
 """One segment: a log file with its two indexes.
 
 The active segment has its file open and its indexes in memory. A closed segment keeps only its
-figures; file and offset index are opened when it is read. Nothing here locks: the log does.
+figures; file and offset index are opened when it is read. The log does the locking.
 """
 
 import logging
@@ -29,8 +29,10 @@ R = TypeVar("R")
 
 
 class Segment(IndexedSegment):
-    """Figures, descriptor and indexes of one segment. ``size_bytes`` is the only truth about where
-    the log file ends: bytes behind it were never appended."""
+    """Figures, descriptor and indexes of one segment.
+
+    Only ``size_bytes`` decides where the log file ends: bytes after it were never appended.
+    """
 
     __slots__ = (
         "_bytes_since_entry",
@@ -47,12 +49,12 @@ class Segment(IndexedSegment):
     def __init__(self, directory: Path, base_offset: int, *, created_ms: int) -> None:
         super().__init__(directory, base_offset)
         self.created_ms = created_ms
-        #: When it was appended to last.
+        #: Time of the last append.
         self.modified_ms = created_ms
         self.next_offset = base_offset
         self.largest_timestamp_ms = NO_TIMESTAMP
         self.offset_of_largest = base_offset
-        #: Largest timestamp of the first batch: what the age of a segment is counted from.
+        #: Largest timestamp of the first batch, from which the segment's age is computed.
         self.first_timestamp_ms = NO_TIMESTAMP
         self.descriptor: int | None = None
         self._bytes_since_entry = 0
@@ -60,7 +62,10 @@ class Segment(IndexedSegment):
 
     @classmethod
     def create(cls, directory: Path, base_offset: int, *, created_ms: int) -> "Segment":
-        """An empty log file, open for appending. What a failed attempt left is overwritten."""
+        """Create an empty log file, open for appending.
+
+        Remains of a failed attempt are overwritten.
+        """
         segment = cls(directory, base_offset, created_ms=created_ms)
         with storage_errors(f"segment {base_offset} cannot be created in {directory}"):
             segment.descriptor = os.open(
@@ -70,7 +75,7 @@ class Segment(IndexedSegment):
         return segment
 
     def info(self, *, is_active: bool) -> SegmentInfo:
-        """The figures of this moment."""
+        """Return the current figures."""
         return SegmentInfo(
             base_offset=self.base_offset,
             next_base_offset=self.next_offset,
@@ -91,8 +96,8 @@ class Segment(IndexedSegment):
     ) -> None:
         """Write ``buffers`` at the end and index ``batches`` (positions relative to the append).
 
-        On failure nothing of it is visible: the file is cut back, or, if even that fails, written
-        over by the next append and cut before the segment is flushed or closed.
+        After a failure none of it is visible. The file is cut back. If even that fails, the next
+        append overwrites the bytes, or they are cut before a flush or close.
         """
         start = self.size_bytes
         try:
@@ -106,7 +111,7 @@ class Segment(IndexedSegment):
             self.note_batch(batch, start + batch.position, index_interval_bytes)
 
     def note_batch(self, batch: BatchAt, position: int, index_interval_bytes: int) -> None:
-        """Count a batch that stands at ``position`` in, and index it where an entry is due."""
+        """Account for a batch at ``position``, and index it if an entry is due."""
         assert self.index is not None
         assert self.times is not None
         if batch.max_timestamp > self.largest_timestamp_ms:
@@ -125,7 +130,8 @@ class Segment(IndexedSegment):
         assert self.descriptor is not None
         total = sum(len(buffer) for buffer in buffers)
         written = os.pwritev(self.descriptor, buffers, position)
-        while written < total:  # a full disk writes what still fits, then fails
+        # A full disk writes the part that fits, and fails on the next call.
+        while written < total:
             rest = memoryview(b"".join(buffers))[written:]
             written += os.pwrite(self.descriptor, rest, position + written)
         return written
@@ -139,13 +145,15 @@ class Segment(IndexedSegment):
             logger.warning("%s cannot be cut back: %s", self.log_path, error.strerror)
 
     def seal(self) -> None:
-        """Give the time index its final entry: at roll and at close. Nothing is appended after
-        it."""
+        """Add the final entry to the time index, at roll and at close.
+
+        Nothing is appended afterwards.
+        """
         assert self.times is not None
         self.times.maybe_append(self.largest_timestamp_ms, self.offset_of_largest)
 
     def cut_torn_tail(self) -> None:
-        """Cut what a failed append left behind the last batch, if that was not possible then."""
+        """Cut the remains of a failed append, if that was not possible then."""
         if self._cut_due:
             self._try_to_cut()
         if self._cut_due:
@@ -154,24 +162,24 @@ class Segment(IndexedSegment):
     # -- opening, closing, rebuilding --------------------------------------------------------
 
     def open_file(self, *, writable: bool = False) -> None:
-        """Open the log file, if that is not done yet."""
+        """Open the log file, if it is not open."""
         if self.descriptor is None:
             with storage_errors(f"{self.log_path} cannot be opened"):
                 mode = os.O_RDWR if writable else os.O_RDONLY
                 self.descriptor = os.open(self.log_path, mode | os.O_CLOEXEC)
 
     def load(self) -> None:
-        """Open the log file and read the offset index, if that is not done yet."""
+        """Open the log file and read the offset index, if that was not done."""
         self.open_file()
         if self.index is None:
             try:
                 self.read_index()
             except (IndexFormatError, OSError) as error:
-                logger.warning("%s is built anew from the log: %s", self.index_path, error)
+                logger.warning("%s is rebuilt from the log: %s", self.index_path, error)
                 self.rebuild_index()
 
     def rebuild_index(self) -> None:
-        """The offset index in memory, from headers; the file is left as it is."""
+        """Rebuild the offset index in memory from headers; the file is unchanged."""
         assert self.descriptor is not None
         index, unindexed = OffsetIndex(self.base_offset), 0
         for batch in walk_batches(self.descriptor, 0, self.size_bytes):
@@ -182,27 +190,29 @@ class Segment(IndexedSegment):
         self.index, self._index_saved = index, len(index)
 
     def unload(self) -> None:
-        """Close the file and forget the indexes; the figures stay."""
+        """Close the file and drop the indexes; the figures stay."""
         if self.descriptor is not None:
             os.close(self.descriptor)
             self.descriptor = None
         self.index = self.times = None
 
     def reset(self) -> None:
-        """Before the figures and indexes are built anew by :meth:`note_batch`."""
+        """Reset figures and indexes before :meth:`note_batch` rebuilds them."""
         self.next_offset = self.offset_of_largest = self.base_offset
         self.largest_timestamp_ms = self.first_timestamp_ms = NO_TIMESTAMP
         self.index, self.times = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         self._bytes_since_entry = self._index_saved = self._times_saved = 0
 
     def seal_anew(self) -> None:
-        """:meth:`seal` for indexes that were rebuilt: the files are replaced."""
+        """Call :meth:`seal` for rebuilt indexes and replace their files."""
         self.seal()
         self.write_indexes_anew()
 
     def pinned(self) -> "Segment":
-        """The segment as it stands, with a descriptor of its own if it is open: a thread reads it
-        while the log goes on, and unloads it in the end."""
+        """Return a copy with a descriptor of its own, if the segment is open.
+
+        A thread reads it while appends continue, and unloads it in the end.
+        """
         pinned = copy(self)
         if self.descriptor is not None:
             with storage_errors(f"{self.log_path} cannot be opened"):
@@ -210,7 +220,7 @@ class Segment(IndexedSegment):
         return pinned
 
     def cut(self, size_bytes: int) -> None:
-        """Cut the log file at a batch's start; figures and indexes are the caller's to rebuild."""
+        """Cut the log file at a batch's start. The caller rebuilds figures and indexes."""
         assert self.descriptor is not None
         with storage_errors(f"{self.log_path} cannot be cut"):
             os.ftruncate(self.descriptor, size_bytes)
@@ -219,18 +229,21 @@ class Segment(IndexedSegment):
 
     @property
     def _offset_max(self) -> int:
-        """The indexes have 32 bits for what is above the base offset, as in Kafka."""
+        """Highest offset of the segment: indexes store 32-bit relative offsets, as in Kafka."""
         return self.base_offset + INT32_MAX
 
     def open_for_recovery(self) -> None:
-        """Open the log file for writing, with figures and indexes that begin anew."""
+        """Open the log file for writing and reset figures and indexes."""
         with storage_errors(f"{self.log_path} cannot be opened"):
             self.descriptor = os.open(self.log_path, os.O_RDWR | os.O_CLOEXEC)
         self.reset()
 
     def count_batches(self, index_interval_bytes: int) -> Iterator[BatchAt]:
-        """:meth:`note_batch` for everything that stands in the log file, batch by batch (no CRC);
-        :class:`CorruptRecords` where one cannot be of this segment. A base offset is in no CRC."""
+        """Call :meth:`note_batch` for everything in the log file, batch by batch, without CRC
+        checks.
+
+        Raises :class:`CorruptRecords` for offsets outside the segment: no CRC covers a base offset.
+        """
         assert self.descriptor is not None
         for batch in walk_batches(self.descriptor, 0, self.size_bytes):
             if not self.base_offset <= batch.base_offset <= batch.last_offset <= self._offset_max:
@@ -244,18 +257,22 @@ class Segment(IndexedSegment):
     # -- reading -----------------------------------------------------------------------------
 
     def with_good_index(self, work: Callable[[], R]) -> R:
-        """Blocks: ``work`` with the index as it is; where that misleads, once more with one that is
-        built anew in memory."""
+        """Run ``work`` with the index (blocking).
+
+        If the index is wrong, rebuild it in memory and retry.
+        """
         try:
             return work()
         except CorruptRecords as error:
-            logger.warning("%s misleads (%s) and is built anew", self.index_path, error)
+            logger.warning("%s is wrong (%s) and is rebuilt", self.index_path, error)
         self.rebuild_index()
         return work()
 
     def find(self, offset: int) -> BatchAt:
-        """The batch that holds ``offset``, by the index and a walk over headers;
-        :class:`CorruptRecords` if the index misleads."""
+        """Return the batch that contains ``offset``, by the index and a walk over headers.
+
+        Raises :class:`CorruptRecords` if the index is wrong.
+        """
         assert self.index is not None
         return self._walk_to(offset, self.index.position_for(offset))
 
@@ -271,14 +288,17 @@ class Segment(IndexedSegment):
     def end_of_read(
         self, start: int, offset: int, max_bytes: int, up_to: int, *, min_one: bool
     ) -> tuple[int, int]:
-        """(position, next offset) behind the last whole batch that fits and ends below ``up_to``.
+        """Return position and next offset after the last whole batch that fits and ends below
+        ``up_to``.
 
-        ``start`` is the position of the batch that begins with ``offset``; when not even that one
-        fits, the answer is (start, offset), unless it ends below ``up_to`` and ``min_one`` is set.
+        ``start`` is the position of the batch that starts with ``offset``. If not even that one
+        fits, the result is (start, offset), unless it ends below ``up_to`` and ``min_one`` is set.
         """
         assert self.index is not None
+        # Common case of a tail read: everything fits, so no header is read.
         if up_to >= self.next_offset and self.size_bytes - start <= max_bytes:
             return self.size_bytes, self.next_offset
+        # Jump to the last index entry before the limit and walk only from there.
         anchor = max(start, self.index.floor_position(start + max_bytes, up_to))
         end, next_offset = self._walk_to_end(start, offset, anchor, start + max_bytes, up_to)
         if end == start and min_one:
@@ -299,7 +319,7 @@ class Segment(IndexedSegment):
         return position, next_offset
 
     def bytes_of(self, start: int, end: int) -> bytes:
-        """``[start, end)`` of the log file."""
+        """Return ``[start, end)`` of the log file."""
         if end == start:
             return b""
         assert self.descriptor is not None
@@ -307,5 +327,5 @@ class Segment(IndexedSegment):
 
 
 def wall_clock_ms() -> int:
-    """Now, for what only informs (when a segment was made)."""
+    """Return the current time, for informational values such as creation times."""
     return time.time_ns() // 1_000_000

@@ -1,8 +1,8 @@
-"""Retention carried out: segments at the start of a log go, as ``log/retention.py`` decides.
+"""Application of retention: deletes segments at the start of a log as ``log/retention.py`` decides.
 
-Where the log will begin is on record first, or a crash would leave a log that seems to have lost
-its start, and so are the epochs, which only the batches that go may have told; then the offsets
-move, so that reads end at once; then the files go.
+The new starts are persisted first, since otherwise a crash would leave a log that seems to have
+lost its start. The epochs are saved too, which may be only in the deleted batches. Then the offsets
+move, so that reads end at once. The files are deleted last.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ from tidemark_broker.log.types import SegmentInfo, TieredRetention
 def apply_retention(
     log: LogState, now_ms: int, tiered: TieredRetention | None
 ) -> list[SegmentInfo]:
-    """T: see :meth:`PartitionLog.apply_retention`."""
+    """T: do the work of :meth:`PartitionLog.apply_retention`."""
     renamed: list[Path] = []
     try:
         with log.shaping:
@@ -34,6 +34,7 @@ def _retain(
         log.check_usable()
         plan = _plan(log, now_ms, tiered)
         starts = _starts_after(log, plan)
+        # Nothing to delete yet: roll, so that the closed segment can be copied.
         if plan.roll_active and not plan.delete:
             log.roll(log.bounds.end, now_ms)
     if not plan.delete:
@@ -43,7 +44,7 @@ def _retain(
         with log.lock:
             log.check_usable()
             if plan != _plan(log, now_ms, tiered):
-                return []  # more was appended meanwhile: the next run decides
+                return []  # the log changed meanwhile: the next run decides again
             _carry_out(log, plan, now_ms)
             starts_recorded(log, starts)
         return [_take_oldest(log, renamed) for _ in range(plan.delete)]
@@ -70,9 +71,11 @@ def _starts_after(log: LogState, plan: RetentionPlan) -> Starts:
 
 
 def _save_epochs_below(log: LogState, starts: Starts) -> None:
-    """T: of what will be in the tier only, and of the last record where none is left to tell how
-    far this log has come. Nothing is written without need: retention must be able to go on where
-    the disk is full."""
+    """T: save epochs that only deleted batches have: those of the tier's part, and that of the last
+    record if none remains.
+
+    Nothing is written without need: retention must work when the disk is full.
+    """
     start, local_start = starts.log_start_offset, starts.local_log_start_offset or 0
     if local_start >= log.bounds.end:
         start = min(start, local_start - 1)
@@ -90,11 +93,11 @@ def _carry_out(log: LogState, plan: RetentionPlan, now_ms: int) -> None:
 
 
 def _take_oldest(log: LogState, renamed: list[Path]) -> SegmentInfo:
-    """One segment at a time: a removal that fails leaves no hole behind."""
+    """Remove one segment at a time, so that a failed removal leaves no hole."""
     with log.lock:
         log.check_usable()
         info = log.segments.items[0].info(is_active=False)
-        # What is read from here stays (invariant 4), the segment of the log start too (15).
+        # Locally readable records stay (invariant 4), the segment of the log start too (15).
         assert info.next_base_offset <= log.bounds.local_start, (info, log.bounds)
         renamed += log.segments.take_oldest()
     return info

@@ -1,8 +1,8 @@
-"""The segments of one log: which one holds an offset, which are open, how they come and go.
+"""Segments of one log: lookup by offset, open files, rolls and removals.
 
 The last segment is active and always open. A closed one is opened when it is read, which costs a
-small read of its index, and stays open while :class:`OpenSegments` has room. A roll leaves to a
-thread what can wait (:meth:`SegmentList.unfinished`). Nothing here locks: the log does.
+small read of its index, and stays open while :class:`OpenSegments` has room. A roll leaves
+deferrable work to a thread (:meth:`SegmentList.unfinished`). The log does the locking.
 """
 
 import logging
@@ -22,17 +22,17 @@ from tidemark_broker.log.types import ReadResult, SegmentFiles, SegmentInfo
 
 logger = logging.getLogger(__name__)
 
-#: Ends of recent reads whose file position is remembered, so that a reader goes on without a
+#: Ends of recent reads whose file position is remembered, so that a reader continues without a
 #: search.
 _READ_HINTS_MAX = 32
-#: What was appended last is in memory: it is read without asking.
+#: Recently appended bytes count as cached without a check.
 _TAIL_BYTES = 32 * 1024 * 1024
-#: What a search for a batch reads from the indexed position on.
+#: Bytes that a search for a batch reads from the indexed position.
 _SEARCH_BYTES = 8 * 1024
 
 
 class SegmentList:
-    """Oldest first, without holes. ``items`` is replaced or changed only through the methods."""
+    """Segments, oldest first, without holes. ``items`` is changed only by the methods."""
 
     def __init__(self, directory: Path, segments: list[Segment]) -> None:
         self.directory = directory
@@ -40,19 +40,19 @@ class SegmentList:
         self.snapshots = ProducerSnapshots(directory)
         self._open: OpenSegments = OpenSegments()
         self._log_lock: LogLock | None = None
-        #: Closed, but their indexes and snapshots are not in their files yet.
+        #: Closed segments whose indexes and snapshots are not in their files yet.
         self.unfinished: list[Segment] = []
         self._closed_bytes = sum(segment.size_bytes for segment in segments[:-1])
-        #: Position in its file of the batch that begins with an offset.
+        #: Position in its file of the batch that starts at an offset.
         self._read_hints: dict[int, int] = {}
 
     def share(self, open_segments: OpenSegments, log_lock: LogLock) -> None:
-        """Keep closed segments open only as far as all logs together may."""
+        """Limit the open closed segments by a cache shared by all logs."""
         self._open, self._log_lock = open_segments, log_lock
 
     @property
     def active(self) -> Segment:
-        """The segment that is appended to."""
+        """Segment that receives appends."""
         return self.items[-1]
 
     @property
@@ -61,17 +61,17 @@ class SegmentList:
         return self._closed_bytes + self.items[-1].size_bytes
 
     def number_of(self, offset: int) -> int:
-        """Number of the segment that holds ``offset``; 0 if it lies below all."""
+        """Return the number of the segment that contains ``offset``; 0 if it is below all."""
         return max(bisect_right(self.items, offset, key=_base_offset) - 1, 0)
 
     def infos(self, first: int = 0, count: int | None = None) -> tuple[SegmentInfo, ...]:
-        """The figures of ``count`` segments (None: all) from number ``first`` on."""
+        """Return the figures of ``count`` segments (None: all) from number ``first``."""
         active = self.active
         chosen = self.items[first:] if count is None else self.items[first : first + count]
         return tuple(segment.info(is_active=segment is active) for segment in chosen)
 
     def has_another_for(self, segment: Segment) -> bool:
-        """Whether the offsets of ``segment``, which was here, are in another one now."""
+        """Return whether another segment has replaced ``segment`` for its offsets."""
         number = self.number_of(segment.base_offset)
         there = self.items[number]
         return there is not segment and there.base_offset <= segment.base_offset
@@ -79,9 +79,12 @@ class SegmentList:
     # -- reading -----------------------------------------------------------------------------
 
     def read_cached(self, offset: int, max_bytes: int, up_to: int, *, min_one: bool) -> ReadResult:
-        """Whole batches of one segment, from the one that holds ``offset`` on, without waiting for
-        the disk: :class:`NotCached` where that is not likely, or where an index is not loaded or
-        misleads."""
+        """Read whole batches of one segment from the one that contains ``offset``, without waiting
+        for the disk.
+
+        Raises :class:`NotCached` if a wait is likely, or if an index is not loaded or wrong.
+        """
+        # Nearly all reads are of the active segment, so it is tried without a search.
         segment = self.items[-1]
         is_active = offset >= segment.base_offset
         if not is_active:
@@ -91,6 +94,7 @@ class SegmentList:
             raise NotCached
         start = self._read_hints.get(offset)
         low = index.position_for(offset) if start is None else start
+        # The tail was written recently: the kernel still has it, a check would cost a system call.
         in_tail = is_active and low >= segment.size_bytes - _TAIL_BYTES
         if not in_tail:
             _check(segment, low, low + max_bytes + _SEARCH_BYTES)
@@ -101,6 +105,7 @@ class SegmentList:
             end, next_offset = segment.end_of_read(start, offset, max_bytes, up_to, min_one=min_one)
         except CorruptRecords as error:
             raise NotCached from error
+        # The first batch may exceed the checked range, because of min_one.
         if not in_tail and end > low + max_bytes:
             _check(segment, start, end)
         if not is_active:
@@ -109,11 +114,13 @@ class SegmentList:
         return ReadResult(segment.bytes_of(start, end), next_offset)
 
     def hint(self, offset: int) -> int | None:
-        """Position of the batch that begins with ``offset``, where a read ended there."""
+        """Return the position of the batch that starts at ``offset``, if a recent read ended
+        there.
+        """
         return self._read_hints.get(offset)
 
     def remember(self, segment: Segment, offset: int, position: int) -> None:
-        """A read ended at ``position``: the reader will go on with ``offset``."""
+        """Note that a read ended at ``position``: the reader continues at ``offset``."""
         if offset >= segment.next_offset and segment is not self.active:
             return
         self._read_hints[offset] = position
@@ -121,13 +128,16 @@ class SegmentList:
             del self._read_hints[next(iter(self._read_hints))]
 
     def opened(self, segment: Segment) -> None:
-        """``segment`` was read just now. Unfinished ones stay open whatever the limit."""
+        """Note a read of ``segment``.
+
+        Active and unfinished segments stay open regardless of the limit.
+        """
         kept_anyway = segment is self.active or segment in self.unfinished
         if self._log_lock is not None and segment.descriptor is not None and not kept_anyway:
             self._open.used(segment, self._log_lock)
 
     def adopt(self, segment: Segment, reader: Segment) -> None:
-        """Keep open for others what a reader opened of a segment that is still here."""
+        """Keep the files that a reader opened, if its segment is still part of the log."""
         number = self.number_of(segment.base_offset)
         if self.items[number] is not segment or segment is self.active:
             return
@@ -137,11 +147,14 @@ class SegmentList:
         self.opened(segment)
 
     def trim(self) -> None:
-        """Blocks, without the log's lock: close what was not read for longest, of any log."""
+        """Close the least recently read segments of any log (blocking, without the log's lock)."""
         self._open.trim()
 
     def files_of(self, base_offset: int) -> SegmentFiles:
-        """The files of the closed, finished segment that begins at ``base_offset``."""
+        """Return the files of the closed, finished segment at ``base_offset``.
+
+        Raises :class:`OffsetOutOfRange`.
+        """
         number = self.number_of(base_offset)
         segment = self.items[number]
         if segment.base_offset != base_offset or number == len(self.items) - 1:
@@ -157,9 +170,12 @@ class SegmentList:
     # -- coming and going --------------------------------------------------------------------
 
     def roll(self, base_offset: int, now_ms: int, snapshot: bytes) -> None:
-        """Close the active segment and begin one at ``base_offset``, where producers are as in
-        ``snapshot``: that makes one file, the rest is left to :meth:`finished`. A failure leaves
-        the active segment as it was, to be appended to later."""
+        """Close the active segment and start one at ``base_offset``, with the producers of
+        ``snapshot``.
+
+        It creates one file; :meth:`finished` ends the deferred rest. After a failure the active
+        segment is unchanged and accepts appends.
+        """
         old = self.active
         assert base_offset == old.next_offset, (base_offset, old.next_offset)  # (4): no gap
         new = Segment.create(self.directory, base_offset, created_ms=now_ms)
@@ -171,16 +187,19 @@ class SegmentList:
         self._read_hints.pop(base_offset, None)
 
     def finished(self, segment: Segment) -> None:
-        """Everything of a closed segment is in its files."""
+        """Note that everything of a closed segment is in its files."""
         self.unfinished.remove(segment)
         self.opened(segment)
 
     def take_oldest(self) -> list[Path]:
-        """Take the oldest segment out, its files renamed in the same step, so that no two segments
-        ever share a name; they are the caller's to remove. On failure it is still here."""
+        """Remove the oldest segment and return its renamed files, which the caller deletes.
+
+        The rename is in the same step, so that no two segments ever share a name. After a failure
+        the segment is still in the list.
+        """
         oldest = self.items[0]
         assert oldest is not self.active, oldest.log_path
-        logger.info("%s goes", oldest.log_path)
+        logger.info("%s is deleted", oldest.log_path)
         renamed = rename_files(oldest.paths(), names.DELETED_SUFFIX)
         del self.items[0]
         self._closed_bytes -= oldest.size_bytes
@@ -188,12 +207,15 @@ class SegmentList:
         return renamed
 
     def swap(self, sources: Sequence[Segment], cleaned: Segment) -> list[Path]:
-        """Have ``cleaned``, whose ``.swap`` files are whole, in place of ``sources``, which come
-        one behind the other; renamed files that are the caller's to remove."""
+        """Replace the contiguous ``sources`` by ``cleaned``, whose ``.swap`` files are complete.
+
+        Return renamed files, which the caller deletes.
+        """
         first = self.number_of(sources[0].base_offset)
         assert self.items[first : first + len(sources)] == list(sources), cleaned.log_path
         assert cleaned.next_offset == sources[-1].next_offset, cleaned.log_path  # (4): no gap
         renamed = []
+        # The first source keeps its name, which the cleaned segment takes over.
         for old in reversed(sources[1:]):
             renamed += rename_files(old.paths(), names.DELETED_SUFFIX)
         put_in_place(self.directory, cleaned.base_offset)
@@ -214,8 +236,10 @@ class SegmentList:
         return segment.with_good_index(lambda: segment.find(offset)).base_offset
 
     def cut_to(self, offset: int, index_interval_bytes: int) -> list[Path]:
-        """Blocks: cut the log at ``offset`` or at the start of the batch that holds it; the renamed
-        files of the segments behind it, which are the caller's to remove."""
+        """Cut the log at ``offset`` or at the start of its batch (blocking).
+
+        Return the renamed files of removed segments, which the caller deletes.
+        """
         self._read_hints.clear()
         renamed = self._drop_behind(self.number_of(offset) + 1)
         active = self.active
@@ -224,6 +248,7 @@ class SegmentList:
             active.load()
             cut_at = active.with_good_index(lambda: active.find(offset)).position
         self._forget(active)
+        # The remaining segment becomes active: it needs complete indexes in memory.
         active.open_for_recovery()
         active.cut(cut_at)
         for _ in active.count_batches(index_interval_bytes):
@@ -234,15 +259,16 @@ class SegmentList:
         return renamed
 
     def replace_all(self, offset: int, now_ms: int, snapshot: bytes | None = None) -> list[Path]:
-        """Blocks: drop every segment and begin anew at ``offset``, where producers are as in
-        ``snapshot``; the renamed files."""
+        """Drop every segment and restart at ``offset`` with the producers of ``snapshot``
+        (blocking). Return the renamed files.
+        """
         self._read_hints.clear()
-        if snapshot is not None:  # first, or a crash might leave a log that knows none of them
+        # The snapshot first: a crash must not leave a log without its producers.
+        if snapshot is not None:
             self.snapshots.put(offset, snapshot)
         renamed = []
-        for segment in reversed(
-            self.items
-        ):  # newest first: the remaining segments are always a prefix
+        # Newest first: the remaining segments are always a prefix.
+        for segment in reversed(self.items):
             renamed += rename_files(segment.paths(), names.DELETED_SUFFIX)
         self.snapshots.remove_all_but(None if snapshot is None else offset)
         active = Segment.create(self.directory, offset, created_ms=now_ms)
@@ -253,8 +279,10 @@ class SegmentList:
         return renamed
 
     def _drop_behind(self, number: int) -> list[Path]:
-        """Take out the segments from ``number`` on, newest first: what stays is always a prefix.
-        The last one that stays is active from then on."""
+        """Remove the segments from ``number``, newest first, so that the rest is always a prefix.
+
+        The last remaining one becomes active.
+        """
         renamed = []
         while len(self.items) > number:
             renamed += rename_files(self.items[-1].paths(), names.DELETED_SUFFIX)
@@ -271,7 +299,6 @@ class SegmentList:
             self.unfinished.remove(segment)
 
     def unload_all(self) -> None:
-        """Close every file."""
         for segment in self.items:
             segment.unload()
             self._open.forget(segment)

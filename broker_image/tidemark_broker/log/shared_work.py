@@ -1,7 +1,7 @@
-"""Work that many threads want done and that is as good for all of them when done once.
+"""Blocking work that is done once for all threads that request it.
 
-An fsync of a directory, a write of the checkpoints: who asks while one is under way waits, and
-shares the next one with all others who do.
+Examples are an fsync of a directory and a write of the checkpoints. A thread that requests a run
+during another one waits, and shares the next run with all others that wait.
 """
 
 import threading
@@ -11,8 +11,10 @@ from tidemark_broker.lock_order import LockRank, turn_of
 
 
 class SharedWork:
-    """``work`` blocks and never runs twice at a time. A caller may have to wait until the present
-    run ends, as for a lock of that ``rank``."""
+    """Run ``work``, which blocks, never twice at a time.
+
+    A caller may wait for the current run to end, as for a lock of that ``rank``.
+    """
 
     def __init__(self, work: Callable[[], None], rank: LockRank) -> None:
         self._work = work
@@ -23,8 +25,10 @@ class SharedWork:
         self._running = False
 
     def run(self) -> None:
-        """T: on return ``work`` was begun after this call and has ended well. What it raises is
-        raised in the thread that ran it; the others try again for themselves."""
+        """T: on return a run of ``work`` that started after this call has succeeded.
+
+        An exception is raised in the thread that ran it; the others retry.
+        """
         with self._turn:
             self._run()
 
@@ -32,6 +36,8 @@ class SharedWork:
         with self._changed:
             self._requests += 1
             mine = self._requests
+            # A run that is already in progress may have missed this caller's changes: wait for the
+            # next.
             self._changed.wait_for(lambda: self._done >= mine or not self._running)
             if self._done >= mine:
                 return

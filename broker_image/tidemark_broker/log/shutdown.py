@@ -1,8 +1,8 @@
-"""Closing the logs of a broker, several at a time.
+"""Closing of a broker's logs, several at a time.
 
-Each waits for the disk a few times, so that thousands of them, one after another, take longer than
-whoever stops a broker has patience. Disks work on a few fsyncs at once, and no faster on more: so
-the next log begins when one that is under way has ended.
+Each close waits for the disk a few times. Thousands of them in sequence would exceed the time that
+a broker has for a shutdown. Disks process a few fsyncs at once, and more do not speed them up, so
+the number is limited.
 """
 
 import asyncio
@@ -22,8 +22,10 @@ InThread = Callable[..., Awaitable[Any]]
 
 
 async def close_logs(logs: Iterable[PartitionLog], in_thread: InThread) -> bool:
-    """Close all; did each of them close well? One that does not keeps no other from it. Returns, or
-    raises what was not to be expected, when no thread works on a log any more."""
+    """Close all logs; return whether all succeeded. A failure does not stop the others.
+
+    Returns, or raises unexpected exceptions, only when no thread works on a log any more.
+    """
     left = iter(logs)
 
     async def close_in_turn() -> bool:

@@ -1,7 +1,7 @@
-"""Where a log begins: how its two starts are raised, and how that goes on record.
+"""Log start and local log start: rules for raising them and for persisting them.
 
-No start ever rises beyond the high watermark (invariant 13), goes back, or is shown to clients
-before it is on record: see :class:`StartRecord` for the stations on that way.
+No start ever rises above the high watermark (invariant 13), falls, or is shown to clients before it
+is persisted. :class:`StartRecord` has the states of that process.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tidemark_broker.log.log_state import LogState
 
 
 def raise_log_start(log: LogState, offset: int) -> bool:
-    """See :meth:`PartitionLog.raise_log_start`."""
+    """Do the work of :meth:`PartitionLog.raise_log_start`."""
     with log.lock:
         _check_committed(log, "log start", offset)
         if offset <= log.bounds.log_start:
@@ -25,7 +25,7 @@ def raise_log_start(log: LogState, offset: int) -> bool:
 
 
 def announce_log_start(log: LogState, offset: int) -> bool:
-    """See :meth:`PartitionLog.announce_log_start`."""
+    """Do the work of :meth:`PartitionLog.announce_log_start`."""
     with log.lock:
         _check_committed(log, "log start", offset)
         if offset <= log.start_record.target(log.bounds):
@@ -35,7 +35,7 @@ def announce_log_start(log: LogState, offset: int) -> bool:
 
 
 def adopt_checkpointed_log_start(log: LogState) -> bool:
-    """See :meth:`PartitionLog.adopt_checkpointed_log_start`."""
+    """Do the work of :meth:`PartitionLog.adopt_checkpointed_log_start`."""
     with log.lock:
         held = log.start_record.adoptable(log.bounds)
         moved = raise_log_start(log, held)
@@ -44,7 +44,7 @@ def adopt_checkpointed_log_start(log: LogState) -> bool:
 
 
 def raise_local_log_start(log: LogState, offset: int) -> bool:
-    """See :meth:`PartitionLog.raise_local_log_start`."""
+    """Do the work of :meth:`PartitionLog.raise_local_log_start`."""
     with log.lock:
         _check_committed(log, "local log start", offset)
         if offset <= log.bounds.local_start:
@@ -54,7 +54,7 @@ def raise_local_log_start(log: LogState, offset: int) -> bool:
 
 
 def drop_remote_part(log: LogState) -> bool:
-    """See :meth:`PartitionLog.drop_remote_part`."""
+    """Do the work of :meth:`PartitionLog.drop_remote_part`."""
     with log.lock:
         if log.bounds.local_start == log.bounds.log_start:
             return False
@@ -70,9 +70,11 @@ def _check_committed(log: LogState, name: str, offset: int) -> None:
 
 
 def sync_below_announced(log: LogState) -> None:
-    """T: fsync what lies below an announced log start, so that it may go on record; nothing where
-    that is on the disk. Indexes and checkpoints are left to :func:`flushing.flush`: they need room,
-    which a deletion is to make."""
+    """T: fsync everything below an announced log start, so that it may be persisted.
+
+    Indexes and checkpoints are left to :func:`flushing.flush`, because they need disk space, which
+    a deletion is to free.
+    """
     if log.start_record.target(log.bounds) <= log.start_record.recordable(log.bounds):
         return
     with log.shaping:
@@ -81,14 +83,17 @@ def sync_below_announced(log: LogState) -> None:
             target, truncations = log.start_record.target(log.bounds), log.truncations
         if target > log.bounds.recovery_point:
             sync_segments(log, target)
+        # After a truncation the synced bytes may be other records.
         with log.lock:
             if truncations == log.truncations:
                 log.start_record = log.start_record.synced(target)
 
 
 def starts_of(log: LogState) -> Starts:
-    """Where it begins, as it goes on record: not below what is being recorded ahead of a removal.
-    Takes no lock; a bound that moves meanwhile goes on record the next time."""
+    """Return the starts to persist, not below those recorded ahead of a removal.
+
+    Takes no lock: a bound that moves meanwhile is persisted the next time.
+    """
     bounds, ahead, cut = log.bounds_on_record, log.starts_ahead, log.cut_ahead
     record = log.start_record if cut is None else log.start_record.lowered(cut)
     log_start = record.recordable(bounds)
@@ -102,7 +107,7 @@ def starts_of(log: LogState) -> Starts:
 
 
 def starts_recorded(log: LogState, starts: Starts) -> None:
-    """They are on record for good, or were and later ones are."""
+    """Note that ``starts``, or later ones, are durable in the checkpoint."""
     with log.lock:
         log.start_record = log.start_record.recorded(starts.log_start_offset, log.bounds)
 
@@ -111,14 +116,16 @@ def starts_recorded(log: LogState, starts: Starts) -> None:
 def recorded_ahead(
     log: LogState, starts: Starts | None = None, *, cut_to: int | None = None
 ) -> Iterator[None]:
-    """T: record a removal before the block carries it out: ``starts`` before files below them are
-    deleted, and no bound above ``cut_to`` before records from there on are. Other checkpoints say
-    the same until the block ends. Otherwise a crash would leave unrecorded removals, or trust bytes
-    that were written later. If the record cannot be written (:class:`StorageError`: the disk is
-    full), nothing has changed.
+    """T: persist a removal before the block performs it.
+
+    ``starts`` are persisted before files below them are deleted, and lower bounds before records
+    from ``cut_to`` are. Other checkpoints say the same until the block ends. Otherwise a crash
+    would leave unrecorded removals, or trust bytes that were written later. If the record cannot be
+    written (:class:`StorageError`: the disk is full), nothing has changed.
 
     The caller holds ``shaping`` and not ``lock``. If the block leaves the log in doubt, its files
-    may be the old or the new ones. Then the record allows for both until the log is open again."""
+    may be the old or the new ones. Then the record allows for both until the log is open again.
+    """
     log.starts_ahead, log.cut_ahead = starts, cut_to
     try:
         if starts is not None and log.record_starts is not None:

@@ -1,9 +1,9 @@
-"""How far a raised log start has come on its way to the disk.
+"""Progress of a raised log start on its way to the disk.
 
-What clients were shown no crash may take back (invariant 2). So a DeleteRecords *announces* its log
-start; once all below is on the disk it goes on record (:mod:`tidemark_broker.log.log_starts`); from
-there it comes into force. Retention raises the log start at once, and puts it on record before a
-file goes.
+No crash may undo a log start that clients have seen (invariant 2). So a DeleteRecords *announces*
+its log start. Once everything below is durable, it is persisted
+(:mod:`tidemark_broker.log.log_starts`), and only then takes effect. Retention raises the log start
+at once, and persists it before a file is deleted.
 """
 
 from dataclasses import dataclass, replace
@@ -13,53 +13,59 @@ from tidemark_broker.log.bounds import Bounds
 
 @dataclass(frozen=True, slots=True)
 class StartRecord:
-    """Offsets of one moment; what changes them gives the next value."""
+    """Immutable offsets of one moment; each change returns a new value."""
 
-    #: Log start that is to come into force; it counts where it is beyond that of the bounds.
+    #: Announced log start; it counts where it is above that of the bounds.
     announced: int
-    #: Log start that is on record, announced ones included.
+    #: Log start that is persisted, announced ones included.
     checkpointed: int
-    #: Log start in force that a crash cannot take back.
+    #: Log start in effect that a crash cannot undo.
     durable: int
-    #: Records below are on the disk for good, though no recovery point may say so yet.
+    #: Records below are durable, though no recovery point may say so yet.
     synced_to: int = 0
 
     @classmethod
     def of(cls, log_start: int) -> "StartRecord":
-        """Of a log that was opened, or made."""
+        """Return the value for a log that was opened or created."""
         return cls(log_start, log_start, log_start)
 
     def target(self, bounds: Bounds) -> int:
-        """The log start that is to be on record soon."""
+        """Return the log start that is to be persisted soon."""
         return max(bounds.log_start, self.announced)
 
     def recordable(self, bounds: Bounds) -> int:
-        """A log start on record never lies behind the end that a crash leaves: such a log would
-        have forgotten its epochs, and other replicas would give out again what was deleted here."""
+        """Return the highest log start that may be persisted, never above the end that a crash
+        leaves.
+
+        A log that restarted below its log start would have lost its epochs, and other replicas
+        would serve the deleted records again.
+        """
         durable_end = max(bounds.recovery_point, self.synced_to)
         return max(bounds.log_start, min(self.announced, durable_end))
 
     def adoptable(self, bounds: Bounds) -> int:
-        """The log start that may come into force: announced, and on record."""
+        """Return the log start that may take effect: announced and persisted."""
         return min(self.checkpointed, self.target(bounds))
 
     def synced(self, offset: int) -> "StartRecord":
-        """All below ``offset`` is on the disk."""
+        """Note that everything below ``offset`` is durable."""
         return replace(self, synced_to=max(self.synced_to, offset))
 
     def recorded(self, log_start: int, bounds: Bounds) -> "StartRecord":
-        """``log_start`` is on record, or was and a later one is: records are written in their
-        order, but the threads that wrote them may come in another one."""
+        """Note that ``log_start``, or a later one, is persisted.
+
+        Records are written in order, but their writer threads may report out of order.
+        """
         held = max(self.checkpointed, log_start)
         return replace(self, checkpointed=held, durable=min(held, bounds.log_start))
 
     def adopted(self, log_start: int, bounds: Bounds) -> "StartRecord":
-        """``log_start``, which is on record, came into force."""
+        """Note that the persisted ``log_start`` took effect."""
         assert log_start <= min(self.checkpointed, bounds.log_start), (log_start, self, bounds)
         return replace(self, durable=max(self.durable, log_start))
 
     def lowered(self, offset: int) -> "StartRecord":
-        """A truncation to ``offset``: no start stays above it."""
+        """Lower all starts to ``offset`` for a truncation."""
         return StartRecord(
             min(self.announced, offset),
             min(self.checkpointed, offset),
@@ -68,5 +74,5 @@ class StartRecord:
         )
 
     def not_durable_above(self, log_start: int) -> "StartRecord":
-        """The log begins at ``log_start`` after all."""
+        """Limit the durable log start to ``log_start``."""
         return replace(self, durable=min(self.durable, log_start))

@@ -1,10 +1,11 @@
-"""One segment in place of several, by names only, so that a crash leaves the old ones or the new.
+"""Replacement of several segments by one through renames, so that a crash leaves the old or the
+new.
 
-As in Kafka: files are written as ``.cleaned``, which mean nothing; once all of them are whole and
-on the disk they become ``.swap``, the log last, and from there the swap is bound to happen: the
-segments behind the first are renamed away, and the ``.swap`` files take their places, the log last
-again. So a ``.swap`` log says that a swap was begun and what it needs is here; without one there is
-nothing to finish. :func:`finish_swaps` may itself be cut short anywhere.
+As in Kafka, files are written as ``.cleaned``, which are ignored. Once all are complete and durable
+they become ``.swap``, the log last; from then on the swap must complete. The segments after the
+first are renamed away, and the ``.swap`` files take their places, the log last again. So a
+``.swap`` log shows that a swap began and that its files are present; without one there is nothing
+to complete. :func:`finish_swaps` may itself be interrupted anywhere.
 """
 
 import logging
@@ -17,7 +18,7 @@ from tidemark_broker.log.files import sync_directory
 
 logger = logging.getLogger(__name__)
 
-#: In the order in which they are renamed.
+#: Suffixes in the order in which files are renamed.
 _SUFFIXES = (
     names.OFFSET_INDEX_SUFFIX,
     names.TIME_INDEX_SUFFIX,
@@ -27,23 +28,26 @@ _SUFFIXES = (
 
 
 def cleaned_path(directory: Path, base_offset: int, suffix: str) -> Path:
-    """Where compaction writes a file of the new segment at ``base_offset``."""
+    """Return the path under which compaction writes a file of the new segment."""
     return directory / (names.segment_file_name(base_offset, suffix) + names.CLEANED_SUFFIX)
 
 
 def swap_path(directory: Path, base_offset: int, suffix: str) -> Path:
-    """The name of that file once it is whole."""
+    """Return the path of a complete file that waits for its swap."""
     return directory / (names.segment_file_name(base_offset, suffix) + names.SWAP_SUFFIX)
 
 
 def discard_cleaned(directory: Path, base_offset: int) -> None:
-    """T: they come to nothing."""
+    """T: remove the ``.cleaned`` files."""
     for suffix in _SUFFIXES:
         cleaned_path(directory, base_offset, suffix).unlink(missing_ok=True)
 
 
 def begin_swap(directory: Path, base_offset: int) -> None:
-    """T: durably; where it raises ``OSError`` the swap may have begun."""
+    """T: rename ``.cleaned`` files to ``.swap`` durably.
+
+    After an ``OSError`` the swap may have begun.
+    """
     for suffix in _SUFFIXES:
         swap = swap_path(directory, base_offset, suffix)
         try:
@@ -51,17 +55,19 @@ def begin_swap(directory: Path, base_offset: int) -> None:
         except FileNotFoundError:
             if suffix != names.TRANSACTION_INDEX_SUFFIX:
                 raise
-            swap.unlink(missing_ok=True)  # which an attempt that failed may have left
+            swap.unlink(missing_ok=True)  # the remains of a failed attempt
     sync_directory(directory)
 
 
 def has_begun(directory: Path, base_offset: int) -> bool:
-    """Whether a crash now would leave a swap to be finished."""
+    """Return whether a crash now would leave a swap to complete."""
     return swap_path(directory, base_offset, names.LOG_SUFFIX).exists()
 
 
 def put_in_place(directory: Path, base_offset: int) -> None:
-    """T: the ``.swap`` files become the segment; those that have done so already are not missed."""
+    """T: rename the ``.swap`` files to the segment's names; those that were renamed before are
+    skipped.
+    """
     for suffix in _SUFFIXES:
         swap = swap_path(directory, base_offset, suffix)
         with storage_errors(f"{swap} cannot be renamed"):
@@ -73,12 +79,16 @@ def put_in_place(directory: Path, base_offset: int) -> None:
 
 
 def finish_swaps(directory: Path) -> None:
-    """T: before the segments of a directory are looked at. ``OSError`` as it comes."""
+    """T: complete interrupted swaps, before the segments of a directory are read.
+
+    Raises ``OSError``.
+    """
     found = [each.name for each in directory.iterdir()]
     for name in found:
         if name.endswith(names.CLEANED_SUFFIX):
             (directory / name).unlink()
     swaps = [name for name in found if name.endswith(names.SWAP_SUFFIX)]
+    # Without its log file a swap did not begin: its other files are worthless.
     begun = {_base_offset_of(name) for name in swaps if name.endswith(_SWAPPED_LOG)}
     for name in swaps:
         if _base_offset_of(name) not in begun:
@@ -101,11 +111,12 @@ def _finish(directory: Path, base_offset: int) -> None:
     try:
         for batch in walk_file(swap):
             end = batch.last_offset + 1
-    except CorruptRecords as error:  # it was whole when it got that name: nothing goes for it
-        logger.warning("%s is not as it was left (%s) and goes", swap, error)
+    except CorruptRecords as error:
+        # The file was complete when it got its name, so nothing may be deleted for it now.
+        logger.warning("%s is damaged (%s) and is removed", swap, error)
         swap.unlink()
         return
-    logger.info("%s takes the place of what it was made from, up to offset %d", swap, end)
+    logger.info("%s replaces the segments it was compacted from, up to offset %d", swap, end)
     for path in directory.iterdir():
         parsed = names.parse_segment_file_name(path.name)
         if parsed is not None and base_offset < parsed[0] < end:

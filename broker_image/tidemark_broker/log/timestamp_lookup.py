@@ -1,9 +1,9 @@
-"""ListOffsets by time within one segment: time index, offset index, then one batch is looked into.
+"""ListOffsets by time within one segment: time index, offset index, then one batch is decoded.
 
-A client made that batch, and the header by which it was chosen: where the records do not bear the
-header out the look-up goes on behind it. All that one look-up unpacks and passes has a limit;
-beyond it, and where records cannot be read, the headers are believed, and what is found may begin
-a little early, never late. So nothing that one client wrote keeps others from their look-ups.
+A client wrote that batch and the header by which it was selected. If the records do not match the
+header, the look-up continues after it. There is a limit on what one look-up unpacks and skips.
+Beyond it, and for unreadable records, the headers are trusted, and the result may be a little too
+early but never too late. So no client's data prevents the look-ups of others.
 """
 
 from tidemark.logfiles.offset_index import IndexFormatError
@@ -17,10 +17,11 @@ from tidemark_broker.log.types import TimestampOffset
 def first_at_or_after(
     segment: Segment, timestamp_ms: int, start_offset: int, limits: UnpackLimits
 ) -> TimestampOffset | None:
-    """The first record with an offset >= ``start_offset`` that is not older than ``timestamp_ms``.
+    """Return the first record from ``start_offset`` that is not older than ``timestamp_ms``, or
+    None.
 
-    The segment must be loaded. None if it holds no such record. A batch that is passed counts as a
-    record of ``limits``; where they end so does the look-up, at the batch that it has come to.
+    The segment must be loaded. A skipped batch counts as a record of ``limits``; when these are
+    exhausted the look-up returns the batch it has reached.
     """
     assert segment.descriptor is not None
     position = _position_for(segment, timestamp_ms, start_offset)
@@ -37,20 +38,23 @@ def first_at_or_after(
 
 
 def _begin_of(batch: BatchAt, start_offset: int) -> TimestampOffset:
-    """What is looked for is not in front of this."""
+    """Return the start of a batch: the requested record is not before it."""
     offset = max(batch.base_offset, start_offset)
     return TimestampOffset(offset, batch.max_timestamp, batch.leader_epoch)
 
 
 def _position_for(segment: Segment, timestamp_ms: int, start_offset: int) -> int:
-    """Where to begin walking; every record before it is older or lies below ``start_offset``."""
+    """Return the position to walk from; every record before it is older or below
+    ``start_offset``.
+    """
     try:
         # Entries strictly below: the offset of an equal one need not be the first of that time.
         indexed = segment.read_times().lookup(timestamp_ms - 1).offset
     except (IndexFormatError, OSError):
         indexed = segment.base_offset
     offset = max(indexed, start_offset, segment.base_offset)
-    if offset >= segment.next_offset:  # an entry of what was appended since the segment was pinned
+    # An entry of records that were appended since the segment was pinned.
+    if offset >= segment.next_offset:
         return segment.size_bytes
     return segment.find(offset).position
 
@@ -64,6 +68,7 @@ def _first_in_batch(
 ) -> TimestampOffset | None:
     data = segment.bytes_of(batch.position, batch.end_position)
     header = parse_header(data)
+    # LogAppendTime gives all records of the batch the header's timestamp.
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return _begin_of(batch, start_offset)
     try:
@@ -71,6 +76,6 @@ def _first_in_batch(
             if offset >= start_offset and record_ms >= timestamp_ms:
                 return TimestampOffset(offset, record_ms, batch.leader_epoch)
     except CorruptBatch:
-        # The record is in here: who reads on from the batch's start will find it, or the reason.
+        # The record is in this batch: a read from the batch's start returns it, or the error.
         return _begin_of(batch, start_offset)
     return None

@@ -1,12 +1,11 @@
-"""The timestamps of a batch that a client sent: its header is believed unless it cannot be right.
+"""Timestamp checks of a client's batch: its header is trusted unless it cannot be right.
 
-Retention and look-ups by time go by the largest timestamp of a batch. Kafka's ``LogValidator``
-computes it from the records of every batch; we pass most records through unread, and look at them
-where the header itself says that something is wrong: clients leave the largest timestamp out (old
-Sarama writes -1), send no timestamps at all, or times that would be refused, or by which retention
-would let the batch go at once. Then the records are read
-(:mod:`tidemark_broker.log.batch_inspection`), and what they say is written into the header, as
-Kafka does.
+Retention and look-ups by time use the largest timestamp of a batch. Kafka's ``LogValidator``
+computes it from the records of every batch. This broker passes most records through unread and
+reads them only if the header shows a problem. Clients may omit the largest timestamp (old Sarama
+writes -1), send no timestamps at all, or send times that would be rejected or would expire at once.
+Then the records are read (:mod:`tidemark_broker.log.batch_inspection`), and their largest timestamp
+is written into the header, as Kafka does.
 """
 
 from tidemark.records.batch import NO_TIMESTAMP, BatchHeader, TimestampType
@@ -18,12 +17,16 @@ from tidemark_broker.log.errors import InvalidTimestamp, RecordError, RecordTooL
 def check_timestamps(
     header: BatchHeader, config: LogConfig, now_ms: int, contents: BatchContents | None
 ) -> None:
-    """Raise :class:`InvalidTimestamp` for what ``message.timestamp.*`` forbids,
-    :class:`RecordTooLarge` where the header is wrong and the records are too many to be read;
-    without ``contents`` :class:`RecordsInDoubt` where only the records can tell."""
+    """Check a batch's timestamps against ``message.timestamp.*``.
+
+    Raises :class:`InvalidTimestamp`, or :class:`RecordTooLarge` if the header is wrong and the
+    records are too large to be read. Without ``contents`` it raises :class:`RecordsInDoubt` if only
+    the records can decide.
+    """
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         message = "a client may not set the timestamp type LogAppendTime"
         raise InvalidTimestamp(message, (RecordError(0, message),))
+    # The broker overwrites the timestamps, so the client's do not matter.
     if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
         return
     if contents is not None and not contents.unread:
@@ -32,8 +35,8 @@ def check_timestamps(
         if contents is None:
             raise RecordsInDoubt
         raise RecordTooLarge(
-            f"the batch's header has no timestamps that can be right, and {contents.unread}: have "
-            "the client set timestamps, or send smaller batches"
+            f"the batch's header has no plausible timestamps, and {contents.unread}: configure "
+            "the client to set timestamps, or to send smaller batches"
         )
 
 

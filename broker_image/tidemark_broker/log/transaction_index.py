@@ -1,7 +1,8 @@
-"""Which aborted transactions have their markers in one segment (Kafka's ``TransactionIndex``).
+"""Index of the aborted transactions whose markers are in one segment (Kafka's
+``TransactionIndex``).
 
-Entries stand in the order of their markers. They are kept in memory until the next flush, as those
-of the other indexes are; after a crash the batches tell them again. A segment without aborted
+Entries are in the order of the markers. Like those of the other indexes they stay in memory until
+the next flush; after a crash they are rebuilt from the batches. A segment without aborted
 transactions has no such file.
 """
 
@@ -25,21 +26,25 @@ _READ_ENTRIES = 1000
 
 
 class TransactionIndex:
-    """Of the segment whose ``.txnindex`` is ``path``. The log's lock guards changes; readers go by
-    the one value that holds all of it."""
+    """Transaction index of the segment whose ``.txnindex`` is ``path``.
+
+    The log's lock guards changes. Readers use the single value that has the complete content.
+    """
 
     __slots__ = ("_content", "_is_stale", "path")
 
     def __init__(self, path: Path, entries: int = 0) -> None:
         self.path = path
-        #: How many entries the file holds, and those that follow them.
+        #: Number of entries in the file, and the entries that follow them.
         self._content: tuple[int, list[AbortedTransaction]] = (entries, [])
         self._is_stale = False
 
     @classmethod
     def opened(cls, path: Path) -> "TransactionIndex | None":
-        """Blocks: what a run left; None where its size or its last entry shows that it is damaged
-        (``OSError`` as it comes)."""
+        """Open the file of a former run (blocking).
+
+        Return None if its size or its last entry is invalid. Raises ``OSError``.
+        """
         size = path.stat().st_size
         with path.open("rb") as file:
             last = os.pread(file.fileno(), ENTRY_BYTES, max(0, size - ENTRY_BYTES))
@@ -54,15 +59,21 @@ class TransactionIndex:
         return saved + len(unsaved)
 
     def append(self, transaction: AbortedTransaction) -> None:
-        """Its marker was appended to the segment."""
+        """Add a transaction whose marker was appended to the segment."""
         self._content[1].append(transaction)
 
     def forget(self) -> None:
-        """All of it is told anew; what the file holds goes with the next :meth:`save`."""
+        """Discard all entries before a rebuild.
+
+        The next :meth:`save` replaces the file's content.
+        """
         self._content, self._is_stale = (0, []), True
 
     def save(self) -> int:
-        """Blocks: write what the file lacks; how many entries it holds then, for :meth:`saved`."""
+        """Write the entries that the file lacks (blocking).
+
+        Return its number of entries, for :meth:`saved`.
+        """
         saved, unsaved = self._content
         data, position = encode_aborted(unsaved), saved * ENTRY_BYTES
         if not data and not self._is_stale:
@@ -77,12 +88,15 @@ class TransactionIndex:
         return count
 
     def saved(self, count: int) -> None:
-        """So many are in the file. Under the log's lock, as all that changes it is."""
+        """Note that ``count`` entries are in the file.
+
+        The caller holds the log's lock, as for all changes.
+        """
         saved, unsaved = self._content
         self._content = (count, unsaved[count - saved :])
 
     def truncate_to(self, offset: int) -> None:
-        """Blocks: what ended at or behind ``offset`` has not."""
+        """Drop the transactions that ended at or above ``offset`` (blocking)."""
         saved, unsaved = self._content
         kept = unsaved[: bisect_left(unsaved, offset, key=_last_offset)]
         if not kept and saved:
@@ -96,8 +110,10 @@ class TransactionIndex:
         self._content = (saved, kept)
 
     def between(self, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
-        """Blocks: those that ended at or behind ``start`` and began below ``end``; whether those
-        are all, as everything below ``end`` was stable by then."""
+        """Return the transactions that ended at or above ``start`` and started below ``end``
+        (blocking), and whether these are all, because everything below ``end`` was stable by
+        then.
+        """
         found = []
         for each in self._ended_from(start):
             if each.first_offset < end:
@@ -117,7 +133,7 @@ class TransactionIndex:
             try:
                 descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
-                return  # the segment was removed meanwhile, and so was what is asked for
+                return  # the segment was removed meanwhile, and its records too
             try:
                 number = _first_behind(descriptor, saved, offset)
                 while number < saved:
@@ -126,8 +142,8 @@ class TransactionIndex:
                     number += count
             except TransactionIndexError as error:
                 raise StorageError(
-                    f"{self.path} is damaged: {error}; where another replica has these records, "
-                    "stop this broker, remove this replica's directory and start it again"
+                    f"{self.path} is damaged: {error}. If another replica has these records, "
+                    "stop this broker, remove this replica's directory and start the broker again"
                 ) from error
             finally:
                 os.close(descriptor)
@@ -138,7 +154,7 @@ def _last_offset(transaction: AbortedTransaction) -> int:
 
 
 def _first_behind(descriptor: int, count: int, offset: int) -> int:
-    """Number of the first of ``count`` entries whose transaction ended at or behind ``offset``."""
+    """Return the number of the first entry whose transaction ended at or above ``offset``."""
 
     def ended(number: int) -> int:
         return next(decode_aborted(_entries(descriptor, number, 1))).last_offset
@@ -147,15 +163,16 @@ def _first_behind(descriptor: int, count: int, offset: int) -> int:
 
 
 def _entries(descriptor: int, number: int, count: int) -> bytes:
-    """Fewer than there should be: the file is another one by now, or damaged."""
+    """Read ``count`` entries. Fewer mean that the file was replaced or is damaged."""
     return pread_exactly(descriptor, count * ENTRY_BYTES, number * ENTRY_BYTES)
 
 
 def aborted_between(
     indexes: Iterable[TransactionIndex], start: int, end: int
 ) -> list[AbortedTransaction]:
-    """Blocks: all aborted transactions with records in [start, end), by the indexes of the segments
-    from the one that holds ``start`` on."""
+    """Return all aborted transactions with records in [start, end) (blocking), from the indexes
+    of the segments from that of ``start``.
+    """
     found = []
     for index in indexes:
         some, complete = index.between(start, end)

@@ -1,7 +1,7 @@
-"""Truncation: records at the end of a log go, because the leader's log has others, or none, there.
+"""Truncation: removal of records at the end of a log that the leader's log does not have.
 
-It stops everything else on the log. One that fails half-way leaves files that only opening again
-can make out.
+A truncation stops everything else on the log. One that fails halfway leaves files that only a
+reopening can interpret.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,11 +20,11 @@ from tidemark_broker.log.start_offsets import recorded_ahead
 
 
 def truncate_to(log: LogState, offset: int) -> bool:
-    """T: see :meth:`PartitionLog.truncate_to`."""
+    """T: do the work of :meth:`PartitionLog.truncate_to`."""
     renamed: list[Path] = []
     try:
         with log.shaping:
-            # Where the cut will be: within a batch it is the batch's first offset.
+            # Find the cut: within a batch it is the batch's first offset.
             with log.lock:
                 log.check_usable()
                 is_at_end = offset >= log.bounds.end
@@ -34,6 +34,7 @@ def truncate_to(log: LogState, offset: int) -> bool:
                         end = log.segments.end_when_cut_to(offset)
             if is_at_end:
                 return _drop_epochs_at_end(log)
+            # Every local record is above the offset, so nothing local remains.
             if is_below_all:
                 log_start = min(offset, log.bounds.log_start)
                 truncate_fully_and_start_at(log, offset, log_start, log.epochs.entries)
@@ -47,6 +48,7 @@ def truncate_to(log: LogState, offset: int) -> bool:
                     assert log.segments.active.next_offset == end, (log.segments.active, end)
                     log.bounds = log.bounds.truncated(end)
                     log.reload_producers()
+            # The new epochs go to disk while the caller still holds ``shaping``.
             _drop_epochs_at_end(log)
             return True
     finally:
@@ -54,7 +56,7 @@ def truncate_to(log: LogState, offset: int) -> bool:
 
 
 def _drop_epochs_at_end(log: LogState) -> bool:
-    """T, holding ``shaping``."""
+    """T: drop epochs that start at the log end. The caller holds ``shaping``."""
     with log.lock:
         kept = log.epochs.truncate_from_end(log.bounds.end)
         if kept is log.epochs:
@@ -72,7 +74,7 @@ def truncate_fully_and_start_at(
     producer_snapshot: bytes | None = None,
     recent_batches: Iterable[ProducerBatch] = (),
 ) -> None:
-    """T: see :meth:`PartitionLog.truncate_fully_and_start_at`."""
+    """T: do the work of :meth:`PartitionLog.truncate_fully_and_start_at`."""
     if log_start > offset:
         raise ValueError(f"log start {log_start} is above the log's end {offset}")
     renamed: list[Path] = []
@@ -107,8 +109,10 @@ def truncate_fully_and_start_at(
 def replace_segments(
     log: LogState, offset: int, producer_snapshot: bytes | None = None
 ) -> list[Path]:
-    """T, holding the lock: one empty segment at ``offset`` instead of all that are there; their
-    renamed files, which are the caller's to remove."""
+    """T: replace all segments by an empty one at ``offset``.
+
+    The caller holds the lock and removes the renamed files that are returned.
+    """
     with _unusable_on_failure(log, 0):
         renamed = log.segments.replace_all(offset, wall_clock_ms(), producer_snapshot)
     log.producers.clear()
@@ -117,7 +121,10 @@ def replace_segments(
 
 @contextmanager
 def _unusable_on_failure(log: LogState, kept_to: int) -> Iterator[None]:
-    """What lies behind ``kept_to`` was to go: it is not missed when the log is opened again."""
+    """Mark the log as failed on an error.
+
+    Records above ``kept_to`` were to be removed, so the reopening does not miss them.
+    """
     try:
         yield
     except LogError as error:

@@ -1,6 +1,7 @@
-"""The values that go in and out of a log. Offsets are absolute, times are ms since the epoch.
+"""Arguments and results of a log's operations. Offsets are absolute, times are ms since the epoch.
 
-Those of each append and each read are named tuples, which are made in a third of the time.
+Results of each append and each read are named tuples, which are created in a third of the time of a
+frozen dataclass.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from tidemark.records.batch import NO_TIMESTAMP
 
 
 class AppendInfo(NamedTuple):
-    """What an append did."""
+    """Result of an append."""
 
     base_offset: int
     last_offset: int
@@ -19,17 +20,17 @@ class AppendInfo(NamedTuple):
     #: The stamp that LogAppendTime gave, or -1.
     log_append_time_ms: int
     size_bytes: int
-    #: Whether a new segment was begun: the old one may now be flushed and copied.
+    #: Whether a new segment was started: the old one may now be flushed and copied.
     rolled: bool
 
     @property
     def next_offset(self) -> int:
-        """The log's end behind this append."""
+        """Log end after this append."""
         return self.last_offset + 1
 
 
 class ReadResult(NamedTuple):
-    """Whole batches; ``next_offset`` is where to go on (the offset asked for when empty)."""
+    """Whole batches and the next offset to read, which is the requested offset when empty."""
 
     data: bytes
     next_offset: int
@@ -37,7 +38,7 @@ class ReadResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TimestampOffset:
-    """The first record not older than a timestamp."""
+    """First record that is not older than a timestamp."""
 
     offset: int
     timestamp_ms: int
@@ -46,15 +47,17 @@ class TimestampOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentInfo:
-    """One segment as it stood; ``next_base_offset`` is exclusive (the log's end for the active
-    one)."""
+    """Snapshot of one segment.
+
+    ``next_base_offset`` is exclusive, the log end for the active segment.
+    """
 
     base_offset: int
     next_base_offset: int
     size_bytes: int
     #: Largest timestamp of its records, or -1 when they have none.
     largest_timestamp_ms: int
-    #: When it was appended to last.
+    #: Time of the last append.
     modified_ms: int
     is_active: bool
     #: Largest timestamp of its first batch, or -1.
@@ -62,14 +65,17 @@ class SegmentInfo:
 
     @property
     def age_timestamp_ms(self) -> int:
-        """What retention by time counts from, as Kafka's ``LogSegment.largestTimestamp`` does: of
-        records without timestamps it is not known how old they are, only when they came."""
+        """Timestamp that retention by time uses, as Kafka's ``LogSegment.largestTimestamp``.
+
+        The age of records without timestamps is unknown, so the time of the last append replaces
+        it.
+        """
         return self.largest_timestamp_ms if self.largest_timestamp_ms >= 0 else self.modified_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFiles:
-    """What is copied of a closed segment; the snapshot is the one at its end."""
+    """Files of a closed segment that are copied; the snapshot is the one at its end."""
 
     log: Path
     offset_index: Path
@@ -80,14 +86,14 @@ class SegmentFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TieredRetention:
-    """What local retention must know of the tier.
+    """State of the tier that local retention depends on.
 
-    ``copy_enabled`` false (disabled with Retain): the topic-wide limits hold and the log start
-    moves, which condemns the remote part too; so set ``suspended`` while the tier holds anything.
-    ``suspended`` (disabling, or the tier unavailable): nothing goes.
+    ``copy_enabled`` false (disabled with Retain): the topic-wide limits apply and the log start
+    moves, which also condemns the remote part. Therefore ``suspended`` must be set while the tier
+    contains anything. ``suspended`` (disabling, or the tier unavailable): nothing is deleted.
     """
 
-    #: Last offset that is safely in the tier (inclusive), or -1.
+    #: Last offset that is durable in the tier (inclusive), or -1.
     highest_remote_offset: int
     copy_enabled: bool = True
     suspended: bool = False

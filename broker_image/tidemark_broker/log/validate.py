@@ -1,9 +1,9 @@
-"""What may be appended: pure checks over batch headers, for leaders and for followers.
+"""Pure checks of batch headers before an append, for leaders and for followers.
 
-A leader refuses what Kafka's ``LogValidator``, ``UnifiedLog`` and ``ProduceRequest`` refuse, with
-their error codes, as far as the header tells; most records are not parsed (see
-:mod:`tidemark_broker.log.batch_inspection`). CORRUPT_MESSAGE, which clients send again, is said
-only of what may have been damaged on the way.
+A leader rejects what Kafka's ``LogValidator``, ``UnifiedLog`` and ``ProduceRequest`` reject, with
+their error codes, as far as the header shows it. Most records are not parsed (see
+:mod:`tidemark_broker.log.batch_inspection`). Clients retry CORRUPT_MESSAGE, so it is used only for
+damage that can happen in transit.
 """
 
 import struct
@@ -42,7 +42,7 @@ from tidemark_broker.log.timestamps import check_timestamps
 
 _MAGIC_POSITION = 16
 _LENGTH = struct.Struct(">i")
-#: Of the oldest message format.
+#: Minimum length of a batch in the oldest message format.
 _LENGTH_MIN = 14
 _CODECS = frozenset(Codec)
 
@@ -56,13 +56,16 @@ def check_leader_batch(
     *,
     reads: bool = False,
 ) -> BatchHeader:
-    """The header of what a client sent: exactly one good batch v2, or an error that says why not.
-    :class:`RecordsInDoubt` where the ``contents`` are needed to say so, or ``reads`` asks for them.
-    In Kafka's order."""
+    """Return the header of a client's batch, after all checks in Kafka's order.
+
+    :class:`RecordsInDoubt` means that the check needs ``contents``, or that ``reads`` requests
+    them. Any other error is the client's answer.
+    """
     try:
         header = read_header(data)
         if header.base_offset != 0:
             raise InvalidRecords(f"the base offset is {header.base_offset}, a client's is 0")
+        # The size comes before the CRC, as in Kafka: an oversized batch is not read as a whole.
         if header.size_bytes > config.max_message_bytes:
             raise RecordTooLarge(
                 f"a batch of {header.size_bytes} bytes is above "
@@ -73,6 +76,7 @@ def check_leader_batch(
         raise CorruptRecords(str(error)) from error
     _check_count(header)
     _check_producer(header, origin)
+    # Reading comes last: only a batch that the header cannot reject is worth unpacking.
     if contents is None and reads:
         raise RecordsInDoubt
     if contents is not None:
@@ -86,8 +90,11 @@ def check_leader_batch(
 
 
 def one_batch(data: Buffer) -> Buffer:
-    """The one batch that a request holds for a partition; what stands behind it and is none is left
-    out (Kafka's ``ProduceRequest.validateRecords`` and ``UnifiedLog.trimInvalidBytes``)."""
+    """Return the one batch of a partition in a produce request.
+
+    Trailing bytes that are no batch are dropped (Kafka's ``ProduceRequest.validateRecords`` and
+    ``UnifiedLog.trimInvalidBytes``).
+    """
     size = _next_batch(data, 0)
     if size is None:
         raise NoBatch("a produce request carries one whole record batch per partition")
@@ -104,8 +111,9 @@ def one_batch(data: Buffer) -> Buffer:
 
 
 def _next_batch(data: Buffer, position: int) -> int | None:
-    """The size of the batch there, None where there is no whole one (Kafka's
-    ``ByteBufferLogInputStream``); :class:`CorruptRecords` for what cannot be one."""
+    """Return the size of the batch at ``position``, or None if it is incomplete (Kafka's
+    ``ByteBufferLogInputStream``). Raises :class:`CorruptRecords` for an impossible header.
+    """
     left = len(data) - position
     if left < LENGTH_OVERHEAD:
         return None
@@ -121,7 +129,7 @@ def _next_batch(data: Buffer, position: int) -> int | None:
 
 
 def _check_keys(contents: BatchContents, config: LogConfig) -> None:
-    """What has no key cannot be compacted."""
+    """Reject records without keys on a compacted topic, since they cannot be compacted."""
     if not config.compacts:
         return
     if contents.unread:
@@ -148,8 +156,10 @@ def _check_producer(header: BatchHeader, origin: AppendOrigin) -> None:
 
 
 def _check_count(header: BatchHeader) -> None:
-    """As far as the header alone tells: can these be so many records? A reader would find out, for
-    every consumer and every job anew."""
+    """Check that the record count is possible, as far as the header shows.
+
+    Otherwise every consumer and every job would fail on the batch.
+    """
     if header.count <= 0 or header.last_offset_delta != header.count - 1:
         raise InvalidRecords(
             f"{header.count} records, but the last offset delta is {header.last_offset_delta}"
@@ -164,16 +174,18 @@ def _check_count(header: BatchHeader) -> None:
 def check_follower_batches(
     data: Buffer, latest_epoch: int
 ) -> tuple[list[BatchAt], list[ProducerBatch]]:
-    """The batches a leader sent: CRCs checked, each continuing the one before, epochs not falling;
-    and what those of producers tell of them.
+    """Check the batches that a leader sent: CRCs, contiguous offsets, epochs that do not fall.
 
-    A partial batch at the end (as older brokers send) is left out; positions are within ``data``.
+    Return the batches, with positions within ``data``, and the producers' batches among them. A
+    partial batch at the end, which older brokers send, is left out.
     """
     batches: list[BatchAt] = []
     produced: list[ProducerBatch] = []
     try:
         for position, header in iter_headers(data):
             check_crc(data, position, header)
+            # The producers' state is derived from the same bytes, so followers need no other
+            # source.
             if header.producer_id > NO_PRODUCER_ID:
                 batch = memoryview(data)[position : position + header.size_bytes]
                 known = producer_batch(header, batch)
@@ -204,6 +216,7 @@ def _check_continuity(batches: Sequence[BatchAt], latest_epoch: int) -> None:
             raise CorruptRecords(
                 f"offset {batch.base_offset} follows, {expected} would continue the log"
             )
+        # Epochs never fall within a log; -1 is a batch of a format without epochs.
         if batch.leader_epoch != UNKNOWN_EPOCH and batch.leader_epoch < latest_epoch:
             raise CorruptRecords(
                 f"leader epoch {batch.leader_epoch} at offset {batch.base_offset} "
@@ -222,10 +235,10 @@ def check_read_range(offset: int, local_start: int, end: int) -> None:
 def runs_for_segments(
     batches: Sequence[BatchAt], room_bytes: int, segment_bytes: int
 ) -> Iterator[tuple[int, int]]:
-    """Cut a follower's append into (first, last exclusive) runs that each fit a segment.
+    """Split a follower's append into (first, last exclusive) runs that each fit a segment.
 
-    The first run may fill ``room_bytes`` (unless its first batch is larger: it begins a new
-    segment then); a batch larger than a segment is a run of its own.
+    The first run may fill ``room_bytes``, unless its first batch is larger and starts a new
+    segment. A batch larger than a segment is a run of its own.
     """
     first, used = 0, 0
     if batches and batches[0].size_bytes > room_bytes:

@@ -205,7 +205,7 @@ def test_a_log_that_did_not_open_is_opened_when_it_can_be(
     manager = start()
     assert [(each.topic, each.topic_id) for each in manager.failures] == [("t", None)]
     assert manager.open_again("t", 0) is None
-    with pytest.raises(StorageError, match="kept unopened"):
+    with pytest.raises(StorageError, match="cannot be opened"):
         make(manager)
     manager.checkpoint()  # keeps what it had of the failed one
     hidden.rename(hidden.with_name("partition.metadata"))

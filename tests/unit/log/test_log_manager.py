@@ -266,7 +266,7 @@ def test_what_cannot_be_opened_is_reported_and_kept(directory: Directory) -> Non
     assert "partition.metadata" in failures[0].reason
     assert manager.previous_broker_epoch is None
     assert manager.get("t", 1) is None
-    with pytest.raises(StorageError, match="kept unopened"):
+    with pytest.raises(StorageError, match="cannot be opened"):
         _make(manager, partition=1)
     assert not manager.delete("t", 1)
     manager.checkpoint()

@@ -270,7 +270,7 @@ def test_a_directory_that_is_removed_is_made_anew_by_the_next_start_alone(
     assert "stop this broker" in manager.failures[0].reason
     shutil.rmtree(log.directory)
     assert manager.open_again("t", 0) is None
-    assert "start the broker again" in manager.failures[0].reason
+    assert "restart the broker" in manager.failures[0].reason
     assert not asyncio.run(manager.close(5))
     manager = start()
     assert not manager.failures

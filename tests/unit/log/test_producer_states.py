@@ -141,7 +141,7 @@ def test_a_marker_without_records_ends_nothing() -> None:
 
 def test_records_within_and_without_a_transaction_do_not_mix() -> None:
     states = having(data(0, 0, transactional=True))
-    with pytest.raises(errors.InvalidTransactionState, match="within"):
+    with pytest.raises(errors.InvalidTransactionState, match="open transaction"):
         check(states, data(1, 1))
     assert check(states, data(1, 1, transactional=True)) is None
 
@@ -174,7 +174,7 @@ def test_a_batch_waits_for_an_earlier_one_that_is_being_verified() -> None:
     states.begin_verification(data(0, 0, transactional=True), 0, supports_epoch_bump=False)
     second = data(1, 0, transactional=True)
     guard = states.begin_verification(second, 0, supports_epoch_bump=False)
-    with pytest.raises(errors.OutOfOrderSequence, match="still to be verified"):
+    with pytest.raises(errors.OutOfOrderSequence, match="still being verified"):
         states.check(second, AppendOrigin.CLIENT, guard)
 
 

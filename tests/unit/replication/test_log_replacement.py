@@ -86,7 +86,7 @@ async def test_a_replica_in_the_isr_or_elr_sets_nothing_aside(
     _, two = await _two(node)
     again = await _without_its_first_segment(node, two)
     [error] = await again.told(newer(FOLLOWS, **counted_on), full=True)
-    assert "kept unopened" in error.message
+    assert "cannot be opened" in error.message
     assert "sets the directory aside" in error.message
     again.now_s += 40
     await again.manager.retry()

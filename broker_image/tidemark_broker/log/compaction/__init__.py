@@ -1,7 +1,7 @@
-"""Log compaction: of each key the last record stays (Kafka's ``LogCleaner`` and its parts).
+"""Log compaction: the last record of each key stays (Kafka's ``LogCleaner`` and its parts).
 
-Whoever compacts a log asks :func:`dirtiness_of` what can be compacted of it now, and has it done by
-:func:`clean`. The log itself knows nothing of this.
+A caller gets the compactable part of a log from :func:`dirtiness_of` and compacts it with
+:func:`clean`. The log itself does not depend on this package.
 """
 
 from tidemark_broker.log.compaction.candidate_selection import Dirtiness

@@ -1,10 +1,11 @@
-"""What of one batch a cleaning keeps (Kafka's ``Cleaner.cleanInto`` and ``shouldRetainRecord``).
+"""Selection of a batch's records that a cleaning keeps (Kafka's ``Cleaner.cleanInto`` and
+``shouldRetainRecord``).
 
-A record goes when a later one has its key, when it is a tombstone whose delete horizon has passed
-(KIP-534), when it has no key at all, or when its transaction was aborted. The last batch of a
-producer that is still active stays though it may be empty: it says which sequence number comes
-next. A batch whose records cannot be read stays as it is: who wrote it loses nothing but room, and
-keeps nobody else's keys from being cleaned.
+A record is dropped if a later one has its key, if it is a tombstone whose delete horizon has passed
+(KIP-534), if it has no key, or if its transaction was aborted. The last batch of a producer that is
+still active stays even if it is empty, because it has the last sequence number. A batch whose
+records cannot be decoded stays unchanged: that costs space only, and does not stop the cleaning of
+other keys.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,36 +21,42 @@ from tidemark_broker.log.compaction.cleaning_pace import Pace
 from tidemark_broker.log.compaction.offset_map import OffsetMap
 from tidemark_broker.log.compaction.transactions import CleanedTransactions
 
-#: What a cleaning unpacks of one batch; a larger one counts as one that cannot be read.
+#: Bytes that a cleaning unpacks of one batch; a larger one counts as unreadable.
 UNPACKED_BYTES_MAX = 64 * 1024 * 1024
 RECORDS_MAX = 250_000
 
 
 def unpacked(header: BatchHeader, batch: bytes) -> bytes:
-    """The records of a batch; :class:`CorruptBatch` for one that cannot be unpacked, or is larger
-    than a cleaning looks into."""
+    """Return the records of a batch.
+
+    Raises :class:`CorruptBatch` if it cannot be unpacked or exceeds the limits.
+    """
     if not 0 <= header.count <= RECORDS_MAX:
         raise CorruptBatch(f"a batch of {header.count} records")
     return decompress(header.codec, batch[HEADER_BYTES:], limit_bytes=UNPACKED_BYTES_MAX)
 
 
 class LastBatch(NamedTuple):
-    """What is known of a producer at the log's end: the last offset of its last data, -1 where only
-    a marker is left of it."""
+    """Last batch of a producer at the log end.
+
+    ``last_data_offset`` is -1 if only a marker is left.
+    """
 
     last_data_offset: int
     producer_epoch: int
 
     def is_in(self, header: BatchHeader) -> bool:
-        """Is it that batch (Kafka's ``isBatchLastRecordOfProducer``)?"""
+        """Return whether it is that batch (Kafka's ``isBatchLastRecordOfProducer``)."""
         if self.last_data_offset >= 0:
             return header.last_offset == self.last_data_offset
         return header.is_control and header.producer_epoch == self.producer_epoch
 
 
 class BatchFilter:
-    """Shown the batches of a log in their order. ``last_batches``: of each producer that is still
-    known, by its id."""
+    """Filter for the batches of a log, in their order.
+
+    ``last_batches`` has the last batch of each known producer by producer id.
+    """
 
     def __init__(
         self,
@@ -67,30 +74,35 @@ class BatchFilter:
         self._pace = pace
         self._now_ms = now_ms
         self._delete_retention_ms = delete_retention_ms
-        #: Batches that could not be read, and records without a key, which went.
+        #: Batches that could not be read, and records without a key, which were dropped.
         self.unreadable = self.keyless = 0
 
     def filtered(self, header: BatchHeader, batch: bytes) -> bytes | None:
-        """What stays of it, ``batch`` itself where all does; None where nothing does."""
+        """Return the remaining batch, ``batch`` itself if unchanged, or None if nothing remains."""
         try:
             if header.is_control:
                 return self._marker(header, batch)
             if self._transactions.may_drop_data(header):
                 return self._nothing_of(header)
             if header.base_offset > self._offsets.latest_offset:
-                return batch  # a later cleaning will know which keys come again behind it
+                return batch  # only a later cleaning knows the later records of its keys
             return self._data(header, batch)
         except (CorruptBatch, VarintError):
             self.unreadable += 1
             return batch
 
     def _marker(self, header: BatchHeader, batch: bytes) -> bytes | None:
-        """It goes a while after the last of what it ends: readers that saw that must see it."""
+        """Return the remaining marker.
+
+        It outlives its transaction's last record by the delete retention, because readers of that
+        record must see it.
+        """
         if not self._transactions.may_drop_marker(header, read_end_marker(batch)):
             return batch
         horizon_ms = delete_horizon_ms(header)
         if not header.count or (horizon_ms is not None and horizon_ms <= self._now_ms):
             return self._nothing_of(header)
+        # The transaction's data has just become empty: the delete horizon starts now.
         if horizon_ms is not None:
             return batch
         payload = unpacked(header, batch)
@@ -99,10 +111,12 @@ class BatchFilter:
 
     def _data(self, header: BatchHeader, batch: bytes) -> bytes | None:
         payload = unpacked(header, batch)
+        # The horizon was set when the batch was first cleaned (KIP-534).
         horizon_ms = delete_horizon_ms(header)
         tombstones_stay = horizon_ms is None or self._now_ms < horizon_ms
         base, latest, newest = header.base_offset, self._offsets.latest_offset, self._offsets.get
         kept, tombstones, keyless = [], False, 0
+        # Decoding blocks the interpreter, so the loop gets its turn between groups of records.
         for turn in self._pace.turns(_records(header, payload)):
             for start, end, delta, key, has_value in turn:
                 offset = base + delta
@@ -117,6 +131,7 @@ class BatchFilter:
         self.keyless += keyless
         if not kept:
             return self._nothing_of(header)
+        # The first cleaning of a tombstone starts its delete retention.
         if tombstones and horizon_ms is None:
             return with_records(header, payload, kept, self._new_horizon_ms)
         return batch if len(kept) == header.count else with_records(header, payload, kept)
@@ -126,7 +141,7 @@ class BatchFilter:
         return self._now_ms + self._delete_retention_ms
 
     def _nothing_of(self, header: BatchHeader) -> bytes | None:
-        """None, or an empty batch where it is the last one of a producer."""
+        """Return None, or an empty batch if it is the last one of a producer."""
         last = self._last_batches.get(header.producer_id)
         return None if last is None or not last.is_in(header) else without_records(header)
 

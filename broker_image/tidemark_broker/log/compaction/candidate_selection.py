@@ -1,9 +1,10 @@
-"""How dirty a log is, which one is compacted next, and which segments become one (pure).
+"""Dirtiness of a log, the order of compaction, and the grouping of segments (pure).
 
-The rules of Kafka's ``LogCleanerManager`` and ``LogToClean``: never the active segment, nothing
-that is not stable, nothing younger than ``min.compaction.lag.ms``; the dirtiest log first, where
-its share of bytes that were never compacted is above ``min.cleanable.dirty.ratio``, or where a
-record has waited for longer than ``max.compaction.lag.ms`` (KIP-354).
+The rules are those of Kafka's ``LogCleanerManager`` and ``LogToClean``. The active segment,
+unstable records, and records younger than ``min.compaction.lag.ms`` are never compacted. The
+dirtiest log is first. A log is due if its share of bytes that were never compacted is above
+``min.cleanable.dirty.ratio``, or if a record has waited longer than ``max.compaction.lag.ms``
+(KIP-354).
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,12 +16,12 @@ from tidemark_broker.log.bounds import Bounds
 from tidemark_broker.log.config import LogConfig
 from tidemark_broker.log.types import SegmentInfo
 
-#: How many segments become one at once: their files are renamed while the log waits.
+#: Segments that are merged at once at most, because the log is locked while they are renamed.
 GROUP_SEGMENTS_MAX = 100
 
 
 class IndexedBytes(NamedTuple):
-    """Of a new segment so far: its log, and the larger of its indexes."""
+    """Bytes of an unfinished segment: its log, and the larger of its indexes."""
 
     log_bytes: int
     index_bytes: int
@@ -28,26 +29,28 @@ class IndexedBytes(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dirtiness:
-    """Of one log at one moment; [``first_dirty``, ``first_uncleanable``) can be compacted now, and
-    the latter is where a segment begins."""
+    """Dirtiness of one log at one moment.
+
+    [``first_dirty``, ``first_uncleanable``) can be compacted now; the latter is a segment's base.
+    """
 
     first_dirty: int
     first_uncleanable: int
     clean_bytes: int
     cleanable_bytes: int
-    #: For how long a record has waited beyond ``max.compaction.lag.ms``; 0: none has.
+    #: Time that a record has waited beyond ``max.compaction.lag.ms``; 0: none has.
     overdue_ms: int
     min_ratio: float
 
     @property
     def ratio(self) -> float:
-        """The share of bytes that were never compacted, of those that can be."""
+        """Share of bytes that were never compacted, of those that can be."""
         total = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total if total else 0.0
 
     @property
     def is_due(self) -> bool:
-        """Whether it is to be compacted now."""
+        """Whether the log is to be compacted now."""
         return self.cleanable_bytes > 0 and (self.overdue_ms > 0 or self.ratio > self.min_ratio)
 
 
@@ -60,8 +63,12 @@ def dirtiness(
     last_stable_offset: int,
     now_ms: int,
 ) -> Dirtiness:
-    """``segments`` oldest first, the last one active; ``first_dirty``: what was compacted ends
-    there, None: nothing was. What was deleted since, or cut off, begins anew at the log start."""
+    """Compute the dirtiness of a log.
+
+    ``segments``: oldest first, the last one active. ``first_dirty``: end of the compacted part,
+    None for none. If that is below the log start or above the end, everything counts as dirty.
+    """
+    # A deletion or truncation moved the log past the checkpointed offset.
     start = bounds.log_start if first_dirty is None else first_dirty
     if not bounds.log_start <= start <= bounds.end:
         start = bounds.log_start
@@ -106,10 +113,12 @@ def goes_along(
     index_bytes: int,
     config: LogConfig,
 ) -> bool:
-    """Whether ``following`` is written into the same new segment as ``sources``, of which
-    ``written`` is left: neither that nor an index may outgrow its limit (its larger index has
-    ``index_bytes`` now). What is left decides, where Kafka's ``groupSegmentsBySize`` goes by what
-    was there: so nothing is left of many segments in one."""
+    """Return whether ``following`` is written into the same new segment as ``sources``.
+
+    ``written`` is what remains of them, ``index_bytes`` the larger index of ``following``. Neither
+    the log nor an index may exceed its limit. The remaining size decides, where Kafka's
+    ``groupSegmentsBySize`` uses the original size, so many nearly empty segments merge into one.
+    """
     return (
         len(sources) < GROUP_SEGMENTS_MAX
         and written.log_bytes + following.size_bytes <= config.segment_bytes

@@ -1,7 +1,7 @@
-"""The segment that a cleaning writes: ``.cleaned`` files until it takes the place of its sources.
+"""Segment that a cleaning writes: ``.cleaned`` files until it replaces its sources.
 
-Indexes are built as for any segment. What it says of its age is what the last of its sources said,
-so that retention counts on from there.
+Indexes are built as for any segment. It takes over the age of its last source, so that retention is
+unaffected.
 """
 
 import os
@@ -26,7 +26,7 @@ _WRITE_BYTES = 1024 * 1024
 
 
 class CleanedSegment:
-    """Made by :func:`cleaned_segment`; all of it blocks."""
+    """Output of a cleaning, created by :func:`cleaned_segment`. All methods block."""
 
     def __init__(self, directory: Path, base_offset: int) -> None:
         self.segment = Segment(directory, base_offset, created_ms=0)
@@ -42,7 +42,9 @@ class CleanedSegment:
         segment = self.segment
         position, size = segment.size_bytes, len(batch)
         if position + size > INT32_MAX:
-            raise StorageError(f"{segment.log_path} would become larger than its index can say")
+            raise StorageError(
+                f"{segment.log_path} would exceed {INT32_MAX} bytes, the limit of its index"
+            )
         segment.note_batch(batch_at(batch, 0, position), position, index_interval_bytes)
         segment.size_bytes = position + size
         self._pieces.append(batch)
@@ -52,7 +54,6 @@ class CleanedSegment:
 
     @property
     def written(self) -> IndexedBytes:
-        """How large it is so far."""
         index, times = self.segment.index, self.segment.times
         assert index is not None
         assert times is not None
@@ -60,8 +61,10 @@ class CleanedSegment:
         return IndexedBytes(self.segment.size_bytes, largest)
 
     def finish(self, sources: Sequence[Segment], aborted: Sequence[AbortedTransaction]) -> None:
-        """All of it is on the disk; its indexes are not kept in memory. ``aborted``: what the
-        transaction index is to have."""
+        """Write everything durably, with ``aborted`` as the transaction index.
+
+        The indexes do not stay in memory.
+        """
         segment, last_source = self.segment, sources[-1]
         segment.created_ms, segment.modified_ms = last_source.created_ms, last_source.modified_ms
         segment.seal()
@@ -76,6 +79,7 @@ class CleanedSegment:
             segment.aborted = TransactionIndex(segment.aborted.path, len(aborted))
         with storage_errors(f"{self._path} cannot be written"):
             self._write()
+            # Recovery takes the segment's age from the file's modification time.
             os.utime(self._descriptor, ns=(segment.modified_ms * 1_000_000,) * 2)
             os.fsync(self._descriptor)
             for suffix, data in indexes.items():
@@ -83,7 +87,6 @@ class CleanedSegment:
         segment.unload()
 
     def close(self) -> None:
-        """Let go of the file."""
         os.close(self._descriptor)
 
     def _write(self) -> None:
@@ -96,8 +99,10 @@ class CleanedSegment:
 
 @contextmanager
 def cleaned_segment(directory: Path, first_source: Segment) -> Iterator[CleanedSegment]:
-    """One in place of ``first_source`` and what follows it; its files are gone afterwards, unless
-    they were swapped in."""
+    """Create a segment to replace ``first_source`` and its successors.
+
+    Its files are removed afterwards, unless they were swapped in.
+    """
     with storage_errors(f"{directory} cannot be written"):
         cleaned = CleanedSegment(directory, first_source.base_offset)
     try:

@@ -1,10 +1,10 @@
 """One cleaning of one log, in a thread (Kafka's ``Cleaner``).
 
-First the dirty part is read, and of each key the last offset noted; where the memory for that is
-full, the cleaning ends there. Then all segments up to there are written anew, several small ones as
-one, with what :class:`BatchFilter` keeps of each batch, and take the places of the old ones group
-by group. The log is never locked for longer than a few renames take; who cuts, closes or removes it
-meanwhile need not wait, the cleaning finds that out and gives up.
+First the dirty part is read, and the last offset of each key is noted; the range ends where the
+memory for keys is full. Then all segments up to there are rewritten, several small ones as one,
+with the records that :class:`BatchFilter` keeps. The results replace the old segments group by
+group. The log is locked only for a few renames. A thread that cuts, closes or removes the log
+meanwhile need not wait: the cleaning detects it and stops.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ from tidemark_broker.log.segment import Segment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerSettings:
-    """What a cleaning may use: Kafka's ``log.cleaner.*``; ``memory_bytes`` for each thread."""
+    """Resources of a cleaning: Kafka's ``log.cleaner.*``. ``memory_bytes`` is for each thread."""
 
     memory_bytes: int
     load_factor: float
@@ -43,11 +43,11 @@ class CleanerSettings:
 
 @dataclass(slots=True)
 class CleaningStats:
-    """What a cleaning did."""
+    """Result of a cleaning."""
 
     read_bytes: int = 0
     written_bytes: int = 0
-    #: Where it came to: the first offset that is dirty now.
+    #: First offset that is dirty after the cleaning.
     next_dirty: int = 0
     map_utilization: float = 0.0
     unreadable_batches: int = 0
@@ -55,7 +55,7 @@ class CleaningStats:
 
 
 def dirtiness_of(log: PartitionLog, now_ms: int) -> Dirtiness:
-    """How much of it compaction has not seen, and up to where it may see it now."""
+    """Return the dirty part of a log, and the end of what can be compacted now."""
     state = log.state
     with state.lock:
         infos, bounds = state.segments.infos(), state.bounds
@@ -78,15 +78,18 @@ def clean(
     stopping: Callable[[], bool],
     moved: Callable[[int], float],
 ) -> CleaningStats:
-    """T: compact what :func:`dirtiness_of` told, and have on record how far; one call at a time.
-    ``moved`` is told of bytes read and written, and says for how many seconds to rest; ``stopping``
-    is asked often. :class:`CleaningAborted` where it says so, or the log is cut, closed or removed
-    meanwhile; :class:`LogError` where the log cannot be compacted."""
+    """T: compact the part that :func:`dirtiness_of` returned, and persist the progress; one call at
+    a time for each log.
+
+    ``moved`` receives bytes read and written, and returns the seconds to pause. ``stopping`` is
+    polled often. Raises :class:`CleaningAborted` if it returns True, or if the log is cut, closed
+    or removed meanwhile. Raises :class:`LogError` if the log cannot be compacted.
+    """
     return _Cleaning(log.state, what, settings, now_ms, stopping, moved).run()
 
 
 class _Cleaning:
-    """Use :meth:`run` once."""
+    """State of one cleaning; :meth:`run` is called once."""
 
     def __init__(
         self,
@@ -112,21 +115,25 @@ class _Cleaning:
         return unusable or log.truncations != self._truncations or self._stopping()
 
     def run(self) -> CleaningStats:
-        """T: see :func:`clean`."""
+        """T: do the work of :func:`clean`."""
         log, what = self._log, self._what
         flushing.flush(log, what.first_uncleanable)
-        log.checkpoint()  # or a crash would have the new segments recovered as if they were torn
+        # Compacted segments must be below the recovery point: a recovery would take their
+        # missing offsets for a torn log.
+        log.checkpoint()
         offsets = self._offset_map()
         try:
             self._read_dirty(offsets)
             self._clean(offsets)
         except LogError as error:
+            # An error after a change of the log is a consequence of that change, not a defect.
             if log.failure is None and (self._is_over() or self._begin != _begin_of(log)):
                 raise CleaningAborted from error
             raise
         finally:
             self.stats.map_utilization = offsets.utilization
             offsets.close()
+        # A truncation may have lowered first_dirty since: do not raise it again.
         with log.lock:
             if self._is_over():
                 raise CleaningAborted
@@ -135,7 +142,7 @@ class _Cleaning:
         return self.stats
 
     def _offset_map(self) -> OffsetMap:
-        """As large as it may have to be: there are no more keys than offsets."""
+        """Allocate the map: its maximum is one key for each offset."""
         load_factor = self._settings.load_factor
         offsets = self._what.first_uncleanable - self._what.first_dirty
         needed = (int(offsets / load_factor) + 2) * SLOT_BYTES
@@ -156,7 +163,7 @@ class _Cleaning:
     # -- the dirty part ------------------------------------------------------------------------
 
     def _read_dirty(self, offsets: OffsetMap) -> None:
-        """Note the last offset of each key, as far as memory goes."""
+        """Note the last offset of each key, as far as the memory suffices."""
         what = self._what
         for header, batch in self._dirty_batches(transactions := CleanedTransactions()):
             if not self._note(offsets, transactions, header, batch):
@@ -183,7 +190,7 @@ class _Cleaning:
         header: BatchHeader,
         batch: bytes,
     ) -> bool:
-        """False where there was no room for a key."""
+        """Note the keys of one batch. Return False if there was no room for one."""
         try:
             if header.is_control:
                 transactions.may_drop_marker(header, read_end_marker(batch))
@@ -198,11 +205,11 @@ class _Cleaning:
                                 return False
                             offsets.put(key, base + delta)
         except CorruptBatch:
-            pass  # it stays as it is, and what stands behind it goes on
+            pass  # the batch stays unchanged, and the cleaning continues after it
         offsets.latest_offset = max(offsets.latest_offset, header.last_offset)
         return True
 
-    # -- writing anew --------------------------------------------------------------------------
+    # -- rewriting --------------------------------------------------------------------------
 
     def _clean(self, offsets: OffsetMap) -> None:
         config, transactions = self._log.config, CleanedTransactions()
@@ -214,6 +221,7 @@ class _Cleaning:
             now_ms=self._now_ms,
             delete_retention_ms=config.delete_retention_ms,
         )
+        # Every segment below the end is rewritten: old records may have keys of the dirty part.
         segments = self._segments(-1, self.stats.next_dirty)
         segments.reverse()
         while segments:
@@ -222,7 +230,8 @@ class _Cleaning:
         self.stats.keyless_records = keep.keyless
 
     def _last_batches(self) -> dict[int, LastBatch]:
-        with self._log.lock:  # appends wait for it, so only the bytes are taken here
+        # Appends wait for this lock, so only the bytes are taken here and decoded below.
+        with self._log.lock:
             snapshot = self._log.producers.snapshot()
         return {
             producer.producer_id: LastBatch(producer.last_offset, producer.producer_epoch)
@@ -232,7 +241,9 @@ class _Cleaning:
     def _clean_group(
         self, segments: list[Segment], keep: BatchFilter, transactions: CleanedTransactions
     ) -> None:
-        """Write the last of ``segments``, and those before it that fit behind it, as one."""
+        """Write the last of ``segments``, and the following ones that fit after it, as one
+        segment.
+        """
         with cleaned_segment(self._log.directory, segments[-1]) as cleaned:
             sources, rewritten, changed = list[Segment](), RewrittenBatches(), False
             while segments and self._goes_along(sources, cleaned, segments[-1]):
@@ -242,9 +253,11 @@ class _Cleaning:
             for each in rewritten.rest():
                 self._append(cleaned, each)
             aborted = transactions.take_kept()
+            # An unchanged single segment is left alone, which saves the sync and the swap.
             if not changed and _says_the_same(sources, cleaned, len(aborted)):
                 return
             cleaned.finish(sources, aborted)
+            # Retention or a truncation may have removed a source during the write.
             if self._is_over() or not swap_in(self._log, sources, cleaned.segment):
                 raise CleaningAborted
 
@@ -266,7 +279,7 @@ class _Cleaning:
         rewritten: RewrittenBatches,
         keep: BatchFilter,
     ) -> bool:
-        """Whether something of it went that was there."""
+        """Write what remains of a segment. Return whether any of its content was dropped."""
         changed = False
         for header, batch in self._read(source):
             left = keep.filtered(header, batch)
@@ -283,12 +296,12 @@ class _Cleaning:
 
 
 def _begin_of(log: LogState) -> int:
-    """Another one where retention has taken segments."""
+    """Return the base of the first segment, which changes if retention removes segments."""
     return log.segments.items[0].base_offset
 
 
 def _says_the_same(sources: list[Segment], cleaned: CleanedSegment, aborted: int) -> bool:
-    """As the one segment that it is made from."""
+    """Return whether the result equals the single segment it was made from."""
     return (
         len(sources) == 1
         and cleaned.segment.size_bytes == sources[0].size_bytes
@@ -297,11 +310,11 @@ def _says_the_same(sources: list[Segment], cleaned: CleanedSegment, aborted: int
 
 
 def _index_bytes(segment: Segment) -> int:
-    """The larger of its indexes, in their files."""
+    """Return the size of the larger index file."""
     sizes = [0]
     for path in (segment.index_path, segment.time_index_path):
         try:
             sizes.append(path.stat().st_size)
         except OSError:
-            continue  # it is built anew where it is needed
+            continue  # a missing index is rebuilt when it is needed
     return max(sizes)

@@ -1,8 +1,8 @@
-"""How a cleaning shares the machine: turns, rests, bytes a second, and when it gives up.
+"""Scheduling of a cleaning: turns, pauses, its byte rate, and the check for an abort.
 
-A cleaning is Python that runs in a thread beside the loop, and the interpreter lets go of its lock
-of its own accord only every five milliseconds. So a turn is short and a rest follows, in which the
-loop gets its turn, also between the records of one large batch.
+A cleaning is Python code in a thread beside the loop, and the interpreter switches threads only
+every five milliseconds on its own. So a turn is short and followed by a pause in which the loop
+runs, even between the records of one large batch.
 """
 
 import time
@@ -10,23 +10,26 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TypeVar
 
-#: How long it works at a time, and rests.
+#: Length of a turn, and of a pause.
 _TURN_S = 0.001
 _REST_S = 0.0001
 _TURN_RECORDS = 256
-#: How long it sleeps at most before it looks whether it is to give up.
+#: Longest sleep between two checks for an abort.
 _SLEEP_S = 0.5
 
 R = TypeVar("R")
 
 
 class CleaningAborted(Exception):
-    """The log was cut, closed or removed, or the broker stops: another cleaning begins anew."""
+    """The log was cut, closed or removed, or the broker stops. Another cleaning restarts."""
 
 
 class Pace:
-    """Of one cleaning. ``aborted`` is asked each turn; ``moved`` is told of bytes that were read or
-    written, and says for how many seconds to rest."""
+    """Pace of one cleaning.
+
+    ``aborted`` is polled each turn. ``moved`` receives the bytes read or written, and returns the
+    seconds to pause.
+    """
 
     def __init__(
         self,
@@ -43,17 +46,18 @@ class Pace:
         self._bytes = 0
 
     def turns(self, records: Iterator[R]) -> Iterator[list[R]]:
-        """Records of one batch, a few hundred at a time."""
+        """Yield the records of one batch in groups of a few hundred."""
         while turn := list(islice(records, _TURN_RECORDS)):
             yield turn
             self.step(0)
 
     def step(self, size_bytes: int) -> None:
-        """So many bytes were worked on; rest where a turn is over."""
+        """Account for ``size_bytes`` of work; pause at the end of a turn."""
         self._bytes += size_bytes
         if self._now() - self._began_s < _TURN_S:
             return
         moved, self._bytes = self._bytes, 0
+        # A pause of the throttle may be long, so aborts are checked within it.
         rest_s = max(_REST_S, self._moved(moved))
         while rest_s > 0:
             self._sleep(min(rest_s, _SLEEP_S))

@@ -1,12 +1,12 @@
-"""The batches of a cleaned segment, without a gap between them.
+"""Batches of a cleaned segment, without offset gaps between them.
 
-Kafka leaves offsets that are gone to nobody. Here a log has no gaps (invariant 4), and a hole in it
-means that records were lost: recovery, followers and the tier hold every batch to it. So offsets
-that no record has any more stay part of a batch: of the one in front, whose last offset is raised,
-or, where that is not possible, of an empty one. It is not possible where the batch in front has a
-producer id (its last sequence number is told by its last offset), and never beyond the end of a
-leader epoch, since batches tell a log which epoch began where. Both forms are Kafka's own, and what
-clients see of a log that Kafka compacted.
+Kafka leaves gaps where records were compacted. Here a log has no gaps (invariant 4): a hole means
+that records were lost, and recovery, followers and the tier check every batch for it. So the
+offsets of dropped records stay part of a batch. The last offset of the batch before is raised, or
+an empty batch covers them. The former is not possible if that batch has a producer id (its last
+offset determines its last sequence number), nor beyond the end of a leader epoch (batches determine
+the start of each epoch). Both forms are Kafka's own, and are what clients see of a log that Kafka
+compacted.
 """
 
 from collections.abc import Iterator
@@ -17,23 +17,27 @@ from tidemark.records.rewriting import Gap, reaching_to
 
 
 class RewrittenBatches:
-    """Told what becomes of each batch, in order; gives out what is to be written, in order."""
+    """Sequence of output batches: takes the fate of each input batch, and yields the batches to
+    write.
+    """
 
     def __init__(self) -> None:
-        #: What is not given out yet: a batch with how far it is to reach, then a gap behind it.
+        #: Pending output: a batch, the offset it is to cover, and then a gap after it.
         self._batch: bytes | None = None
         self._header: BatchHeader | None = None
         self._reaches = 0
         self._gap: Gap | None = None
 
     def kept(self, header: BatchHeader, batch: bytes) -> Iterator[bytes]:
-        """The batch stays. ``header`` is the one that it came with: offsets, epoch and producer id
-        are still its."""
+        """Keep a batch.
+
+        ``header`` is its original one, of which offsets, epoch and producer id still apply.
+        """
         yield from self.rest()
         self._batch, self._header, self._reaches = batch, header, header.last_offset
 
     def gone(self, header: BatchHeader) -> Iterator[bytes]:
-        """Nothing of it stays."""
+        """Drop a batch completely."""
         if self._gap is None and self._may_reach(header):
             self._reaches = header.last_offset
             return
@@ -44,7 +48,7 @@ class RewrittenBatches:
         self._gap = Gap(header.base_offset, header.last_offset, header.partition_leader_epoch)
 
     def rest(self) -> Iterator[bytes]:
-        """What is left at the end."""
+        """Yield the pending output at the end."""
         if self._batch is not None and self._header is not None:
             reaches_further = self._reaches > self._header.last_offset
             yield reaching_to(self._batch, self._reaches) if reaches_further else self._batch
@@ -71,5 +75,5 @@ def _is_one(gap: Gap, header: BatchHeader) -> bool:
 
 
 def is_filler(header: BatchHeader) -> bool:
-    """Is it an empty batch that only stands for offsets, of a former cleaning?"""
+    """Return whether a batch is an empty one of a former cleaning that only covers offsets."""
     return not header.count and header.producer_id < 0 and not header.is_control

@@ -1,9 +1,9 @@
-"""Of each key the offset of its last record, in memory that is bounded (``SkimpyOffsetMap``).
+"""Map of each key to the offset of its last record, in bounded memory (``SkimpyOffsetMap``).
 
-One anonymous mapping of 24 bytes a slot: 16 of a hash in place of the key, 8 of the offset. The
-hash is keyed with a secret of the process: whoever chooses keys can neither have two of them count
-as one, which would lose a record, nor have them all fall into the same slots. A page that no key
-falls into takes no memory, and the whole goes back to the system with :meth:`OffsetMap.close`.
+It is one anonymous mapping with 24 bytes for each slot: a 16-byte hash instead of the key, and 8
+bytes for the offset. The hash is keyed with a secret of the process. So a client that chooses keys
+can neither make two of them collide, which would lose a record, nor direct them all into the same
+slots. Pages without keys take no memory, and :meth:`OffsetMap.close` returns all of it.
 """
 
 import mmap
@@ -14,15 +14,17 @@ _HASH_BYTES = 16
 _OFFSET_BYTES = 8
 SLOT_BYTES = _HASH_BYTES + _OFFSET_BYTES
 _EMPTY = bytes(_HASH_BYTES)
-#: Slots that are tried far from each other before neighbours are: a full map of neighbours only
-#: would take fifty looks to find that a key is not there.
+#: Distant slots that are probed before neighbours are: in a full map, probing only neighbours would
+#: take fifty probes to find that a key is absent.
 _LEAPS = 8
 _SECRET = os.urandom(_HASH_BYTES)
 
 
 class OffsetMap:
-    """One thread at a time. ``memory_bytes`` is all that it takes; ``load_factor``: how full it
-    may become."""
+    """Offsets by key, for one thread at a time.
+
+    ``memory_bytes`` is the total size; ``load_factor`` limits the fill level.
+    """
 
     def __init__(self, memory_bytes: int, load_factor: float) -> None:
         self._slots = max(memory_bytes // SLOT_BYTES, 2)
@@ -31,7 +33,7 @@ class OffsetMap:
         self._hash = blake2b(digest_size=_HASH_BYTES, key=_SECRET)
         self._keys_max = min(max(int(self._slots * load_factor), 1), self._slots - 1)
         self._keys = 0
-        #: The last offset that was looked at, with a key or without; -1: none was.
+        #: Last offset that was examined, with or without a key; -1: none was.
         self.latest_offset = -1
 
     def __len__(self) -> int:
@@ -39,16 +41,16 @@ class OffsetMap:
 
     @property
     def is_full(self) -> bool:
-        """No other key may be put."""
+        """Whether no other key may be added."""
         return self._keys >= self._keys_max
 
     @property
     def utilization(self) -> float:
-        """How much of the slots is taken, 0 to 1."""
+        """Share of slots that are used, 0 to 1."""
         return self._keys / self._slots
 
     def put(self, key: bytes, offset: int) -> None:
-        """The last record of ``key`` is at ``offset``; offsets rise from call to call."""
+        """Set the offset of the last record of ``key``. Offsets rise from call to call."""
         digest = self._digest(key)
         at = self._find(digest)
         self._keys += self._memory[at : at + _HASH_BYTES] == _EMPTY
@@ -56,7 +58,7 @@ class OffsetMap:
         self.latest_offset = offset
 
     def get(self, key: bytes) -> int:
-        """The offset that was put for ``key`` last; -1 where none was."""
+        """Return the last offset of ``key``, or -1."""
         digest = self._digest(key)
         at = self._find(digest)
         if self._memory[at : at + _HASH_BYTES] == _EMPTY:
@@ -64,7 +66,6 @@ class OffsetMap:
         return int.from_bytes(self._memory[at + _HASH_BYTES : at + SLOT_BYTES], "big")
 
     def close(self) -> None:
-        """Give the memory back."""
         self._memory.close()
 
     def _digest(self, key: bytes) -> bytes:
@@ -73,10 +74,14 @@ class OffsetMap:
         return state.digest()
 
     def _find(self, digest: bytes) -> int:
-        """Where the hash stands, or the empty slot where it belongs: there always is one."""
+        """Return the position of the hash, or of the empty slot for it.
+
+        One always exists, because the map never fills completely.
+        """
         memory, slots = self._memory, self._slots
         number = int.from_bytes(digest, "big")
         slot, leap = number % slots, 1 + (number >> 64) % (slots - 1)
+        # Double hashing: the high bits give each key its own sequence of slots.
         for _ in range(_LEAPS):
             at = slot * SLOT_BYTES
             found = memory[at : at + _HASH_BYTES]

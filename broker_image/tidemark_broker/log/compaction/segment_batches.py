@@ -1,4 +1,4 @@
-"""The batches of a segment as a cleaning reads them: whole, each with its CRC checked."""
+"""Batches of a segment as a cleaning reads them: complete, each with its CRC checked."""
 
 import os
 from collections.abc import Iterator
@@ -17,8 +17,10 @@ from tidemark_broker.log.segment import Segment
 
 
 def batches_of(segment: Segment, buffer_bytes: int) -> Iterator[tuple[BatchHeader, bytes]]:
-    """T: (header, bytes) of each batch, read ``buffer_bytes`` at a time;
-    :class:`CorruptRecords` where one is not as it was written."""
+    """T: yield header and bytes of each batch, read ``buffer_bytes`` at a time.
+
+    Raises :class:`CorruptRecords` for a damaged batch.
+    """
     position, end = 0, segment.size_bytes
     with _opened(segment) as descriptor:
         buffer, begin = b"", 0
@@ -30,6 +32,7 @@ def batches_of(segment: Segment, buffer_bytes: int) -> Iterator[tuple[BatchHeade
                 header = parse_header(buffer, at)
                 size = header.size_bytes
                 _check_whole(size, end - position)
+                # A batch that exceeds the rest of the buffer is read again as a whole.
                 if at + size > len(buffer):
                     wanted = min(max(buffer_bytes, size), end - position)
                     buffer, begin, at = pread_exactly(descriptor, wanted, position), position, 0
@@ -52,7 +55,7 @@ def _corrupt(segment: Segment, position: int, error: Exception) -> CorruptRecord
 
 @contextmanager
 def _opened(segment: Segment) -> Iterator[int]:
-    """A descriptor of its log file; not the segment's own, which its log may close."""
+    """Yield a descriptor of the log file. It is not the segment's own, which its log may close."""
     with storage_errors(f"{segment.log_path} cannot be read"):
         descriptor = os.open(segment.log_path, os.O_RDONLY | os.O_CLOEXEC)
     try:

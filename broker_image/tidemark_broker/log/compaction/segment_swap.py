@@ -1,6 +1,8 @@
-"""A compacted segment takes the place of those it was made from; see :mod:`..swap_files` for the
-names. Readers that have the old files open read on; whoever opens them by name at that moment looks
-again (``log/reading.py``).
+"""Replacement of segments by the compacted one that was made from them; :mod:`..swap_files` has the
+file names.
+
+Readers that have the old files open continue. A reader that opens them by name at that moment
+retries (``log/reading.py``).
 """
 
 from collections.abc import Sequence
@@ -13,12 +15,15 @@ from tidemark_broker.log.swap_files import begin_swap, has_begun
 
 
 def swap_in(log: LogState, sources: Sequence[Segment], cleaned: Segment) -> bool:
-    """T: ``cleaned`` in place of ``sources``, which are segments of the log as they were when the
-    cleaning began. False, and nothing done, where the log has not all of them any more. A swap that
-    fails half-way leaves a log that has to be opened again, which finishes it."""
+    """T: replace ``sources``, the log's segments when the cleaning began, by ``cleaned``.
+
+    Return False, with nothing changed, if the log does not have all of them any more. A swap that
+    fails halfway leaves a log that must be reopened, which completes the swap.
+    """
     with log.shaping:
         with log.lock:
             log.check_usable()
+            # Retention or a truncation may have removed a source since the cleaning began.
             if not _has_all(log, sources):
                 return False
         _begin(log, cleaned)
@@ -44,17 +49,20 @@ def _begin(log: LogState, cleaned: Segment) -> None:
         begin_swap(log.directory, cleaned.base_offset)
     except OSError as error:
         with log.lock:
+            # Once the .swap log exists, the next opening completes the swap.
             if not log.closed and has_begun(log.directory, cleaned.base_offset):
                 raise _in_doubt(log, error) from error
         raise StorageError(f"{cleaned.log_path} cannot be replaced: {error.strerror}") from error
 
 
 def _in_doubt(log: LogState, error: Exception) -> StorageError:
-    """The log takes nothing until it was opened again: a swap that is finished much later would
-    bring back what was cut off meanwhile."""
+    """Mark the log as failed until it is reopened.
+
+    A swap that completes much later would restore records that were cut off meanwhile.
+    """
     log.failure = (
-        f"{log.directory}: a compacted segment did not get into its place ({error}); the log takes "
-        "nothing more until it was opened again"
+        f"{log.directory}: a compacted segment could not replace its sources ({error}); the log "
+        "takes nothing more until it was opened again"
     )
     log.let_go()
     return StorageError(log.failure)

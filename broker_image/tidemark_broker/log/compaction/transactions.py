@@ -1,9 +1,10 @@
-"""What of a log's transactions compaction may take away (Kafka's ``CleanedTransactionMetadata``).
+"""Transactions during a compaction: which data and markers may be dropped (Kafka's
+``CleanedTransactionMetadata``).
 
-Batches are shown in the order of the log. Data of an aborted transaction goes; its marker stays
-until none of that data is left, and so does the marker of a committed one. The caller knows from
-the transaction index which transactions were aborted, and hands these over before the batches that
-they span; handing one over twice is as good as once.
+Batches are passed in the order of the log. Data of an aborted transaction is dropped. Its marker
+stays until none of that data is left, and so does the marker of a committed one. The caller gets
+the aborted transactions from the transaction index and adds them before the batches that they span.
+Adding one twice is harmless.
 """
 
 import heapq
@@ -15,29 +16,30 @@ from tidemark.records.control import EndMarker
 
 
 class CleanedTransactions:
-    """State between batches, which must come in order."""
+    """State between batches, which must be passed in order."""
 
     def __init__(self) -> None:
-        #: Not begun yet, a heap by their first offsets.
+        #: Aborted transactions that start later, a heap by first offset.
         self._aborted: list[tuple[int, AbortedTransaction]] = []
-        #: Aborted transactions under way by producer id: the entry, and whether data was seen.
+        #: Aborted transactions in progress by producer id: the entry, and whether data was seen.
         self._ongoing: dict[int, tuple[AbortedTransaction, bool]] = {}
         self._committed: set[int] = set()
         self._kept: list[AbortedTransaction] = []
 
     def add_aborted(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """They have records in what comes now."""
+        """Add aborted transactions that have records in the following batches."""
         for each in aborted:
             heapq.heappush(self._aborted, (each.first_offset, each))
 
     def take_kept(self) -> list[AbortedTransaction]:
-        """The aborted transactions whose markers were shown since the last call and of which data
-        was there: what the new transaction index has."""
+        """Return the aborted transactions whose markers were passed since the last call and
+        whose data was present: the entries of the new transaction index.
+        """
         kept, self._kept = self._kept, []
         return kept
 
     def may_drop_data(self, header: BatchHeader) -> bool:
-        """Show a batch of data; is it of an aborted transaction?"""
+        """Pass a data batch; return whether its transaction was aborted."""
         self._begin_up_to(header.last_offset)
         if not header.is_transactional:
             return False
@@ -49,12 +51,14 @@ class CleanedTransactions:
         return True
 
     def may_drop_marker(self, header: BatchHeader, marker: EndMarker | None) -> bool:
-        """Show a control batch and its marker, None where it has another kind of record, or none at
-        all; is nothing left of what it ends?"""
+        """Pass a control batch and its marker (None for another or no record).
+
+        Return whether nothing is left of its transaction.
+        """
         self._begin_up_to(header.last_offset)
         producer_id = header.producer_id
         if marker is None:
-            return not header.count  # it was cleaned already
+            return not header.count  # empty batches were cleaned before
         if marker.is_commit:
             seen = producer_id in self._committed
             self._committed.discard(producer_id)
