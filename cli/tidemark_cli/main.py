@@ -16,22 +16,21 @@ class Commands(LazyGroup):
     rows: ClassVar = {
         "up": LazyCommand(
             f"{_COMMANDS}.up:up",
-            "Start a control plane, the operator and brokers; find the data of an earlier run "
-            "again.",
+            "Start a control plane, the operator and brokers with the data of an earlier run.",
         ),
         "down": LazyCommand(
-            f"{_COMMANDS}.up:down", "Stop everything that runs in the folder; the data stays."
+            f"{_COMMANDS}.up:down", "Stop every process of the folder and keep its data."
         ),
         "status": LazyCommand(
-            f"{_COMMANDS}.status:status", "Show what the cluster holds and how far it is."
+            f"{_COMMANDS}.status:status", "Show the objects of the cluster and their progress."
         ),
         "top": LazyCommand(
             f"{_COMMANDS}.top:top",
-            "Show where each partition's offsets are, what lags and what is not well.",
+            "Show the offsets, lags and problems of each partition.",
         ),
         "sweep": LazyCommand(
             f"{_COMMANDS}.sweep:sweep",
-            "Show what nothing names in the tier, and remove it with --delete.",
+            "Show orphans in the tier, and remove them with --delete.",
         ),
         "restore": LazyCommand(
             f"{_COMMANDS}.restore:restore",
@@ -39,22 +38,21 @@ class Commands(LazyGroup):
         ),
         "import": LazyCommand(
             f"{_COMMANDS}.import_topics:import_topics",
-            "Write Topic manifests of what is in a Kafka cluster (--bootstrap), or of what "
-            "Strimzi's KafkaTopics describe (--strimzi; with --bootstrap as well the ids of the "
-            "topics are looked up).",
+            "Write Topic manifests for the topics of a Kafka cluster (--bootstrap) or for "
+            "Strimzi's KafkaTopics (--strimzi). With both, manifests have the topics' ids.",
         ),
         "demo": LazyCommand(
             f"{_COMMANDS}.demo:demo",
-            "Run the whole job on flight records; status 0 only if every check held.",
+            "Run the demo on flight records. The exit status is 0 if every check passed.",
         ),
         "kubectl": LazyCommand(
             f"{_COMMANDS}.kubectl:kubectl",
-            "Run kubectl against the local cluster, e.g. ``tidemark kubectl get tmt``.",
+            "Run kubectl against the local cluster.",
             passes_through=True,
         ),
         "spark": LazyCommand(
             f"{_COMMANDS}.spark:app",
-            "Jobs over the tier; those on Spark (all but usage) need Java 17 or newer.",
+            "Jobs over the tier. All except usage need Java 17 or newer.",
         ),
         "broker": LazyCommand(
             f"{_COMMANDS}.broker:app", "Add, stop, start or kill a broker of the local cluster."

@@ -108,6 +108,8 @@ def _table(title: str, params: Sequence[Any]) -> Iterator[str]:
 
 
 def _placeholder(param: Any) -> str:
+    if param.metavar:
+        return str(param.metavar)
     text = str(param.name).upper().replace("_", "-") + ("..." if param.nargs != 1 else "")
     return text if param.required else f"[{text}]"
 
@@ -133,6 +135,8 @@ def _choices(param: Any) -> list[str]:
 
 
 def _kind(param: Any) -> str:
+    if param.metavar and param.param_type_name == "option":
+        return str(param.metavar)
     return _TYPES.get(_annotation(param), "TEXT")
 
 

@@ -42,16 +42,16 @@ _UNKNOWN = (StoreError, ManifestError, TopicNotFound, TopicAmbiguous)
 
 def audit(
     topics: Annotated[
-        list[str] | None, typer.Argument(help="Topics by name; without any, the whole tier.")
+        list[str] | None, typer.Argument(help="Names of topics. Default: the whole tier.")
     ] = None,
     prometheus: Annotated[
-        Path | None, typer.Option(help="A file (.prom) for the node exporter's collector.")
+        Path | None, typer.Option(help="Write metrics to this .prom file for the node exporter.")
     ] = None,
-    cores: Annotated[int, typer.Option(min=1, help="How many cores read at once.")] = 2,
+    cores: Annotated[int, typer.Option(min=1, help="Number of cores.")] = 2,
     record: Annotated[
-        bool, typer.Option(help="Leave the outcome in the store, for the Topics' RemoteIntegrity.")
+        bool, typer.Option(help="Store the result for the condition RemoteIntegrity of Topics.")
     ] = True,
-    log: Annotated[Path, typer.Option(help="Where Spark's own log goes.")] = Path("spark.log"),
+    log: Annotated[Path, typer.Option(help="File for Spark's log.")] = Path("spark.log"),
     directory: DirOption = DEFAULT_DIR,
     path: PathOption = "",
     endpoint: EndpointOption = "",
@@ -59,11 +59,11 @@ def audit(
     prefix: PrefixOption = "",
     region: RegionOption = "",
 ) -> None:
-    """Read every segment in the tier and hold it against its manifest: digests, sizes, checksums,
-    offsets without gap, leader and tiered epochs. Without topics, also what nothing names.
+    """Compare every segment in the tier with its manifest: digests, sizes, checksums, contiguous
+    offsets, leader and tiered epochs. Without topics, find unreferenced objects, too.
 
-    Exit status: 0 where all is sound, 3 where something is damaged or missing, 1 where it could
-    not be found out.
+    Exit status: 0 if everything is intact; 3 if something is damaged or missing; 1 if the command
+    failed.
     """
     found = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
     console.print(f"tier: {found.tier.store.describe()}", highlight=False, markup=False)

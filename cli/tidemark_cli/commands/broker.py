@@ -11,13 +11,14 @@ from tidemark_cli.local.processes import StartError
 from tidemark_cli.toolchain.errors import ToolchainError
 
 app = typer.Typer(help="Add, stop, start or kill a broker of the local cluster.")
-NodeId = Annotated[int, typer.Argument(metavar="ID", help="The broker's node id.", min=0)]
+NodeId = Annotated[int, typer.Argument(metavar="ID", help="Node id of the broker.", min=0)]
 
 
 @app.command()
 def add(
     node_id: Annotated[
-        int | None, typer.Argument(metavar="[ID]", help="Default: the next free id.", min=0)
+        int | None,
+        typer.Argument(metavar="[ID]", help="Node id. Default: the next free id.", min=0),
     ] = None,
     directory: DirOption = DEFAULT_DIR,
 ) -> None:
@@ -46,7 +47,7 @@ def stop(node_id: NodeId, directory: DirOption = DEFAULT_DIR) -> None:
 
 @app.command()
 def kill(node_id: NodeId, directory: DirOption = DEFAULT_DIR) -> None:
-    """Kill a broker with SIGKILL: what it had not synced is kept by the kernel."""
+    """Kill a broker with SIGKILL. The kernel keeps what it had not synced."""
     if not open_cluster(directory).kill_broker(node_id):
         fail(f"broker {node_id} is not running")
     console.print(f"broker {node_id} killed")

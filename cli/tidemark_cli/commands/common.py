@@ -16,15 +16,15 @@ from tidemark_cli.local.layout import Layout, LayoutError
 from tidemark_cli.local.processes import running
 
 DirOption = Annotated[
-    Path, typer.Option("--dir", help="The folder of the local cluster.", envvar="TIDEMARK_DIR")
+    Path, typer.Option("--dir", help="Folder of the local cluster.", envvar="TIDEMARK_DIR")
 ]
 DEFAULT_DIR = Path(".tidemark")
 KubeconfigOption = Annotated[
-    Path | None, typer.Option(help="Of a Kubernetes cluster, instead of the local cluster.")
+    Path | None, typer.Option(help="Kubeconfig of the cluster to use instead of the local one.")
 ]
-ContextOption = Annotated[str, typer.Option("--context", help="One of the kubeconfig's contexts.")]
+ContextOption = Annotated[str, typer.Option("--context", help="Context of the kubeconfig.")]
 NamespaceOption = Annotated[
-    str, typer.Option("--namespace", "-n", help="Unset: that of the kubeconfig's context.")
+    str, typer.Option("--namespace", "-n", help="Namespace. Default: that of the context.")
 ]
 
 console = Console()

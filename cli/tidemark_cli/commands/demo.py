@@ -23,19 +23,21 @@ FLIGHTS_MIN = 200_000
 
 def demo(
     tier: Annotated[
-        Literal["directory", "s3"], typer.Option(help="The remote tier.")
+        Literal["directory", "s3"], typer.Option(help="Store of the tier.")
     ] = "directory",
     engine: Annotated[
         Literal["tidemark", "kafka"],
-        typer.Option(help="What keeps the topic: Tidemark's own brokers, or Apache Kafka."),
+        typer.Option(help="Brokers: Tidemark's own, or Apache Kafka."),
     ] = "tidemark",
     flights: Annotated[
         int,
-        typer.Option(help="How many, the oldest first.", min=FLIGHTS_MIN, max=FLIGHTS_TOTAL),
+        typer.Option(
+            help="Number of flight records, oldest first.", min=FLIGHTS_MIN, max=FLIGHTS_TOTAL
+        ),
     ] = FLIGHTS_TOTAL,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the folder and its logs.")] = False,
 ) -> None:
-    """Run the whole job on flight records; status 0 only if every check held."""
+    """Run the demo on flight records. The exit status is 0 if every check passed."""
     from tidemark_cli.demo.kafka_stage import KafkaStage
     from tidemark_cli.demo.own_stage import OwnStage
     from tidemark_cli.demo.report import Report

@@ -67,74 +67,75 @@ _SAID = (
 
 
 def export(
-    topic: Annotated[str, typer.Argument(help="The topic to export.")],
-    table: Annotated[str, typer.Option(help="The table, with its namespace: db.orders.")],
+    topic: Annotated[str, typer.Argument(help="Topic to export.")],
+    table: Annotated[str, typer.Option(help="Table with its namespace, such as db.orders.")],
     table_format: FormatOption = Format.ICEBERG,
     warehouse: WarehouseOption = "",
     once: Annotated[
-        bool, typer.Option("--once/--continuous", help="All there is now, or until it is stopped.")
+        bool,
+        typer.Option("--once/--continuous", help="Export what exists now, or run until stopped."),
     ] = True,
     interval: Annotated[
-        float, typer.Option(min=1, help="With --continuous: a commit every so many seconds.")
+        float, typer.Option(min=1, help="With --continuous: seconds between two commits.")
     ] = 60,
     catalog: CatalogOption = None,
     option: Annotated[
-        list[str] | None, typer.Option(help=f"An option of the data source, {PAIR}")
+        list[str] | None, typer.Option(help=f"Option of the data source, {PAIR}")
     ] = None,
     conf: ConfOption = None,
     jar: JarOption = None,
     schema: Annotated[
         str,
-        typer.Option(
-            help="Values are JSON of these fields: 'id BIGINT, name STRING'; or 'infer' them."
-        ),
+        typer.Option(help="Fields of JSON values, such as 'id BIGINT, name STRING', or 'infer'."),
     ] = "",
     schema_file: Annotated[
-        str, typer.Option(help="Values are Avro (.avsc) or Protobuf (.proto, or descriptors).")
+        str, typer.Option(help="Schema of Avro (.avsc) or Protobuf (.proto, descriptors) values.")
     ] = "",
     message: Annotated[
-        str, typer.Option(help="Of a Protobuf schema with several: the full name of the message.")
+        str, typer.Option(help="Full name of the message, if the Protobuf file has several.")
     ] = "",
     registry: Annotated[
-        str, typer.Option(help="Values name a schema of this registry: http://registry:8081.")
+        str, typer.Option(help="Address of the schema registry, such as http://registry:8081.")
     ] = "",
     registry_option: Annotated[
-        list[str] | None, typer.Option(help=f"An option of the registry, {PAIR}")
+        list[str] | None, typer.Option(help=f"Option of the registry, {PAIR}")
     ] = None,
     evolution: Annotated[
         Evolution,
         typer.Option(
-            help="Where the schema has more than the table: refuse it, let the table grow, or "
-            "ignore what it has no column for."
+            help="If the schema has more fields than the table: refuse the schema, grow the "
+            "table, or ignore the fields."
         ),
     ] = Evolution.REFUSE,
     dead_letters: Annotated[
-        str, typer.Option(help="With a schema: the table of records that do not parse.")
+        str, typer.Option(help="Table for records that do not parse, with a schema.")
     ] = "",
     mode: Annotated[
         Mode,
-        typer.Option(help="Every record is a row, or the last one of each key (upsert by key)."),
+        typer.Option(help="One row for each record, or for the last record of each key (upsert)."),
     ] = Mode.APPEND,
     partition: Annotated[
-        Period, typer.Option(help="Of a new table, by the record's timestamp.")
+        Period, typer.Option(help="Partition a new table by the record's timestamp.")
     ] = Period.NONE,
     key_buckets: Annotated[
-        int, typer.Option(min=0, help="Of a new table: so many buckets of the record's key, too.")
+        int, typer.Option(min=0, help="Number of buckets by the record's key, of a new table.")
     ] = 0,
     table_property: Annotated[
-        list[str] | None, typer.Option(help=f"A property of a new table, {PAIR}")
+        list[str] | None, typer.Option(help=f"Property of a new table, {PAIR}")
     ] = None,
     delete_after_commit: Annotated[
         bool,
         typer.Option(
             "--delete-after-commit",
-            help="Delete from the topic what the table's own commit has.",
+            help="Delete records from the topic after the table has committed them.",
         ),
     ] = False,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = "",
     namespace: NamespaceOption = "",
-    bootstrap: Annotated[str, typer.Option(help="Brokers, for what is not in the tier yet.")] = "",
+    bootstrap: Annotated[
+        str, typer.Option(help="Brokers, for records that are not in the tier.")
+    ] = "",
     cores: CoresOption = 2,
     log: LogOption = Path("spark.log"),
     directory: DirOption = DEFAULT_DIR,
@@ -144,11 +145,11 @@ def export(
     prefix: PrefixOption = "",
     region: RegionOption = "",
 ) -> None:
-    """Write the topic's records to a table of Apache Iceberg or Delta Lake, each exactly once:
-    offsets stand in the table's own commits, and the next run goes on behind them, whatever ended
-    this one.
+    """Write the topic's records to a table of Apache Iceberg or Delta Lake, each exactly once.
 
-    Exit status: 0 where it is done or was stopped, 1 where it failed.
+    The table's commits contain the offsets. The next run continues there, whatever ended this one.
+
+    Exit status: 0 if it is done or was stopped, 1 if it failed.
     """
     source = {**named_store(path, endpoint, buckets, prefix, region), "bootstrap": bootstrap}
     extra = pairs(option, "--option")

@@ -29,63 +29,59 @@ def import_topics(
         typer.Option(
             "--strimzi",
             metavar="FILE",
-            help="A file or folder with Strimzi's KafkaTopic objects, or - for the standard input; "
-            "may be given more than once.",
+            help="File or folder with Strimzi's KafkaTopic objects, or - for standard input.",
         ),
     ] = None,
     bootstrap: BootstrapOption = "",
     client_config: ClientConfigOption = None,
     topics: Annotated[
         str,
-        typer.Option(metavar="REGEX", help="Only topics whose whole name in Kafka matches this."),
+        typer.Option(metavar="REGEX", help="Only topics whose whole name matches."),
     ] = "",
     strimzi_cluster: Annotated[
         str, typer.Option(help="Only topics of this Strimzi cluster (label strimzi.io/cluster).")
     ] = "",
     default_partitions: Annotated[
-        int | None, typer.Option(min=1, help="Of KafkaTopics that do not say how many.")
+        int | None, typer.Option(min=1, help="Partitions of KafkaTopics without a number.")
     ] = None,
     default_replicas: Annotated[
-        int | None, typer.Option(min=1, help="Of KafkaTopics that do not say how many.")
+        int | None, typer.Option(min=1, help="Replicas of KafkaTopics without a number.")
     ] = None,
     keep_metadata: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY",
-            help="Copy this label or annotation of KafkaTopics though its key has a prefix or a "
-            "dot, by which tools mark their own objects; may be given more than once.",
+            help="Label or annotation of KafkaTopics to copy although its key has a prefix or a "
+            "dot.",
         ),
     ] = None,
     drop_metadata: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY",
-            help="Do not copy this label or annotation of KafkaTopics; may be given more than "
-            "once.",
+            help="Label or annotation of KafkaTopics to leave out.",
         ),
     ] = None,
-    cluster: Annotated[
-        str, typer.Option(help="The Cluster object that the Topics are of.")
-    ] = "tidemark",
+    cluster: Annotated[str, typer.Option(help="Cluster of the Topics.")] = "tidemark",
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Written into the manifests; unset: none is.")
+        str, typer.Option("--namespace", "-n", help="Namespace in the manifests. Default: none.")
     ] = "",
     deletion_policy: Annotated[
         Literal["Orphan", "Delete"],
-        typer.Option(help="What becomes of a topic when its manifest is deleted."),
+        typer.Option(help="Deletion policy of the Topics."),
     ] = "Orphan",
     output: Annotated[
-        Path | None, typer.Option(help="A file to write; unset: the standard output.")
+        Path | None, typer.Option(help="File to write. Default: standard output.")
     ] = None,
 ) -> None:
-    """Write Topic manifests of what is in a Kafka cluster (--bootstrap), or of what Strimzi's
-    KafkaTopics describe (--strimzi; with --bootstrap as well the ids of the topics are looked up).
+    """Write Topic manifests for the topics of a Kafka cluster (--bootstrap) or for Strimzi's
+    KafkaTopics (--strimzi). With both, manifests have the topics' ids.
 
-    They are ready to be applied with adoption. Internal topics, whose names start with two
-    underscores, are skipped. Of a KafkaTopic's labels and annotations only those whose keys have
-    neither a prefix nor a dot are copied (--keep-metadata, --drop-metadata). What has no
-    counterpart is said on the standard error stream, and in a comment above the manifest. The exit
-    status is 1 where a topic could not be imported; the others are written.
+    The manifests adopt the topics. Internal topics, whose names start with two underscores, are
+    skipped. Labels and annotations of KafkaTopics are copied if their keys have neither a prefix
+    nor a dot (--keep-metadata, --drop-metadata). Fields without a counterpart are reported on
+    standard error, and in a comment above the manifest. The exit status is 1 if a topic could not
+    be imported; the others are written.
     """
     _check_pattern(topics)
     run = _Run()

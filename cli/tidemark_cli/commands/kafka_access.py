@@ -10,7 +10,7 @@ from tidemark_cli.client_properties import BadProperties, read_access
 from tidemark_cli.commands.common import fail
 
 BootstrapOption = Annotated[
-    str, typer.Option(metavar="HOST:PORT[,…]", help="Kafka's bootstrap.servers.")
+    str, typer.Option(metavar="HOST:PORT[,…]", help="Addresses of Kafka brokers.")
 ]
 ClientConfigOption = Annotated[
     Path | None,

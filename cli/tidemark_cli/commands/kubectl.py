@@ -9,8 +9,8 @@ from tidemark_cli.controlplane import kubectl as embedded
 
 
 def kubectl(
-    arguments: Annotated[list[str] | None, typer.Argument(help="Passed to kubectl.")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of kubectl.")] = None,
     directory: DirOption = DEFAULT_DIR,
 ) -> None:
-    """Run kubectl against the local cluster, e.g. ``tidemark kubectl get tmt``."""
+    """Run kubectl against the local cluster."""
     raise typer.Exit(embedded(arguments or [], kubeconfig=open_cluster(directory).kubeconfig))

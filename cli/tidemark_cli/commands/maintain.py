@@ -62,40 +62,42 @@ _SAID = (
 
 
 def maintain(
-    tables: Annotated[list[str], typer.Argument(help="Tables, with their namespace: db.orders.")],
+    tables: Annotated[
+        list[str], typer.Argument(help="Tables with their namespace, such as db.orders.")
+    ],
     table_format: FormatOption = Format.ICEBERG,
     warehouse: WarehouseOption = "",
     compact: Annotated[
-        bool, typer.Option(help="Make large files of small ones, and of those with many deletes.")
+        bool, typer.Option(help="Compact small files, and files with many deleted rows.")
     ] = True,
     keep: Annotated[
-        str, typer.Option(help="How long versions of the table stay: 168h, 1h30m; never: all do.")
+        str, typer.Option(help="Keep versions of the table for this time: 168h, 1h30m, never.")
     ] = "168h",
     keep_last: Annotated[
-        int, typer.Option(min=1, help="How many stay, however old (Iceberg).")
+        int, typer.Option(min=1, help="Number of snapshots to keep at any age (Iceberg).")
     ] = 1,
     orphans_after: Annotated[
-        str, typer.Option(help="How old a file is that goes since no version names it; or never.")
+        str, typer.Option(help="Age at which unreferenced files are removed, or never.")
     ] = "72h",
     propagate_deletes: Annotated[
         bool,
         typer.Option(
             "--propagate-deletes",
-            help="Drop rows of records that the topic has not any more: below its log starts.",
+            help="Delete rows of records below the log starts of the topic.",
         ),
     ] = False,
     from_history: Annotated[
         bool,
         typer.Option(
             "--from-history",
-            help="With --propagate-deletes: older versions of the table go at once, with files.",
+            help="With --propagate-deletes: delete older versions and their files, too.",
         ),
     ] = False,
     option: Annotated[
         list[str] | None,
-        typer.Option(help=f"Of the data source that the topic is looked for in, {PAIR}"),
+        typer.Option(help=f"Option of the data source that has the topic, {PAIR}"),
     ] = None,
-    bootstrap: Annotated[str, typer.Option(help="Brokers that know the log starts.")] = "",
+    bootstrap: Annotated[str, typer.Option(help="Brokers to read log starts from.")] = "",
     directory: DirOption = DEFAULT_DIR,
     path: PathOption = "",
     endpoint: EndpointOption = "",
@@ -108,11 +110,12 @@ def maintain(
     cores: CoresOption = 2,
     log: LogOption = Path("spark.log"),
 ) -> None:
-    """Compact the tables' small files, let old versions of them expire, and remove files that no
-    version names. Exports may run meanwhile. With --propagate-deletes rows go first whose records
-    the topic has no more, by whatever they went.
+    """Compact small files of tables, expire old versions, and remove unreferenced files.
 
-    Exit status: 0 where it is done, 1 where it failed.
+    Exports may run meanwhile. --propagate-deletes first deletes rows whose records the topic no
+    longer has, including those that retention deleted.
+
+    Exit status: 0 if it is done, 1 if it failed.
     """
     properties, conf_given = pairs(catalog, "--catalog"), pairs(conf, "--conf")
     named = check_jars(jar)

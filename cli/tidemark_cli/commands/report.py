@@ -15,13 +15,11 @@ from tidemark_pipeline.java import JavaMissing, find_java
 
 
 def report(
-    topic: Annotated[str, typer.Argument(help="The topic to look at.")],
-    output: Annotated[Path, typer.Option(help="The page, one file of HTML (overwritten).")] = Path(
-        "report.html"
-    ),
+    topic: Annotated[str, typer.Argument(help="Topic to report on.")],
+    output: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
     directory: DirOption = DEFAULT_DIR,
 ) -> None:
-    """Rates, sizes, keys and tiers of a topic, read from the tier and the brokers, as one page."""
+    """Write a page with the rates, sizes, keys and tiers of a topic."""
     cluster = open_cluster(directory)
     try:
         find_java()

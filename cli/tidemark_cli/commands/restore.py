@@ -36,23 +36,27 @@ from tidemark_operator.topic_changes.object_names import object_name
 def restore(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Only these topics, e.g. orders or 'orders-*'."),
+        typer.Argument(
+            metavar="[NAME]...", help="Only these topics, such as orders or 'orders-*'."
+        ),
     ] = None,
     from_cluster: Annotated[
-        str, typer.Option(help="The id of the lost cluster: it must never run again.")
+        str, typer.Option(help="Id of the lost cluster. It must never run again.")
     ] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be restored.")
+        bool, typer.Option("--dry-run", help="Show what would be restored, and change nothing.")
     ] = False,
     replication_factor: Annotated[
-        int, typer.Option(min=0, help="Replicas of each topic; 0: as many as it had.")
+        int, typer.Option(min=0, help="Replicas of each topic. 0: as before.")
     ] = 0,
     directory: DirOption = DEFAULT_DIR,
     kubeconfig: Annotated[
-        Path | None, typer.Option(help="Of the new cluster, where it is no local one.")
+        Path | None, typer.Option(help="Kubeconfig of the new cluster, if it is not local.")
     ] = None,
-    namespace: Annotated[str, typer.Option(help="The new Cluster's, with --kubeconfig.")] = "",
-    cluster: Annotated[str, typer.Option(help="The new Cluster, with --kubeconfig.")] = "",
+    namespace: Annotated[
+        str, typer.Option(help="Namespace of the new Cluster, with --kubeconfig.")
+    ] = "",
+    cluster: Annotated[str, typer.Option(help="Name of the new Cluster, with --kubeconfig.")] = "",
     path: PathOption = "",
     endpoint: EndpointOption = "",
     buckets: BucketsOption = "",
@@ -61,8 +65,8 @@ def restore(
 ) -> None:
     """Recreate the topics of a lost cluster from its tier.
 
-    The new Cluster's remoteStorage has to be that tier. What was not copied is lost; --dry-run says
-    up to which offset each partition goes.
+    The new Cluster's remoteStorage must be that tier. Records that were not copied are lost.
+    --dry-run shows the last offset of each partition.
     """
     found = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
     target = _Target.of(directory, kubeconfig, namespace, cluster)

@@ -18,7 +18,7 @@ from tidemark_cli.toolchain import ToolchainError
 from tidemark_cli.toolchain.packages import ensure_spark
 from tidemark_pipeline.java import JavaMissing, find_java
 
-app = typer.Typer(help="Jobs over the tier; those on Spark (all but usage) need Java 17 or newer.")
+app = typer.Typer(help="Jobs over the tier. All except usage need Java 17 or newer.")
 app.command()(audit)
 app.command()(usage)
 app.command()(export)
@@ -29,13 +29,13 @@ app.command()(sql)
 
 @app.command()
 def aggregate(
-    topic: Annotated[str, typer.Argument(help="The topic to read; its values are JSON.")],
-    by: Annotated[str, typer.Option(help="The field to group by.")],
-    value: Annotated[str, typer.Option(help="The number to sum and average.")],
-    output: Annotated[Path, typer.Option(help="Where the Parquet goes (overwritten).")],
+    topic: Annotated[str, typer.Argument(help="Topic to read. Its values are JSON.")],
+    by: Annotated[str, typer.Option(help="Field to group by.")],
+    value: Annotated[str, typer.Option(help="Numeric field to sum and average.")],
+    output: Annotated[Path, typer.Option(help="Parquet folder to write.")],
     directory: DirOption = DEFAULT_DIR,
 ) -> None:
-    """Rows, sum and mean of a number by a key, read from the tier and the brokers."""
+    """Count rows, and sum and average a number, by a key."""
     cluster = open_cluster(directory)
     try:
         find_java()

@@ -81,24 +81,24 @@ class Views(NamedTuple):
 
 
 def sql(
-    statement: Annotated[str, typer.Argument(help="In Spark's SQL; a topic is a view.")],
+    statement: Annotated[str, typer.Argument(help="Statement in Spark's SQL. A topic is a view.")],
     topic: Annotated[
         list[str] | None,
-        typer.Option(help="A topic that is a view; several times for several. Unset: every one."),
+        typer.Option(help="Topic to use as a view. Default: every topic."),
     ] = None,
-    output: Annotated[Output, typer.Option(help="How the answer is written.")] = Output.TABLE,
-    limit: Annotated[
-        int, typer.Option(min=1, max=LIMIT_MAX, help="At most so many rows are shown.")
-    ] = 100,
+    output: Annotated[Output, typer.Option(help="Format of the output.")] = Output.TABLE,
+    limit: Annotated[int, typer.Option(min=1, max=LIMIT_MAX, help="Maximum number of rows.")] = 100,
     warehouse: WarehouseOption = "",
     catalog: CatalogOption = None,
     table_format: FormatOption = Format.ICEBERG,
     option: Annotated[
-        list[str] | None, typer.Option(help=f"An option of the data source, {PAIR}")
+        list[str] | None, typer.Option(help=f"Option of the data source, {PAIR}")
     ] = None,
     conf: ConfOption = None,
     jar: JarOption = None,
-    bootstrap: Annotated[str, typer.Option(help="Brokers, for what is not in the tier yet.")] = "",
+    bootstrap: Annotated[
+        str, typer.Option(help="Brokers, for records that are not in the tier.")
+    ] = "",
     cores: CoresOption = 2,
     log: LogOption = Path("spark.log"),
     directory: DirOption = DEFAULT_DIR,
@@ -109,10 +109,10 @@ def sql(
     region: RegionOption = "",
 ) -> None:
     """Run a query in which each topic is a view, with the data source's columns: key, value,
-    partition, offset, timestamp and so on. With --warehouse or --catalog it is one over tables,
-    as db.orders, and topics are views where --topic names them.
+    partition, offset, timestamp and so on. With --warehouse or --catalog the query reads tables,
+    such as db.orders, and the topics that --topic names.
 
-    Exit status: 0 where it was answered, 1 where it failed.
+    Exit status: 0 if the query succeeded, 1 if it failed.
     """
     source = {**named_store(path, endpoint, buckets, prefix, region), "bootstrap": bootstrap}
     extra, properties = pairs(option, "--option"), pairs(catalog, "--catalog")

@@ -45,18 +45,20 @@ def status(
     called: typer.Context,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Only these topics, e.g. orders or 'orders-*'."),
+        typer.Argument(
+            metavar="[NAME]...", help="Only these topics, such as orders or 'orders-*'."
+        ),
     ] = None,
     directory: DirOption = DEFAULT_DIR,
     limit: Annotated[
-        int, typer.Option(min=0, help="How many topics to show as text; 0 shows all.")
+        int, typer.Option(min=0, help="Maximum number of topics as text. 0: all.")
     ] = TOPICS_SHOWN,
-    output: Annotated[Literal["text", "json"], typer.Option(help="How to print.")] = "text",
+    output: Annotated[Literal["text", "json"], typer.Option(help="Format of the output.")] = "text",
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = "",
     namespace: NamespaceOption = "",
 ) -> None:
-    """Show what the cluster holds and how far it is."""
+    """Show the objects of the cluster and their progress."""
     kube = open_kube(called, directory, kubeconfig, context, namespace)
     try:
         clusters, brokers, users = (kube.objects(kind) for kind in ("Cluster", "Broker", "User"))

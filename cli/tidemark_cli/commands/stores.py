@@ -14,17 +14,15 @@ from tidemark.tier.open import Tier, open_tier
 from tidemark_cli.commands.common import fail, open_cluster
 from tidemark_cli.local.tier import storage
 
-PathOption = Annotated[
-    str, typer.Option("--path", help="The directory that is the tier, of whichever cluster.")
-]
+PathOption = Annotated[str, typer.Option("--path", help="Directory of the tier, of any cluster.")]
 EndpointOption = Annotated[
-    str, typer.Option("--endpoint", help="The S3 whose buckets are the tier, e.g. http://s3:9000.")
+    str, typer.Option("--endpoint", help="S3 endpoint of the tier, such as http://s3:9000.")
 ]
 BucketsOption = Annotated[
-    str, typer.Option("--buckets", help="The tier's buckets, with commas, in their order.")
+    str, typer.Option("--buckets", help="Buckets of the tier in their order, separated by commas.")
 ]
-PrefixOption = Annotated[str, typer.Option("--prefix", help="The folder in the buckets.")]
-RegionOption = Annotated[str, typer.Option("--region", help="The S3's region.")]
+PrefixOption = Annotated[str, typer.Option("--prefix", help="Prefix of the keys.")]
+RegionOption = Annotated[str, typer.Option("--region", help="Region of the S3 store.")]
 
 
 def named_store(path: str, endpoint: str, buckets: str, prefix: str, region: str) -> dict[str, str]:

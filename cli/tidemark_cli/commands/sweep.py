@@ -29,10 +29,10 @@ _HOUR_MS = 3_600_000
 
 def sweep(
     delete: Annotated[
-        bool, typer.Option("--delete", help="Remove what is old enough; else only show it.")
+        bool, typer.Option("--delete", help="Remove orphans that are old enough.")
     ] = False,
     older_than: Annotated[
-        float, typer.Option(min=0.0, help="Hours that something must be old to be removed.")
+        float, typer.Option(min=0.0, help="Minimum age in hours of what is removed.")
     ] = 24.0,
     directory: DirOption = DEFAULT_DIR,
     path: PathOption = "",
@@ -41,10 +41,10 @@ def sweep(
     prefix: PrefixOption = "",
     region: RegionOption = "",
 ) -> None:
-    """Show what nothing names in the tier, and remove it with --delete.
+    """Show orphans in the tier, and remove them with --delete.
 
-    Brokers do so by themselves every six hours. Objects in folders of no known topic are shown and
-    never removed.
+    Brokers remove them every six hours. Objects in folders of unknown topics are shown and never
+    removed.
     """
     found = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
     console.print(f"tier: {found.tier.store.describe()}", highlight=False, markup=False)

@@ -17,21 +17,21 @@ from tidemark_cli.toolchain.maven import (
 )
 from tidemark_pipeline.export.formats import S3_PACKAGE, Format, packages
 
-PAIR = "as name=value; several times for several."
+PAIR = "as NAME=VALUE."
 
-FormatOption = Annotated[Format, typer.Option("--format", help="Apache Iceberg or Delta Lake.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="Format of the table.")]
 WarehouseOption = Annotated[
-    str, typer.Option(help="Where tables are kept: a folder, or a URI that Hadoop knows.")
+    str, typer.Option(help="Location of tables: a folder, or a URI that Hadoop supports.")
 ]
 CatalogOption = Annotated[
-    list[str] | None, typer.Option(help=f"A property of Iceberg's catalog, {PAIR}")
+    list[str] | None, typer.Option(help=f"Property of Iceberg's catalog, {PAIR}")
 ]
-ConfOption = Annotated[list[str] | None, typer.Option(help=f"Of Spark's configuration, {PAIR}")]
+ConfOption = Annotated[list[str] | None, typer.Option(help=f"Setting of Spark, {PAIR}")]
 JarOption = Annotated[
-    list[Path] | None, typer.Option(help="The format's jar and others, instead of fetching it.")
+    list[Path] | None, typer.Option(help="Jars to use. The format's own jar is then not fetched.")
 ]
-CoresOption = Annotated[int, typer.Option(min=1, help="How many cores work at once.")]
-LogOption = Annotated[Path, typer.Option(help="Where Spark's own log goes.")]
+CoresOption = Annotated[int, typer.Option(min=1, help="Number of cores.")]
+LogOption = Annotated[Path, typer.Option(help="File for Spark's log.")]
 
 
 def pairs(texts: Sequence[str] | None, name: str) -> dict[str, str]:

@@ -37,24 +37,23 @@ Sort = Literal["trouble", "name", "remote", "partitions", "placeholders", "behin
 def top(
     called: typer.Context,
     name: Annotated[
-        str, typer.Argument(metavar="[NAME]", help="Only topics like this: orders, or 'orders-*'.")
+        str,
+        typer.Argument(
+            metavar="[NAME]", help="Only topics of this name or pattern, such as 'orders-*'."
+        ),
     ] = "",
     once: Annotated[
-        bool, typer.Option("--once", help="Print it once, as text; so it is without a terminal.")
+        bool, typer.Option("--once", help="Print once, as text. Default without a terminal.")
     ] = False,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write it to a file of HTML, once.")
-    ] = None,
-    sort: Annotated[Sort, typer.Option(help="What comes first.")] = "trouble",
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one HTML file.")] = None,
+    sort: Annotated[Sort, typer.Option(help="Order of topics.")] = "trouble",
     not_well: Annotated[
-        bool, typer.Option("--not-well", help="Only topics that need somebody, or time.")
+        bool, typer.Option("--not-well", help="Only topics with a condition that is not well.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=1, max=500, help="Topics of a page.")] = PAGE_SIZE,
-    interval: Annotated[
-        int, typer.Option(min=1, max=300, help="Seconds between two looks at what changes.")
-    ] = 2,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="Topics per page.")] = PAGE_SIZE,
+    interval: Annotated[int, typer.Option(min=1, max=300, help="Seconds between two updates.")] = 2,
     listener: Annotated[
-        str, typer.Option(help="The brokers' listener to ask for offsets; unset: their first.")
+        str, typer.Option(help="Listener of the brokers for offsets. Default: the first.")
     ] = "",
     client_config: ClientConfigOption = None,
     directory: DirOption = DEFAULT_DIR,
@@ -62,7 +61,7 @@ def top(
     context: ContextOption = "",
     namespace: NamespaceOption = "",
 ) -> None:
-    """Show where each partition's offsets are, what lags and what is not well."""
+    """Show the offsets, lags and problems of each partition."""
     ask = asking(client_config)
     kube = open_kube(called, directory, kubeconfig, context, namespace)
     query = Query(sort=sort, pattern=name, only_unwell=not_well, page_size=limit)

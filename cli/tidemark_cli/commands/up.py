@@ -20,29 +20,31 @@ from tidemark_cli.toolchain.errors import ToolchainError
 
 def up(
     directory: DirOption = DEFAULT_DIR,
-    brokers: Annotated[int, typer.Option(min=1, max=100, help="How many brokers to run.")] = 3,
+    brokers: Annotated[int, typer.Option(min=1, max=100, help="Number of brokers.")] = 3,
     engine: Annotated[
         Literal["tidemark", "kafka"] | None,
         typer.Option(
-            help="What keeps the topics: Tidemark's own brokers, or Apache Kafka from its "
-            "published jars (kafka; needs Java 17 and Maven)."
+            help="Brokers: Tidemark's own, or Apache Kafka from its published jars "
+            "(kafka, needs Java 17 and Maven)."
         ),
     ] = None,
     tier: Annotated[
         Literal["directory", "s3"] | None,
-        typer.Option(help="Where closed segments go: a directory, or MinIO (s3)."),
+        typer.Option(help="Store of the tier: a directory, or MinIO (s3)."),
     ] = None,
     kubeconfig: Annotated[
         Path | None,
         typer.Option(
-            help="Use this Kubernetes cluster (the namespace of its current context) instead of an "
-            "own one."
+            help="Kubeconfig of an existing Kubernetes cluster. The namespace is that of its "
+            "current context."
         ),
     ] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Return once all is ready.")] = False,
-    output: Annotated[Literal["text", "json"], typer.Option(help="How to print.")] = "text",
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return when everything is ready.")
+    ] = False,
+    output: Annotated[Literal["text", "json"], typer.Option(help="Format of the output.")] = "text",
 ) -> None:
-    """Start a control plane, the operator and brokers; find the data of an earlier run again."""
+    """Start a control plane, the operator and brokers with the data of an earlier run."""
     layout = Layout.at(directory)
     try:
         layout.create()
@@ -83,7 +85,7 @@ def _start(cluster: LocalCluster, brokers: int, ran_already: frozenset[str]) -> 
 
 
 def down(directory: DirOption = DEFAULT_DIR) -> None:
-    """Stop everything that runs in the folder; the data stays."""
+    """Stop every process of the folder and keep its data."""
     if not open_cluster(directory).stop():
         console.print("nothing was running")
 

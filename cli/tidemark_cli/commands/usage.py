@@ -42,22 +42,25 @@ _STDOUT = Path("-")
 
 def usage(
     topics: Annotated[
-        list[str] | None, typer.Argument(help="Topics by name; without any, the whole tier.")
+        list[str] | None, typer.Argument(help="Names of topics. Default: the whole tier.")
     ] = None,
     by: Annotated[
-        str, typer.Option(help="Rows by these beside the topic: partition, bucket, day.")
+        str, typer.Option(help="Further columns to group by: partition, bucket, day.")
     ] = "bucket",
     retention_ms: Annotated[
-        int | None, typer.Option(min=-1, help="What would go with this retention.ms (-1: none).")
+        int | None,
+        typer.Option(min=-1, help="Show what this retention.ms would delete. -1: no limit."),
     ] = None,
     retention_bytes: Annotated[
-        int | None, typer.Option(min=-1, help="What would go with this retention.bytes.")
+        int | None,
+        typer.Option(min=-1, help="Show what this retention.bytes would delete. -1: no limit."),
     ] = None,
     json: Annotated[
-        Path | None, typer.Option(help="All rows as JSON; - for standard output, and no tables.")
+        Path | None,
+        typer.Option(help="Write all rows as JSON to this file, or to standard output (-)."),
     ] = None,
     prometheus: Annotated[
-        Path | None, typer.Option(help="A file (.prom) for the node exporter's collector.")
+        Path | None, typer.Option(help="Write metrics to this .prom file for the node exporter.")
     ] = None,
     directory: DirOption = DEFAULT_DIR,
     path: PathOption = "",
@@ -66,11 +69,11 @@ def usage(
     prefix: PrefixOption = "",
     region: RegionOption = "",
 ) -> None:
-    """Bytes by topic, as manifests have them and as the store lists them, what nothing names, and
-    what another retention, or turning tiering off, would free. Reads manifests only, no segments.
+    """Show bytes by topic in manifests and in the store, unreferenced bytes, and the bytes that
+    another retention, or no tiered storage, would free. The command reads no segments.
 
-    Exit status: 0, or 3 where manifests could not be read, so that figures are too low; 1 where
-    nothing could be found out.
+    Exit status: 0; 3 if a manifest could not be read, so that figures are too low; 1 if the command
+    failed.
     """
     dimensions = _dimensions(by)
     found = open_named(named_store(path, endpoint, buckets, prefix, region), directory)
