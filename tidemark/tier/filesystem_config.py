@@ -1,4 +1,4 @@
-"""A directory as remote store: its configuration."""
+"""Configuration of a directory as remote store."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tidemark.tier.endpoint import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class FilesystemConfig:
-    """``path``: absolute, the same on every broker."""
+    """Directory as remote store. ``path``: absolute, the same on every broker."""
 
     kind: ClassVar[str] = "filesystem"
     location_names: ClassVar[tuple[str, ...]] = ("path",)
@@ -23,7 +23,7 @@ class FilesystemConfig:
 
     @classmethod
     def parse(cls, fields: Mapping[str, object]) -> Self:
-        """From the fields of the configuration. Raises InvalidConfig."""
+        """Parse the fields of the configuration. Raises InvalidConfig."""
         path = Path(required_text(fields, cls.kind, "path"))
         if not path.is_absolute():
             raise InvalidConfig("remoteStorage: filesystem.path must be absolute")
@@ -31,19 +31,19 @@ class FilesystemConfig:
 
     @classmethod
     def from_options(cls, given: Mapping[str, str], environment: Mapping[str, str]) -> Self:
-        """From the options of a job. Raises InvalidConfig."""
+        """Parse the options of a job. Raises InvalidConfig."""
         del environment
         return cls.parse(given)
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """None: a directory is not talked to."""
+        """Return no endpoints: a directory has none."""
         return ()
 
     def fields(self) -> dict[str, object]:
-        """What ``parse`` reads."""
+        """Return the fields that ``parse`` reads."""
         return {"path": str(self.path)}
 
     @staticmethod
     def moved(old: Mapping[str, object], new: Mapping[str, object]) -> str:
-        """Why the location ``new`` is another store than ``old``; "" when it is the same."""
+        """Return why the location ``new`` is another store than ``old``; "" if it is the same."""
         return "" if old["path"] == new["path"] else "filesystem.path changed"

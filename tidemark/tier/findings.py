@@ -1,7 +1,7 @@
-"""What an audit of the tier may find, and what a manifest alone tells against itself: pure.
+"""Kinds of findings of an audit, and the checks of a manifest against itself: pure.
 
-The code that writes a manifest keeps these rules; an audit does not take its word for it. A rule
-that is broken means that bytes were changed by another hand, or a defect of ours.
+The code that writes a manifest keeps these rules, and an audit verifies them independently. A
+violation means that another program changed bytes, or a defect of Tidemark.
 """
 
 import enum
@@ -14,7 +14,7 @@ from tidemark.tier.segment import SegmentEntry
 
 
 class FindingKind(enum.StrEnum):
-    """A closed set: metrics have it as a label."""
+    """Kinds of findings; a closed set, because metrics have it as a label."""
 
     MISSING = "Missing"
     DAMAGED = "Damaged"
@@ -29,14 +29,19 @@ class FindingKind(enum.StrEnum):
 
     @property
     def is_damage(self) -> bool:
-        """Else it is a leftover: it costs money, no record."""
+        """Whether the finding concerns records; otherwise it is a leftover object that costs
+        storage.
+        """
         return self not in (FindingKind.UNNAMED, FindingKind.UNFINISHED, FindingKind.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is not as it should be. ``object``: its key, where it is one object's;
-    ``partition`` -1 and ``topic_id`` None for what is nobody's; offsets -1 where there are none."""
+    """One violation.
+
+    ``object``: its key, if the finding concerns one object. ``partition`` -1 and ``topic_id`` None
+    if no topic is known. Offsets are -1 where there are none.
+    """
 
     kind: FindingKind
     topic: str
@@ -49,7 +54,7 @@ class Finding:
 
 
 def of_entry(head: Head, entry: SegmentEntry, kind: FindingKind, detail: str) -> Finding:
-    """A finding about one segment."""
+    """Return a finding about one segment."""
     return Finding(
         kind=kind,
         topic=head.topic,
@@ -63,9 +68,11 @@ def of_entry(head: Head, entry: SegmentEntry, kind: FindingKind, detail: str) ->
 
 
 def of_line(head: Head, live: Iterable[SegmentEntry]) -> Iterator[Finding]:
-    """What is wrong with the line of live segments (``queries.live_segments``): each offset between
-    its ends must have one that answers for it (invariant 5), leader epochs and tiered epochs never
-    go back, and none is above the head's."""
+    """Yield the violations in the line of live segments (``queries.live_segments``).
+
+    Each offset between its ends must be answered by one segment (invariant 5), leader epochs and
+    tiered epochs never decrease, and none is above the head's.
+    """
     before: SegmentEntry | None = None
     for entry in live:
         yield from _ranges(head, before, entry)
@@ -93,6 +100,7 @@ def _ranges(head: Head, before: SegmentEntry | None, entry: SegmentEntry) -> Ite
 
 
 def _epochs(head: Head, before: SegmentEntry | None, entry: SegmentEntry) -> Iterator[Finding]:
+    # Epochs never decrease along a log, so a lower one belongs to another history.
     epoch = entry.epoch_at(entry.from_offset)
     if before is not None and epoch < before.end_leader_epoch:
         what = (

@@ -1,9 +1,9 @@
-"""The identity object of a store: which store this is, and which cluster it belongs to.
+"""Identity object of a store: its id, and the cluster that it belongs to.
 
 A wrong endpoint, a wrong prefix or a file system that is not mounted must never look like an empty
-tier. The first broker to use a store writes ``tidemark.json``; its store id then stands in the
-Cluster's status and is expected ever after. Another id, or none, means *unavailable*: nothing is
-copied or expired, local data is kept (docs/explanation/architecture.md, "Where state lives").
+tier. The first broker that uses a store writes ``tidemark.json``. Its store id is recorded in the
+Cluster's status and expected from then on. Another id, or none, means *unavailable*: nothing is
+copied or expired, and local data is kept (docs/explanation/architecture.md).
 """
 
 import json
@@ -22,15 +22,18 @@ _FORMAT_VERSION = 1
 
 
 class WrongStore(StoreUnavailable):
-    """The store answers, but it is not the one that this cluster's tier lies in."""
+    """The store answers, but it is not the one that contains this cluster's tier."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, reason="WrongStore", retriable=False)
 
 
 def ensure_identity(store: ObjectStore, cluster_id: str, expected_store_id: str) -> str:
-    """Check the store's identity and give back its store id. Only while none is expected ("") is a
-    missing identity created. Raises WrongStore, StoreUnavailable."""
+    """Check the store's identity and return its store id.
+
+    A missing identity is created only while none is expected (""). Raises WrongStore,
+    StoreUnavailable.
+    """
     try:
         found = read_identity(store)
     except ObjectNotFound as error:
@@ -41,6 +44,7 @@ def ensure_identity(store: ObjectStore, cluster_id: str, expected_store_id: str)
             ) from error
         found = _create(store, cluster_id)
     store_id, owner = found
+    # Two clusters in one location would overwrite each other's heads.
     if owner != cluster_id:
         raise WrongStore(
             f"{store.describe()} belongs to cluster {owner}, not to {cluster_id}: give this "
@@ -56,8 +60,10 @@ def ensure_identity(store: ObjectStore, cluster_id: str, expected_store_id: str)
 
 
 def hand_over(store: ObjectStore, from_cluster: str, to_cluster: str) -> None:
-    """Give the store to another cluster, which restores what lies there; its id stays. Repeating it
-    is fine. Raises WrongStore where it is neither cluster's."""
+    """Transfer the store to another cluster, which restores its topics; the store id stays.
+
+    Repeatable. Raises WrongStore if it belongs to neither cluster.
+    """
     found = store.get(IDENTITY_KEY)
     store_id, owner = _decoded(store, found.data)
     if owner == to_cluster:
@@ -66,6 +72,7 @@ def hand_over(store: ObjectStore, from_cluster: str, to_cluster: str) -> None:
         raise WrongStore(f"{store.describe()} belongs to cluster {owner}, not to {from_cluster}")
     try:
         store.replace(IDENTITY_KEY, _encode(store_id, to_cluster), found.version)
+    # The write may have landed although its answer was lost.
     except (PreconditionFailed, StoreUnavailable):
         if read_identity(store)[1] != to_cluster:
             raise
@@ -77,7 +84,9 @@ def _encode(store_id: str, cluster_id: str) -> bytes:
 
 
 def _create(store: ObjectStore, cluster_id: str) -> tuple[str, str]:
-    """Create the identity, or read the one that another broker (or our own lost answer) made."""
+    """Create the identity, or read the one that another broker (or a write with a lost answer)
+    created.
+    """
     store_id = str(uuid.uuid4())
     try:
         store.create(IDENTITY_KEY, _encode(store_id, cluster_id))
@@ -90,7 +99,7 @@ def _create(store: ObjectStore, cluster_id: str) -> tuple[str, str]:
 
 
 def read_identity(store: ObjectStore) -> tuple[str, str]:
-    """(store id, cluster id). Raises ObjectNotFound where there is none, WrongStore."""
+    """Return (store id, cluster id). Raises ObjectNotFound if there is none, WrongStore."""
     return _decoded(store, store.get(IDENTITY_KEY).data)
 
 

@@ -1,18 +1,18 @@
-"""Is what the store holds what was copied there?
+"""Verification that objects of the tier are what was copied.
 
-A batch's CRC-32C does not cover its base offset, and a whole segment of another partition has
-sound batches too: taken for good, it would be served under offsets that are not its own. So the
-copier hashes what it uploads, with SHA-256 (with the processor's SHA instructions quicker than
-BLAKE2b), and the manifest keeps a digest of each object. That of the auxiliary object is of all of
-it, as it is read whole. That of the log is a tree of two levels: the digest of the digests of its
-pieces of ``PIECE_BYTES``, which the auxiliary object holds. So the log is hashed once, and a ranged
-read is checked as strictly as a whole one, before a byte of it is used.
+A batch's CRC-32C does not cover its base offset, and a whole segment of another partition has valid
+batches too: unverified, it would be served under wrong offsets. The copier therefore hashes what it
+uploads, with SHA-256 (faster than BLAKE2b with the processor's SHA instructions), and the manifest
+has a digest of each object. The digest of the auxiliary object covers all of it, because it is read
+whole. That of the log is a tree of two levels: the digest of the digests of its pieces of
+``PIECE_BYTES``, which the auxiliary object contains. The log is hashed once, and a ranged read is
+verified as strictly as a whole one, before a byte of it is used.
 
-Entries of the manifest's first format have no digests. For them, and beside digests (which say
-that a copy is what the broker had, not that it was sound), the batches themselves are checked:
-CRC-32C, and base offsets that run on from the segment's start to its end. Offsets that a leader
+Entries of the manifest's first format have no digests. For them, and in addition to digests (which
+prove that a copy equals the broker's file, not that the file was valid), the batches are checked:
+CRC-32C, and base offsets that continue from the segment's start to its end. Offsets that a leader
 assigns have no gaps, and compaction (of a topic that was compacted before it was tiered) leaves
-none between batches, so a gap there is damage.
+none between batches, so a gap is damage.
 """
 
 import hashlib
@@ -22,16 +22,16 @@ from tidemark.records.batch import BatchHeader, Buffer, CorruptBatch, check_crc,
 from tidemark.tier.segment import SegmentEntry
 
 DIGEST_BYTES = 32
-#: How much of a log one of its piece digests covers; part of the format of the auxiliary object.
+#: Bytes of a log that one piece digest covers; part of the auxiliary object's format.
 PIECE_BYTES = 256 * 1024
 
 
 class ObjectDamaged(Exception):
-    """An object of the tier is not what was copied: nothing of it may be used."""
+    """An object of the tier differs from what was copied: nothing of it may be used."""
 
 
 def damaged(entry: SegmentEntry, key: str, store: str, what: str) -> ObjectDamaged:
-    """The error for an object of a segment, with what can be done."""
+    """Return the error for an object of a segment, with the remedy."""
     return ObjectDamaged(
         f"object {key} in {store} is not what was copied there: {what}. Nothing of it is served; "
         "restore the object from a copy, or give up its records with a RecordDeletion before "
@@ -40,17 +40,17 @@ def damaged(entry: SegmentEntry, key: str, store: str, what: str) -> ObjectDamag
 
 
 def digest_of(data: Buffer) -> bytes:
-    """SHA-256."""
+    """Return the SHA-256."""
     return hashlib.sha256(data).digest()
 
 
 def log_digest(pieces: Sequence[bytes]) -> bytes:
-    """The digest of a log, from those of its pieces."""
+    """Return the digest of a log from those of its pieces."""
     return digest_of(b"".join(pieces))
 
 
 class LogDigest:
-    """Digests of a log while it passes by in parts of any size."""
+    """Digest of a log that is passed in parts of any size."""
 
     def __init__(self) -> None:
         self._piece = hashlib.sha256()
@@ -58,7 +58,7 @@ class LogDigest:
         self._pieces: list[bytes] = []
 
     def update(self, part: bytes) -> None:
-        """The next bytes of the log."""
+        """Add the next bytes of the log."""
         view = memoryview(part)
         while view:
             taken = view[: PIECE_BYTES - self._in_piece]
@@ -69,7 +69,7 @@ class LogDigest:
                 self._close_piece()
 
     def finish(self) -> tuple[bytes, ...]:
-        """Digests of the pieces."""
+        """Return the digests of the pieces."""
         if self._in_piece:
             self._close_piece()
         return tuple(self._pieces)
@@ -80,9 +80,11 @@ class LogDigest:
 
 
 def wrong_piece(data: bytes, position: int, pieces: Sequence[bytes]) -> int | None:
-    """Position of the first piece in ``data`` that differs, None where all are right. ``position``
-    is where ``data`` begins in the log, at a piece's beginning; it ends with a piece, or the
-    log."""
+    """Return the position of the first piece in ``data`` that differs, None if all match.
+
+    ``position``: where ``data`` starts in the log, at the start of a piece. It ends at the end of a
+    piece or of the log.
+    """
     view = memoryview(data)
     first = position // PIECE_BYTES
     for begin in range(0, len(view), PIECE_BYTES):
@@ -97,12 +99,14 @@ def wrong_piece(data: bytes, position: int, pieces: Sequence[bytes]) -> int | No
 
 
 class CheckedStream:
-    """A log that is read in order: gives back only what is right already. Where the entry has no
-    digests, nothing is known but its length, and bytes pass as they come.
+    """Sequential reader of a log that returns only verified bytes.
 
-    ``pieces``: digests from the auxiliary object. It is read whole, or from byte ``begin`` to
-    ``end``, which lie between two pieces (``end`` may be the log's). Raises ObjectDamaged where the
-    digests are not those of this log."""
+    If the entry has no digests, only its length is known, and bytes pass unverified.
+
+    ``pieces``: digests from the auxiliary object. The log is read whole, or from byte ``begin`` to
+    ``end``, which are boundaries of pieces (``end`` may be the log's). Raises ObjectDamaged if the
+    digests are not those of this log.
+    """
 
     def __init__(
         self,
@@ -122,10 +126,11 @@ class CheckedStream:
         self._end = entry.size_bytes if end is None else end
 
     def feed(self, part: bytes) -> bytes:
-        """Take the next bytes; those that are checked now. Raises ObjectDamaged."""
+        """Add the next bytes; return those that are verified now. Raises ObjectDamaged."""
         data = self._held + part
         ends = self._released + len(data) >= self._end
         size, known = len(data), self._entry.digests is not None
+        # A piece can only be verified as a whole: keep the rest until more bytes arrive.
         if known and not ends:
             size -= size % PIECE_BYTES
         self._held, data = data[size:], data[:size]
@@ -137,7 +142,7 @@ class CheckedStream:
         return data
 
     def finish(self) -> None:
-        """All of it was fed. Raises ObjectDamaged."""
+        """Check that the whole range was fed. Raises ObjectDamaged."""
         size = self._released + len(self._held)
         if size != self._end:
             raise self._damaged(f"it has {size} bytes, the manifest says {self._entry.size_bytes}")
@@ -147,8 +152,11 @@ class CheckedStream:
 
 
 class BatchLine:
-    """Batches of one segment, one behind the other: each begins where the one before it ended, and
-    the last ends where the segment does. ``expected``: base offset of the first that is to come."""
+    """Sequence of a segment's batches.
+
+    Each begins where the one before it ended, and the last ends where the segment does.
+    ``expected``: base offset of the next batch.
+    """
 
     def __init__(self, entry: SegmentEntry, store: str, expected: int | None = None) -> None:
         self._entry, self._store = entry, store
@@ -156,7 +164,7 @@ class BatchLine:
         self._epochs = frozenset(epoch for epoch, _ in entry.leader_epochs)
 
     def follow(self, base_offset: int, last_offset: int, position: int, size_bytes: int) -> None:
-        """The batch at ``position`` of the log comes next. Raises ObjectDamaged."""
+        """Check that the batch at ``position`` of the log is the next one. Raises ObjectDamaged."""
         entry = self._entry
         if base_offset != self._expected:
             raise self._damaged(
@@ -164,6 +172,7 @@ class BatchLine:
                 f"{self._expected}"
             )
         self._expected = last_offset + 1
+        # The last byte and the last offset of the segment must belong to the same batch.
         ends = position + size_bytes == entry.size_bytes
         if (last_offset == entry.end_offset_inclusive) != ends or (
             last_offset > entry.end_offset_inclusive
@@ -174,7 +183,7 @@ class BatchLine:
             )
 
     def check_batch(self, data: Buffer, position_in_data: int = 0) -> None:
-        """A batch that is to be served: its CRC-32C and its leader epoch. Raises ObjectDamaged."""
+        """Check CRC-32C and leader epoch of a batch that is to be served. Raises ObjectDamaged."""
         try:
             header = parse_header(data, position_in_data)
             check_crc(data, position_in_data, header)
@@ -183,9 +192,11 @@ class BatchLine:
         self.check_epoch(header)
 
     def check_epoch(self, header: BatchHeader) -> None:
-        """The leader epoch of a batch that is to be served is one that the manifest names. Not
-        asked of a batch below the log start, whose epoch may have been forgotten before the copy,
-        and not of entries of the first format. Raises ObjectDamaged."""
+        """Check that the manifest names the leader epoch of a batch that is to be served.
+
+        Not for a batch below the log start, whose epoch may have been truncated before the copy,
+        nor for entries of the first format. Raises ObjectDamaged.
+        """
         epoch = header.partition_leader_epoch
         if self._entry.digests is not None and epoch not in self._epochs:
             raise self._damaged(
@@ -194,7 +205,7 @@ class BatchLine:
             )
 
     def finish(self) -> None:
-        """Nothing more comes. Raises ObjectDamaged where the segment's end is not reached."""
+        """Check that the segment's end was reached. Raises ObjectDamaged."""
         if self._expected != self._entry.end_offset_inclusive + 1:
             raise self._damaged(
                 f"its batches end before offset {self._expected}, and the segment with "
@@ -206,7 +217,7 @@ class BatchLine:
 
 
 def split_pieces(data: bytes) -> tuple[bytes, ...]:
-    """Piece digests that were joined. Raises ValueError where they are no whole number of them."""
+    """Split joined piece digests. Raises ValueError unless they are a whole number of digests."""
     if len(data) % DIGEST_BYTES:
         raise ValueError(f"{len(data)} bytes are no digests of {DIGEST_BYTES}")
     return tuple(_sliced(data))

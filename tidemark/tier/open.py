@@ -1,4 +1,4 @@
-"""From the configuration of a remote store to an open tier."""
+"""Opening of a tier from the configuration of its remote store."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from tidemark.tier.topics import TopicCatalog
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """Everything that works on one remote storage. ``store``: the metadata's (first) bucket."""
+    """Components that work on one remote store. ``store``: the first bucket, with the metadata."""
 
     store: ObjectStore
     manifests: ManifestStore
@@ -22,12 +22,12 @@ class Tier:
 
 
 def open_store(config: RemoteStorage) -> ObjectStore:
-    """The store that holds identity, heads, pages and topics. Opening reaches for nothing yet."""
+    """Return the store with identity, heads, pages and topics; nothing is connected yet."""
     return next(iter(open_stores(config).values()))
 
 
 def open_tier(config: RemoteStorage, *, page_cache_bytes: int = PAGE_CACHE_BYTES) -> Tier:
-    """Stores and everything on them; ``identity.ensure_identity(tier.store, ...)`` comes first."""
+    """Return the tier's components; call ``identity.ensure_identity(tier.store, ...)`` first."""
     buckets = open_stores(config)
     store = next(iter(buckets.values()))
     manifests = ManifestStore(store, page_cache_bytes=page_cache_bytes)

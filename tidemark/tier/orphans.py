@@ -1,13 +1,13 @@
-"""Which objects of a partition nothing names, nor ever will: pure functions.
+"""Orphans: objects of a partition that no manifest names, nor ever will. Pure functions.
 
-What keeps this right is an order: objects are listed first, and the head is read afterwards.
+The order makes this correct: objects are listed first, and the head is read afterwards.
 
-* A segment's objects are uploaded only after COPY_STARTED was committed under a fresh id. So one
-  that was listed and that a later head does not name had its entry once, and lost it for good.
-* A page is written *before* the head that names it, so a page that is not named may still be. Its
-  name has the head's page number at that time, and a head only goes from one number to a higher
-  one: a page of a lower number than the head's next is not named any more by anybody, since the
-  commit that wrote it had a base that is gone. The others wait.
+* A segment's objects are uploaded only after COPY_STARTED was committed under a fresh id. A listed
+  segment that a later head does not name therefore had its entry once, and lost it for good.
+* A page is written *before* the head that names it, so an unnamed page may still be named. Its name
+  has the head's page number at that time, and this number only grows. A page with a lower number
+  than the head's next cannot be named any more, because the commit that wrote it had an earlier
+  base. Other pages are kept.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -18,18 +18,19 @@ from tidemark.tier.queries import Pages
 
 
 def unnamed_segments(head: Head, pages: Pages, places: Collection[Place]) -> frozenset[str]:
-    """Names of segments (keys without suffix) that the head does not name."""
+    """Return the names of segments (keys without suffix) that the head does not name."""
     left = {place.name for place in places}
     left -= {entry.key for entry in head.entries}
     for name, gone in _likely_first(head, places):
         if not left:
+            # Every listed segment is named: the remaining pages need not be read.
             break
         left -= set(_names(pages[name], gone))
     return frozenset(left)
 
 
 def unnamed_pages(head: Head, places: Collection[Place]) -> frozenset[str]:
-    """Names of pages that no head names, nor will."""
+    """Return the names of pages that no head names, nor ever will."""
     named = {ref.name for ref in head.pages}.union(head.trash)
     over = head.deleted_at_ms is not None
     return frozenset(
@@ -40,8 +41,10 @@ def unnamed_pages(head: Head, places: Collection[Place]) -> frozenset[str]:
 
 
 def _likely_first(head: Head, places: Collection[Place]) -> Iterator[tuple[str, int]]:
-    """Pages with their masks of what is gone: first those whose offsets meet those that are looked
-    for, so that where nothing is an orphan the others are not read."""
+    """Yield pages with the masks of their deleted entries, those with matching offsets first.
+
+    If no listed segment is an orphan, the other pages are not read.
+    """
     low = min((place.number for place in places), default=0)
     high = max((place.number for place in places), default=0)
     masks: Mapping[str, int] = {ref.name: ref.gone for ref in head.pages}

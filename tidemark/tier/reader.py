@@ -1,9 +1,9 @@
-"""Reading a tier without a broker: what Spark's driver and executors and the fetcher use.
+"""Reader of a tier without brokers, for Spark's driver and executors and the fetcher.
 
-A snapshot pins the head as it was (its version, log start and end); plans made from it name
-segments whose objects stay for ``remote.delete.delay.ms`` after they are marked. Pages are
-immutable and cached by name. A page that is gone means that the head has dropped it since: the head
-is read again, and the new snapshot tells.
+A snapshot fixes one state of the head (its version, log start and end). Its plans name segments
+whose objects stay for ``remote.delete.delay.ms`` after they are marked. Pages are immutable and
+cached by name. A missing page means that the head has dropped it since: the head is read again for
+a new snapshot.
 """
 
 import uuid
@@ -23,18 +23,18 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One partition as its head said at one moment."""
+    """State of one partition by one version of its head."""
 
     head: Head
     version: Version
     pages: PageCache
 
     def plan(self, start_offset: int, until_offset: int) -> tuple[SegmentRange, ...]:
-        """``queries.plan``: which segment answers which of the offsets [start, until)."""
+        """Return the segments that answer the offsets [start, until) (``queries.plan``)."""
         return queries.plan(self.head, self.pages, start_offset, until_offset)
 
     def find(self, offset: int) -> SegmentEntry | None:
-        """``queries.find``: the segment that answers for one offset."""
+        """Return the segment that answers for one offset (``queries.find``)."""
         return queries.find(self.head, self.pages, offset)
 
     def live_segments(self) -> Iterator[SegmentEntry]:
@@ -42,7 +42,9 @@ class Snapshot:
         return queries.live_segments(self.head, self.pages)
 
     def find_by_timestamp(self, timestamp_ms: int) -> SegmentEntry | None:
-        """``queries.find_by_timestamp``."""
+        """Return the first segment with a record of this time or later
+        (``queries.find_by_timestamp``).
+        """
         return queries.find_by_timestamp(self.head, self.pages, timestamp_ms)
 
     def by_newest(self) -> Iterator[SegmentEntry]:
@@ -50,12 +52,12 @@ class Snapshot:
         return queries.by_newest(self.head, self.pages)
 
     def bytes_below(self, offset: int) -> int:
-        """``queries.bytes_below``."""
+        """Return the log bytes of live segments below an offset (``queries.bytes_below``)."""
         return queries.bytes_below(self.head, self.pages, offset)
 
 
 class TierReader:
-    """Reads manifests and topic objects of one store. Calls block; safe between threads."""
+    """Reader of manifests and topic objects of one store. Calls block; thread-safe."""
 
     def __init__(self, manifests: ManifestStore, topics: TopicCatalog) -> None:
         self._manifests = manifests
@@ -70,8 +72,10 @@ class TierReader:
     def plan(
         self, topic_id: uuid.UUID, partition: int, start_offset: int, until_offset: int
     ) -> tuple[Snapshot, tuple[SegmentRange, ...]]:
-        """A snapshot and a plan from it, read again where a page was dropped in between. Raises
-        RemoteOffsetOutOfRange, and PageNotFound where the tier is damaged."""
+        """Return a snapshot and a plan from it; read again if a page was dropped in between.
+
+        Raises RemoteOffsetOutOfRange, and PageNotFound if the tier is damaged.
+        """
         for _ in range(_ATTEMPTS - 1):
             snapshot = self.snapshot(topic_id, partition)
             try:
@@ -82,15 +86,15 @@ class TierReader:
         return snapshot, snapshot.plan(start_offset, until_offset)
 
     def partitions(self, topic_id: uuid.UUID) -> tuple[int, ...]:
-        """Partitions of a topic that have a manifest."""
+        """Return the partitions of a topic that have a manifest."""
         return self._manifests.partitions(topic_id)
 
     def find_topic(self, name: str) -> TopicObject:
-        """Raises TopicNotFound, TopicAmbiguous."""
+        """Return the topic of this name. Raises TopicNotFound, TopicAmbiguous."""
         return self._topics.find(name)
 
     def topic(self, topic_id: uuid.UUID) -> TopicObject:
-        """Raises TopicNotFound."""
+        """Return the topic of this id. Raises TopicNotFound."""
         return self._topics.get(topic_id)
 
     def _snapshot_of(self, loaded: LoadedHead) -> Snapshot:

@@ -1,14 +1,13 @@
-"""The storage manager: segments in and out of the object store (Kafka's RemoteStorageManager).
+"""Storage manager that copies segments to and from the object store (Kafka's RemoteStorageManager).
 
-Two objects per segment, ``.log`` and ``.aux``. Copying may be repeated and overwrites; deleting
-what is not there succeeds; what was copied can be read when ``copy_segment`` returns.
+Each segment has two objects, ``.log`` and ``.aux``. Copying is repeatable and overwrites; deleting
+a missing segment succeeds; a copy is readable when ``copy_segment`` returns.
 
-KIP-917: ``copy_segment`` returns custom metadata that is opaque to everybody else, here compact
-JSON: ``{"b": bucket, "n": stored bytes, indexes included}`` (no ``b`` for a directory). With
-several buckets a hash of the segment id chooses one. Where a segment lies afterwards is what its
-custom metadata says, whatever the configuration has become; a copy that was never finished has
-none, so its objects are deleted in every configured bucket. Whether the metadata is too large is
-the caller's question.
+KIP-917: ``copy_segment`` returns custom metadata that is opaque to all other components, here
+compact JSON: ``{"b": bucket, "n": stored bytes, indexes included}`` (no ``b`` for a directory).
+With several buckets a hash of the segment id selects one. The custom metadata decides where a
+segment is stored, whatever the configuration is later. A copy that was never finished has none, so
+its objects are deleted in every configured bucket. The caller checks the size of the metadata.
 """
 
 import hashlib
@@ -40,7 +39,7 @@ NO_BUCKET = ""
 
 @dataclass(frozen=True, slots=True)
 class SegmentData:
-    """What is copied: a closed, fsynced log file of ``size_bytes``, and what belongs to it."""
+    """Segment to copy: a closed, fsynced log file of ``size_bytes``, and its auxiliary data."""
 
     log: Path
     size_bytes: int
@@ -49,15 +48,17 @@ class SegmentData:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What is to be recorded of a copy: see KIP-917, and ``integrity``."""
+    """Result of a copy, to be recorded in the manifest: see KIP-917, and ``integrity``."""
 
     custom_metadata: bytes | None
     digests: Digests
 
 
 class RemoteStorageManager:
-    """Storage manager over one store per bucket, in the configured order. Calls block. Errors:
-    ObjectNotFound where a segment's object is gone, StoreUnavailable, ObjectDamaged."""
+    """Storage manager over one store per bucket, in the configured order. Calls block.
+
+    Raises ObjectNotFound if a segment's object is missing, StoreUnavailable, ObjectDamaged.
+    """
 
     def __init__(self, buckets: Mapping[str, ObjectStore]) -> None:
         if not buckets:
@@ -71,8 +72,11 @@ class RemoteStorageManager:
         return self._buckets
 
     def copy_segment(self, entry: SegmentEntry, data: SegmentData) -> Copied:
-        """Upload to the bucket that the segment id chooses: the log, then what tells its digests,
-        which are made as it passes by."""
+        """Upload to the bucket that the segment id selects:
+
+        the log, then the auxiliary object with the log's digests, which are computed during the
+        upload.
+        """
         bucket = self._choose(entry)
         store = self._buckets[bucket]
         digest = LogDigest()
@@ -85,13 +89,12 @@ class RemoteStorageManager:
         return Copied(custom, Digests(log_digest(pieces), digest_of(aux)))
 
     def fetch(self, entry: SegmentEntry, start: int, end_exclusive: int) -> bytes:
-        """Bytes of the segment's log from position ``start``, cut off at its end."""
+        """Return bytes of the segment's log from position ``start``, cut off at its end."""
         end = min(end_exclusive, entry.size_bytes)
         return self._where(entry).get_range(entry.log_key, start, end) if start < end else b""
 
     def fetch_aux(self, entry: SegmentEntry) -> Aux:
-        """Indexes, epochs, producer snapshot, aborted ranges, digests of the log's pieces: as they
-        were copied, or ObjectDamaged."""
+        """Return the auxiliary data as it was copied. Raises ObjectDamaged otherwise."""
         store = self._where(entry)
         try:
             data = store.get(entry.aux_key).data
@@ -106,9 +109,11 @@ class RemoteStorageManager:
             raise damaged(entry, entry.aux_key, store.describe(), str(error)) from error
 
     def delete(self, entries: Sequence[SegmentEntry]) -> None:
-        """Remove both objects of each: where the segment lies; everywhere, for a copy that was
-        never finished. Raises DeletesRefused where some are left and all others are gone; after
-        another error some may be gone."""
+        """Delete both objects of each segment; those of an unfinished copy in every bucket.
+
+        Raises DeletesRefused if some remain and all others are deleted; after another error some
+        may be deleted.
+        """
         keys: dict[str, list[str]] = {}
         for entry in entries:
             unknown = entry.custom_metadata is None
@@ -117,17 +122,19 @@ class RemoteStorageManager:
         _delete_each([(self._buckets[name], there) for name, there in keys.items()])
 
     def describe(self, entry: SegmentEntry) -> str:
-        """Where a segment lies, for messages: the bucket, or the directory."""
+        """Return a segment's location for messages: the bucket, or the directory."""
         return self._where(entry).describe()
 
     def list_topic(self, topic: str, topic_id: uuid.UUID) -> Iterator[ObjectInfo]:
-        """Data objects of a topic in all buckets: none when nothing of it is left."""
+        """Yield the data objects of a topic in all buckets: none once nothing of it is left."""
         for store in self._buckets.values():
             yield from store.list(topic_data_prefix(topic, topic_id))
 
     def sweep_topic(self, topic: str, topic_id: uuid.UUID, limit: int) -> int:
-        """Remove data objects of a deleted topic, in whichever bucket, though nothing names them
-        any more: at most ``limit`` of each; how many there were."""
+        """Delete data objects of a deleted topic in every bucket, whether named or not.
+
+        At most ``limit`` of each bucket. Returns how many there were.
+        """
         there = []
         for store in self._buckets.values():
             listed = itertools.islice(store.list(topic_data_prefix(topic, topic_id)), limit)
@@ -148,8 +155,8 @@ class RemoteStorageManager:
         bucket, _ = decode_custom_metadata(entry.custom_metadata)
         if bucket not in self._buckets:
             raise StoreUnavailable(
-                f"{entry.key} lies in bucket {bucket!r}, which is not configured any more: add it "
-                "to the remote storage's buckets again",
+                f"{entry.key} is in bucket {bucket!r}, which is no longer configured: add it to "
+                "the remote storage's buckets again",
                 reason="BucketNotConfigured",
                 retriable=False,
             )
@@ -172,8 +179,11 @@ def _delete_each(there: Sequence[tuple[ObjectStore, Sequence[str]]]) -> None:
 
 
 def _parts(descriptor: int, size_bytes: int, digest: LogDigest) -> Iterator[bytes]:
-    """Exactly ``size_bytes`` of a file, hashed as they pass; a file that is shorter is an error,
-    not a shorter object, and one that cannot be read is no trouble of the store: ValueError."""
+    """Yield exactly ``size_bytes`` of a file, and hash them.
+
+    A shorter file is an error, not a shorter object. An unreadable one is not the store's fault:
+    ValueError.
+    """
     position = 0
     while position < size_bytes:
         try:
@@ -188,14 +198,14 @@ def _parts(descriptor: int, size_bytes: int, digest: LogDigest) -> Iterator[byte
 
 
 def encode_custom_metadata(bucket: str, stored_bytes: int) -> bytes:
-    """Compact JSON; a directory has no bucket."""
+    """Return compact JSON; a directory has no bucket."""
     fields: dict[str, str | int] = {"b": bucket} if bucket else {}
     fields["n"] = stored_bytes
     return json.dumps(fields, separators=(",", ":")).encode("utf-8")
 
 
 def decode_custom_metadata(data: bytes) -> tuple[str, int]:
-    """(bucket, stored bytes). Raises StoreUnavailable for what this manager did not write."""
+    """Return (bucket, stored bytes). Raises StoreUnavailable for foreign metadata."""
     try:
         fields = json.loads(data)
         return str(fields.get("b", NO_BUCKET)), int(fields["n"])

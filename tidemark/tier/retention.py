@@ -1,7 +1,7 @@
-"""Which segments of the tier expire: topic-wide retention over both tiers. Pure.
+"""Retention over both tiers of a topic: selects the segments of the tier that expire. Pure.
 
-Always oldest first, a whole segment at a time, ending at the first that stays; what expires is told
-by the new log start offset alone, since everything wholly below it is marked by the head's floor.
+Segments expire oldest first and as a whole, up to the first one that stays. The new log start
+offset describes the result, because the head's floor marks everything wholly below it.
 """
 
 from collections.abc import Iterable
@@ -12,8 +12,11 @@ from tidemark.tier.segment import SegmentEntry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """``retention.ms`` and ``retention.bytes`` of the topic, -1 for none; ``deletes``: its
-    ``cleanup.policy`` holds ``delete``."""
+    """Retention limits of a topic.
+
+    ``retention.ms`` and ``retention.bytes``, -1 for none. ``deletes``: its ``cleanup.policy``
+    contains ``delete``.
+    """
 
     retention_ms: int
     retention_bytes: int
@@ -21,8 +24,10 @@ class Limits:
 
 
 class Expiring:
-    """What goes now, asked segment by segment, oldest first. ``all_bytes``: log bytes of all
-    segments of the partition, those that only the local log holds included."""
+    """Selection of the expired segments, oldest first.
+
+    ``all_bytes``: log bytes of all segments of the partition, those that are only local included.
+    """
 
     def __init__(self, limits: Limits, *, all_bytes: int, now_ms: int) -> None:
         self._limits, self._now_ms = limits, now_ms
@@ -30,8 +35,11 @@ class Expiring:
         self._goes_on = limits.deletes
 
     def takes(self, entry: SegmentEntry) -> bool:
-        """A segment goes when its newest record is older than the time limit, or when all of it
-        lies above the size limit. Of those behind one that stays none goes."""
+        """Return whether a segment expires.
+
+        It does if its newest record is older than the time limit, or if all of it exceeds the size
+        limit. After the first segment that stays, none expires.
+        """
         if self._goes_on:
             by_size = self._limits.retention_bytes >= 0 and self._excess >= entry.size_bytes
             self._goes_on = by_size or self._is_too_old(entry)
@@ -51,10 +59,10 @@ def expired_up_to(
     local_bytes: int,
     now_ms: int,
 ) -> int | None:
-    """The log start offset that retention asks for, None where nothing is expired.
+    """Return the log start offset after retention, None if nothing is expired.
 
-    ``live`` oldest first (read no further than needed); ``live_bytes`` is the sum of all of it,
-    ``local_bytes`` what only the local log holds.
+    ``live``: oldest first (read no further than needed). ``live_bytes``: their sum.
+    ``local_bytes``: log bytes that are only local.
     """
     expiring = Expiring(limits, all_bytes=live_bytes + local_bytes, now_ms=now_ms)
     log_start: int | None = None
@@ -67,5 +75,5 @@ def expired_up_to(
 
 
 def newest_ms(entry: SegmentEntry) -> int:
-    """The time that retention goes by. Records without timestamps are as old as their copy."""
+    """Return the time that retention uses. Records without timestamps are as old as their copy."""
     return entry.max_timestamp_ms if entry.max_timestamp_ms >= 0 else entry.event_time_ms

@@ -1,9 +1,9 @@
-"""One copied segment as the manifest knows it (Kafka's RemoteLogSegmentMetadata).
+"""Copied segment as the manifest records it (Kafka's RemoteLogSegmentMetadata).
 
-Fields are Kafka's, with ``tieredEpoch`` (KIP-950) and ``customMetadata`` (KIP-917). Beside the
-range of the uploaded file an entry has the range that it *answers for*: after a leader change a
+Fields are Kafka's, with ``tieredEpoch`` (KIP-950) and ``customMetadata`` (KIP-917). Besides the
+range of the uploaded file an entry has the range that it *answers for*. After a leader change a
 segment may begin below the end of the one before it, with equal bytes, and then answers only from
-behind that end (invariant 5). Only the beginning is ever trimmed, so ``from_offset`` says it all.
+behind that end (invariant 5). Only the beginning is ever trimmed, so ``from_offset`` is enough.
 """
 
 import enum
@@ -16,7 +16,7 @@ from tidemark.tier.layout import AUX_SUFFIX, LOG_SUFFIX, segment_key
 
 
 class SegmentState(enum.IntEnum):
-    """Kafka's RemoteLogSegmentState, with its numbers."""
+    """States of Kafka's RemoteLogSegmentState, with its numbers."""
 
     COPY_STARTED = 0
     COPY_FINISHED = 1
@@ -26,7 +26,7 @@ class SegmentState(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """Of a segment's two objects, 32 bytes each (``integrity``)."""
+    """SHA-256 digests of a segment's two objects (``integrity``)."""
 
     log: bytes
     aux: bytes
@@ -34,13 +34,15 @@ class Digests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentEntry:
-    """``state`` is what was written last; what counts is the head's overlay (``queries.state_of``).
+    """Entry of a manifest.
 
+    ``state``: as written last; the head's overlay decides (``queries.state_of``).
     ``leader_epochs``: (epoch, first offset) ascending, the first not above ``start_offset``.
     ``size_bytes``: of the log file, without indexes. ``leader_epoch``, ``broker_id``: of the
-    copier. ``event_time_ms``: when the copy began. ``marked_at_ms``: when a copy was given up.
-    ``key``: of both objects, without suffix. ``digests``: known once the copy is finished; None
-    also where the manifest's first format recorded it, which had none."""
+    copier. ``event_time_ms``: start of the copy. ``marked_at_ms``: when a copy was given up.
+    ``key``: of both objects, without suffix. ``digests``: set once the copy is finished; None for
+    entries of the manifest's first format.
+    """
 
     segment_id: uuid.UUID
     start_offset: int
@@ -71,11 +73,11 @@ class SegmentEntry:
 
     @property
     def end_leader_epoch(self) -> int:
-        """The leader epoch of the segment's last record."""
+        """Leader epoch of the segment's last record."""
         return self.leader_epochs[-1][0]
 
     def epoch_at(self, offset: int) -> int:
-        """The leader epoch under which an offset of this segment was written."""
+        """Return the leader epoch under which an offset of this segment was written."""
         epoch = self.leader_epochs[0][0]
         for candidate, start in self.leader_epochs:
             if start > offset:
@@ -100,8 +102,11 @@ def new_segment(
     leader_epoch: int,
     tiered_epoch: int,
 ) -> SegmentEntry:
-    """An entry for a copy that is about to start. ``segment_id`` is fresh for every attempt, also
-    for another attempt at the same offsets. Raises ValueError for what is no segment."""
+    """Return the entry of a copy that is about to start. Raises ValueError for invalid ranges.
+
+    ``segment_id`` is fresh for every attempt, also for another attempt at the same offsets.
+    """
+    # A copy that was given up must never be confused with a later one of the same offsets.
     epochs = tuple((int(epoch), int(start)) for epoch, start in leader_epochs)
     check_range(start_offset, end_offset_inclusive, epochs)
     return SegmentEntry(
@@ -121,7 +126,7 @@ def new_segment(
 
 
 def check_range(start: int, end_inclusive: int, epochs: tuple[tuple[int, int], ...]) -> None:
-    """Raises ValueError where offsets or leader epochs cannot be those of a segment."""
+    """Raise ValueError if offsets or leader epochs cannot be those of a segment."""
     if not 0 <= start <= end_inclusive:
         raise ValueError(f"a segment of the offsets {start} to {end_inclusive} holds nothing")
     if not epochs:

@@ -1,9 +1,9 @@
 """Topic objects: name, configuration and partitions of each topic that has data in the tier.
 
-They let a reader find a topic by name without any broker, and are what a restore starts from. The
-leader of partition 0 keeps its topic's object up to date. That of a deleted topic stays as a
-tombstone, and every write is conditional: one that was on its way when the topic was deleted does
-not bring it back.
+A reader finds a topic by name through them, without brokers, and a restore starts from them. The
+leader of partition 0 keeps its topic's object up to date. The object of a deleted topic stays as a
+tombstone, and every write is conditional: a write that was in flight when the topic was deleted
+cannot revive it.
 """
 
 import json
@@ -40,9 +40,12 @@ class TopicAmbiguous(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicObject:
-    """``config``: Kafka keys that were set, as text; ``deleted``: it is a tombstone;
-    ``replication_factor``: 0 where an older broker wrote the object. ``restores``: oldest first,
-    see :mod:`tidemark.log_lineage`."""
+    """Topic object.
+
+    ``config``: Kafka keys that were set, as text. ``deleted``: it is a tombstone.
+    ``replication_factor``: 0 if an older broker wrote the object. ``restores``: oldest first, see
+    :mod:`tidemark.log_lineage`.
+    """
 
     topic_id: uuid.UUID
     name: str
@@ -61,8 +64,10 @@ class TopicCatalog:
         self._store = store
 
     def put(self, topic: TopicObject) -> bool:
-        """Write the object if it is new or differs, never over a tombstone; says whether it
-        wrote. Keeps the restores on record, which brokers do not know."""
+        """Write the object if it is new or differs; return whether it was written.
+
+        Never overwrites a tombstone. Keeps the recorded restores, which brokers do not know.
+        """
         for _ in range(_ATTEMPTS):
             found = self._load(topic.topic_id)
             if found is not None:
@@ -72,17 +77,18 @@ class TopicCatalog:
             if self._write(topic, None if found is None else found[1]):
                 return True
         raise StoreUnavailable(
-            f"{topic_key(topic.topic_id)} is written by others all the time; tried again later",
+            f"{topic_key(topic.topic_id)} is changed by other writers at the same time; the "
+            "write is retried later",
             reason="ManifestContended",
             retriable=True,
         )
 
     def bury(self, topic: TopicObject) -> None:
-        """Make the object of a deleted topic a tombstone, also where there was none yet."""
+        """Make the object of a deleted topic a tombstone, also if there was none yet."""
         self.put(replace(topic, deleted=True))
 
     def _write(self, topic: TopicObject, expected: Version | None) -> bool:
-        """False where something else stands there by now."""
+        """Write unless another writer was first; return whether it was written."""
         key, data = topic_key(topic.topic_id), _encode(topic)
         try:
             if expected is None:
@@ -102,20 +108,22 @@ class TopicCatalog:
         return _decode(got.data, key), got.version
 
     def get(self, topic_id: uuid.UUID) -> TopicObject:
-        """Raises TopicNotFound, also for one that was deleted."""
+        """Return the topic. Raises TopicNotFound, also for a deleted one."""
         found = self._load(topic_id)
         if found is None or found[0].deleted:
             raise TopicNotFound(f"no topic with id {id_text(topic_id)} in {self._store.describe()}")
         return found[0]
 
     def is_deleted(self, topic_id: uuid.UUID) -> bool:
-        """Whether a tombstone says that there was such a topic."""
+        """Return whether a tombstone records that the topic existed."""
         found = self._load(topic_id)
         return found is not None and found[0].deleted
 
     def all(self) -> Iterator[TopicObject]:
-        """Every topic that was not deleted, in the order of the ids' texts; one that goes meanwhile
-        is passed over."""
+        """Yield every topic that is not deleted, ordered by the ids' texts.
+
+        A topic that is deleted meanwhile is skipped.
+        """
         for info in self._store.list(TOPICS_PREFIX):
             try:
                 topic = _decode(self._store.get(info.key).data, info.key)
@@ -125,8 +133,10 @@ class TopicCatalog:
                 yield topic
 
     def find(self, name: str) -> TopicObject:
-        """The topic of this name. Raises TopicNotFound, TopicAmbiguous. Reads every topic object:
-        whoever knows the id uses ``get``."""
+        """Return the topic of this name. Raises TopicNotFound, TopicAmbiguous.
+
+        Reads every topic object: use ``get`` if the id is known.
+        """
         found = [topic for topic in self.all() if topic.name == name]
         if not found:
             raise TopicNotFound(
@@ -137,14 +147,15 @@ class TopicCatalog:
             ids = ", ".join(id_text(topic.topic_id) for topic in found)
             raise TopicAmbiguous(
                 f"{name!r} is the name of several topics in {self._store.describe()} ({ids}): "
-                f"remove {TOPICS_PREFIX}<id>.json of each that is no longer wanted (a Topic that "
-                "was left behind by deletionPolicy Orphan keeps its name here)"
+                f"remove {TOPICS_PREFIX}<id>.json of each that is no longer needed (a Topic that "
+                "was deleted with deletionPolicy Orphan keeps its name here)"
             )
         return found[0]
 
 
 def _encode(topic: TopicObject) -> bytes:
     fields: dict[str, object] = {
+        # The lowest version that can express the object, so that older programs can read it.
         "formatVersion": _FORMAT_VERSION if topic.restores else 1,
         "topicId": id_text(topic.topic_id),
         "name": topic.name,

@@ -63,7 +63,7 @@ async def read_all(host: TieredHost) -> None:
     [
         (errno.ENOSPC, "StoreFull", "make room"),
         (errno.EACCES, "StorePermissionDenied", "give the broker's user write permission"),
-        (errno.EIO, "StoreInputOutputError", "look at the file system"),
+        (errno.EIO, "StoreInputOutputError", "check the file system"),
     ],
     ids=["full", "not-allowed", "broken"],
 )

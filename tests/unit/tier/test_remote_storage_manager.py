@@ -172,7 +172,9 @@ class TestBuckets:
         entry = replace(place.segment(0, 9), custom_metadata=encode_custom_metadata("two", 5))
         manager = self.manager(stores, "one")
         for call in (lambda: manager.fetch(entry, 0, 1), lambda: manager.delete([entry])):
-            with pytest.raises(StoreUnavailable, match="'two', which is not configured") as caught:
+            with pytest.raises(
+                StoreUnavailable, match="'two', which is no longer configured"
+            ) as caught:
                 call()
             assert caught.value.retriable is False
 
