@@ -27,7 +27,7 @@ if found.Reconciling and found.Reconciling.reason == "Paused" then
   return health("Suspended", found.Reconciling)
 end
 if status.observedGeneration ~= generation then
-  return {status = "Progressing", message = "the operator has not looked at this generation yet"}
+  return {status = "Progressing", message = "the operator has not observed this generation yet"}
 end
 for _, name in ipairs({"RemoteStorageReady", "TierIntegrity"}) do
   if is(name, "False") then

@@ -193,7 +193,7 @@ TIDEMARK = "tidemark.dev"
 CASES = (
     Case(
         *(TIDEMARK, "topics", "list", _new_term_and_topic("rights-list")),
-        noticed=_logged("nobody can take over", "is forbidden"),
+        noticed=_logged("no operator can take over", "is forbidden"),
         healed=_topic_ready("rights-list"),
     ),
     Case(

@@ -78,11 +78,11 @@ def cluster_complaint(body: Json, brokers: int) -> str:
             if found["status"] != "True":
                 return f"{found['reason']}: {found['message']}"
             if found.get("observedGeneration", 0) < body["metadata"].get("generation", 0):
-                return "the operator has not looked at its last change yet"
+                return "the operator has not observed the latest change yet"
             counts = status.get("brokers", {})
             present = counts.get("registered", 0) - counts.get("fenced", 0)
-            return "" if present >= brokers else f"{present} of {brokers} brokers are there"
-    return "no operator has looked at it yet"
+            return "" if present >= brokers else f"{present} of {brokers} brokers are registered"
+    return "no operator has observed it yet"
 
 
 def _stored_cluster_complaint(access: Access, namespace: str, name: str, brokers: int) -> str:
@@ -145,7 +145,7 @@ def _ask_versions(address: Address) -> None:
     with _connection(address) as connection:
         answer = connection.request(ApiVersionsRequest(), ApiVersionsResponse, TIMEOUT_S)
     if answer.error_code != ErrorCode.none:
-        raise FrameError(f"ApiVersions was answered {answer.error_code.name}")
+        raise FrameError(f"ApiVersions returned error {answer.error_code.name}")
 
 
 def _connection(address: Address) -> BlockingConnection:
@@ -187,15 +187,15 @@ def _holds(check: Check, deadline_s: float, say: Callable[[str], None]) -> bool:
 def checks(arguments: Sequence[str] | None) -> tuple[list[Check], float]:
     """What the arguments ask for, and within how many seconds. Raises BadSettings, SystemExit."""
     parser = argparse.ArgumentParser(
-        prog="python -m tidemark_operator.check", description="Whether an installation works."
+        prog="python -m tidemark_operator.check", description="Check an installation."
     )
     parser.add_argument("--namespace", required=True)
     parser.add_argument("--cluster", required=True, help="name of the Cluster")
     parser.add_argument("--operator", action="append", default=[], help="host:port of /healthz")
-    parser.add_argument("--brokers", type=int, default=0, help="how many there are at least")
+    parser.add_argument("--brokers", type=int, default=0, help="minimum number of brokers")
     parser.add_argument("--listener", action="append", default=[], help="PROTOCOL://host:port")
-    parser.add_argument("--within-s", type=float, default=240.0, help="how long to look again")
-    parser.add_argument("--kubeconfig", type=Path, help="without it, the pod's service account")
+    parser.add_argument("--within-s", type=float, default=240.0, help="time limit for retries")
+    parser.add_argument("--kubeconfig", type=Path, help="default: the pod's service account")
     given = parser.parse_args(arguments)
     return list(_checks(given)), given.within_s
 
@@ -217,7 +217,7 @@ def _checks(given: argparse.Namespace) -> Iterator[Check]:
         except ValueError as error:
             raise BadSettings(f"--listener {text}: write PROTOCOL://host:port ({error})") from error
         look = functools.partial(listener_complaint, protocol, address, brokers)
-        yield Check(f"a client that begins at {text} gets to the brokers", look)
+        yield Check(f"a client with bootstrap server {text} can reach the brokers", look)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -94,7 +94,11 @@ def event_body(
 ) -> Json:
     """An ``events.k8s.io/v1`` Event."""
     meta = regarding["metadata"]
-    note = event.message if not held_back else f"{event.message} ({held_back} more like this)"
+    note = (
+        event.message
+        if not held_back
+        else f"{event.message} ({held_back} similar events suppressed)"
+    )
     return {
         "apiVersion": EVENT.api_version,
         "kind": EVENT.kind,
@@ -147,7 +151,7 @@ class EventWriter:
         try:
             self._line.put_nowait((str(regarding["metadata"]["namespace"]), body))
         except asyncio.QueueFull:
-            logger.warning("an Event was dropped: %d wait already", LINE_MAX)
+            logger.warning("Event dropped, %d are queued", LINE_MAX)
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -162,4 +166,4 @@ class EventWriter:
                 await self._api.create(EVENT, namespace, body)
                 self._metrics.events.inc()
             except KubeError as error:
-                logger.warning("the Event %s was not written: %s", body["reason"], error)
+                logger.warning("Event %s not written: %s", body["reason"], error)

@@ -34,26 +34,29 @@ def verdict(pulse: Pulse, stand_still_s: float) -> tuple[bool, str]:
     if pulse.without_term_s is not None:
         return _without_term(pulse.without_term_s, pulse.excuse, stand_still_s)
     if pulse.head_age_s > stand_still_s:
-        return False, f"one key has been waiting or worked on for {pulse.head_age_s:.0f} s"
+        return False, f"a key has been queued or in process for {pulse.head_age_s:.0f} s"
     if pulse.depth and pulse.since_pass_s > stand_still_s:
         return (
             False,
-            f"{pulse.depth} keys wait and none was reconciled in {pulse.since_pass_s:.0f} s",
+            f"{pulse.depth} keys are queued and none was reconciled for {pulse.since_pass_s:.0f} s",
         )
     if pulse.silent is not None and pulse.silent[1] > stand_still_s:
         kind, since_s = pulse.silent
         return (
             False,
-            f"the watch of {kind} objects is silent: something is due for {since_s:.0f} s",
+            (
+                f"the watch of {kind} objects has been silent for {since_s:.0f} s "
+                "although an event is due"
+            ),
         )
-    return True, f"ok: leading, {pulse.depth} keys waiting"
+    return True, f"ok: leading, {pulse.depth} keys queued"
 
 
 def _without_term(since_s: float, excuse: str, stand_still_s: float) -> tuple[bool, str]:
     if excuse:
-        return True, f"ok: leading without a term: {excuse}"
+        return True, f"ok: holding the Lease without a term: {excuse}"
     if since_s > stand_still_s:
-        return False, f"the Lease has been held for {since_s:.0f} s and no term has begun"
+        return False, f"the Lease has been held for {since_s:.0f} s, but no term has started"
     return True, "ok: taking over"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tidemark.generated import command
-from tidemark_operator.controller.status.reasons import TABLE, Reason
+from tidemark_operator.controller.status.reasons import TABLE, ReasonEntry
 from tidemark_operator.resources.crdgen import structural_schema
 from tidemark_operator.resources.kinds import KINDS
 from tidemark_operator.resources.names import GROUP, VERSION
@@ -134,7 +134,7 @@ def conditions_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _reason(reason: Reason) -> str:
+def _reason(reason: ReasonEntry) -> str:
     cells = (f"`{reason.name}`", reason.conditions, reason.meaning, reason.action)
     return f"| {' | '.join(map(_cell, cells))} |"
 

@@ -160,7 +160,7 @@ class OperatorProcess:
             await asyncio.sleep(LOOK_AT_THREADS_S)
             for name, alive in threads.items():
                 if not alive():
-                    raise ThreadEnded(f"the {name} thread has ended: see the log above")
+                    raise ThreadEnded(f"the {name} thread has ended. See the log above")
 
     def _render(self) -> bytes:
         """Called in the page's thread: the main loop, whose state it is, counts first. One that
@@ -182,7 +182,7 @@ class OperatorProcess:
             return judgement.result(HEALTH_TIMEOUT_S)
         except TimeoutError:
             judgement.cancel()
-            return False, f"the main loop has not answered in {HEALTH_TIMEOUT_S:.0f} s"
+            return False, f"the main loop has not responded for {HEALTH_TIMEOUT_S:.0f} s"
 
     async def _judge(self) -> Verdict:
         return verdict(self._leader.pulse(), self._settings.stand_still_s)

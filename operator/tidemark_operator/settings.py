@@ -28,7 +28,9 @@ class Address:
         """``host:port`` or ``[v6]:port``."""
         host, colon, port = text.rpartition(":")
         if not colon or not port.isdecimal() or int(port) > 65535:
-            raise BadSettings(f"{text!r} is no address: write host:port, port 0 for a free one")
+            raise BadSettings(
+                f"invalid address {text!r}. Write host:port, with port 0 for a free one"
+            )
         return cls(host=host.strip("[]") or "127.0.0.1", port=int(port))
 
     def __str__(self) -> str:
@@ -61,9 +63,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not self.namespace:
-            raise BadSettings("namespace: name the one that this operator looks after")
+            raise BadSettings("namespace is missing. Set the namespace to manage")
         if self.session_timeout_s < 1:
-            raise BadSettings("session-timeout-s: at least one second")
+            raise BadSettings("session-timeout-s must be at least 1")
         try:
             LeaseTimes.of_duration(self.lease_duration_s)
         except ValueError as error:
@@ -76,26 +78,25 @@ class Settings:
 
 
 _HELP = {
-    "kubeconfig": "kubeconfig file; without it the pod's service account is used",
+    "kubeconfig": "path of a kubeconfig file (default: the pod's service account)",
     "context": "context of the kubeconfig",
-    "namespace": "the namespace whose Cluster, Brokers and Topics are looked after",
-    "cluster": "name of the Cluster; without it the oldest one of the namespace",
+    "namespace": "namespace of the Cluster and its objects",
+    "cluster": "name of the Cluster (default: the oldest one of the namespace)",
     "control": "host:port of the listener for brokers (port 0: a free one)",
     "metrics": "host:port of /metrics and /healthz (port 0: a free one)",
     "lease-name": "name of the Lease that elects the operator",
-    "lease-duration-s": "how long a dead operator is waited for",
-    "session-timeout-s": "how long a silent broker counts as alive",
-    "resync-s": "how often everything is listed and looked at again",
-    "stand-still-s": "/healthz fails when nothing was reconciled for so long",
-    "allowed-endpoints": "hosts of S3 endpoints that may be link-local or a cloud's metadata "
-    "address, with commas; any other host may not",
-    "controller-addresses": "host:port of each operator, with commas, as brokers in pods are to "
-    "be told; without it no pod is made for a Broker",
-    "certificates": "folder for keys and certificates of a local cluster; without it they are kept "
-    "in Secrets",
-    "exports": "folder for the jobs of Exports of a local cluster, which are processes beside the "
-    "operator; without it they are Jobs of Kubernetes",
-    "export-image": "image of the jobs of Exports that name none",
+    "lease-duration-s": "seconds until another operator takes over from a dead one",
+    "session-timeout-s": "seconds until a broker without heartbeats is fenced",
+    "resync-s": "seconds between complete relists and reconciliations",
+    "stand-still-s": "seconds without a reconciliation after which /healthz fails",
+    "allowed-endpoints": "comma-separated S3 endpoint hosts that may be link-local or cloud "
+    "metadata addresses (default: none)",
+    "controller-addresses": "comma-separated host:port of each operator for broker pods; required "
+    "for Brokers with workload Pod",
+    "certificates": "directory for keys and certificates of a local cluster (default: Secrets)",
+    "exports": "directory for Export jobs of a local cluster, which run as processes "
+    "(default: Kubernetes Jobs)",
+    "export-image": "default image of Export jobs",
     "log-level": "DEBUG, INFO, WARNING or ERROR",
 }
 
@@ -118,9 +119,9 @@ def _read(path: Path) -> dict[str, Any]:
         text = path.read_text("utf-8")
         parsed = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise BadSettings(f"{path} cannot be read: {error}") from error
+        raise BadSettings(f"cannot read {path}: {error}") from error
     if not isinstance(parsed, dict):
-        raise BadSettings(f"{path} must hold one object with settings")
+        raise BadSettings(f"{path} must contain one object with settings")
     return {str(name).replace("-", "_"): value for name, value in parsed.items()}
 
 

@@ -55,7 +55,7 @@ def test_the_copy_that_is_there_is_accepted_where_the_others_never_come_back(
         cluster.local.kill_broker(early)
         wait(lambda: early not in cluster.view(topic).rows[0].isr, f"broker {early} to be out")
         lose_the_tail_of_the_last(cluster, topic, late, last)
-        value = accept_copy(cluster, topic, "ElectionWaits")
+        value = accept_copy(cluster, topic, "ElectionPending")
         left = int(value.rpartition(":")[2])
         assert f"/0={last}@" in value
         assert 0 < left < len(VALUES)

@@ -35,6 +35,6 @@ def test_what_does_not_answer_is_named(
     assert check.main(arguments(cluster, nobody, "--brokers=9", "--within-s=0")) == 1
     operator, ready, listener = capsys.readouterr().out.splitlines()
     assert operator.startswith("ok:")
-    assert ready.endswith("of 9 brokers are there")
+    assert ready.endswith("of 9 brokers are registered")
     assert listener.startswith("FAILED:")
     assert nobody in listener

@@ -19,7 +19,9 @@ def lose_half(cluster: Cluster, node_id: int, topic: str) -> None:
 
 
 def waits_for(node_id: int, ready: dict[str, Any]) -> bool:
-    return ready.get("reason") == "ElectionWaits" and f"start broker {node_id}" in ready["message"]
+    return (
+        ready.get("reason") == "ElectionPending" and f"start broker {node_id}" in ready["message"]
+    )
 
 
 def lose_the_tail_of_the_last(cluster: Cluster, topic: str, late: int, last: int) -> None:

@@ -44,7 +44,7 @@ CASES = {
         fires=14,
         over=40,
     ),
-    "TidemarkTakeOverFails": AlertCase(
+    "TidemarkTakeoverFails": AlertCase(
         series={
             'tidemark_operator_leader{pod="operator-0"}': "1x100",
             'tidemark_operator_term{pod="operator-0"}': "1x9 0x20 1x60",
@@ -53,7 +53,7 @@ CASES = {
         fires=17,
         over=40,
     ),
-    "TidemarkReconcilingStandsStill": _bad_for_an_hour(
+    "TidemarkReconcilingStalled": _bad_for_an_hour(
         "tidemark_operator_queue_head_age_seconds", bad=130, after=5
     ),
     "TidemarkReconcilingFails": AlertCase(
@@ -117,7 +117,7 @@ CASES = {
         over=90,
         labels={"reason": "Lagging"},
     ),
-    "TidemarkCertificateEnds": AlertCase(
+    "TidemarkCertificateExpires": AlertCase(
         series={
             f'{_ENDS}{{pod="broker-1-0", certificate="listener"}}': "1200000x99 9000000x60",
             f'{_ENDS}{{pod="broker-1-0", certificate="cluster"}}': "9000000x160",
@@ -143,7 +143,7 @@ CASES = {
         over=40,
         labels={"pod": "broker-1-0"},
     ),
-    "TidemarkBrokerStandsStill": _bad_for_an_hour(
+    "TidemarkBrokerStalled": _bad_for_an_hour(
         'tidemark_broker_loop_age_seconds{pod="broker-1-0"}', bad=6, after=1, pod="broker-1-0"
     ),
     "TidemarkDrainStuck": AlertCase(
@@ -157,9 +157,9 @@ CASES = {
         labels={"reason": "ReplicasInUse"},
     ),
     "TidemarkPodNotUpToDate": _bad_for_an_hour(
-        f'{_UNSETTLED}{{condition="PodUpToDate", reason="RestartWaits"}}',
+        f'{_UNSETTLED}{{condition="PodUpToDate", reason="RestartPending"}}',
         after=30,
-        reason="RestartWaits",
+        reason="RestartPending",
     ),
     "TidemarkExternalAddressMissing": _bad_for_an_hour(
         f'{_UNSETTLED}{{kind="Broker", condition="ExternalAddress", reason="AddressPending"}}',

@@ -131,7 +131,7 @@ async def test_what_is_said_of_an_address_does_not_tell_what_is_there() -> None:
             text = await problem(f"http://127.0.0.1:{port}")
         said.add(text.replace(str(port), "PORT"))
     (only,) = said
-    assert "nothing there answers as an S3 service does" in only
+    assert "the endpoint does not respond like an S3 service" in only
     assert "inside of the network" not in only
 
 

@@ -51,7 +51,7 @@ def test_a_session_that_was_only_known_at_the_take_over_is_nobodys(server: Contr
 
 
 def test_a_broker_does_not_speak_for_another(server: ControlServer) -> None:
-    with pytest.raises(ConnectionAbortedError, match="broker 2 of cluster c speaks for broker 1"):
+    with pytest.raises(ConnectionAbortedError, match="broker 2 of cluster c is not broker 1"):
         attach(server, SECRET, node_id=2)
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidemark.ids import id_text, parse_id
+from tidemark.reasons import Reason
 from tidemark.tier.findings import FindingKind
 from tidemark.tier.layout import AUDIT_KEY, place_of_data, topic_data_prefix
 from tidemark.tier.objects import (
@@ -119,7 +120,7 @@ def write_record(store: ObjectStore, audits: Iterable[TopicAudit], *, whole: boo
             return len(topics) - len(kept)
     raise StoreUnavailable(
         f"{AUDIT_KEY} is written by others all the time: audit again",
-        reason="ManifestContended",
+        reason=Reason.MANIFEST_CONTENDED,
         retriable=True,
     )
 

@@ -9,6 +9,7 @@ repeated periodically, because the store's version or a proxy in front of it may
 import contextlib
 import uuid
 
+from tidemark.reasons import Reason
 from tidemark.tier.layout import PROBES_PREFIX
 from tidemark.tier.objects import (
     AlreadyExists,
@@ -32,7 +33,7 @@ class NoConditionalWrites(StoreUnavailable):
             f"{where} ignores {header}: {what}. Two brokers would overwrite each other's commits. "
             "Use a store with conditional writes, or a version or setting of this one that has "
             "them; nothing is copied, expired or deleted meanwhile",
-            reason="StoreWithoutConditionalWrites",
+            reason=Reason.STORE_WITHOUT_CONDITIONAL_WRITES,
             retriable=False,
         )
 

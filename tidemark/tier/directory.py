@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
+from tidemark.reasons import Reason
 from tidemark.tier.contained_paths import NotAFile, file_beneath, folder_beneath
 from tidemark.tier.objects import (
     OBJECT_BYTES_MAX,
@@ -242,7 +243,7 @@ class DirectoryStore:
         raise StoreUnavailable(
             f"{self.describe()}: folder {'/'.join(parts[:-1])} keeps disappearing; is another "
             "program cleaning the tier's directory?",
-            reason="StoreDirectoryUnstable",
+            reason=Reason.STORE_DIRECTORY_UNSTABLE,
             retriable=True,
         )
 
@@ -283,7 +284,7 @@ class DirectoryStore:
             raise StoreUnavailable(
                 f"{self.describe()} does not exist: mount the file system of the tier (create an "
                 "empty directory only for a new tier); it is used without a restart",
-                reason="StoreDirectoryMissing",
+                reason=Reason.STORE_DIRECTORY_MISSING,
                 retriable=True,
             )
 
@@ -304,18 +305,21 @@ class DirectoryStore:
         return StoreUnavailable(
             f"{key} in {self.describe()} is not a file, or is behind a link: it is neither read "
             "nor written; remove it",
-            reason="StoreNotAFile",
+            reason=Reason.STORE_NOT_AFILE,
             retriable=True,
         )
 
     def _unavailable(self, error: OSError) -> StoreUnavailable:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            advice, reason = "make room on its file system", "StoreFull"
+            advice, reason = "make room on its file system", Reason.STORE_FULL
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             advice = "give the broker's user write permission on it"
-            reason = "StorePermissionDenied"
+            reason = Reason.STORE_PERMISSION_DENIED
         else:
-            advice, reason = "check the file system that contains it", "StoreInputOutputError"
+            advice, reason = (
+                "check the file system that contains it",
+                Reason.STORE_INPUT_OUTPUT_ERROR,
+            )
         text = f"{self.describe()}: {error.strerror or error}; {advice}"
         return StoreUnavailable(text, reason=reason, retriable=True)
 

@@ -9,6 +9,7 @@ copied or expired, and local data is kept (docs/explanation/architecture.md).
 import json
 import uuid
 
+from tidemark.reasons import Reason
 from tidemark.tier.layout import IDENTITY_KEY
 from tidemark.tier.objects import (
     AlreadyExists,
@@ -25,7 +26,7 @@ class WrongStore(StoreUnavailable):
     """The store answers, but it is not the one that contains this cluster's tier."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, reason="WrongStore", retriable=False)
+        super().__init__(message, reason=Reason.WRONG_STORE, retriable=False)
 
 
 def ensure_identity(store: ObjectStore, cluster_id: str, expected_store_id: str) -> str:

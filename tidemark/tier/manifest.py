@@ -23,6 +23,7 @@ from threading import Lock
 from tidemark.backoff import Backoff
 from tidemark.ids import id_text
 from tidemark.lru import Lru
+from tidemark.reasons import Reason
 from tidemark.tier.cache import ByteCache
 from tidemark.tier.codec import (
     ManifestCorrupt,
@@ -448,6 +449,6 @@ def _give_up_if_last(attempt: int, error: StoreError) -> None:
         raise error
     raise StoreUnavailable(
         f"{error}; it happened {ATTEMPTS} times in a row, so it is tried again later",
-        reason="ManifestContended",
+        reason=Reason.MANIFEST_CONTENDED,
         retriable=True,
     ) from error

@@ -19,6 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NewType, Protocol
 
+from tidemark.reasons import Reason
+
 Version = NewType("Version", str)
 
 
@@ -77,7 +79,7 @@ class DeletesRefused(StoreUnavailable):
             f"{where}: {len(refused)} objects cannot be deleted, {key} among them: "
             f"{refused[key]}. Remove the policy, lock or legal hold that holds them; the "
             "delete is retried",
-            reason=reason or "StoreRefusesDeletes",
+            reason=reason or Reason.STORE_REFUSES_DELETES,
             retriable=True,
         )
         self.where = where

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tidemark.reasons import Reason
 from tidemark.tier.auxiliary import Aux, AuxCorrupt, pack, unpack
 from tidemark.tier.integrity import LogDigest, damaged, digest_of, log_digest
 from tidemark.tier.layout import topic_data_prefix
@@ -157,7 +158,7 @@ class RemoteStorageManager:
             raise StoreUnavailable(
                 f"{entry.key} is in bucket {bucket!r}, which is no longer configured: add it to "
                 "the remote storage's buckets again",
-                reason="BucketNotConfigured",
+                reason=Reason.BUCKET_NOT_CONFIGURED,
                 retriable=False,
             )
         return bucket
@@ -220,6 +221,6 @@ def decode_custom_metadata(data: bytes) -> tuple[str, int]:
         raise StoreUnavailable(
             f"custom metadata {data[:64]!r} was written by another storage manager: configure that "
             "one",
-            reason="ForeignCustomMetadata",
+            reason=Reason.FOREIGN_CUSTOM_METADATA,
             retriable=False,
         ) from error

@@ -21,6 +21,8 @@ import obstore
 from obstore import exceptions
 from obstore.store import S3Store as _Bucket
 
+from tidemark.reasons import Reason
+
 if TYPE_CHECKING:
     from obstore.store import S3Config as _Config
 
@@ -65,9 +67,11 @@ _REFUSALS_MAX = 3
 #: Single deletes refused in a row after which the store counts as failed.
 _REFUSED_IN_A_ROW_MAX = 100
 #: Reasons that may concern one key only; all others concern the store.
-_OF_ONE_KEY = frozenset({"StoreError", "StoreAccessDenied", "StoreNotImplemented"})
+_OF_ONE_KEY = frozenset(
+    {Reason.STORE_ERROR, Reason.STORE_ACCESS_DENIED, Reason.STORE_NOT_IMPLEMENTED}
+)
 #: The reason of a StoreUnavailable.
-BUCKET_MISSING = "BucketMissing"
+BUCKET_MISSING = Reason.BUCKET_MISSING
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
 _Result = TypeVar("_Result")
@@ -229,7 +233,7 @@ class S3Store:
             raise StoreUnavailable(
                 f"{self.describe()} gives no ETag for {key}: Tidemark needs an S3 with conditional "
                 "writes",
-                reason="StoreWithoutETags",
+                reason=Reason.STORE_WITHOUT_ETAGS,
                 retriable=False,
             )
         return Version(e_tag)
@@ -311,7 +315,7 @@ class _Trouble:
     """What a server's answer means to a person: S3 error codes or HTTP statuses, and advice."""
 
     answers: frozenset[str]
-    reason: str
+    reason: Reason
     advice: str
     retriable: bool
 
@@ -325,40 +329,40 @@ _TROUBLES = (
     ),
     _Trouble(
         frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "401"}),
-        "StoreAccessDenied",
+        Reason.STORE_ACCESS_DENIED,
         "the access key or secret is wrong: correct the credentials (of a Cluster, in the Secret "
         "that credentialsSecretRef names)",
         False,
     ),
     _Trouble(
         frozenset({"AccessDenied", "403"}),
-        "StoreAccessDenied",
+        Reason.STORE_ACCESS_DENIED,
         "access is denied: correct the credentials (of a Cluster, in the Secret that "
         "credentialsSecretRef names), or allow them to read, write, delete and list",
         False,
     ),
     _Trouble(
         frozenset({"QuotaExceeded", "XMinioStorageFull", "507"}),
-        "StoreFull",
+        Reason.STORE_FULL,
         "the store is full: make room",
         True,
     ),
     _Trouble(
         frozenset({"NotImplemented", "501"}),
-        "StoreNotImplemented",
+        Reason.STORE_NOT_IMPLEMENTED,
         "the store does not implement a request that Tidemark needs (conditional writes, listing, "
         "multipart uploads): use another store or version",
         False,
     ),
     _Trouble(
         frozenset({"NotS3"}),
-        "StoreNotS3",
+        Reason.STORE_NOT_S3,
         "what answers there is not an S3: correct the endpoint",
         False,
     ),
     _Trouble(
         frozenset({"NoAnswer"}),
-        "StoreUnreachable",
+        Reason.STORE_UNREACHABLE,
         "the endpoint does not answer: check that it runs, its address and the network",
         True,
     ),
@@ -383,7 +387,7 @@ def _translated(where: str, key: str, error: Exception) -> StoreError:
         return _RangeBeyondEnd(f"{key} in {where} ends before the range")
     first_line = (str(error).strip() or repr(error)).splitlines()[0]
     message = f"{where}: {first_line[:300]}; it is tried again"
-    return StoreUnavailable(message, reason="StoreError", retriable=True)
+    return StoreUnavailable(message, reason=Reason.STORE_ERROR, retriable=True)
 
 
 def _answer(error: Exception) -> frozenset[str]:

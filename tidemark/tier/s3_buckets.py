@@ -13,6 +13,7 @@ from minio import Minio
 from minio.credentials.providers import StaticProvider
 from minio.error import MinioException, S3Error
 
+from tidemark.reasons import Reason
 from tidemark.tier.objects import StoreUnavailable
 from tidemark.tier.s3 import BUCKET_MISSING, S3Store
 from tidemark.tier.s3_config import S3Config
@@ -51,7 +52,9 @@ def _make(config: S3Config, bucket: str) -> None:
     except (MinioException, urllib3.exceptions.HTTPError, OSError) as error:
         code = error.code if isinstance(error, S3Error) else type(error).__name__
         raise StoreUnavailable(
-            f"bucket {bucket} cannot be made: {code}", reason="StoreAccessDenied", retriable=True
+            f"bucket {bucket} cannot be made: {code}",
+            reason=Reason.STORE_ACCESS_DENIED,
+            retriable=True,
         ) from error
     logger.info("made bucket %s", bucket)
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 from tidemark.backoff import Backoff
+from tidemark.reasons import Reason
 from tidemark.tier.objects import StoreUnavailable
 from tidemark.tier.s3_config import S3Config
 
@@ -94,7 +95,7 @@ def _sent(
         raise StoreUnavailable(
             f"bucket {bucket}: the endpoint does not answer: check that it runs, its address and "
             f"the network ({method} {target}: {error})",
-            reason="StoreUnreachable",
+            reason=Reason.STORE_UNREACHABLE,
             retriable=True,
         ) from error
     finally:
@@ -125,7 +126,7 @@ def parsed(body: bytes, bucket: str) -> ElementTree.Element:
     except ElementTree.ParseError as error:
         raise StoreUnavailable(
             f"bucket {bucket}: what answers is not an S3: correct the endpoint",
-            reason="StoreNotS3",
+            reason=Reason.STORE_NOT_S3,
             retriable=False,
         ) from error
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 
+from tidemark.reasons import Reason
 from tidemark.tier.objects import StoreUnavailable, UnfinishedUpload
 from tidemark.tier.s3_config import S3Config
 from tidemark.tier.s3_requests import Answer, elements, parsed, send, text_of
@@ -56,11 +57,11 @@ def _refused(bucket: str, method: str, status: int) -> StoreUnavailable:
     what = f"bucket {bucket}: status {status} for {method} of unfinished uploads"
     if status >= 500 and status != 501:
         return StoreUnavailable(
-            f"{what}: tried again later", reason="StoreUnreachable", retriable=True
+            f"{what}: tried again later", reason=Reason.STORE_UNREACHABLE, retriable=True
         )
     return StoreUnavailable(
         f"{what}: allow the credentials s3:ListBucketMultipartUploads and s3:AbortMultipartUpload",
-        reason="StoreAccessDenied",
+        reason=Reason.STORE_ACCESS_DENIED,
         retriable=True,
     )
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
+from tidemark.reasons import Reason
 from tidemark.tier.key_references import Judged, Naming
 from tidemark.tier.layout import DATA_PREFIX, PAGES_PREFIX
 from tidemark.tier.objects import (
@@ -178,7 +179,7 @@ class Sweeper:
                 self._sweep(store, uploads, self._naming.of_data)
         except StoreUnavailable as error:
             # Many stores do not let this account list uploads: report that, and sweep the objects.
-            if error.reason != "StoreAccessDenied":
+            if error.reason != Reason.STORE_ACCESS_DENIED:
                 raise
             self.report.trouble(str(error))
 

@@ -14,6 +14,7 @@ from typing import cast
 
 from tidemark.ids import id_text, parse_id
 from tidemark.log_lineage import Restore, merge_restores
+from tidemark.reasons import Reason
 from tidemark.tier.codec import ManifestCorrupt
 from tidemark.tier.layout import TOPICS_PREFIX, topic_key
 from tidemark.tier.objects import (
@@ -79,7 +80,7 @@ class TopicCatalog:
         raise StoreUnavailable(
             f"{topic_key(topic.topic_id)} is changed by other writers at the same time; the "
             "write is retried later",
-            reason="ManifestContended",
+            reason=Reason.MANIFEST_CONTENDED,
             retriable=True,
         )
 

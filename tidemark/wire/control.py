@@ -24,6 +24,7 @@ import uuid
 from kio.static.constants import EntityType
 from kio.static.primitive import i8, i32, i64
 
+from tidemark.reasons import Reason
 from tidemark.wire.entity import entity, wire
 
 BROKER_REGISTRATION = 62
@@ -41,9 +42,9 @@ REPLICA_STATES = 10010
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 
 #: ``error_reason`` of a partition with an object in the tier that differs from what was copied.
-TIER_INTEGRITY = "TierIntegrity"
+TIER_INTEGRITY = Reason.TIER_INTEGRITY
 #: Reason of a manifest's page that is missing.
-PAGE_NOT_FOUND = "ManifestPageNotFound"
+PAGE_NOT_FOUND = Reason.MANIFEST_PAGE_NOT_FOUND
 
 
 class LeaderRecoveryState(enum.IntEnum):

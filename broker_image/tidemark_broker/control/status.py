@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 
+from tidemark.reasons import Reason
 from tidemark.wire import control
 from tidemark.wire.connection import KafkaConnection
 from tidemark_broker.control.errors import check
@@ -52,7 +53,7 @@ def partition_status(partition: Partition) -> control.PartitionStatus:
     summary = RemoteSummary() if remote is None else remote.summary(partition)
     reason, message = summary.error_reason, summary.error_message
     if not reason and partition.context.failures.has_failed(partition.tp):
-        reason, message = "StorageError", partition.context.failures.message(partition.tp)
+        reason, message = Reason.STORAGE_ERROR, partition.context.failures.message(partition.tp)
     offline = partition.role is Role.TAKING_OVER
     if offline:
         reason, message = partition.offline_reason, partition.offline_message

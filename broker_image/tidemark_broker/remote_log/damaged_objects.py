@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidemark.lru import Lru
+from tidemark.reasons import Reason
 from tidemark.tier.segment import SegmentEntry
 from tidemark.wire.control import TIER_INTEGRITY
 from tidemark_broker.lock_order import LockRank, ordered_lock
@@ -48,7 +49,7 @@ class Damages:
             f"{message}, and the manifest names it: restore the object from a copy, or give up its "
             f"records with a RecordDeletion before offset {entry.end_offset_inclusive + 1}"
         )
-        return self._remember(key, _Damage(entry, offset, "RemoteObjectMissing", text))
+        return self._remember(key, _Damage(entry, offset, Reason.REMOTE_OBJECT_MISSING, text))
 
     def _remember(self, key: TopicIdPartition, damage: _Damage) -> bool:
         segment_id = damage.entry.segment_id

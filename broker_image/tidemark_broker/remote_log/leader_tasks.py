@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from tidemark.backoff import Backoff
+from tidemark.reasons import Reason
 from tidemark.tier.head import ManifestFenced, TopicDeleted
 from tidemark.tier.manifest import PageNotFound
 from tidemark.tier.objects import StoreError
@@ -82,7 +83,7 @@ class LeaderTasks:
             await self._changed.wait()
         if self.settled.is_set():
             return None
-        return self.failure or Failure("Fenced", f"{self.partition.tp}: the term has ended")
+        return self.failure or Failure(Reason.FENCED, f"{self.partition.tp}: the term has ended")
 
     async def _run(self) -> None:
         try:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tidemark.backoff import Backoff
+from tidemark.reasons import Reason
 from tidemark.tier.conditional_writes import check_conditional_writes
 from tidemark.tier.config import from_json
 from tidemark.tier.identity import ensure_identity
@@ -139,7 +140,7 @@ class StoreGuard:
             self._tier = None
             self._error = StoreUnavailable(
                 f"the remote storage cannot be used: {error}",
-                reason="InvalidRemoteStorage",
+                reason=Reason.INVALID_REMOTE_STORAGE,
                 retriable=False,
             )
             logger.error("%s", self._error)  # noqa: TRY400 - the message says it all
@@ -209,7 +210,7 @@ class StoreGuard:
     def _failed(self, error: Exception) -> None:
         if not isinstance(error, StoreUnavailable):
             text = str(error) or type(error).__name__
-            error = StoreUnavailable(text, reason="RemoteStorageUnavailable", retriable=True)
+            error = StoreUnavailable(text, reason=Reason.REMOTE_STORAGE_UNAVAILABLE, retriable=True)
         if self._error is None or str(self._error) != str(error):
             logger.error("remote storage is not available: %s", error)
         self._error = error
@@ -232,7 +233,7 @@ def _copy_of(error: StoreUnavailable) -> StoreUnavailable:
 def _not_configured() -> StoreUnavailable:
     return StoreUnavailable(
         "no remote storage is configured: set remoteStorage in the Cluster",
-        reason="RemoteStorageNotConfigured",
+        reason=Reason.REMOTE_STORAGE_NOT_CONFIGURED,
         retriable=True,
     )
 
@@ -240,6 +241,6 @@ def _not_configured() -> StoreUnavailable:
 def _not_verified() -> StoreUnavailable:
     return StoreUnavailable(
         "the remote storage's identity is not verified yet; it is being read",
-        reason="RemoteStorageNotVerified",
+        reason=Reason.REMOTE_STORAGE_NOT_VERIFIED,
         retriable=True,
     )

@@ -4,6 +4,7 @@ status."""
 import random
 from dataclasses import dataclass
 
+from tidemark.reasons import Reason
 from tidemark.tier.codec import ManifestCorrupt
 from tidemark.tier.head import Diverged, ManifestError, ManifestFenced, TopicDeleted
 from tidemark.tier.integrity import ObjectDamaged
@@ -26,21 +27,6 @@ RETRIED = (
     ValueError,
 )
 
-_REASONS: tuple[tuple[type[BaseException], str], ...] = (
-    (HeadNotFound, "ManifestNotFound"),
-    (HeadWentBack, TIER_INTEGRITY),
-    (PageNotFound, PAGE_NOT_FOUND),
-    (ManifestCorrupt, "ManifestCorrupt"),
-    (ObjectDamaged, TIER_INTEGRITY),
-    (Diverged, "LogDiverged"),
-    (ManifestFenced, "Fenced"),
-    (TopicDeleted, "TopicDeleted"),
-    (ManifestError, "ManifestRefused"),
-    (ObjectNotFound, "RemoteObjectMissing"),
-    (LogError, "StorageError"),
-    (OSError, "StorageError"),
-)
-
 
 class CustomMetadataTooLarge(Exception):
     """KIP-917: the storage manager returned more than the limit; copying of the partition stops."""
@@ -48,6 +34,24 @@ class CustomMetadataTooLarge(Exception):
 
 class LocalDataMissing(ValueError):
     """The local log does not hold what follows the tier's end: copying would leave a hole."""
+
+
+_REASONS: tuple[tuple[type[BaseException], Reason], ...] = (
+    (CustomMetadataTooLarge, Reason.CUSTOM_METADATA_TOO_LARGE),
+    (LocalDataMissing, Reason.LOCAL_DATA_MISSING),
+    (HeadNotFound, Reason.MANIFEST_NOT_FOUND),
+    (HeadWentBack, TIER_INTEGRITY),
+    (PageNotFound, PAGE_NOT_FOUND),
+    (ManifestCorrupt, Reason.MANIFEST_CORRUPT),
+    (ObjectDamaged, TIER_INTEGRITY),
+    (Diverged, Reason.LOG_DIVERGED),
+    (ManifestFenced, Reason.FENCED),
+    (TopicDeleted, Reason.TOPIC_DELETED),
+    (ManifestError, Reason.MANIFEST_REFUSED),
+    (ObjectNotFound, Reason.REMOTE_OBJECT_MISSING),
+    (LogError, Reason.STORAGE_ERROR),
+    (OSError, Reason.STORAGE_ERROR),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +65,10 @@ class Failure:
 def failure_of(error: BaseException) -> Failure:
     """The store's own reason where it has one."""
     if isinstance(error, StoreUnavailable):
-        return Failure(error.reason or "RemoteStorageUnavailable", str(error))
-    if isinstance(error, CustomMetadataTooLarge | LocalDataMissing):
-        return Failure(type(error).__name__, str(error))
-    reason = next((name for kind, name in _REASONS if isinstance(error, kind)), "RemoteLogError")
+        return Failure(error.reason or Reason.REMOTE_STORAGE_UNAVAILABLE, str(error))
+    reason = next(
+        (name for kind, name in _REASONS if isinstance(error, kind)), Reason.REMOTE_LOG_ERROR
+    )
     return Failure(reason, str(error) or type(error).__name__)
 
 

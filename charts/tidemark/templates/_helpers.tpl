@@ -1,5 +1,5 @@
-{{- /* At most 52 characters: one label of the pods is the name of their StatefulSet with a hash behind it.
-       A Service's name has no dots. */}}
+{{- /* At most 52 characters, because a pod label consists of the StatefulSet's name and a hash. No dots, because
+       it is also the name of a Service. */}}
 {{- define "tidemark.operator" -}}
 {{ .Release.Name | replace "." "-" | trunc 43 | trimSuffix "-" }}-operator
 {{- end }}
@@ -8,7 +8,7 @@
 {{ .Values.serviceAccount.name | default (include "tidemark.operator" .) }}
 {{- end }}
 
-{{- /* Of the whole Kubernetes cluster: the namespace is part of it. */}}
+{{- /* Name of cluster-wide objects, which includes the namespace. */}}
 {{- define "tidemark.nodes" -}}
 {{ .Release.Namespace }}-{{ include "tidemark.operator" . }}-nodes
 {{- end }}
@@ -41,7 +41,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ join "," $addresses }}
 {{- end }}
 
-{{- /* Pods of brokers, as the operator labels them. */}}
+{{- /* Labels of broker pods. */}}
 {{- define "tidemark.brokers" -}}
 app.kubernetes.io/name: tidemark-broker
 app.kubernetes.io/instance: {{ .Values.cluster.name | quote }}
@@ -56,7 +56,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
-{{- /* Pods of the jobs of Exports, as the operator labels them. */}}
+{{- /* Labels of the pods of Export jobs. */}}
 {{- define "tidemark.exports" -}}
 app.kubernetes.io/name: tidemark-export
 app.kubernetes.io/instance: {{ .Values.cluster.name | quote }}
@@ -75,7 +75,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if or .Values.brokerPods.replicas .Values.brokerPods.enabled -}}true{{- end -}}
 {{- end }}
 
-{{- /* spec.pod of a Broker, and the template of a Cluster's: (root, nodeSelector). */}}
+{{- /* spec.pod of a Broker and the pod template of a Cluster: (root, nodeSelector). */}}
 {{- define "tidemark.brokerPod" -}}
 {{- $pods := .root.Values.brokerPods -}}
 image: {{ include "tidemark.image" (dict "root" .root "image" $pods.image) }}
@@ -134,7 +134,7 @@ podAnnotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{- /* What `helm test` makes, for as long as it runs. */}}
+{{- /* Name of the temporary objects of `helm test`. */}}
 {{- define "tidemark.test" -}}
 {{ .Release.Name | trunc 50 | trimSuffix "-" }}-test
 {{- end }}
@@ -152,7 +152,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
-{{- /* Annotations of such an object; its weight says when it is made. */}}
+{{- /* Annotations of such an object. The weight sets the order of creation. */}}
 {{- define "tidemark.testHook" -}}
 helm.sh/hook: test
 helm.sh/hook-weight: {{ . | quote }}

@@ -75,7 +75,7 @@ def _definition_back(stage: Stage) -> None:
 
 def _not_told(stage: Stage) -> str:
     stalled = condition(stage.topic(TOPIC), "Stalled")
-    return "" if stalled.get("reason") == "NotUnderstood" else str(stalled)
+    return "" if stalled.get("reason") == "ObjectUnreadable" else str(stalled)
 
 
 def _upgrade_base(stage: Stage, chart: Path) -> None:

@@ -13,7 +13,7 @@ FOR = "2s"
 WINDOW = "16s"
 #: Ages in seconds, by the alert that compares with them: what stands there, and what does here.
 AGES = {
-    "TidemarkReconcilingStandsStill": ("> 120", "> 3"),
+    "TidemarkReconcilingStalled": ("> 120", "> 3"),
     "TidemarkRecordDeletionStuck": ("> 900", "> 3"),
 }
 _WINDOW = re.compile(r"\[\d+[smhd]\]")

@@ -49,7 +49,7 @@ def read_certificate(pem: bytes) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(pem)
     except ValueError as error:
-        raise BadCertificate(f"no certificate: {error}") from error
+        raise BadCertificate(f"invalid certificate: {error}") from error
 
 
 def split(bundle: bytes) -> tuple[bytes, ...]:
@@ -57,7 +57,7 @@ def split(bundle: bytes) -> tuple[bytes, ...]:
     try:
         found = x509.load_pem_x509_certificates(bundle)
     except ValueError as error:
-        raise BadCertificate(f"no certificates: {error}") from error
+        raise BadCertificate(f"invalid certificates: {error}") from error
     return tuple(_pem(each) for each in found)
 
 
@@ -138,9 +138,9 @@ def _signing_key(authority: KeyPair) -> ec.EllipticCurvePrivateKey:
     try:
         signing = serialization.load_pem_private_key(authority.key, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise BadCertificate(f"no private key: {error}") from error
+        raise BadCertificate(f"invalid private key: {error}") from error
     if not isinstance(signing, ec.EllipticCurvePrivateKey):
-        raise BadCertificate("the authority's key is none of ours")
+        raise BadCertificate("unsupported type of the CA's private key")
     return signing
 
 

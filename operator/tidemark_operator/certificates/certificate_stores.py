@@ -116,9 +116,11 @@ class SecretKeeper:
         meta = body["metadata"]
         if not self._form.labels.items() <= (meta.get("labels") or {}).items():
             raise KeptByAnother(
-                f"Secret {name} is not the operator's (it has no labels "
-                f"{', '.join(f'{key}={value}' for key, value in self._form.labels.items())}): "
-                "rename it, or give it the labels if it was the operator's and is restored"
+                f"Secret {name} does not belong to the operator, because it "
+                "lacks the labels "
+                f"{', '.join(f'{key}={value}' for key, value in self._form.labels.items())}. "
+                "Rename it. If it is a restored Secret of the operator, add "
+                "the labels"
             )
         data = {key: base64.b64decode(text) for key, text in (body.get("data") or {}).items()}
         owners = [each for each in meta.get("ownerReferences") or () if each.get("controller")]

@@ -37,7 +37,9 @@ def read_authority(data: Mapping[str, bytes]) -> Authorities:
     try:
         format_, cluster_id, phase, since, renewal = data[STATE].decode().split("\n", 4)
         if format_ != _FORMAT:
-            raise BadCertificate(f"the authority's format {format_!r} is not known: upgrade")
+            raise BadCertificate(
+                f"unknown format {format_!r} of the certificate authority. Upgrade the operator"
+            )
         held = Authorities(
             cluster_id=cluster_id,
             phase=Phase(phase),
@@ -49,7 +51,7 @@ def read_authority(data: Mapping[str, bytes]) -> Authorities:
             strangers=data.get(STRANGERS) or hashlib.sha256(b"strangers" + data[KEY]).digest(),
         )
     except (KeyError, ValueError) as error:
-        raise BadCertificate(f"the authority cannot be read: {error!r}") from error
+        raise BadCertificate(f"invalid certificate authority: {error!r}") from error
     _check(held)
     return held
 
@@ -58,9 +60,9 @@ def _check(held: Authorities) -> None:
     """All that a step or a leaf will need of it, now: a step that lost a key would lose it for
     good."""
     if not is_whole(held.issuing):
-        raise BadCertificate("the authority's key does not fit its certificate")
+        raise BadCertificate("the CA's private key does not match its certificate")
     if held.phase is Phase.ANNOUNCED and not is_whole(KeyPair(held.other, held.next_key)):
-        raise BadCertificate("the next authority's key does not fit its certificate")
+        raise BadCertificate("the next CA's private key does not match its certificate")
     if held.phase is not Phase.STEADY:
         split(held.other)
     split(held.trusted)

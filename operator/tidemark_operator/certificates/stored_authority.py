@@ -39,11 +39,11 @@ class KeptAuthority:
             return self._checked(kept)
         self._refuse_if_gone()
         if issued := await has_issued():
-            raise self._gone(f"; {issued} is of it")
+            raise self._gone(f", but {issued} was issued by it")
         made = rotation.first(self._cluster_id, self._now())
         await self._put(made, None)
         self._was_there = True
-        logger.info("made the certificate authority %s", self._name)
+        logger.info("created certificate authority %s", self._name)
         return made
 
     async def check(self, has_issued: Callable[[], Awaitable[str]]) -> None:
@@ -56,7 +56,7 @@ class KeptAuthority:
         self._refuse_if_gone()
         if issued := await has_issued():
             self._was_there = True
-            raise self._gone(f"; {issued} is of it")
+            raise self._gone(f", but {issued} was issued by it")
 
     def _refuse_if_gone(self) -> None:
         if self._was_there:
@@ -64,8 +64,9 @@ class KeptAuthority:
 
     def _gone(self, why: str) -> BadCertificate:
         return BadCertificate(
-            f"{self._keeper.where(self._name)} is gone{why}: restore it, for nothing is made in "
-            "its place: whoever has a certificate of it would be locked out"
+            f"{self._keeper.where(self._name)} does not exist{why}. Restore it. "
+            "The operator does not create another one, because existing "
+            "certificates would no longer be trusted"
         )
 
     async def step(
@@ -101,14 +102,14 @@ class KeptAuthority:
             held = read_authority(kept.data)
         except BadCertificate as error:
             raise BadCertificate(
-                f"{self._keeper.where(self._name)}: {error}: restore it, for nothing is made in "
-                "its place"
+                f"{self._keeper.where(self._name)}: {error}. Restore it. The "
+                "operator does not create another one"
             ) from error
         if held.cluster_id != self._cluster_id:
             raise BadCertificate(
-                f"{self._keeper.where(self._name)} is the authority of cluster id "
-                f"{held.cluster_id}, not {self._cluster_id}: restore the right one, or remove it "
-                "if that cluster is no more"
+                f"{self._keeper.where(self._name)} belongs to cluster id "
+                f"{held.cluster_id}, not {self._cluster_id}. Restore the right "
+                "one, or delete it if that cluster no longer exists"
             )
         self._was_there = True
         return held

@@ -104,8 +104,9 @@ def offer_text(state: ControllerState, topic: TopicInfo, rows: Sequence[Partitio
     what = ", ".join(_offer(copy) for copy in shown)
     rest = f" ({len(copies) - len(shown)} more follow)" if len(copies) > len(shown) else ""
     return (
-        f"{refused}; or accept what there is and the loss of the rest ({what}): annotate this "
-        f"Topic with {ACCEPT_COPY}: {id_text(topic.id)}/{','.join(map(str, shown))}{rest}"
+        f"{refused}. Alternatively, accept the available copies and the loss of "
+        f"other records ({what}). Annotate this Topic with {ACCEPT_COPY}: "
+        f"{id_text(topic.id)}/{','.join(map(str, shown))}{rest}"
     )
 
 
@@ -119,15 +120,19 @@ def _refused(annotation: str, asked: str) -> str:
     """Why what was named is not acted upon; "" if nothing was."""
     if len(asked) > ACCEPTED_CHARS_MAX:
         return (
-            f"; {annotation} has {len(asked)} characters, of at most {ACCEPTED_CHARS_MAX}: name "
-            "fewer at a time"
+            f". {annotation} has {len(asked)} characters, the limit is "
+            f"{ACCEPTED_CHARS_MAX}. Name fewer copies at a time"
         )
-    return f"; {annotation} names {quoted(asked)}, which is not what is there" if asked else ""
+    return (
+        (f". {annotation} names {quoted(asked)}, which does not match the current state")
+        if asked
+        else ""
+    )
 
 
 def _offer(copy: Copy) -> str:
     if not copy.log_end:
-        return f"partition {copy.partition} begins empty on broker {copy.node_id}"
+        return f"partition {copy.partition} starts empty on broker {copy.node_id}"
     return f"partition {copy.partition} up to offset {copy.log_end} on broker {copy.node_id}"
 
 
@@ -153,7 +158,7 @@ def settle(draft: Draft, topic: TopicInfo) -> tuple[Acceptance, ...]:
     if not copies:
         return ()
     if not is_recorded(topic.status, ACCEPT_COPY, asked):
-        effect = f"accepted: {', '.join(map(_offer, copies))}; what came after is given up"
+        effect = f"accepted: {', '.join(map(_offer, copies))}. Later records are lost"
         return (Acceptance(ACCEPT_COPY, asked, effect),)
     for copy in copies:
         _lead(draft, topic, copy)
@@ -193,7 +198,7 @@ def _lead(draft: Draft, topic: TopicInfo, copy: Copy) -> None:
         leader_recovery_state=LeaderRecoveryState.RECOVERING,
     )
     draft.put_row(elections.changed(row, led, draft.min_isr(row)))
-    text = f"{_offer(copy)}, as {ACCEPT_COPY} says: what was acknowledged after that is lost"
+    text = f"{_offer(copy)}, accepted by {ACCEPT_COPY}. Records acknowledged after that are lost"
     draft.emit(warning("Topic", topic.key, "CopyAccepted", text))
 
 
@@ -227,8 +232,8 @@ def give_up_text(broker: BrokerInfo) -> str:
         return ""
     refused = _refused(ACCEPT_LOST_DIRECTORY, broker.asked.get(ACCEPT_LOST_DIRECTORY, ""))
     return (
-        f"{refused}; or, if its log directory is lost for good, annotate this Broker with "
-        f"{ACCEPT_LOST_DIRECTORY}: {lost_directory(broker)}"
+        f"{refused}. If its log directory is lost for good, annotate this "
+        f"Broker with {ACCEPT_LOST_DIRECTORY}: {lost_directory(broker)}"
     )
 
 
@@ -242,8 +247,9 @@ def removed(state: ControllerState, broker: BrokerInfo, given_up: Sequence[RowKe
     names = sorted(topic.name for topic in found if topic is not None)
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     text += (
-        f" as {ACCEPT_LOST_DIRECTORY} says: {count(len(given_up), 'partition')} of topics "
-        f"{', '.join(names[:NAMED_MAX])}{more} had the last live copy there, or one of too few; "
-        "their Topics say what can be accepted now"
+        f" by {ACCEPT_LOST_DIRECTORY}. {count(len(given_up), 'partition')} of "
+        f"topics {', '.join(names[:NAMED_MAX])}{more} had their last live copy "
+        "there, or one of too few. See the conditions of these Topics for what "
+        "can be accepted now"
     )
     return warning("Broker", broker.key, "BrokerRemoved", text)

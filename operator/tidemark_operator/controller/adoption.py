@@ -13,6 +13,7 @@ import uuid
 
 from tidemark.annotations import ADOPT_TOPIC_ID, FORGET_LEFT_BEHIND, RESTORE_FROM_TIER
 from tidemark.ids import id_text, parse_id
+from tidemark.reasons import Reason
 from tidemark_operator.controller import topic_restore
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import count, quoted
@@ -37,7 +38,7 @@ class Adoption:
 class Refusal:
     """Why a Topic of this name is neither made nor adopted."""
 
-    reason: str
+    reason: Reason
     message: str
 
 
@@ -99,7 +100,7 @@ def _restored(state: ControllerState, topic: TopicInfo) -> Adoption | Refusal | 
     try:
         origin = topic_restore.checked(state, topic)
     except topic_restore.NotRestorable as error:
-        return Refusal(reason="AdoptionRefused", message=str(error))
+        return Refusal(reason=Reason.ADOPTION_REFUSED, message=str(error))
     if origin is None:
         return None
     tiering_status = TieringStatus(tiering=origin.tiering, since_ms=topic.created_ms)
@@ -134,10 +135,11 @@ def too_late(topic: TopicInfo) -> Refusal | None:
     if not asked or parse_topic_id(asked) == topic.id:
         return None
     text = (
-        f"{ADOPT_TOPIC_ID} names {quoted(asked)}, but topic {topic.name} has the id "
-        f"{id_text(topic.id)} already, which never changes: remove the annotation"
+        f"{ADOPT_TOPIC_ID} names {quoted(asked)}, but topic {topic.name} has "
+        f"the id {id_text(topic.id)}, which never changes. Remove the "
+        "annotation"
     )
-    return Refusal(reason="AdoptionRefused", message=text)
+    return Refusal(reason=Reason.ADOPTION_REFUSED, message=text)
 
 
 def _asked(
@@ -145,7 +147,7 @@ def _asked(
 ) -> Adoption | Refusal:
     topic_id = parse_topic_id(asked)
     if topic_id is None or topic_id not in _with_rows(state, strays):
-        return Refusal(reason="AdoptionRefused", message=_wrong(state, topic, asked, strays))
+        return Refusal(reason=Reason.ADOPTION_REFUSED, message=_wrong(state, topic, asked, strays))
     partitions = _partitions(state, topic_id)
     return _as_known(state, topic, topic_id, partitions, annotation=ADOPT_TOPIC_ID)
 
@@ -161,10 +163,11 @@ def _as_known(
     """The Topic becomes the topic of that id, if it has room for its partitions."""
     if partitions > topic.partitions:
         text = (
-            f"topic {topic.name} ({id_text(topic_id)}) has {count(partitions, 'partition')}: set "
-            f"partitions to {partitions} or more, and it is adopted"
+            f"topic {topic.name} ({id_text(topic_id)}) has "
+            f"{count(partitions, 'partition')}, more than spec.partitions. Set "
+            f"spec.partitions to {partitions} or more to adopt it"
         )
-        return Refusal(reason="AdoptionRefused", message=text)
+        return Refusal(reason=Reason.ADOPTION_REFUSED, message=text)
     on_record = _tiering_on_record(state, topic_id)
     tiered = any(row.manifest for row in state.rows_of(topic_id).values())
     if tiered and not on_record.tiering.ever_tiered:
@@ -180,21 +183,21 @@ def _as_known(
 def _tiering_unknown(state: ControllerState, topic: TopicInfo, topic_id: uuid.UUID) -> Refusal:
     """An epoch that is too low would be refused by every head of the tier."""
     text = (
-        f"topic {topic.name} ({id_text(topic_id)}) has data in the tier, and which tiered epoch it "
-        f"had is not on record: write its entry, with tiering, into status.leftBehind of Cluster "
-        f"{state.cluster.key}, and it is adopted"
+        f"topic {topic.name} ({id_text(topic_id)}) has data in the tier, but "
+        "its tiered epoch is not recorded. To adopt it, add its entry with "
+        f"tiering to status.leftBehind of Cluster {state.cluster.key}"
     )
-    return Refusal(reason="AdoptionRefused", message=text)
+    return Refusal(reason=Reason.ADOPTION_REFUSED, message=text)
 
 
 def _wrong(state: ControllerState, topic: TopicInfo, asked: str, strays: list[uuid.UUID]) -> str:
     adoptable = _with_rows(state, strays)
-    others = f"set it to {_listed(adoptable)}" if adoptable else "there is none to adopt"
-    anew = "" if strays else ", or remove the annotation to have the topic made anew"
+    others = f"set it to {_listed(adoptable)}" if adoptable else "there is no topic to adopt"
+    anew = "" if strays else ", or remove the annotation to create a new topic"
     forget = _forget(state, [id_ for id_ in strays if id_ not in adoptable])
     return (
-        f"{ADOPT_TOPIC_ID} names {quoted(asked)}, and nothing is known of topic {topic.name} under "
-        f"that id: {others}{anew}{forget}"
+        f"{ADOPT_TOPIC_ID} names {quoted(asked)}, but topic {topic.name} is not "
+        f"known under that id: {others}{anew}{forget}"
     )
 
 
@@ -205,10 +208,11 @@ def _required(state: ControllerState, topic: TopicInfo, strays: list[uuid.UUID])
         ways.append(f"annotate this Topic with {ADOPT_TOPIC_ID}: {_listed(adoptable)} to adopt it")
     forget = _forget(state, [id_ for id_ in strays if id_ not in adoptable])
     text = (
-        f"topic {topic.name} exists under id {_listed(strays)}, which no Topic has: "
+        f"topic {topic.name} exists under id {_listed(strays)}, which belongs "
+        "to no Topic. To resolve this, "
         f"{', or '.join([*ways, _ANOTHER_NAME])}{forget}"
     )
-    return Refusal(reason="AdoptionRequired", message=text)
+    return Refusal(reason=Reason.ADOPTION_REQUIRED, message=text)
 
 
 def _forget(state: ControllerState, ids: list[uuid.UUID]) -> str:
@@ -216,8 +220,8 @@ def _forget(state: ControllerState, ids: list[uuid.UUID]) -> str:
         return ""
     named = ",".join(map(id_text, ids[:_LISTED_MAX]))
     return (
-        f"; of what has no partitions any more Cluster {state.cluster.key} is told to forget it by "
-        f"{FORGET_LEFT_BEHIND}: {named}"
+        ". To forget topics without partitions, annotate Cluster "
+        f"{state.cluster.key} with {FORGET_LEFT_BEHIND}: {named}"
     )
 
 

@@ -23,8 +23,8 @@ def waiting_text(topics: Iterable[str], brokers: Iterable[str]) -> str:
     if not waits:
         return ""
     return (
-        f"waits for {' and '.join(waits)}: delete them (a Topic that is being deleted says in its "
-        "conditions what holds it, a Broker in its condition Draining)"
+        f"waiting for {' and '.join(waits)}. Delete them. If one is not "
+        "deleted, see its conditions (for a Broker, Draining)"
     )
 
 

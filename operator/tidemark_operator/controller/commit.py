@@ -40,8 +40,8 @@ class SliceFull(Exception):
 
     def __init__(self, index: int, size_bytes: int) -> None:
         super().__init__(
-            f"partition slice {index} would hold {size_bytes} bytes of at most {SLICE_BYTES_MAX}: "
-            "delete topics or create fewer partitions"
+            f"partition slice {index} would have {size_bytes} bytes, the limit "
+            f"is {SLICE_BYTES_MAX}. Delete topics or create fewer partitions"
         )
         self.index = index
         self.size_bytes = size_bytes
@@ -306,9 +306,8 @@ def load_slice(state: ControllerState, index: int, payload: Json) -> None:
     epoch, number = _int(payload, "controllerEpoch"), _int(payload, "commit")
     if epoch > state.controller_epoch:
         raise BadSlice(
-            f"slice {index} was written under controller epoch {epoch}, above "
-            f"{state.controller_epoch}: "
-            "another controller has taken over"
+            f"slice {index} was written at controller epoch {epoch}, above "
+            f"{state.controller_epoch}. Another controller has taken over"
         )
     try:
         rows = [decode_row(text) for text in _strings(payload, "partitions")]
@@ -319,7 +318,9 @@ def load_slice(state: ControllerState, index: int, payload: Json) -> None:
         raise BadSlice(f"slice {index}: {error}") from error
     strays = [row.key for row in rows if state.slice_index(row.key) != index]
     if strays:
-        raise BadSlice(f"slice {index} holds partition {strays[0]}, which belongs elsewhere")
+        raise BadSlice(
+            f"slice {index} contains partition {strays[0]}, which belongs to another slice"
+        )
     present = {row.key for row in rows}
     for key in [key for key in state.encoded[index] if key not in present]:
         state.remove_row(key)
@@ -415,12 +416,12 @@ def _json_bytes(text: str) -> int:
 def _int(payload: Json, name: str) -> int:
     value = payload.get(name, 0)
     if not isinstance(value, int):
-        raise BadSlice(f"{name} is no number: {value!r}")
+        raise BadSlice(f"{name} is not a number: {value!r}")
     return value
 
 
 def _strings(payload: Mapping[str, object], name: str) -> list[str]:
     values = payload.get(name) or []
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise BadSlice(f"{name} is no list of strings")
+        raise BadSlice(f"{name} is not a list of strings")
     return values

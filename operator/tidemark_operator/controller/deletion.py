@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.reasons import Reason
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.deletion_offsets import queries
 from tidemark_operator.controller.deletion_values import (
@@ -35,8 +36,11 @@ _NO_ERROR = frozenset({ErrorCode.none.value, ErrorCode.request_timed_out.value})
 def next_step(state: ControllerState, view: DeletionInfo, *, now_ms: int) -> Step:
     """What a RecordDeletion needs next. Not to be called for one that has finished."""
     if view.paused:
-        text = "nothing is deleted meanwhile: remove the annotation tidemark.dev/paused to go on"
-        return Waiting(reason="Paused", message=text)
+        text = (
+            "nothing is deleted while it is paused. To continue, remove the "
+            "annotation tidemark.dev/paused"
+        )
+        return Waiting(reason=Reason.PAUSED, message=text)
     topic = state.topics.get(view.topic_key)
     if view.resolved is not None:
         outcome = _outcome(state, view)
@@ -44,22 +48,24 @@ def next_step(state: ControllerState, view: DeletionInfo, *, now_ms: int) -> Ste
             return outcome
         if topic is None or topic.id != view.topic_id:
             text = (
-                f"{view.topic_key} is no longer the topic that was resolved; nothing more is "
-                "deleted"
+                f"{view.topic_key} is no longer the topic that was resolved. "
+                "Nothing more is deleted"
             )
-            return Finished(succeeded=False, reason="TopicReplaced", message=text)
+            return Finished(succeeded=False, reason=Reason.TOPIC_REPLACED, message=text)
         return _late(view, topic, now_ms) or _commands(state, topic, view)
     late = _late(view, topic, now_ms)
     if late is not None:
         return late
     if topic is None or topic.deletion_ms is not None:
-        return Waiting(reason="TopicNotFound", message=f"there is no Topic {view.topic_key}")
+        return Waiting(
+            reason=Reason.TOPIC_NOT_FOUND, message=f"Topic {view.topic_key} does not exist"
+        )
     if view.meant not in (None, topic.id):
         if topic.topic_id is None:
             text = f"the id of topic {topic.name} is not known yet"
-            return Waiting(reason="TopicNotReady", message=text)
-        text = f"{view.topic_key} is not the topic of spec.topicId; nothing was deleted"
-        return Finished(succeeded=False, reason="TopicReplaced", message=text)
+            return Waiting(reason=Reason.TOPIC_NOT_READY, message=text)
+        text = f"{view.topic_key} does not have the id in spec.topicId. Nothing was deleted"
+        return Finished(succeeded=False, reason=Reason.TOPIC_REPLACED, message=text)
     return queries(state, topic, view)
 
 
@@ -70,12 +76,12 @@ def _late(view: DeletionInfo, topic: TopicInfo | None, now_ms: int) -> Finished 
         timeout_ms = TOPIC_TIMEOUT_MS
     if timeout_ms is None or now_ms < begun_ms + timeout_ms:
         return None
-    left = "before the offsets were resolved; nothing was deleted"
+    left = "before the offsets were resolved. Nothing was deleted"
     if topic is None:
-        left = f"waiting for Topic {view.topic_key}, which does not exist; nothing was deleted"
+        left = f"waiting for Topic {view.topic_key}, which does not exist. Nothing was deleted"
     if view.resolved is not None:
         left = f"waiting for the low watermark of partitions {numbers(_open(view))}"
-    return Finished(succeeded=False, reason="Timeout", message=f"timed out {left}")
+    return Finished(succeeded=False, reason=Reason.TIMEOUT, message=f"timed out {left}")
 
 
 def _done(view: DeletionInfo, partition: int) -> bool:
@@ -99,16 +105,16 @@ def _outcome(state: ControllerState, view: DeletionInfo) -> Finished | None:
     if view.dry_run:
         size = "" if view.size_bytes is None else f" ({count(view.size_bytes, 'byte')})"
         where = count(len(resolved), "partition")
-        text = f"dry run: {count(view.records or 0, 'record')}{size} in {where} would go"
-        return Finished(succeeded=not failed, reason="DryRun", message=text)
+        text = f"dry run: {count(view.records or 0, 'record')}{size} in {where} would be deleted"
+        return Finished(succeeded=not failed, reason=Reason.DRY_RUN, message=text)
     if _open(view):
         return None
     if failed:
         first = view.progress[failed[0]].error
-        text = f"partitions {numbers(failed)} failed ({first}); the others are done"
-        return Finished(succeeded=False, reason="PartitionsFailed", message=text)
+        text = f"partitions {numbers(failed)} failed ({first}). The others are complete"
+        return Finished(succeeded=False, reason=Reason.PARTITIONS_FAILED, message=text)
     text = f"{count(view.records or 0, 'record')} deleted in {count(len(resolved), 'partition')}"
-    return Finished(succeeded=True, reason="Deleted", message=text)
+    return Finished(succeeded=True, reason=Reason.DELETED, message=text)
 
 
 def _commands(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> Step:
@@ -124,7 +130,7 @@ def _commands(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> S
     )
     if not commands:
         text = f"partitions {numbers(waiting)} of topic {topic.name} have no leader"
-        return Waiting(reason="PartitionsOffline", message=text)
+        return Waiting(reason=Reason.PARTITIONS_OFFLINE, message=text)
     return Delete(commands=commands, pending=waiting)
 
 
@@ -198,9 +204,10 @@ def observe(state: ControllerState, view: DeletionInfo) -> DeletionInfo:
 def _lost(lost_from: int | None, offset: int) -> str:
     """``lost_from`` None: it is not known from where on."""
     return (
-        f"{ErrorCode.offset_out_of_range.name.upper()}: records below {offset} were lost in an "
-        f"unclean election{'' if lost_from is None else f', from {lost_from} on'}; what is written "
-        "there now is kept: make another RecordDeletion to delete it"
+        f"{ErrorCode.offset_out_of_range.name.upper()}: records below {offset} "
+        "were lost in an unclean "
+        f"election{'' if lost_from is None else f', from {lost_from} on'}. The "
+        "new records are kept. To delete them, create another RecordDeletion"
     )
 
 
@@ -223,5 +230,5 @@ def _error_text(answer: DeletionAnswer, offset: int) -> str:
     if code == ErrorCode.offset_out_of_range.value:
         return _lost(None if answer.lost_from < 0 else answer.lost_from, offset)
     if code == ErrorCode.offset_not_available.value:
-        return f"HIGH_WATERMARK_BEHIND: the leader has not reached {offset} yet"
+        return f"HIGH_WATERMARK_BEHIND: the leader has not reached offset {offset} yet"
     return error_name(code)

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from tidemark.reasons import Reason
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.deletion_values import (
     HIGH_WATERMARK,
@@ -53,18 +54,20 @@ def queries(state: ControllerState, topic: TopicInfo, view: DeletionInfo) -> Ste
     unknown = [partition for partition in points if partition >= present]
     if unknown:
         text = (
-            f"topic {topic.name} has {count(present, 'partition')}: {numbers(unknown)} "
-            "unknown; nothing was deleted"
+            f"topic {topic.name} has {count(present, 'partition')}. Unknown: "
+            f"{numbers(unknown)}. Nothing was deleted"
         )
-        return Finished(succeeded=False, reason="PartitionUnknown", message=text)
+        return Finished(succeeded=False, reason=Reason.PARTITION_UNKNOWN, message=text)
     rows = state.rows_of(topic.id)
     absent = [partition for partition in points if partition not in rows]
     if absent or not points:
-        return Waiting(reason="TopicNotReady", message=f"topic {topic.name} is not placed yet")
+        return Waiting(
+            reason=Reason.TOPIC_NOT_READY, message=f"topic {topic.name} is not placed yet"
+        )
     offline = [partition for partition in points if rows[partition].leader == NO_LEADER]
     if offline:
         text = f"partitions {numbers(offline)} of topic {topic.name} have no leader"
-        return Waiting(reason="PartitionsOffline", message=text)
+        return Waiting(reason=Reason.PARTITIONS_OFFLINE, message=text)
     asked = tuple(_query(rows[part], points[part]) for part in sorted(points))
     return Resolve(topic_id=topic.id, queries=asked)
 
@@ -88,11 +91,13 @@ def freeze(
     asked again. Finished if leaders would refuse it: so a dry run fails where the real one does."""
     topic = state.topics.get(view.topic_key)
     if topic is None:
-        return Waiting(reason="TopicNotFound", message=f"there is no Topic {view.topic_key}")
+        return Waiting(
+            reason=Reason.TOPIC_NOT_FOUND, message=f"Topic {view.topic_key} does not exist"
+        )
     if view.resolved is not None:
         return view
     if topic.id != step.topic_id:
-        return Waiting(reason="Resolving", message=f"{view.topic_key} was made again meanwhile")
+        return Waiting(reason=Reason.RESOLVING, message=f"{view.topic_key} was recreated")
     rows, points = state.rows_of(topic.id), _points(state, topic, view)
     asked = {(query.partition, query.leader_epoch) for query in step.queries}
     late = [
@@ -106,14 +111,14 @@ def freeze(
     refused = [part for part in late if part in answers and is_fatal(answers[part].error_code)]
     if refused:
         code = error_name(answers[refused[0]].error_code)
-        text = f"partitions {numbers(refused)} failed ({code}); nothing was deleted"
-        return Finished(succeeded=False, reason="PartitionsFailed", message=text)
+        text = f"partitions {numbers(refused)} failed ({code}). Nothing was deleted"
+        return Finished(succeeded=False, reason=Reason.PARTITIONS_FAILED, message=text)
     if late or not points:
-        text = f"the leaders of partitions {numbers(late)} have not said where they stand"
+        text = f"waiting for the offsets of the leaders of partitions {numbers(late)}"
         codes = {answers[part].error_code for part in late if part in answers} - {0}
         if codes:
             text += f" ({', '.join(sorted(map(error_name, codes)))})"
-        return Waiting(reason="Resolving", message=text)
+        return Waiting(reason=Reason.RESOLVING, message=text)
     resolved = {part: _resolved(answers[part], points[part]) for part in sorted(points)}
     sizes = [point.size_bytes for point in resolved.values() if point.size_bytes is not None]
     return dataclasses.replace(
@@ -151,9 +156,10 @@ def _refused(answer: PointAnswer, target: DeletionTarget) -> str:
         return f"OFFSET_OUT_OF_RANGE: {beyond}"
     if target.leader_epoch is not None and answer.last_epoch > target.leader_epoch:
         return (
-            f"OFFSET_OUT_OF_RANGE: the last record below {answer.offset} is of leader epoch "
-            f"{answer.last_epoch}, later than leaderEpoch {target.leader_epoch}: the topic was "
-            "restored from its tier, or a leader was elected uncleanly. These are other records. "
-            "Create another RecordDeletion to delete them"
+            f"OFFSET_OUT_OF_RANGE: the last record below {answer.offset} has "
+            f"leader epoch {answer.last_epoch}, later than leaderEpoch "
+            f"{target.leader_epoch}. The topic was restored from its tier, or a "
+            "leader was elected uncleanly, so these are other records. To "
+            "delete them, create another RecordDeletion"
         )
     return ""

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.reasons import Reason
 from tidemark_operator.controller.model import Json
 
 #: ``before_offset``: all that is committed at the moment of asking.
@@ -107,7 +108,7 @@ class DeletionInfo:
 class Waiting:
     """Nothing can be asked now; look again when the topic changes, or in a few seconds."""
 
-    reason: str
+    reason: Reason
     message: str
 
 
@@ -189,7 +190,7 @@ class Finished:
     """Nothing is left to do; the condition ``Succeeded`` says how it went."""
 
     succeeded: bool
-    reason: str
+    reason: Reason
     message: str
 
 

@@ -239,12 +239,12 @@ def _event_of(topic: TopicInfo, new: Tiering) -> Event | None:
         return None
     policy = policy_name(new.disable_policy)
     text, reason = {
-        TieringState.ENABLED: (f"tiering is on (tiered epoch {new.epoch})", "TieringEnabled"),
+        TieringState.ENABLED: (f"tiering is enabled (tiered epoch {new.epoch})", "TieringEnabled"),
         TieringState.DISABLING: (
-            f"turning tiering off with policy {policy} (tiered epoch {new.epoch})",
+            f"tiering is being disabled with policy {policy} (tiered epoch {new.epoch})",
             "TieringDisabling",
         ),
-        TieringState.DISABLED: (f"tiering is off, policy {policy}", "TieringDisabled"),
+        TieringState.DISABLED: (f"tiering is disabled, policy {policy}", "TieringDisabled"),
     }[new.state]
     return normal("Topic", topic.key, reason, text)
 

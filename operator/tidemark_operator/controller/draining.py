@@ -26,16 +26,17 @@ class Obstacle(enum.Enum):
     """Why a replica cannot move, and what helps."""
 
     NO_BROKER = (
-        "every live broker that takes replicas, and whose log directory works, has one already: "
-        "start another broker, or lower replicationFactor"
+        "every live broker that accepts replicas and has a working log "
+        "directory already has one. Start another broker, or lower "
+        "replicationFactor"
     )
-    NO_LEADER = "nobody leads, so there is nothing to catch up from: see Ready of the Topic"
-    PAUSED = "the Topic is paused: remove its annotation tidemark.dev/paused"
+    NO_LEADER = "no leader to catch up from. See the condition Ready of the Topic"
+    PAUSED = "the Topic is paused. Remove its annotation tidemark.dev/paused"
     REBUILDING = (
-        "its PartitionSlice is lost, and it is not rebuilt yet from what this broker has, among "
-        "others: see Ready of the Topic"
+        "its PartitionSlice is lost and not rebuilt yet from the state of this "
+        "broker and others. See the condition Ready of the Topic"
     )
-    NO_TOPIC = "no Topic has this topic's id: make the Topic again, or restore it from a backup"
+    NO_TOPIC = "no Topic has this topic's id. Create the Topic again, or restore it from a backup"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

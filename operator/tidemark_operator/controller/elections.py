@@ -15,6 +15,7 @@ whether it lacks what is in the tier (the prefix rule).
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from tidemark.reasons import Reason
 from tidemark.wire.control import LeaderRecoveryState
 from tidemark_operator.controller import eligible_leaders
 from tidemark_operator.controller.commit import Draft
@@ -141,7 +142,7 @@ def shut_down(draft: Draft, node_id: int) -> None:
     draft.put_broker(dataclasses.replace(broker, shutting_down=True))
     moved, offline = _settle(draft, draft.rows_on(node_id))
     text = (
-        f"broker {node_id} shuts down: {count(moved, 'leader')} moved, "
+        f"broker {node_id} is shutting down: {count(moved, 'leader')} moved, "
         f"{count(offline, 'partition')} offline"
     )
     draft.emit(normal("Broker", broker.key, "BrokerShutdown", text))
@@ -171,7 +172,7 @@ def _lead_again(draft: Draft, broker: BrokerInfo) -> None:
     waiting = [row for row in draft.rows_on(node_id) if row.leader == NO_LEADER]
     moved, _ = _settle(draft, waiting)
     text = f"broker {node_id} is registered and ready" + (
-        f": it leads {count(moved, 'partition')} that waited" if moved else ""
+        f" and leads {count(moved, 'partition')} that had no leader" if moved else ""
     )
     draft.emit(normal("Broker", broker.key, "BrokerReady", text))
 
@@ -199,11 +200,12 @@ def storage_changed(draft: Draft, node_id: int, keys: Collection[RowKey]) -> Non
     if broker is None or not failed:
         return
     text = (
-        f"the storage of broker {node_id} refuses {count(len(failed), 'more replica')}: "
-        f"{count(moved, 'leader')} moved; they come back by themselves once it works "
-        "(the Broker's condition Ready says what is wrong)"
+        f"storage of broker {node_id} failed for "
+        f"{count(len(failed), 'more replica')}: {count(moved, 'leader')} moved. "
+        "Leadership returns when the storage works. See the condition Ready of "
+        "the Broker"
     )
-    draft.emit(warning("Broker", broker.key, "StorageFailed", text))
+    draft.emit(warning("Broker", broker.key, Reason.STORAGE_FAILED, text))
 
 
 def leave_failed(draft: Draft) -> int:
@@ -255,12 +257,12 @@ def _emit_elected(draft: Draft, row: PartitionRow, new: PartitionRow) -> None:
     if not new.recovering:
         ends = eligible_leaders.reported(row, draft.is_live, draft.state.logs_of(row))
         text = (
-            f"{what}: of brokers {numbers(ends)} its log reaches furthest "
-            f"({ends[new.leader].next_offset})"
+            f"{what}. Of brokers {numbers(ends)}, it has the longest log (end "
+            f"offset {ends[new.leader].next_offset})"
         )
         draft.emit(normal("Topic", topic.key, "LongestLogElected", text))
     else:
-        text = f"{what} though it was not in sync; records that were acknowledged may be lost"
+        text = f"{what} although it was not in sync. Acknowledged records may be lost"
         draft.emit(warning("Topic", topic.key, "UncleanElection", text))
 
 

@@ -35,9 +35,10 @@ def too_far_ahead(state: ControllerState, request: BrokerRegistrationRequest) ->
     if seen - state.controller_epoch <= AHEAD_MAX:
         return None
     return (
-        f"it has obeyed controller epoch {seen}, and this Cluster is "
-        f"at {state.controller_epoch}: its log directory is not of this Cluster's history. Give it "
-        "an empty one (what only it held is lost)"
+        f"it has seen controller epoch {seen}, but this Cluster is at "
+        f"{state.controller_epoch}. Its log directory belongs to another "
+        "history of the cluster. Use an empty directory (data that exists only "
+        "there is lost)"
     )
 
 

@@ -42,12 +42,12 @@ class Schedule:
         try:
             found: dt.tzinfo = zoneinfo.ZoneInfo(zone) if zone else dt.UTC
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
-            raise ScheduleError(f"no time zone {zone} is known to the operator") from error
+            raise ScheduleError(f"unknown time zone {zone}") from error
         try:
             next(CronSim(expression, _EPOCH))
         except (CronSimError, StopIteration) as error:
-            why = str(error) or "it never comes"
-            raise ScheduleError(f"{text!r} is no schedule: {why}") from error
+            why = str(error) or "it never occurs"
+            raise ScheduleError(f"invalid schedule {text!r}: {why}") from error
         return cls(expression, found)
 
     def next_ms(self, after_ms: int) -> int:

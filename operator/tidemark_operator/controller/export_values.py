@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from tidemark.export_job import Order, Place, Report
+from tidemark.reasons import Reason
 from tidemark_operator.controller.export_schedule import Schedule
 from tidemark_operator.controller.model import Json
 
@@ -151,7 +152,7 @@ class Problem:
     """Why no run can begin. ``waits``: it may pass by itself; else a person is asked. ``stops``: a
     run that is under way has to end, too."""
 
-    reason: str
+    reason: Reason
     message: str
     waits: bool = False
     stops: bool = False

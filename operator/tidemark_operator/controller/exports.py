@@ -168,7 +168,7 @@ def applied(export: ExportInfo, step: Step, *, now_ms: int) -> ExportInfo:
                 export,
                 run=replace(export.run, end_ms=now_ms, outcome=outcome),
                 failures=failures_after(export, step),
-                last_failure=(message or "it said nothing") if failed else export.last_failure,
+                last_failure=(message or "it reported no error") if failed else export.last_failure,
                 last_success_ms=now_ms if outcome is Outcome.SUCCEEDED else export.last_success_ms,
             )
     return export

@@ -52,7 +52,7 @@ def external(state: ControllerState, broker: BrokerInfo) -> dict[str, Endpoint |
         elif name in registered:
             found[name] = advertised(state, broker, registered[name])
         else:
-            found[name] = Missing("no process has registered with this listener yet")
+            found[name] = Missing("no broker process has registered this listener yet")
     return found
 
 
@@ -66,10 +66,10 @@ def advertised(
     ways = state.ways_in.brokers.get(broker.node_id)
     if ways is None:
         before = told_before(broker).get(registered.name)
-        return before or Missing("its Service has not been looked at yet")
+        return before or Missing("its Service is not observed yet")
     way = ways.get(registered.name)
     if way is None:
-        return Missing("its Service has not been looked at yet")
+        return Missing("its Service is not observed yet")
     if not way.port:
         return problem_of(way)
     host = way.host or _node(state, way, registered.host)
@@ -89,15 +89,15 @@ def _node(state: ControllerState, way: WayIn, registered: str) -> str | Missing:
     """The address of the node that the process said it is on."""
     if not _is_address(registered):
         return Missing(
-            "its pod has yet to be replaced by one that knows the address of its node: see "
-            "PodUpToDate"
+            "its pod must be replaced by one that knows its node's address. "
+            "See the condition PodUpToDate"
         )
     if not way.by_external_ip:
         return registered
     if state.ways_in.nodes_problem:
         return Missing(state.ways_in.nodes_problem, refused=True)
     found = state.ways_in.external_ips.get(registered)
-    return Missing(f"no Node with the address {registered} was found") if found is None else found
+    return Missing(f"no Node with the address {registered} exists") if found is None else found
 
 
 def needs_node(state: ControllerState, broker: BrokerInfo) -> bool:
@@ -163,7 +163,7 @@ def _servers(state: ControllerState, name: str, way: WayIn) -> str | Missing:
         }
     )
     if not hosts:
-        return Missing("no broker is live whose node could be named")
+        return Missing("no live broker's node has an address")
     told = (Endpoint(name=name, host=host, port=way.port) for host in hosts[:BOOTSTRAP_HOSTS_MAX])
     return ",".join(map(text_of, told))
 

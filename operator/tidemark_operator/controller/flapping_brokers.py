@@ -58,8 +58,9 @@ class Comebacks:
         if not wait_s(times):
             return []
         text = (
-            f"broker {broker.node_id} has come back {times} times in {REMEMBERED_S // 60} minutes: "
-            f"it is given its leaders back once it has stayed for {wait_s(times)} s"
+            f"broker {broker.node_id} has restarted {times} times in "
+            f"{REMEMBERED_S // 60} minutes. It leads again after it has been "
+            f"live for {wait_s(times)} s"
         )
         return [warning("Broker", broker.key, "LeadersHeldBack", text)]
 

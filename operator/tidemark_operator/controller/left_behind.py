@@ -55,8 +55,8 @@ def _told(cluster: ClusterInfo, gone: Sequence[OrphanedTopic]) -> tuple[Event, .
     named = ", ".join(f"{left.name} ({id_text(left.topic_id)})" for left in gone[:5])
     more = f" and {len(gone) - 5} more" if len(gone) > 5 else ""
     text = (
-        f"{count(len(gone), 'topic')} left behind forgotten as {FORGET_LEFT_BEHIND} says: "
-        f"{named}{more}; what is left of them stays where it is"
+        f"{count(len(gone), 'orphaned topic')} forgotten by "
+        f"{FORGET_LEFT_BEHIND}: {named}{more}. Their data is not deleted"
     )
     return (normal("Cluster", cluster.key, "LeftBehindForgotten", text),)
 
@@ -74,7 +74,8 @@ def full_message(cluster: ClusterInfo) -> str:
     """What a Topic is told that cannot be released, and both exits."""
     first = id_text(cluster.orphans[0].topic_id)
     return (
-        f"Cluster {cluster.key} lists {LEFT_BEHIND_MAX} topics in status.leftBehind, and no more "
-        f"fit: adopt one of them by a Topic of its name with {ADOPT_TOPIC_ID}, or annotate the "
-        f"Cluster with {FORGET_LEFT_BEHIND}: {first} (several ids with commas between)"
+        f"status.leftBehind of Cluster {cluster.key} has reached its limit of "
+        f"{LEFT_BEHIND_MAX} topics. Adopt one of them with a Topic of its name "
+        f"and {ADOPT_TOPIC_ID}, or annotate the Cluster with "
+        f"{FORGET_LEFT_BEHIND}: {first} (separate several ids with commas)"
     )

@@ -18,6 +18,7 @@ from tidemark.configuration.broker_keys import (
 )
 from tidemark.configuration.table import CLUSTER
 from tidemark.logfiles.names import COORDINATORS_TOPICS
+from tidemark.reasons import Reason
 from tidemark.tier.audit_record import TopicAudit
 from tidemark.tiering import NEVER_TIERED, DisablePolicy, Tiering
 from tidemark.wire.control import Endpoint, LeaderRecoveryState
@@ -223,7 +224,7 @@ class TopicInfo:
     replication_factor: int
     config: Mapping[str, str] = dataclasses.field(default_factory=dict)
     config_problem: str = ""
-    config_reason: str = "LocalRetentionTooLong"
+    config_reason: Reason = Reason.LOCAL_RETENTION_TOO_LONG
     tiering_spec: TieringSpec = TieringSpec()
     tiering_status: TieringStatus = TieringStatus()
     topic_id: uuid.UUID | None = None

@@ -123,7 +123,7 @@ def place_topic(draft: Draft, topic: TopicInfo) -> Placed | BrokersMissing:
         placeholders += row.placeholders
     text = f"{count(len(missing), 'partition')} placed on {count(len(live), 'broker')}"
     if placeholders:
-        text += f", {count(placeholders, 'replica')} held as placeholders until brokers join"
+        text += f", {count(placeholders, 'replica')} are placeholders until brokers join"
     draft.emit(normal("Topic", topic.key, "PartitionsPlaced", text))
     return Placed(created=tuple(missing), placeholders=placeholders)
 

@@ -9,10 +9,11 @@ from tidemark.annotations import DELETION_PROTECTION
 
 def held_text(kind: str) -> str:
     """What the condition says."""
-    keep = " (to keep the data, set deletionPolicy: Orphan before)" if kind == "Topic" else ""
+    keep = " (to keep the data, first set deletionPolicy: Orphan)" if kind == "Topic" else ""
     return (
-        f"this {kind} is being deleted and {DELETION_PROTECTION} is set: nothing is deleted, all "
-        f"goes on; remove the annotation to have the deletion carried out{keep}"
+        f"this {kind} is being deleted, but {DELETION_PROTECTION} is set. "
+        "Nothing is deleted and it stays in service. To delete it, remove the "
+        f"annotation{keep}"
     )
 
 
@@ -20,12 +21,13 @@ def leaving_text(definitions: frozenset[str]) -> str:
     """Return the message of the Cluster's condition while definitions are being deleted."""
     names = ", ".join(sorted(definitions))
     return (
-        f"the definition of {names} is being deleted, with its objects. The operator deletes "
-        "nothing, and the cluster continues. Install the definitions again, and then the objects "
-        "from their manifests (docs/how-to/deletion-protection.md)"
+        f"the definition of {names} is being deleted, with its objects. The "
+        "operator deletes nothing, and the cluster continues. Install the "
+        "definitions again, and then the objects from their manifests "
+        "(docs/how-to/deletion-protection.md)"
     )
 
 
 def refused_text(key: str) -> str:
     """What a Kafka client is told that asks for the deletion of a topic."""
-    return f"Topic {key} has {DELETION_PROTECTION} set: remove the annotation first"
+    return f"Topic {key} has {DELETION_PROTECTION} set. Remove the annotation first"

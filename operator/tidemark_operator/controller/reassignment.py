@@ -74,7 +74,7 @@ def reassign(
         if problem is None and row is not None:
             new = redirected(draft, row, replicas or original(row))
             if new is None or not keeps_minimum(draft, row, new):
-                text = "too few of the replicas that would be left are in sync: try again later"
+                text = "too few of the remaining replicas are in sync. Try again later"
                 problem = ErrorCode.invalid_replica_assignment, text
             else:
                 drafted[partition] = new
@@ -87,7 +87,7 @@ def reassign(
     for new in begun:
         draft.put_row(new)
     if begun:
-        text = f"{count(len(begun), 'partition')} given other replicas through Kafka's API"
+        text = f"{count(len(begun), 'partition')} reassigned through Kafka's API"
         draft.emit(normal("Topic", topic.key, "Reassigned", text))
     return Moves(results, factor)
 
@@ -156,7 +156,7 @@ def _problem(
     for replica in replicas:
         broker = draft.broker(replica)
         if broker is None or not broker.registered or broker.leaving:
-            return wrong, f"broker {replica} is not registered, or is being drained"
+            return wrong, f"broker {replica} is not registered, or is draining"
     return None
 
 
@@ -185,8 +185,8 @@ def redirected(draft: Draft, row: PartitionRow, replicas: tuple[int, ...]) -> Pa
 def _other_factors(topic: TopicInfo, drafted: Mapping[int, PartitionRow]) -> Mapping[int, Problem]:
     factor = topic.replication_factor
     text = (
-        f"the partitions of topic {topic.name} have {factor} replicas each: name all of them to "
-        "have another number, and allow it"
+        f"the partitions of topic {topic.name} have {factor} replicas. To "
+        "change the replication factor, reassign all of them and allow it"
     )
     problem = ErrorCode.invalid_replication_factor, text
     return {partition: problem for partition, row in drafted.items() if len(target(row)) != factor}

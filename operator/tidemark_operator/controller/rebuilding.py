@@ -235,8 +235,8 @@ def accepted(state: ControllerState, topic: TopicInfo) -> tuple[Acceptance, ...]
     if not named or accepted_losses.is_recorded(topic.status, REBUILD_WITHOUT, asked):
         return ()
     effect = (
-        f"rebuilt without brokers {numbers(named)}: what only they have of these partitions is "
-        "given up"
+        f"rebuilt without brokers {numbers(named)}. Data of these partitions "
+        "that only they have is lost"
     )
     return (Acceptance(REBUILD_WITHOUT, asked, effect),)
 
@@ -244,15 +244,17 @@ def accepted(state: ControllerState, topic: TopicInfo) -> tuple[Acceptance, ...]
 def text(state: ControllerState, topic: TopicInfo, waiting: Waiting) -> str:
     """What a person is told of partitions that wait."""
     what = (
-        f"{count(len(waiting.partitions), 'partition')} ({numbers(waiting.partitions)}) of topic "
-        f"{topic.name} rebuilt from what brokers report, since PartitionSlices are lost or old: "
+        "PartitionSlices are lost or outdated. "
+        f"{count(len(waiting.partitions), 'partition')} "
+        f"({numbers(waiting.partitions)}) of topic {topic.name} will be rebuilt "
+        "from broker reports: "
     )
     parts = []
     if waiting.brokers:
-        parts.append(f"brokers {numbers(waiting.brokers)} have not reported: start them")
+        parts.append(f"brokers {numbers(waiting.brokers)} have not reported. Start them")
     if waiting.unclear:
         parts.append(
-            f"brokers {numbers(waiting.unclear)} cannot say what they were told of their replicas"
+            f"brokers {numbers(waiting.unclear)} cannot report the state of their replicas"
         )
     return what + "; ".join(parts) + _offer(state, topic, waiting.all)
 
@@ -260,9 +262,9 @@ def text(state: ControllerState, topic: TopicInfo, waiting: Waiting) -> str:
 def unheard_text(state: ControllerState, topic: TopicInfo, brokers: Collection[int]) -> str:
     """What a person is told of a topic that cannot be made yet."""
     return (
-        f"PartitionSlices are lost or old, and brokers {numbers(brokers)}, which may have topic "
-        f"{topic.name}, have not reported: start them, or delete their Brokers"
-        f"{_offer(state, topic, brokers)}"
+        f"PartitionSlices are lost or outdated, and brokers {numbers(brokers)}, "
+        f"which may have topic {topic.name}, have not reported. Start them, or "
+        f"delete their Brokers{_offer(state, topic, brokers)}"
     )
 
 
@@ -272,11 +274,13 @@ def _offer(state: ControllerState, topic: TopicInfo, brokers: Collection[int]) -
         return ""
     asked = topic.asked.get(REBUILD_WITHOUT, "")
     named = without(state, topic)
-    refused = f"; {REBUILD_WITHOUT} names {asked}" if asked and not named else ""
+    refused = (
+        f". {REBUILD_WITHOUT} names {asked}, which does not match" if asked and not named else ""
+    )
     value = ",".join(map(str, sorted({*brokers, *named})))
     return (
-        f"{refused}; or give up what only they have: annotate this Topic with "
-        f"{REBUILD_WITHOUT}: {value}@{rebuilt.since}"
+        f"{refused}. To give up data that only they have, annotate this Topic "
+        f"with {REBUILD_WITHOUT}: {value}@{rebuilt.since}"
     )
 
 
@@ -341,7 +345,7 @@ def _unserved(state: ControllerState, topic_id: uuid.UUID) -> TopicInfo:
 
 def _told(topic: TopicInfo, settled: Collection[int]) -> Event:
     what = f"{count(len(settled), 'partition')} ({numbers(settled)})"
-    return warning("Topic", topic.key, "PartitionsRebuilt", f"{what} rebuilt from brokers' reports")
+    return warning("Topic", topic.key, "PartitionsRebuilt", f"{what} rebuilt from broker reports")
 
 
 class _Rebuilding:

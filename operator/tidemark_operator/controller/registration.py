@@ -18,6 +18,7 @@ from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
+from tidemark.reasons import Reason
 from tidemark.wire.control import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -69,12 +70,12 @@ def refusal(
     """Why a process is not admitted as this broker, whatever is decided about it else."""
     if request.cluster_id != state.cluster.cluster_id:
         text = (
-            f"this is cluster {state.cluster.cluster_id}, the broker's configuration names "
-            f"{request.cluster_id}"
+            f"this is cluster {state.cluster.cluster_id}, but cluster.id of the "
+            f"broker is {request.cluster_id}"
         )
         return ErrorCode.inconsistent_cluster_id, text
     if broker is None:
-        text = f"no Broker object has nodeId {request.broker_id}: create one"
+        text = f"no Broker object has nodeId {request.broker_id}. Create one"
         return ErrorCode.broker_id_not_registered, text
     strange = epochs.too_far_ahead(state, request)
     if strange is not None:
@@ -82,7 +83,10 @@ def refusal(
     gone = not session_alive or (not connected and _same(broker, request))
     other_process = broker.incarnation_id not in (None, request.incarnation_id)
     if other_process and not gone and not _has_proof(broker, request):
-        text = f"broker {request.broker_id} is alive as another process: stop it, or use another id"
+        text = (
+            f"broker {request.broker_id} is live with another process. Stop that "
+            "process, or use another node.id"
+        )
         return ErrorCode.duplicate_broker_registration, text
     return None
 
@@ -119,14 +123,15 @@ def _admit(draft: Draft, broker: BrokerInfo, request: BrokerRegistrationRequest)
         how = "with another log directory"
     text = f"broker {broker.node_id} registered {how} (epoch {epoch})"
     if left:
-        text += f": it left {count(left, 'ISR')}"
+        text += f" and left {count(left, 'ISR')}"
     draft.emit(normal("Broker", broker.key, "BrokerRegistered", text))
     if lost:
         text = (
-            f"{count(lost, 'partition')} had the last complete copy in the former log directory of "
-            f"broker {broker.node_id}: bring that directory back"
+            f"{count(lost, 'partition')} had the last complete copy in the "
+            f"former log directory of broker {broker.node_id}. Restore that "
+            "directory"
         )
-        draft.emit(warning("Broker", broker.key, "LastCopyMissing", text))
+        draft.emit(warning("Broker", broker.key, Reason.LAST_COPY_MISSING, text))
     return epoch
 
 

@@ -137,6 +137,6 @@ def _lost_text(node_id: int, logs: list[ReplicaLogAnswer]) -> str:
     if more:
         ranges.append(f"{count(len(more), 'more partition')} ({numbers(more)})")
     return (
-        f"broker {node_id} has lost records that were committed: {'; '.join(ranges)}; they are "
-        "gone unless another replica has them"
+        f"broker {node_id} has lost committed records: {'; '.join(ranges)}. "
+        "They are lost unless another replica has them"
     )

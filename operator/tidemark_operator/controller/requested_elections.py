@@ -35,7 +35,7 @@ def _elect(
         return ErrorCode.election_not_needed, _NOT_NEEDED
     if elections.prefer(draft, row):
         return ErrorCode.none, None
-    text = f"the preferred leader of partition {row.partition} is not alive, or not in sync"
+    text = f"the preferred leader of partition {row.partition} is not live, or not in sync"
     return ErrorCode.preferred_leader_not_available, text
 
 
@@ -44,5 +44,5 @@ def _elect_uncleanly(draft: Draft, row: PartitionRow) -> tuple[ErrorCode, str | 
         return ErrorCode.election_not_needed, _NOT_NEEDED
     if elections.lead_uncleanly(draft, row):
         return ErrorCode.none, None
-    text = f"no replica of partition {row.partition} is alive that could lead"
+    text = f"partition {row.partition} has no live replica that can lead"
     return ErrorCode.eligible_leaders_not_available, text

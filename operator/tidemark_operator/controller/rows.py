@@ -77,7 +77,7 @@ def decode_row(text: str) -> PartitionRow:
     """Inverse of :func:`encode_row`; :class:`BadRow` for a text it did not write."""
     fields = _split(text, _ROW_FIELDS)
     if fields[10] not in ("0", "1"):
-        raise BadRow(f"bad manifest flag in row {text!r}")
+        raise BadRow(f"invalid manifest flag in row {text!r}")
     has_elr = fields[0] == _ROW_VERSION
     try:
         return PartitionRow(
@@ -97,7 +97,7 @@ def decode_row(text: str) -> PartitionRow:
             name=fields[-1],
         )
     except ValueError as error:
-        raise BadRow(f"bad row {text!r}: {error}") from error
+        raise BadRow(f"invalid row {text!r}: {error}") from error
 
 
 def _recovery_state(fields: list[str]) -> LeaderRecoveryState:
@@ -130,7 +130,7 @@ def decode_tombstone(text: str) -> Tombstone:
             pending=_tuple(fields[5]),
         )
     except ValueError as error:
-        raise BadRow(f"bad tombstone {text!r}: {error}") from error
+        raise BadRow(f"invalid tombstone {text!r}: {error}") from error
 
 
 def encode_directory(node_id: int, directory_id: uuid.UUID) -> str:
@@ -141,11 +141,11 @@ def decode_directory(text: str) -> tuple[int, uuid.UUID]:
     """Inverse of :func:`encode_directory`."""
     node_id, separator, directory_id = text.partition("|")
     if not separator or not node_id.isdecimal():
-        raise BadRow(f"bad log directory {text!r}")
+        raise BadRow(f"invalid log directory {text!r}")
     try:
         return int(node_id), parse_id(directory_id)
     except ValueError as error:
-        raise BadRow(f"bad log directory {text!r}: {error}") from error
+        raise BadRow(f"invalid log directory {text!r}: {error}") from error
 
 
 def encode_record(topic_id: uuid.UUID, partitions: int) -> str:
@@ -156,11 +156,11 @@ def decode_record(text: str) -> tuple[uuid.UUID, int]:
     """Inverse of :func:`encode_record`."""
     topic_id, separator, partitions = text.partition("|")
     if not separator or not partitions.isdecimal():
-        raise BadRow(f"bad record of a placement {text!r}")
+        raise BadRow(f"invalid placement record {text!r}")
     try:
         return parse_id(topic_id), int(partitions)
     except ValueError as error:
-        raise BadRow(f"bad record of a placement {text!r}: {error}") from error
+        raise BadRow(f"invalid placement record {text!r}: {error}") from error
 
 
 def _split(text: str, counts: Mapping[str, int]) -> list[str]:
@@ -168,7 +168,7 @@ def _split(text: str, counts: Mapping[str, int]) -> list[str]:
     fields = text.split("|")
     count = counts.get(fields[0])
     if count is None:
-        raise BadRow(f"row version {fields[0]!r} is not known to this release: {text!r}")
+        raise BadRow(f"unknown row version {fields[0]!r}: {text!r}")
     if len(fields) != count:
         raise BadRow(f"{len(fields)} fields instead of {count} in {text!r}")
     return fields

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tidemark.annotations import ADOPT_CLUSTER_ID
 from tidemark.ids import parse_id
+from tidemark.reasons import Reason
 from tidemark_operator.controller.events import quoted
 from tidemark_operator.controller.model import Acceptance
 
@@ -56,7 +57,7 @@ class SliceClaim:
 class ClaimRefused:
     """Why nobody may control the Cluster, and what helps."""
 
-    reason: str
+    reason: Reason
     message: str
 
 
@@ -80,9 +81,10 @@ def claim(
     missing = tuple(name for name in map(name_of, range(slices)) if name not in found)
     if missing and adopts and found:
         return ClaimRefused(
-            "SlicesMissing",
-            f"{len(missing)} of {slices} PartitionSlices are missing ({missing[0]}, …), and how "
-            "many there were nobody knows: restore them from a backup",
+            Reason.SLICES_MISSING,
+            f"{len(missing)} of {slices} PartitionSlices are missing "
+            f"({missing[0]}, …), and their original number is unknown. Restore "
+            "them from a backup",
         )
     return SliceClaim(
         cluster_id=cluster_id,
@@ -123,21 +125,23 @@ def _strangers(claimant: Claimant, names: Sequence[str], ids: Sequence[str]) -> 
     if len(ids) > 1:
         shown = ", ".join(ids[:_SHOWN])
         remedy = (
-            f"and not all to the same one (cluster ids {shown}): keep those of one cluster and "
-            "remove the others, with their finalizers"
+            f"and not all to the same one (cluster ids {shown}). Keep those of "
+            "one cluster, and delete the others with their finalizers"
         )
     elif claimant.stored_id:
         remedy = (
-            f"with the cluster id {ids[0]}, and this Cluster has one of its own "
-            f"({claimant.stored_id}). To go on as that cluster, delete this Cluster and create it "
-            f"with the annotation {ADOPT_CLUSTER_ID}: {ids[0]}"
+            f"with the cluster id {ids[0]}, but this Cluster has the id "
+            f"{claimant.stored_id}. To continue that cluster, delete this "
+            f"Cluster and create it with the annotation {ADOPT_CLUSTER_ID}: "
+            f"{ids[0]}"
         )
     else:
         remedy = (
-            f"with the cluster id {ids[0]}. To go on as that cluster, with its topics and brokers, "
-            f"annotate this Cluster with {ADOPT_CLUSTER_ID}: {ids[0]}; to begin anew, remove these "
+            f"with the cluster id {ids[0]}. To continue that cluster with its "
+            "topics and brokers, annotate this Cluster with "
+            f"{ADOPT_CLUSTER_ID}: {ids[0]}; to start a new cluster instead, delete these "
             "PartitionSlices with their finalizers"
         )
         if claimant.asked:
             remedy = f"{remedy} (the annotation names {quoted(claimant.asked)})"
-    return ClaimRefused("SlicesOfAnotherCluster", f"{text}, {remedy}")
+    return ClaimRefused(Reason.SLICES_OF_ANOTHER_CLUSTER, f"{text}, {remedy}")

@@ -131,13 +131,13 @@ def step(draft: Draft, topic: TopicInfo, deletions: Deletions, *, now_ms: int) -
     rows = draft.rows_of(topic.id)
     if rows:
         _bury(draft, topic, list(rows.values()))
-        return DeletionStep(message="partitions are being removed from the brokers")
+        return DeletionStep(message="deleting the partitions on the brokers")
     tombstones = draft.state.tombstones_of(topic.id)
     if not tombstones:
         if topic.partitions_placed == 0 and not draft.state.held.numbers(topic.id):
-            return DeletionStep(release=True, message="nothing was ever placed")
+            return DeletionStep(release=True, message="nothing was placed")
         _bury_unknown(draft, topic)
-        return DeletionStep(message="partitions are being removed from the brokers")
+        return DeletionStep(message="deleting the partitions on the brokers")
     hosts = {node_id for tomb in tombstones.values() for node_id in tomb.pending}
     waiting = _unconfirmed(draft.state, topic.id, hosts, deletions)
     if waiting:
@@ -151,7 +151,7 @@ def step(draft: Draft, topic: TopicInfo, deletions: Deletions, *, now_ms: int) -
 def _released(draft: Draft, topic: TopicInfo, now_ms: int) -> DeletionStep:
     known = draft.rows_of(topic.id) or draft.state.tombstones_of(topic.id)
     if not known and topic.partitions_placed == 0:
-        return DeletionStep(release=True, message="nothing was ever placed")
+        return DeletionStep(release=True, message="nothing was placed")
     orphan = OrphanedTopic(
         topic_id=topic.id,
         name=topic.name,
@@ -161,7 +161,9 @@ def _released(draft: Draft, topic: TopicInfo, now_ms: int) -> DeletionStep:
     if left_behind.added(draft.state.cluster, orphan) is None:
         text = left_behind.full_message(draft.state.cluster)
         return DeletionStep(message=text, problem=text)
-    return DeletionStep(release=True, orphan=orphan, message="left behind (deletionPolicy Orphan)")
+    return DeletionStep(
+        release=True, orphan=orphan, message="the topic is orphaned (deletionPolicy Orphan)"
+    )
 
 
 def _bury(draft: Draft, topic: TopicInfo, rows: list[PartitionRow]) -> None:
@@ -220,10 +222,12 @@ def _empty_tier(
 ) -> DeletionStep:
     problem = deletions.problems.get(topic.id, "")
     if problem:
-        problem += "; set deletionPolicy: Orphan to release the Topic and leave the tier as it is"
+        problem += (
+            ". To release the Topic and keep its data in the tier, set deletionPolicy: Orphan"
+        )
     live = [broker.node_id for broker in state.live_brokers()]
     if not live:
-        text = "waiting for a live broker that can empty the remote tier"
+        text = "waiting for a live broker that can delete the topic in the remote tier"
         return DeletionStep(message=text, problem=problem)
     start = int.from_bytes(topic.id.bytes[-4:], "big") + deletions.failures(topic.id)
     node_id = live[start % len(live)]
@@ -233,7 +237,7 @@ def _empty_tier(
         tiered_epoch=topic.tiering.epoch,
         partitions=max([topic.partitions, *(tomb.partitions for tomb in tombstones)]),
     )
-    text = f"broker {node_id} empties the remote tier"
+    text = f"broker {node_id} deletes the topic in the remote tier"
     return DeletionStep(remote=(node_id, request), message=text, problem=problem)
 
 

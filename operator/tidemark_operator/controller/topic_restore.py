@@ -33,7 +33,7 @@ def asked(topic: TopicInfo) -> TierOrigin | None:
         return TierOrigin.parse(text)
     except ValueError as error:
         raise NotRestorable(
-            f"{RESTORE_FROM_TIER}: {error}; run tidemark restore again, or remove the annotation"
+            f"{RESTORE_FROM_TIER}: {error}. Run tidemark restore again, or remove the annotation"
         ) from error
 
 
@@ -56,18 +56,18 @@ def checked(state: ControllerState, topic: TopicInfo) -> TierOrigin | None:
         raise NotRestorable(f"{RESTORE_FROM_TIER}: {state.not_in_tier[origin.topic_id]}")
     if state.tombstones_of(origin.topic_id):
         raise NotRestorable(
-            f"{RESTORE_FROM_TIER} names a topic that was deleted: remove the annotation to have "
-            "the topic made anew"
+            f"{RESTORE_FROM_TIER} names a deleted topic. Remove the annotation "
+            "to create a new topic"
         )
     if state.rows_of(origin.topic_id) or state.topic_by_id(origin.topic_id) is not None:
         raise NotRestorable(
-            f"{RESTORE_FROM_TIER} names an id that is in use: this topic is there already, delete "
-            "this Topic"
+            f"{RESTORE_FROM_TIER} names an id that is in use, because this "
+            "topic already exists. Delete this Topic"
         )
     if topic.partitions < origin.partitions:
         raise NotRestorable(
-            f"topic {topic.name} has {origin.partitions} partitions in the tier: set partitions to "
-            f"{origin.partitions} or more"
+            f"topic {topic.name} has {origin.partitions} partitions in the "
+            f"tier. Set spec.partitions to {origin.partitions} or more"
         )
     return origin
 

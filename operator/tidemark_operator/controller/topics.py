@@ -11,6 +11,7 @@ import dataclasses
 
 from tidemark.configuration.broker_keys import TIERING_SYSTEM
 from tidemark.ids import id_text
+from tidemark.reasons import Reason
 from tidemark_operator.controller import (
     accepted_losses,
     adoption,
@@ -44,7 +45,7 @@ class Blocker:
     """Why the operator refuses; the condition ``Stalled`` shows it, or ``Reconciling`` what
     ``goes_on`` by itself once others have done their part."""
 
-    reason: str
+    reason: Reason
     message: str
     goes_on: bool = False
 
@@ -130,7 +131,7 @@ def _go_on(
         else:
             refusals.append(unheard)
     except SliceFull as full:
-        refusals.append(Blocker(reason="SliceFull", message=str(full)))
+        refusals.append(Blocker(reason=Reason.SLICE_FULL, message=str(full)))
         if not _has_partitions(draft.state, topic):
             return _nothing(topic, refusals[0])
     return _serve(draft, wanted, disablements, now_ms, missing=placed, refused=_joined(refusals))
@@ -223,7 +224,7 @@ def _recheck_ms(status: TieringStatus, accepted: tuple[Acceptance, ...]) -> int 
 
 def _delete(draft: Draft, topic: TopicInfo, deletions: Deletions, now_ms: int) -> DeletionStep:
     if owner_of(draft.state, topic.name) is not topic and not _has_partitions(draft.state, topic):
-        return DeletionStep(release=True, message="the topic's name belongs to another Topic")
+        return DeletionStep(release=True, message="another Topic has the topic's name")
     return topic_deletion.step(draft, topic, deletions, now_ms=now_ms)
 
 
@@ -260,7 +261,7 @@ def _as_blocker(refusal: adoption.Refusal) -> Blocker:
 
 def _adopt(topic: TopicInfo, adopted: adoption.Adoption) -> TopicDecision:
     what = f"with {count(adopted.partitions, 'partition')}" if adopted.partitions else "in the tier"
-    text = f"topic {topic.name} {what} is adopted: its id is {id_text(adopted.topic_id)}"
+    text = f"topic {topic.name} {what} is adopted under id {id_text(adopted.topic_id)}"
     return TopicDecision(
         tiering_status=adopted.tiering_status,
         adopted=adopted,
@@ -300,10 +301,11 @@ def _name_taken(state: ControllerState, topic: TopicInfo) -> Blocker | None:
     if owner is None or owner is topic:
         return None
     text = (
-        f"topic {topic.name} belongs to Topic {owner.key}. topicName is immutable: delete this "
-        "Topic, and create it with another topicName if you need both"
+        f"the topic name {topic.name} belongs to Topic {owner.key}. topicName "
+        "is immutable: delete this Topic, and create it with another topicName "
+        "if you need both"
     )
-    return Blocker(reason="NameTaken", message=text)
+    return Blocker(reason=Reason.NAME_TAKEN, message=text)
 
 
 def _rebuilding(draft: Draft, topic: TopicInfo) -> Blocker | None:
@@ -313,7 +315,7 @@ def _rebuilding(draft: Draft, topic: TopicInfo) -> Blocker | None:
     if waiting is None:
         return None
     return Blocker(
-        reason="Rebuilding",
+        reason=Reason.REBUILDING,
         message=rebuilding.text(draft.state, topic, waiting),
         goes_on=True,
     )
@@ -326,7 +328,7 @@ def _unheard(draft: Draft, topic: TopicInfo) -> Blocker | None:
     if not brokers or all(partition in rows for partition in range(topic.partitions)):
         return None
     return Blocker(
-        reason="Rebuilding",
+        reason=Reason.REBUILDING,
         message=rebuilding.unheard_text(draft.state, topic, brokers),
         goes_on=True,
     )
@@ -341,14 +343,14 @@ def _storage(state: ControllerState, topic: TopicInfo) -> Blocker | None:
     if state.cluster.tiering_available and not problem:
         return None
     why = problem or _not_configured(state)
-    return Blocker(reason="StorageUnavailable", message=f"tiering cannot begin: {why}")
+    return Blocker(reason=Reason.STORAGE_UNAVAILABLE, message=f"tiering cannot start: {why}")
 
 
 def _not_configured(state: ControllerState) -> str:
     cluster = state.cluster
     if not cluster.flag(TIERING_SYSTEM):
-        return f"set {TIERING_SYSTEM} to true in the config of Cluster {cluster.key}"
-    return f"give Cluster {cluster.key} a remoteStorage"
+        return f"set {TIERING_SYSTEM} to true in spec.config of Cluster {cluster.key}"
+    return f"set spec.remoteStorage of Cluster {cluster.key}"
 
 
 def _config_refused(_: ControllerState, topic: TopicInfo) -> Blocker | None:
@@ -364,24 +366,25 @@ def _resizing_waits(topic: TopicInfo, resized: Resizing | None) -> Blocker | Non
     """Another number of replicas that cannot be had at present."""
     if resized is None or not (resized.without_broker or resized.without_leader):
         return None
-    text = f"replicationFactor {topic.replication_factor} waits in "
+    text = f"replicationFactor {topic.replication_factor} is not applied to "
     if resized.without_broker:
         text += (
-            f"{count(resized.without_broker, 'partition')}: fewer live brokers take replicas; "
-            "start more, or set it back"
+            f"{count(resized.without_broker, 'partition')}, because too few "
+            "live brokers accept replicas. Start more brokers, or set the "
+            "previous replicationFactor"
         )
     else:
         text += (
-            f"{count(resized.without_leader, 'partition')} without a leader to catch up from: see "
-            "Ready"
+            f"{count(resized.without_leader, 'partition')} without a leader to "
+            "catch up from. See the condition Ready"
         )
-    return Blocker(reason="ReplicationFactorWaits", message=text)
+    return Blocker(reason=Reason.REPLICATION_FACTOR_PENDING, message=text)
 
 
 def _deletion_held(_: ControllerState, topic: TopicInfo) -> Blocker | None:
     if not topic.deletion_held:
         return None
-    return Blocker(reason="DeletionProtected", message=protection.held_text("Topic"))
+    return Blocker(reason=Reason.DELETION_PROTECTED, message=protection.held_text("Topic"))
 
 
 def _beyond_spec(state: ControllerState, topic: TopicInfo) -> Blocker | None:
@@ -394,7 +397,7 @@ def _beyond_spec(state: ControllerState, topic: TopicInfo) -> Blocker | None:
         f"topic {topic.name} has {count(present, 'partition')} and spec.partitions is "
         f"{topic.partitions}. All of them are served. Set spec.partitions to {present} or more"
     )
-    return Blocker(reason="PartitionsBeyondSpec", message=text)
+    return Blocker(reason=Reason.PARTITIONS_BEYOND_SPEC, message=text)
 
 
 def _adoption_refused(_: ControllerState, topic: TopicInfo) -> Blocker | None:

@@ -109,7 +109,7 @@ class Watcher:
                 with contextlib.suppress(asyncio.CancelledError):
                     asyncio.run(self._watch())
             except Exception:  # whatever kopf raises, the watches must go on
-                logger.exception("the watches ended with an error; they start again")
+                logger.exception("the watches failed and restart")
             self._stop.wait(RESTART_S)
 
     async def _watch(self) -> None:
@@ -142,8 +142,9 @@ class Watcher:
         """Once, however often the watches begin again."""
         if missing and missing != self._missing:
             logger.warning(
-                "the API server does not serve %s yet: the watches begin again until it does; if "
-                "this goes on, install the resource definitions (crds/)",
+                "the API server does not serve %s yet; the watches restart "
+                "until it does. If this persists, install the resource "
+                "definitions (crds/)",
                 ", ".join(missing),
             )
         self._missing = missing

@@ -50,7 +50,7 @@ class KubernetesJobs:
         if job is None:
             return ABSENT
         if not _is_owned(job, run.uid):
-            return JobSeen(phase=JobPhase.ENDING, why=f"Job {run.job} is another's")
+            return JobSeen(phase=JobPhase.ENDING, why=f"Job {run.job} belongs to another owner")
         if job["metadata"].get("deletionTimestamp"):
             return JobSeen(phase=JobPhase.ENDING)
         pod = _newest(await self._list(POD, run), str(job["metadata"]["uid"]))
@@ -178,7 +178,7 @@ def _last_words(pod: Json | None) -> tuple[Report | None, str]:
     said = "" if report is not None else " | ".join(lines)
     if code == 0:
         return report, ""
-    return report, _short(f"its container ended with {reason} ({code}){said and f': {said}'}")
+    return report, _short(f"its container terminated with {reason} ({code}){said and f': {said}'}")
 
 
 def _terminated(status: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -93,7 +93,7 @@ class LocalJobs:
         code = process.child.returncode
         report = _read_report(_report_of(process.folder))
         log = process.folder / "log"
-        why = "" if code == 0 else f"its process ended with {_status(code or 0)}; see {log}"
+        why = "" if code == 0 else f"its process terminated with {_status(code or 0)}; see {log}"
         return JobSeen(phase=JobPhase.ENDED, report=report, why=why, well=code == 0)
 
     async def start(self, run: ExportRunIdentity, wanted: JobWanted) -> None:
@@ -145,7 +145,7 @@ class LocalJobs:
         try:
             body = await self._api.get(SECRET, self._namespace, name)
         except NotFound as error:
-            raise JobRefused(f"there is no Secret {name}: make it") from error
+            raise JobRefused(f"Secret {name} does not exist. Create it") from error
         data = body.get("data") or {}
         return {str(key): base64.b64decode(text) for key, text in data.items()}
 
@@ -239,7 +239,7 @@ def _log(folder: Path) -> IO[bytes]:
 
 def _value(kept: Mapping[str, Mapping[str, bytes]], secret: str, key: str) -> bytes:
     if key not in kept[secret]:
-        raise JobRefused(f"Secret {secret} has no key {key}: add it")
+        raise JobRefused(f"Secret {secret} has no key {key}. Add it")
     return kept[secret][key]
 
 

@@ -4,6 +4,7 @@ operator, only to be read by people."""
 import dataclasses
 import logging
 
+from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.status import broker_status
 from tidemark_operator.controller.status.conditions import summary
@@ -20,8 +21,8 @@ from tidemark_operator.resources.names import Workload
 logger = logging.getLogger(__name__)
 
 _ONLY = (
-    "the brokers of this Cluster are Apache Kafka's (spec.engine.kafka), and the operator makes "
-    "their objects: delete this one"
+    "the brokers of this Cluster are Apache Kafka's (spec.engine.kafka), and "
+    "the operator creates their Broker objects. Delete this one"
 )
 
 
@@ -40,7 +41,9 @@ class BrokerReconciler:
         if cluster_of(body) != services.cluster_key.name:
             return await elsewhere(services, BROKER, key, body)
         if body["spec"]["workload"] != Workload.OBSERVED:
-            conditions = summary(ready=False, reason="EngineKafka", message=_ONLY, stalled=True)
+            conditions = summary(
+                ready=False, reason=Reason.ENGINE_KAFKA, message=_ONLY, stalled=True
+            )
             await write_conditions(services, BROKER, key, body, conditions, once=False)
             return None
         broker = services.state.brokers.get(int(body["spec"]["nodeId"]))
@@ -96,7 +99,7 @@ async def _remove(services: KafkaServices, body: Json) -> None:
     try:
         await services.client.delete(BROKER, key_of(body), uid=str(body["metadata"]["uid"]))
     except NotFound:
-        logger.info("%s is gone already", key_of(body))
+        logger.info("%s is already deleted", key_of(body))
 
 
 def _manifest(services: KafkaServices, name: str, node_id: int) -> Json:

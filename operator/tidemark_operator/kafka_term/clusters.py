@@ -4,6 +4,7 @@ status."""
 import dataclasses
 import logging
 
+from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import left_behind
 from tidemark_operator.controller.events import normal, warning
@@ -38,10 +39,13 @@ class ClusterReconciler:
             return None
         if key != services.cluster_key:
             text = (
-                f"this operator looks after Cluster {services.cluster_key.name} of this namespace: "
-                "delete one of the two, as each Cluster has a namespace of its own"
+                f"this operator manages Cluster {services.cluster_key.name} of "
+                "this namespace. Each Cluster needs its own namespace. Delete "
+                "one of the two"
             )
-            conditions = summary(ready=False, reason="SecondCluster", message=text, stalled=True)
+            conditions = summary(
+                ready=False, reason=Reason.SECOND_CLUSTER, message=text, stalled=True
+            )
             await write_conditions(services, CLUSTER, key, body, conditions)
             return None
         generation = int(body["metadata"]["generation"])
@@ -75,7 +79,7 @@ class ClusterReconciler:
             await remove_objects(services)
             await self._write(key, generation)
             return LEAVING_CHECK_S
-        raise TermEnded(f"Cluster {key.name} is being deleted, and nothing needs it any more")
+        raise TermEnded(f"Cluster {key.name} is being deleted, and no dependent object is left")
 
     def _tell(self, key: Key) -> None:
         """One Event when Kafka cannot be asked, and when it can again."""
@@ -83,9 +87,11 @@ class ClusterReconciler:
         if seen.problem == self._told:
             return
         event = (
-            warning(CLUSTER.kind, key.namespaced_name, "EngineUnavailable", seen.problem)
+            warning(CLUSTER.kind, key.namespaced_name, Reason.ENGINE_UNAVAILABLE, seen.problem)
             if seen.problem
-            else normal(CLUSTER.kind, key.namespaced_name, "EngineAnswers", "Kafka answers again")
+            else normal(
+                CLUSTER.kind, key.namespaced_name, "EngineAnswers", "Kafka is available again"
+            )
         )
         self._told = seen.problem
         services.events.emit(event)

@@ -35,8 +35,8 @@ ASK_S = 1.0
 #: Copy intervals for which the end of what was copied has to stand still.
 INTERVALS = 2.0
 NOTE = (
-    "Apache Kafka keeps no tiered epoch: a copy that was under way is not fenced, and what is in "
-    "force is what each broker says of its own configuration"
+    "Apache Kafka has no tiered epoch, so a copy in progress is not fenced. "
+    "Each broker reports its own configuration"
 )
 
 
@@ -93,7 +93,7 @@ class Disabler:
             try:
                 answers = await self._ask_broker(node_id, asked)
             except EngineUnavailable as error:
-                logger.info("broker %d is not heard about disablements: %s", node_id, error)
+                logger.info("no disablement report from broker %d: %s", node_id, error)
                 continue
             for topic_id, replicas in answers.items():
                 self._take(topic_id, node_id, replicas)

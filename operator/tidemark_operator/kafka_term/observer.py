@@ -33,8 +33,9 @@ CONFIG_TURNS = 3
 ACCESS_TURNS = 6
 SYSTEM, INTERVAL = "remote.log.storage.system.enable", "remote.log.manager.task.interval.ms"
 NO_SYSTEM = (
-    "the brokers have no remote storage: set remote.log.storage.system.enable and a "
-    "remote.log.storage.manager.class.name on each, and restart them"
+    "the brokers have no remote storage. Set remote.log.storage.system.enable "
+    "and remote.log.storage.manager.class.name on each broker, and restart "
+    "them"
 )
 
 
@@ -87,7 +88,7 @@ class Observer:
         was_out = bool(seen.problem)
         seen.problem, seen.refused = problem, refused
         if problem:
-            logger.warning("the Kafka cluster cannot be asked: %s", problem)
+            logger.warning("the Kafka cluster cannot be queried: %s", problem)
         services.queue.add(services.cluster_key)
         if not problem and was_out:
             self._wake_all()
@@ -157,8 +158,10 @@ class Observer:
         found = await services.kafka.describe()
         if foreign(services, found):
             raise EngineRefused(
-                f"bootstrapServers lead to the Kafka cluster {found.cluster_id}, and this Cluster "
-                f"is {services.state.cluster.cluster_id}: set them back, or make another Cluster"
+                "bootstrapServers point to the Kafka cluster "
+                f"{found.cluster_id}, but this Cluster is "
+                f"{services.state.cluster.cluster_id}. Restore the previous "
+                "bootstrapServers, or create another Cluster"
             )
         names = sorted({topic.name for topic in services.state.topics.values() if topic.topic_id})
         moves = await services.kafka.moves() if names else {}

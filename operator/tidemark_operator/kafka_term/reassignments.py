@@ -72,7 +72,7 @@ class Mover:
             try:
                 await self._step()
             except (EngineUnavailable, KubeError) as error:
-                logger.info("replicas are not moved now: %s", error)
+                logger.info("no replicas are moved now: %s", error)
 
     # ------------------------------------------------------------ what others ask
 
@@ -180,11 +180,11 @@ class Mover:
             failures = [f for (name, _), f in answers.items() if name == topic.name and f]
             self._problems.pop(key, None)
             if failures:
-                text = f"replicas of topic {topic.name} are not moved"
+                text = f"replicas of topic {topic.name} were not moved"
                 self._problems[key] = topic_rules.refused(failures[0], text)
                 self._asked.pop(topic.name, None)
             else:
-                text = f"{topic.name}: {count(len(rows), 'partition')} given other replicas"
+                text = f"{topic.name}: {count(len(rows), 'partition')} reassigned"
                 services.events.emit(normal("Topic", topic.key, "Reassigned", text))
             services.queue.add(TOPIC.key(key))
         self._observer.look_soon()
@@ -213,12 +213,12 @@ class Mover:
         if not ours.issuperset(values):
             held = services.objects.get(key)
             if held is None:
-                raise EngineUnavailable(f"Topic {topic.key} is gone")
+                raise EngineUnavailable(f"Topic {topic.key} is deleted")
             status = {**(held.get("status") or {}), "configKeys": sorted(ours | set(values))}
             await services.statuses.write(TOPIC, key, status)
         failure = await services.kafka.alterations.ask(topic.name, change(topic.name, values, ()))
         if failure is not None:
-            raise EngineUnavailable(f"topic {topic.name} is not throttled: {failure}")
+            raise EngineUnavailable(f"throttle of topic {topic.name} was not changed: {failure}")
         found = services.seen.topics.get(topic.name)
         if found is not None:
             services.seen.topics[topic.name] = with_changes(found, values, ())

@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Callable
 
 from tidemark.kafka_client.access import Access
+from tidemark.reasons import Reason
 from tidemark_operator.background import BackgroundTasks
 from tidemark_operator.controller.status.conditions import summary
 from tidemark_operator.engines.kafka.cluster import KafkaCluster
@@ -47,12 +48,13 @@ from tidemark_operator.reconcile.workers import LastPass, Reconcile, Workers
 WORKERS = 1024
 TICK_S = 1.0
 _NO_USERS = (
-    "users of an Apache Kafka are not looked after from here: make them in that cluster "
-    "(kafka-configs.sh, kafka-acls.sh), and delete this object"
+    "users of Apache Kafka are not managed by the operator. Create them in "
+    "that cluster (kafka-configs.sh, kafka-acls.sh), and delete this object"
 )
 _NO_EXPORTS = (
-    "Exports are of topics of Tidemark's own brokers; a topic of Apache Kafka is exported by "
-    "tidemark spark export, with --option engine=kafka: delete this object"
+    "Exports support only topics of Tidemark's own brokers. Use tidemark spark "
+    "export with --option engine=kafka for Apache Kafka, and delete this "
+    "object"
 )
 
 
@@ -157,7 +159,7 @@ class KafkaTerm:
         """There is news of an object: it is reconciled."""
         self.services.queue.add(key)
         if gone and key == self.services.cluster_key:
-            self.end(TermEnded("the Cluster is gone"))
+            self.end(TermEnded("the Cluster was deleted"))
 
     async def _until_ended(self) -> None:
         await self._ending
@@ -166,7 +168,7 @@ class KafkaTerm:
         while True:
             await asyncio.sleep(TICK_S)
             if not self._leads():
-                raise TermEnded("the Lease ran out")
+                raise TermEnded("the Lease expired")
             self.services.disablements.forget_gone(self.services.state)
 
     async def _user(self, key: Key) -> float | None:
@@ -188,5 +190,5 @@ class KafkaTerm:
         return None if body is None or body["metadata"].get("deletionTimestamp") else body
 
     async def _refuse(self, kind: Kind, key: Key, body: Json, why: str) -> None:
-        conditions = summary(ready=False, reason="EngineKafka", message=why, stalled=True)
+        conditions = summary(ready=False, reason=Reason.ENGINE_KAFKA, message=why, stalled=True)
         await write_conditions(self.services, kind, key, body, conditions)

@@ -60,7 +60,7 @@ class BrokerRates:
     async def _alter(self, change: ConfigChange) -> None:
         failure = await self._services.kafka.alter_broker(change)
         if failure is not None:
-            text = f"the rates of broker {change.name} stay as they are: {failure}"
+            text = f"throttle of broker {change.name} was not changed: {failure}"
             raise EngineUnavailable(text)
 
     async def _has_own_rate(self, node_id: int) -> bool:

@@ -11,6 +11,7 @@ import dataclasses
 from kio.schema.errors import ErrorCode
 
 from tidemark.kafka_client.values import Failure
+from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import disablement, replication_factor_changes
 from tidemark_operator.controller.commit import Draft
@@ -58,7 +59,7 @@ class TopicChanger:
         elsewhere_ = topic_rules.tiered_elsewhere(topic, found.own)
         blockers += [] if elsewhere_ is None else [elsewhere_]
         acted = topic
-        if any(each.reason == "StorageUnavailable" for each in blockers):
+        if any(each.reason == Reason.STORAGE_UNAVAILABLE for each in blockers):
             acted = dataclasses.replace(topic, tiering_spec=TieringSpec())
         next_tiering, event = disablement.step(
             services.state, acted, services.disablements, now_ms=now_ms
@@ -99,7 +100,7 @@ class TopicChanger:
         blocker = None
         if failure is not None and not await self._is_grown(topic, failure):
             blocker = topic_rules.refused(
-                failure, f"topic {topic.name} is given no more partitions"
+                failure, f"no partitions were added to topic {topic.name}"
             )
             blockers.append(blocker)
         self._asked.put(topic.key, "grow", topic.partitions, blocker)
@@ -165,18 +166,22 @@ class TopicChanger:
         foreign = self._mover.foreign(topic)
         if foreign:
             text = (
-                f"somebody else moves {count(foreign, 'partition')}; until that is done, none is "
-                "moved from here"
+                f"a reassignment of {count(foreign, 'partition')} that was "
+                "started outside Tidemark is in progress. The operator starts "
+                "none until it is complete"
             )
-            blockers.append(Blocker(reason="ReassignedElsewhere", message=text, goes_on=True))
+            blockers.append(
+                Blocker(reason=Reason.REASSIGNMENT_IN_PROGRESS, message=text, goes_on=True)
+            )
         problem = self._mover.problem(topic)
         if problem is not None:
             blockers.append(problem)
         if found is not None and found.without_broker:
             text = (
-                f"replicationFactor {topic.replication_factor} waits in "
-                f"{count(found.without_broker, 'partition')}: fewer live brokers take replicas; "
-                "start more, or set it back"
+                f"replicationFactor {topic.replication_factor} is not applied "
+                f"to {count(found.without_broker, 'partition')}, because too "
+                "few live brokers accept replicas. Start more brokers, or set "
+                "the previous replicationFactor"
             )
-            blockers.append(Blocker(reason="ReplicationFactorWaits", message=text))
+            blockers.append(Blocker(reason=Reason.REPLICATION_FACTOR_PENDING, message=text))
         return found

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Mapping
 from kio.schema.errors import ErrorCode
 
 from tidemark.kafka_client.values import Failure, NewTopic, TopicView
+from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import disablement
 from tidemark_operator.controller.adoption import Adoption
@@ -80,7 +81,9 @@ class TopicCreator:
         """That Kafka is asked to create it stands in the status first: if nobody hears of the
         answer, the topic is known again."""
         now_ms = wall_ms()
-        blocker = Blocker(reason="Creating", message="Kafka is asked to create it", goes_on=True)
+        blocker = Blocker(
+            reason=Reason.CREATING, message="waiting for Kafka to create the topic", goes_on=True
+        )
         services = self._services
         result = topic_status(
             services.state, topic, nothing(topic, blocker=blocker), services.disablements,
@@ -127,7 +130,7 @@ class TopicCreator:
     ) -> float | None:
         """Nothing was created by this request. Where none before it may have, that it was asked for
         is taken back: what is made under the name by others is theirs."""
-        blocker = topic_rules.refused(failure, f"topic {topic.name} is not created")
+        blocker = topic_rules.refused(failure, f"topic {topic.name} was not created")
         exists = failure.code is ErrorCode.topic_already_exists
         self._asked.put(topic.key, "create", asked, blocker)
         held = self._services.objects.get(key)
@@ -187,7 +190,7 @@ class TopicCreator:
 def _accepted(topic: TopicInfo, claimed: Adoption) -> tuple[Acceptance, ...]:
     if not claimed.annotation:
         return ()
-    text = f"topic {topic.name} with {count(claimed.partitions, 'partition')} is taken over"
+    text = f"topic {topic.name} with {count(claimed.partitions, 'partition')} is adopted"
     return (Acceptance(claimed.annotation, topic.asked[claimed.annotation], text),)
 
 

@@ -53,7 +53,7 @@ class TopicRemover:
         if failure is None or failure.code in gone:
             await self._release(body, topic, "TopicDeleted", "Kafka has deleted it")
             return None
-        blocker = topic_rules.refused(failure, f"topic {topic.name} is not deleted")
+        blocker = topic_rules.refused(failure, f"topic {topic.name} was not deleted")
         step = DeletionStep(
             message=blocker.message, problem="" if blocker.goes_on else blocker.message
         )

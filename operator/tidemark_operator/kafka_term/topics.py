@@ -7,6 +7,7 @@ asked. So whoever comes next goes on from the picture and the status alone. What
 :mod:`~tidemark_operator.kafka_term.topic_deletion`'s.
 """
 
+from tidemark.reasons import Reason
 from tidemark_operator.controller.model import TopicInfo
 from tidemark_operator.controller.topic_deletion import DeletionStep
 from tidemark_operator.controller.topics import Blocker, TopicDecision
@@ -93,13 +94,13 @@ class TopicReconciler:
             self._observer.look_soon()
         waits = topic.deletion_ms is not None or not topic.was_ready
         if waits and topic.topic_id is None and topic.deletion_ms is None:
-            blocker = Blocker(reason="KafkaUnavailable", message=problem, goes_on=True)
+            blocker = Blocker(reason=Reason.KAFKA_UNAVAILABLE, message=problem, goes_on=True)
             await self._writer.write(key, topic, nothing(topic, blocker=blocker))
         elif waits and topic.deletion_ms is not None:
             step = DeletionStep(message=problem)
             await self._writer.write(key, topic, nothing(topic, deletion=step))
         elif waits:
-            blocker = Blocker(reason="KafkaUnavailable", message=problem, goes_on=True)
+            blocker = Blocker(reason=Reason.KAFKA_UNAVAILABLE, message=problem, goes_on=True)
             kept = TopicDecision(tiering_status=topic.tiering_status, refused=blocker)
             await self._writer.write(key, topic, kept)
         return requeue_delays.LOOK_AGAIN_S

@@ -42,7 +42,7 @@ class Access:
             async with _alone():
                 await self._load(configuration)
         except (OSError, ValueError, ConfigException) as error:
-            raise AccessError(f"cannot find a way to the Kubernetes API: {error}") from error
+            raise AccessError(f"no access to the Kubernetes API: {error}") from error
         configuration.retries = None
         configuration.connection_pool_maxsize = 48
         # A proxy named in the environment is for the internet, not for the API server.
@@ -54,7 +54,7 @@ class Access:
             load_incluster_config(configuration)  # type: ignore[no-untyped-call]
             return
         if not self.kubeconfig.is_file():
-            raise AccessError(f"there is no kubeconfig {self.kubeconfig}")
+            raise AccessError(f"kubeconfig {self.kubeconfig} does not exist")
         await load_kube_config(  # type: ignore[no-untyped-call]
             config_file=str(self.kubeconfig),
             context=self.context,

@@ -285,7 +285,7 @@ def _object(data: bytes, what: str) -> Json:
     try:
         parsed = json.loads(data)
     except ValueError as error:
-        raise Unavailable(0, f"{what}: the answer is no JSON: {error}") from error
+        raise Unavailable(0, f"{what}: the response is not JSON: {error}") from error
     if not isinstance(parsed, dict):
-        raise KubeError(0, f"{what}: the answer is no object")
+        raise KubeError(0, f"{what}: the response is not an object")
     return parsed

@@ -96,7 +96,7 @@ class Informer:
             pause_s = error.retry_after_s
         except Exception as error:  # noqa: BLE001 - whatever an API server says, it is asked again
             level = logging.INFO if isinstance(error, Expired) else logging.WARNING
-            logger.log(level, "%s are listed again: %s", self._kind.plural, _reason(error))
+            logger.log(level, "relisting %s: %s", self._kind.plural, _reason(error))
             self._version = 0
         is_good = self._has_lasted or self._version > from_version > 0
         self._failures = 0 if is_good else self._failures + 1
@@ -145,15 +145,18 @@ class Informer:
         if type_ != "BOOKMARK":
             self._follower.brought(body, gone=type_ == "DELETED")
         elif 0 < version < self._version:
-            raise Expired(410, f"the API was put back from version {self._version} to {version}")
+            raise Expired(
+                410, f"the API server's data was restored from version {self._version} to {version}"
+            )
         self._version = max(version, self._version)
 
     def _say_not_served(self, error: NotFound) -> None:
         """Once, however often it is asked."""
         if not self._not_served:
             logger.warning(
-                "the API server does not serve %s.%s yet: it is asked again until it does; if this "
-                "goes on, install the resource definitions (crds/): %s",
+                "the API server does not serve %s.%s yet; it is queried until "
+                "it does. If this persists, install the resource definitions "
+                "(crds/): %s",
                 self._kind.plural,
                 self._kind.group,
                 error,

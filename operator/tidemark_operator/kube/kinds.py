@@ -54,7 +54,7 @@ def _segment(name: str) -> str:
     """One segment of a path, whatever stands in it: ``a/../b`` names one object, not another one's
     path. Raises ValueError for what no object can be called and a path would make something of."""
     if name in (".", ".."):
-        raise ValueError(f"{name!r} is no name of an object")
+        raise ValueError(f"{name!r} is not a valid object name")
     return quote(name, safe="")
 
 

@@ -24,6 +24,6 @@ async def split_lines(pieces: AsyncIterable[bytes]) -> AsyncIterator[list[bytes]
         begun.append(rest)
         held += len(rest)
         if held > LINE_MAX or any(len(line) > LINE_MAX for line in lines):
-            raise LineTooLong(f"a line of more than {LINE_MAX} bytes")
+            raise LineTooLong(f"a line exceeds {LINE_MAX} bytes")
         if found := [line for line in lines if line]:
             yield found

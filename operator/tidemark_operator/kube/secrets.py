@@ -67,7 +67,7 @@ async def offered_secret(api: KubeApi, namespace: str, name: str, to: OfferedTo)
         raise SecretMissing(_not_offered(namespace, name, (), to)) from error
     if is_operators_own(secret):
         raise SecretNotOffered(
-            f"Secret {name} is the operator's own and cannot be named. Name another Secret."
+            f"Secret {name} belongs to the operator and cannot be used. Name another Secret."
         )
     found = offers(secret)
     if to not in found:
@@ -103,6 +103,6 @@ def _decoded(data: dict[str, str], secret: str, key: str) -> str:
     try:
         return base64.b64decode(data[key], validate=True).decode("utf-8")
     except KeyError as error:
-        raise SecretProblem(f"Secret {secret} has no key {key}: add it") from error
+        raise SecretProblem(f"Secret {secret} has no key {key}. Add it") from error
     except (binascii.Error, ValueError) as error:
-        raise SecretProblem(f"key {key} of Secret {secret} is no text") from error
+        raise SecretProblem(f"key {key} of Secret {secret} is not valid text") from error

@@ -121,7 +121,7 @@ class Elector:
             try:
                 api = await KubeApi.open(self._access, self._times.request_timeout_s)
             except AccessError as error:
-                logger.warning("the Lease loop has no access: %s", error)
+                logger.warning("no access to the Lease: %s", error)
                 await asyncio.sleep(self._times.retry_s)
                 continue
             async with api:
@@ -133,7 +133,7 @@ class Elector:
                 await self._turn(api)
                 await asyncio.sleep(self._pause_s())
         finally:
-            self._lost("the operator stops")
+            self._lost("the operator is stopping")
             with contextlib.suppress(KubeError):
                 await asyncio.shield(self._release(api))
 
@@ -158,7 +158,9 @@ class Elector:
         if held is True:
             self._won(started_s)
         elif held is False or time.monotonic() >= self._leading_until_s:
-            self._lost("another holds the Lease" if held is False else "the Lease was not renewed")
+            self._lost(
+                "another process holds the Lease" if held is False else "the Lease was not renewed"
+            )
 
     def _budget_s(self, now_s: float) -> float:
         if not self._leading:
@@ -188,7 +190,9 @@ class Elector:
         else:
             await api.replace(LEASE, body)
         if not isinstance(action, Renew):
-            logger.info("took the Lease as %s, transition %d", self._lease.identity, transitions)
+            logger.info(
+                "acquired the Lease as %s, transition %d", self._lease.identity, transitions
+            )
         return True
 
     async def _know_cluster(self, api: KubeApi) -> None:

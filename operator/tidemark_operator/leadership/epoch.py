@@ -57,23 +57,24 @@ async def raise_epoch(
     tried = 0
     for _ in range(TRIES_MAX):
         if not leads():
-            raise NotLeading("the Lease ran out during the take-over")
+            raise NotLeading("the Lease expired during the takeover")
         cluster = await api.get(CLUSTER, namespace, name)
         if cluster["metadata"]["uid"] != uid:
-            raise NotFound(404, f"Cluster {namespace}/{name} was made again during the take-over")
+            raise NotFound(404, f"Cluster {namespace}/{name} was recreated during the takeover")
         if tried and _controller(cluster) == {"identity": identity, "epoch": tried}:
             return cluster  # the write that seemed to fail
         tried = max(stored_epoch(cluster), floor) + 1
         if tried > EPOCH_MAX:
             raise EpochsExhausted(
-                f"controller epoch {EPOCH_MAX} is the last one: nobody can take over any more. "
-                "Make another Cluster and move the topics there"
+                f"controller epoch {EPOCH_MAX} is the maximum, so no operator "
+                "can take over any more. Create another Cluster and move the "
+                "topics there"
             )
         body = with_controller(cluster, identity, tried, beginning, noted)
         try:
             return await api.replace_status(CLUSTER, body)
         except (Conflict, Invalid, Unavailable) as error:
-            logger.info("the controller epoch %d was not written: %s", tried, error)
+            logger.info("controller epoch %d not written: %s", tried, error)
     raise Unavailable(0, f"the controller epoch of {namespace}/{name} cannot be raised")
 
 

@@ -26,9 +26,9 @@ class LeaseTimes:
 
     def __post_init__(self) -> None:
         if not 0 < self.retry_s < self.renew_deadline_s < self.duration_s:
-            raise ValueError("the Lease needs 0 < retry < renew deadline < duration")
+            raise ValueError("the Lease requires 0 < retry < renew deadline < duration")
         if not 0 < self.request_timeout_s < self.renew_deadline_s:
-            raise ValueError("the Lease's request time-out must lie below the renew deadline")
+            raise ValueError("the Lease's request timeout must be shorter than the renew deadline")
 
     @classmethod
     def of_duration(cls, duration_s: float) -> "LeaseTimes":

@@ -1,5 +1,7 @@
 """How a term of leadership ends."""
 
+from tidemark.reasons import Reason
+
 
 class TermEnded(Exception):
     """This process may not act as the controller any more (or not under this epoch)."""
@@ -29,4 +31,4 @@ class SlicesBehind(TermEnded):
 class EpochsExhausted(Exception):
     """There is no higher controller epoch: nobody can take over any more."""
 
-    reason = "EpochsExhausted"
+    reason = Reason.EPOCHS_EXHAUSTED

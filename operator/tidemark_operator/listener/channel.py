@@ -82,7 +82,7 @@ class Channel:
             return framing.decode_response(response_type, frame)[1]
         except framing.FrameError as error:
             self.close_threadsafe()
-            raise ChannelClosed(f"broker {self.broker_id} answered nonsense: {error}") from error
+            raise ChannelClosed(f"invalid response of broker {self.broker_id}: {error}") from error
 
     def close_threadsafe(self) -> None:
         """End the connection from any thread."""

@@ -52,6 +52,6 @@ def decode_request(frame: bytes) -> Received:
     key, version, correlation_id = framing.peek_request(frame)
     request_type = _REQUESTS.get(key)
     if request_type is None or version != 0:
-        raise framing.FrameError(f"request key {key} version {version} is not served here")
+        raise framing.FrameError(f"request key {key} version {version} is not supported")
     request: Request = framing.decode_request(request_type, frame)
     return Received(correlation_id, request)

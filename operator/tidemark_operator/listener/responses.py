@@ -27,7 +27,7 @@ def not_controller(request: Request) -> Response:
     if isinstance(request, control.BrokerRegistrationRequest):
         return control.BrokerRegistrationResponse(
             error_code=int(ErrorCode.not_controller),
-            error_message="this operator does not lead, or has not taken over yet",
+            error_message="this operator is not the active controller",
             broker_epoch=-1,
             controller_epoch=-1,
             session_timeout_ms=0,

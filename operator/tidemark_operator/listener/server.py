@@ -273,7 +273,7 @@ class ControlServer:
             if self._term is None:
                 continue
             for broker_id, broker_epoch in self._term.sessions.tick(time.monotonic()):
-                logger.info("the session of broker %d (epoch %d) ran out", broker_id, broker_epoch)
+                logger.info("session of broker %d (epoch %d) expired", broker_id, broker_epoch)
                 self._notify(self._handler.on_expired, broker_id, broker_epoch)
 
     def _notify(self, call: Callable[..., None], *arguments: object) -> None:
@@ -282,8 +282,8 @@ class ControlServer:
 
     def _why_not(self, identity: Identity) -> str | None:
         if identity.cluster_id != self._cluster_id():
-            return f"it is {identity}, which is another cluster"
-        return f"it is {identity}, no broker" if identity.node_id is None else None
+            return f"it is {identity}, from another cluster"
+        return f"it is {identity}, not a broker" if identity.node_id is None else None
 
     def _protocol(self, identity: Identity) -> asyncio.BaseProtocol:
         reader = asyncio.StreamReader()
@@ -334,7 +334,7 @@ class ControlServer:
                 self.knocks.heard(peer.identity.node_id, time.monotonic())
             return not_controller(request)
         if request.broker_id != peer.identity.node_id:
-            raise ConnectionAbortedError(f"{peer.identity} speaks for broker {request.broker_id}")
+            raise ConnectionAbortedError(f"{peer.identity} is not broker {request.broker_id}")
         if isinstance(request, control.BrokerRegistrationRequest):
             return self._register(term, request, peer)
         if isinstance(request, control.ReplicaStatesRequest):
@@ -364,9 +364,7 @@ class ControlServer:
         """What a broker left behind on a former connection it has asked again, and was perhaps
         answered otherwise: a proposal that was refused must not take effect after that."""
         if term.requests.get(broker_id, peer) is not peer:
-            raise ConnectionAbortedError(
-                f"broker {broker_id} has registered over another one since"
-            )
+            raise ConnectionAbortedError(f"another process has registered as broker {broker_id}")
 
     def _register(
         self, term: _Term, request: control.BrokerRegistrationRequest, peer: _Peer
@@ -388,7 +386,7 @@ class ControlServer:
         if isinstance(answer, control.BrokerRegistrationResponse) and not answer.error_code:
             token = secrets.token_bytes(TOKEN_BYTES)
             if not term.sessions.give_token(broker_id, answer.broker_epoch, token):
-                raise ConnectionAbortedError(f"broker {broker_id} is not registered any more")
+                raise ConnectionAbortedError(f"broker {broker_id} is no longer registered")
             term.requests[broker_id] = peer
             peer.has_secret = True
             return dataclasses.replace(answer, session_token=token)
@@ -400,7 +398,7 @@ class ControlServer:
             future = asyncio.run_coroutine_threadsafe(work, self._main)
         except RuntimeError as error:
             work.close()
-            raise ConnectionAbortedError("the operator stops") from error
+            raise ConnectionAbortedError("the operator is stopping") from error
         return asyncio.wrap_future(future)
 
     def _heartbeat(

@@ -56,7 +56,7 @@ class ObjectClient:
         (the caller's key then comes again with the newest object)."""
         held = self._objects.get(key)
         if held is None:
-            raise NotFound(404, f"{key} is gone")
+            raise NotFound(404, f"{key} is deleted")
         async with self._parallel:
             began_s = self._echoes.begins()
             written = await self.api.replace_status(kind, {**held, "status": dict(status)})

@@ -12,6 +12,7 @@ from tidemark.annotations import (
 from tidemark.configuration.broker_keys import SWEEP
 from tidemark.configuration.layers import topic_defaults
 from tidemark.ids import id_text, parse_id
+from tidemark.reasons import Reason
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller.deletion_values import (
@@ -221,9 +222,9 @@ def topic_info(body: Json, cluster_config: dict[str, str]) -> TopicInfo:
     compacted = is_compacted(config) and (spec.tiering_enabled or in_tier)
     enabled = spec.tiering_enabled and (in_tier or not compacted)
     problem = COMPACTED if compacted else (enabled and retention_problem(config)) or ""
-    reason = "Compacted" if compacted else "LocalRetentionTooLong"
+    reason = Reason.COMPACTED if compacted else Reason.LOCAL_RETENTION_TOO_LONG
     if unknown:
-        problem, reason = unknown, "NotUnderstood"
+        problem, reason = unknown, Reason.OBJECT_UNREADABLE
     if compacted and in_tier:
         config["cleanup.policy"] = "delete"
     elif compacted:
@@ -267,8 +268,8 @@ def _read_topic(body: Json) -> tuple[Topic, str]:
         known = Topic.known_part(body)
         if known is body:
             raise
-        text = f"this version of the operator does not know all of the object: {error}"
-        return parse_topic(known), f"{text}: upgrade the operator, or take the field away"
+        text = f"this version of the operator does not support a field of the object: {error}"
+        return parse_topic(known), f"{text}. Upgrade the operator, or remove the field"
 
 
 def _asked(meta: ObjectMeta, names: tuple[str, ...]) -> dict[str, str]:

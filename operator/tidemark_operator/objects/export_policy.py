@@ -127,8 +127,8 @@ def refusal(
         return ""
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return (
-        f"the Cluster does not allow {'; '.join(found[:_SHOWN])}{more}. Remove it, or have the "
-        "Cluster's owner allow it"
+        f"the Cluster does not allow {'; '.join(found[:_SHOWN])}{more}. Remove "
+        "it, or have the Cluster's owner allow it"
     )
 
 
@@ -191,7 +191,7 @@ class _Checks:
             elif not _matches(key, (*SECRET_SPARK_CONF, *listed)):
                 yield _refused_setting("Spark's", f"{key} from a Secret", "sparkConf")
             elif _ADDRESS.search(key):
-                yield f"{key} from a Secret (write the address itself)"
+                yield f"{key} from a Secret (write the address into the manifest)"
 
     def _catalog(self) -> Iterator[str]:
         table, listed = self._spec.table, self._policy.catalog_properties
@@ -204,7 +204,7 @@ class _Checks:
             elif _ADDRESS.search(key) and not self._is_endpoint(value):
                 yield _refused_setting(what, value, "endpoints")
             elif key == "prefix" and _parts(f"/{value}") is None:
-                yield f"{what} {value}, which leads out of the catalog's path"
+                yield f"{what} {value}, which points outside the catalog's path"
             else:
                 yield from _misread(what, key, value)
         for hidden in table.catalog_secrets:
@@ -212,7 +212,7 @@ class _Checks:
             if not _matches(key, (*SECRET_CATALOG_PROPERTIES, *listed)):
                 yield _refused_setting("the catalog's", f"{key} from a Secret", "catalogProperties")
             elif _ADDRESS.search(key):
-                yield f"the catalog's {key} from a Secret (write the address itself)"
+                yield (f"the catalog's {key} from a Secret (write the address into the manifest)")
 
     def _is_known_class(self, key: str, name: str) -> bool:
         """Return whether the class is Iceberg's own, or the Cluster's owner allows the property."""
@@ -296,9 +296,9 @@ def _of_code(key: str) -> str:
 def _misread(what: str, key: str, value: str) -> Iterator[str]:
     """Yield why a program would read the value as something else, if it would."""
     if _REFERENCE.search(value):
-        yield f"{what} {value}, which refers to a variable or setting (write the value itself)"
+        yield (f"{what} {value}, which contains a variable or reference (write the value itself)")
     elif _REGION.search(key) and value and not _REGION_NAME.fullmatch(value):
-        yield f"{what} {value}, which is no region"
+        yield f"{what} {value}, which is not a region"
 
 
 def _matches(key: str, patterns: Iterable[str]) -> bool:

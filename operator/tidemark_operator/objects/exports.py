@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Iterable
 
 from tidemark.export_job import Hidden, Order, Place
+from tidemark.reasons import Reason
 from tidemark.wire.control import Endpoint
 from tidemark_operator.controller.export_schedule import Schedule, ScheduleError
 from tidemark_operator.controller.export_values import (
@@ -99,7 +100,9 @@ def _schedule(spec: ExportSpec) -> tuple[Schedule | None, Problem | None]:
     try:
         return Schedule.of(spec.schedule, spec.time_zone or ""), None
     except ScheduleError as error:
-        return None, Problem(reason="ScheduleInvalid", message=f"{error}: correct spec.schedule")
+        return None, Problem(
+            reason=Reason.SCHEDULE_INVALID, message=f"{error}. Correct spec.schedule"
+        )
 
 
 def tables_of(table: ExportTable) -> frozenset[TableId]:
@@ -161,7 +164,7 @@ def job_wanted(body: Json, around: Surroundings, *, image: str) -> JobWanted | P
         made.read_brokers()
         made.read_table()
     except _Unusable as error:
-        return Problem(reason="SourceUnusable", message=str(error), waits=error.waits)
+        return Problem(reason=Reason.SOURCE_UNUSABLE, message=str(error), waits=error.waits)
     pod = job.dump() if job is not None else {}
     return JobWanted(
         order=Order(
@@ -214,7 +217,7 @@ class _Order:
             self._read_storage(storage)
         elif tier is ReadTier.REMOTE:
             raise _Unusable(
-                "spec.source.tier is remote, and the Cluster has no spec.remoteStorage", waits=False
+                "spec.source.tier is remote, but the Cluster has no spec.remoteStorage", waits=False
             )
 
     def _read_storage(self, storage: RemoteStorage) -> None:
@@ -242,8 +245,9 @@ class _Order:
         self.source[BOOTSTRAP] = given.bootstrap or bootstrap(self._around.brokers, listener)
         if not self.source[BOOTSTRAP]:
             raise _Unusable(
-                f"no broker that serves has a listener {listener}: start brokers, name a listener "
-                "in spec.source.listener, or set spec.source.tier to remote",
+                f"no serving broker has the listener {listener}. Start brokers, "
+                "set spec.source.listener to another listener, or set "
+                "spec.source.tier to remote",
                 waits=True,
             )
         if given.trusted_secret_ref is not None:
@@ -254,15 +258,15 @@ class _Order:
     def _prove(self, name: str) -> None:
         user = self._around.user(f"{self._export.metadata.namespace}/{name}")
         if user is None:
-            raise _Unusable(f"there is no User {name}: make it", waits=True)
+            raise _Unusable(f"User {name} does not exist. Create it", waits=True)
         if user.certificate:
             for option, key in _CERTIFICATE.items():
                 self._file(Place.SOURCE, option, SecretKeyRef(name=name, key=key))
             return
         if not user.mechanism:
             raise _Unusable(
-                f"User {name} proves itself by what somebody else issues: name a User with a "
-                "password, or one of type tls",
+                f"User {name} has credentials of another issuer. Use a User "
+                "with a password, or one of type tls",
                 waits=False,
             )
         self.source["kafka.sasl.username"] = user.username

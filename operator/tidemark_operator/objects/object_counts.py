@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from tidemark.reasons import Reason
 from tidemark_operator.kube.kinds import RECORD_DELETION, Json, Key, key_of
 
 #: (kind, type, status, reason) of a condition.
@@ -50,4 +51,4 @@ def _said(body: Json) -> Iterator[Said]:
 
 def _is_under_way(deletion: Json) -> bool:
     found = next((each for each in _conditions(deletion) if each.get("type") == "Succeeded"), None)
-    return found is None or (found["status"] == "Unknown" and found["reason"] != "Paused")
+    return found is None or (found["status"] == "Unknown" and found["reason"] != Reason.PAUSED)

@@ -250,7 +250,7 @@ class ObjectStore:
         known = self._objects.get(key)
         was = 0 if known is None or key in self._former else resource_version(known)
         if resource_version(body) < was <= version:
-            self._begin_anew(kind, version, f"{key} is what it was before {was}")
+            self._begin_anew(kind, version, f"{key} has its state before {was}")
         return self.put(body)
 
     def read(self, kind: Kind, body: Json, known: Json | None) -> bool:
@@ -260,7 +260,7 @@ class ObjectStore:
         is_told = key in self._former or self._objects.get(key) is not known
         if known is not None and not is_told and 0 < version < resource_version(known):
             was = resource_version(known)
-            self._begin_anew(kind, version, f"{key} is what it was before {was}")
+            self._begin_anew(kind, version, f"{key} has its state before {was}")
         return self.put(body)
 
     def _begin_anew(self, kind: Kind, version: int, sign: str) -> None:

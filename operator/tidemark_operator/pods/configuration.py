@@ -89,7 +89,7 @@ def text(pod: BrokerPod, broker: PodBroker) -> str:
     found = sorted(entries(pod, broker).items())
     for key, value in found:
         if not _ENDS_LINE.isdisjoint(key + value):
-            raise InvalidResource(f"the value of {key} is more than one line: make it one")
+            raise InvalidResource(f"the value of {key} has a line break. Remove it")
     return "".join(f"{key}={value}\n" for key, value in found)
 
 

@@ -211,8 +211,8 @@ def way_in(wanted: Wanted, live: Json) -> WayIn:
     host = own.host or _ingress(live)
     if not host:
         return WayIn(
-            problem=f"Service {wanted.name} has been given no address by a load balancer yet: "
-            f"kubectl describe service {wanted.name}"
+            problem="the load balancer has not assigned an address to Service "
+            f"{wanted.name} yet. See kubectl describe service {wanted.name}"
         )
     return WayIn(host=host, port=own.port or _port(live))
 

@@ -21,9 +21,9 @@ def foreign(live: Json, wanted: Json) -> str:
         return ""
     name, words = wanted["metadata"]["name"], " ".join(f"{k}={v}" for k, v in own.items())
     return (
-        f"PersistentVolumeClaim {name} was not made for it: remove it, make this Broker under "
-        "another name, or, if it is to go on with what is there, kubectl label --overwrite pvc "
-        f"{name} {words}"
+        f"PersistentVolumeClaim {name} was not created for it. Delete it, or "
+        "create this Broker under another name. To continue with its data: "
+        f"kubectl label --overwrite pvc {name} {words}"
     )
 
 
@@ -48,7 +48,10 @@ def why_pending(live: Json, said: str) -> str:
     come by itself. ``said``: the last warning of its Events."""
     name, class_name = live["metadata"]["name"], live["spec"].get("storageClassName")
     if class_name is None:
-        return f"claim {name} has no StorageClass, for none is the default one: make one that"
+        return (
+            f"claim {name} has no StorageClass, and there is no default "
+            "StorageClass. Make one the default"
+        )
     if _NO_CLASS.search(said):
-        return f"claim {name}: StorageClass {class_name} does not exist: make it"
+        return f"claim {name}: StorageClass {class_name} does not exist. Create it"
     return f"claim {name}, of StorageClass {class_name}: {said}" if said else ""

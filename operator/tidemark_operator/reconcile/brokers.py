@@ -4,6 +4,7 @@ and its removal once nothing depends on it."""
 import dataclasses
 import logging
 
+from tidemark.reasons import Reason
 from tidemark_operator.certificates.authority import BadCertificate
 from tidemark_operator.certificates.certificate_stores import KeptByAnother, Overtaken
 from tidemark_operator.clock import wall_ms
@@ -61,7 +62,7 @@ class BrokerReconciler:
         except Overtaken:
             raise
         except (BadCertificate, KeptByAnother) as error:  # its status is told all the same
-            logger.warning("broker %d is given no certificate: %s", broker.node_id, error)
+            logger.warning("no certificate for broker %d: %s", broker.node_id, error)
             await self._write(key, broker.node_id, generation)
             return LOOK_AGAIN_S
         pod_s = await self._pods.keep(body)
@@ -78,8 +79,8 @@ class BrokerReconciler:
             broker_info(body, fenced=True)  # raises what is wrong with it, if that is why
             self._reflector.changed(body)
             return 0.0
-        text = f"nodeId {other.node_id} belongs to Broker {other.key}: delete one of the two"
-        conditions = summary(ready=False, reason="NodeIdTaken", message=text, stalled=True)
+        text = f"nodeId {other.node_id} belongs to Broker {other.key}. Delete one of the two"
+        conditions = summary(ready=False, reason=Reason.NODE_ID_TAKEN, message=text, stalled=True)
         await write_conditions(self._services, BROKER, key, body, conditions, once=False)
         return LOOK_AGAIN_S
 
@@ -131,7 +132,7 @@ class BrokerReconciler:
         former, present = (find(each, "Draining") or {} for each in (broker.status, status))
         reason = str(present.get("reason", ""))
         if reason in _TOLD and reason != former.get("reason"):
-            kind = normal if reason == "Drained" else warning
+            kind = normal if reason == Reason.DRAINED else warning
             text = str(present.get("message", ""))
             self._services.events.emit(kind("Broker", broker.key, reason, text))
 
@@ -151,4 +152,4 @@ def _removed(draft: Draft, node_id: int) -> list[RowKey] | None:
     return given_up
 
 
-_TOLD = ("Drained", "ReplicasCannotMove", "ReplicasInUse")
+_TOLD = (Reason.DRAINED, Reason.REPLICAS_CANNOT_MOVE, Reason.REPLICAS_IN_USE)

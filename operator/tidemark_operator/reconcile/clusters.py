@@ -7,6 +7,7 @@ import logging
 import time
 
 from tidemark.error_text import error_text
+from tidemark.reasons import Reason
 from tidemark.tier.config import location_of, moved
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import left_behind, rebuilding
@@ -76,10 +77,13 @@ class ClusterReconciler:
             return None
         if key != services.cluster_key:
             text = (
-                f"this operator looks after Cluster {services.cluster_key.name} of this namespace: "
-                "delete one of the two, as each Cluster has a namespace of its own"
+                f"this operator manages Cluster {services.cluster_key.name} of "
+                "this namespace. Each Cluster needs its own namespace. Delete "
+                "one of the two"
             )
-            conditions = summary(ready=False, reason="SecondCluster", message=text, stalled=True)
+            conditions = summary(
+                ready=False, reason=Reason.SECOND_CLUSTER, message=text, stalled=True
+            )
             await write_conditions(services, CLUSTER, key, body, conditions)
             return None
         generation = int(body["metadata"]["generation"])
@@ -118,7 +122,7 @@ class ClusterReconciler:
                     await self._made_brokers.remove(key)
                 await self._write(key, generation)
                 return LEAVING_CHECK_S
-        raise TermEnded(f"Cluster {key.name} is being deleted, and nothing needs it any more")
+        raise TermEnded(f"Cluster {key.name} is being deleted, and no dependent object is left")
 
     # ------------------------------------------------------------ storage
 
@@ -130,7 +134,7 @@ class ClusterReconciler:
         body = services.objects.get(services.cluster_key)
         if body is None or not body["spec"].get("remoteStorage"):
             return
-        self._know(RemoteStorageState("", "the remote store has not answered yet"))
+        self._know(RemoteStorageState("", "the remote store has not responded yet"))
         try:
             async with asyncio.timeout(FIRST_LOOK_S):
                 await self._resolve_accepted(body)
@@ -197,13 +201,13 @@ class ClusterReconciler:
         if place is None or spec is None:
             if former and in_use:
                 return self._kept(
-                    f"remoteStorage was removed while {self._tiered()} need it: put it back"
+                    f"remoteStorage was removed, but {self._tiered()} need it. Restore it"
                 ), None
             return RemoteStorageState(), None
         why = "" if not former else moved(former, place)
         if why and in_use:
             return self._kept(
-                f"{why} while {self._tiered()} have data in the tier: set it back"
+                f"{why}, but {self._tiered()} have data in the tier. Restore the previous value"
             ), None
         expected = "" if why or not former else str(status.get("storeId") or "")
         text = ""
@@ -249,10 +253,12 @@ class ClusterReconciler:
         text, events = key.namespaced_name, self._services.events
         if now.problem:
             self._failing = True
-            events.emit(warning(CLUSTER.kind, text, "RemoteStorageUnavailable", now.problem))
+            events.emit(warning(CLUSTER.kind, text, Reason.REMOTE_STORAGE_UNAVAILABLE, now.problem))
         elif now.remote_storage and (is_new or self._failing):
             self._failing = False
-            sentence = f"the remote tier is usable, store {self._services.state.cluster.store_id}"
+            sentence = (
+                f"the remote tier is available, store {self._services.state.cluster.store_id}"
+            )
             events.emit(normal(CLUSTER.kind, text, "RemoteStorageAccepted", sentence))
 
     # ------------------------------------------------------------ status

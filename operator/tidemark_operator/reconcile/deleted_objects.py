@@ -5,6 +5,7 @@ condition is derived from the object alone. So if the operator stops before it w
 the next one writes it.
 """
 
+from tidemark.reasons import Reason
 from tidemark_operator.controller.status.conditions import Condition, condition, summary
 from tidemark_operator.kube.finalizers import finalizers_of
 from tidemark_operator.kube.kinds import (
@@ -54,24 +55,24 @@ def is_released(body: Json) -> bool:
 def deleted_conditions(body: Json) -> list[Condition]:
     """Return the conditions of an object that only finalizers of others hold."""
     kind = str(body["kind"])
-    held = f"the object remains until finalizers of others are removed: {_names(body)}"
+    held = f"waiting for others to remove their finalizers: {_names(body)}"
     if kind == RECORD_DELETION.kind:
-        text = f"deleted before it finished, so records may remain; {held}"
+        text = f"deleted before it finished, so records may remain. {held}"
         return [
-            condition("Succeeded", False, "Abandoned", text),
-            condition("Reconciling", False, "Finished"),
-            condition("Stalled", False, "Progressing"),
+            condition("Succeeded", False, Reason.ABANDONED, text),
+            condition("Reconciling", False, Reason.FINISHED),
+            condition("Stalled", False, Reason.PROGRESSING),
         ]
     done = _DONE[kind]
     if kind == TOPIC.kind and body["spec"].get("deletionPolicy") == "Orphan":
-        done = "the topic is left behind (deletionPolicy Orphan)"
-    return summary(ready=False, reason="Deleted", message=f"{done}; {held}")
+        done = "the topic is orphaned (deletionPolicy Orphan)"
+    return summary(ready=False, reason=Reason.DELETED, message=f"{done}; {held}")
 
 
 _DONE = {
-    TOPIC.kind: "nothing is left of the topic",
+    TOPIC.kind: "the topic is completely deleted",
     BROKER.kind: "the broker is removed from the cluster",
-    CLUSTER.kind: "nothing is left of the cluster",
+    CLUSTER.kind: "the cluster is completely deleted",
     USER.kind: "brokers no longer accept the user",
     EXPORT.kind: "no job runs, and the table keeps its rows",
 }

@@ -5,6 +5,7 @@ import logging
 import time
 
 from tidemark.ids import id_text
+from tidemark.reasons import Reason
 from tidemark_operator.certificates.certificate_stores import KeptByAnother, SecretKeeper
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import exports
@@ -54,10 +55,7 @@ PROBLEM_S = 15.0
 #: A job whose Secret is no longer offered is ended within this time.
 SECRETS_S = 60.0
 SOON_S = exports.SOON_MS / 1000
-NO_IMAGE = (
-    "it is not known in which image the job is to run: name one in spec.job.image, or install the "
-    "chart with exports.image"
-)
+NO_IMAGE = "the image of the job is not set. Set spec.job.image, or exports.image of the chart"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,8 +98,8 @@ class ExportReconciler:
         services, state = self._services, self._services.state
         topic = state.topics.get(export.topic_key)
         if topic is None and services.objects.get(TOPIC.key(export.topic_key)) is not None:
-            text = "this version of the operator cannot read the Topic: see its conditions"
-            return Problem(reason="SourceUnusable", message=text, waits=True)
+            text = "this version of the operator cannot read the Topic. See its conditions"
+            return Problem(reason=Reason.SOURCE_UNUSABLE, message=text, waits=True)
         if topic is None or topic.deletion_ms is not None:
             return _no_topic(export, going=topic is not None)
         if export.topic_id and export.topic_id != id_text(topic.id):
@@ -112,7 +110,7 @@ class ExportReconciler:
         image = services.export_image if services.jobs.in_pods else ""
         job = body["spec"].get("job") or {}
         if services.jobs.in_pods and not image and not job.get("image"):
-            return Problem(reason="ImageMissing", message=NO_IMAGE)
+            return Problem(reason=Reason.IMAGE_MISSING, message=NO_IMAGE)
         around = self._surroundings(topic)
         found = job_wanted(body, around, image=image)
         if isinstance(found, JobWanted):
@@ -130,7 +128,7 @@ class ExportReconciler:
             image=services.export_image,
         )
         if said:
-            return Problem(reason="PolicyRefused", message=said, stops=True)
+            return Problem(reason=Reason.POLICY_REFUSED, message=said, stops=True)
         # Secrets are read before each run, and every SECRETS_S during one.
         named = secret_names(spec), spec.source and spec.source.user_ref
         checked = self._checked.get(export.key)
@@ -157,12 +155,12 @@ class ExportReconciler:
             if spec.source is not None and spec.source.user_ref is not None:
                 user = spec.source.user_ref.name
                 if await SecretKeeper(api, namespace, USER_SECRETS).read(user) is None:
-                    text = f"User {user} has no Secret yet: see its conditions"
-                    return Problem(reason="SourceUnusable", message=text, waits=True)
+                    text = f"User {user} has no Secret yet. See its conditions"
+                    return Problem(reason=Reason.SOURCE_UNUSABLE, message=text, waits=True)
         except SecretMissing as error:
-            return Problem(reason="SecretNotOffered", message=str(error))
+            return Problem(reason=Reason.SECRET_NOT_OFFERED, message=str(error))
         except (SecretNotOffered, KeptByAnother) as error:
-            return Problem(reason="SecretNotOffered", message=str(error), stops=True)
+            return Problem(reason=Reason.SECRET_NOT_OFFERED, message=str(error), stops=True)
         return None
 
     def _surroundings(self, topic: TopicInfo) -> Surroundings:
@@ -242,11 +240,11 @@ class ExportReconciler:
         try:
             await self._services.jobs.start(self._identity(export, export.run), wanted)
         except JobRefused as error:
-            text = f"the job cannot be made: {error.said}"
-            problem = Problem(reason="JobRefused", message=text)
+            text = f"the job cannot be created: {error.said}"
+            problem = Problem(reason=Reason.JOB_REFUSED, message=text)
             await self._write(key, export, ExportView(job=ABSENT, problem=problem))
             return PROBLEM_S
-        logger.info("export %s: run %d begins", export.key, export.run.number)
+        logger.info("export %s: run %d starts", export.key, export.run.number)
         return SOON_S
 
     async def _stop(self, export: ExportInfo) -> None:
@@ -264,7 +262,7 @@ class ExportReconciler:
         logger.info("export %s: run %d: %s %s", export.key, run.number, step.outcome, step.message)
         if step.outcome in (Outcome.FAILED, Outcome.REFUSED, Outcome.SUPERSEDED):
             services.metrics.failed_exports.inc()
-            text = f"run {run.number} has failed: {ended.last_failure}"
+            text = f"run {run.number} failed: {ended.last_failure}"
             services.events.emit(warning(EXPORT.kind, export.key, "ExportFailed", text))
 
     # ------------------------------------------------------------ status
@@ -288,7 +286,7 @@ class ExportReconciler:
         """An Event when the story of Ready is another one."""
         ready = export_conditions(export, view, now_ms=now_ms)[0]
         # Of runs that fail each has an Event of its own, and each has to start.
-        if ready.reason not in (former_reason, "JobFailed", "JobStarting"):
+        if ready.reason not in (former_reason, Reason.JOB_FAILED, Reason.JOB_STARTING):
             event = normal if ready.status == TRUE else warning
             self._services.events.emit(event(EXPORT.kind, export.key, ready.reason, ready.message))
 
@@ -310,27 +308,23 @@ def _wait_s(until_ms: int | None, now_ms: int, problem: Problem | None) -> float
 
 def _no_topic(export: ExportInfo, *, going: bool) -> Problem:
     name = export.topic_key.rpartition("/")[2]
-    what = f"Topic {name} is being deleted" if going else f"there is no Topic {name}"
+    what = f"Topic {name} is being deleted" if going else f"Topic {name} does not exist"
     text = (
-        f"{what}: no job runs, and the table keeps what it has. Make the Topic, or delete the "
-        "Export"
+        f"{what}. No job runs, and the table keeps its rows. Create the Topic, or delete the Export"
     )
-    return Problem(reason="TopicNotFound", message=text, waits=True, stops=True)
+    return Problem(reason=Reason.TOPIC_NOT_FOUND, message=text, waits=True, stops=True)
 
 
 def _replaced(export: ExportInfo) -> Problem:
     name = export.topic_key.rpartition("/")[2]
     text = (
-        f"Topic {name} is not the one whose records the table has (status.topicId): make another "
-        "Export, into another table"
+        f"Topic {name} has another id than status.topicId, whose records are in "
+        "the table. Create another Export with another table"
     )
-    return Problem(reason="TopicReplaced", message=text, stops=True)
+    return Problem(reason=Reason.TOPIC_REPLACED, message=text, stops=True)
 
 
 def _taken(holder: str, table: str) -> Problem:
     name = holder.rpartition("/")[2]
-    text = (
-        f"the table {table} is that of Export {name}, which is older: a table has one Export. "
-        "Delete one of the two"
-    )
-    return Problem(reason="TableTaken", message=text, stops=True)
+    text = f"the table {table} belongs to the older Export {name}. Delete one of the two"
+    return Problem(reason=Reason.TABLE_TAKEN, message=text, stops=True)

@@ -37,8 +37,8 @@ NODES_CHECK_S = 600.0
 _NEVER_CHANGES = "may not change once set"
 
 _NODES_FORBIDDEN = (
-    "nodeAddress is ExternalIP, and the operator may not list Nodes: let it (in the chart, "
-    "operator.mayListNodes), or set host"
+    "nodeAddress is ExternalIP, but the operator may not list Nodes. Allow it "
+    "(chart value operator.mayListNodes), or set host"
 )
 
 
@@ -200,8 +200,8 @@ class ExternalServices:
             found = await self._services.named(SERVICE, wanted.name)
             if found is not None and not is_ours(found, wanted.manifest):
                 text = (
-                    f"Service {wanted.name} belongs to {whose(found)}: remove it, or name Broker "
-                    "or listener otherwise"
+                    f"Service {wanted.name} belongs to {whose(found)}. Delete "
+                    "it, or rename the Broker or the listener"
                 )
                 return WayIn(problem=text, refused=True)
         return external_services.way_in(wanted, await self._apply(wanted.manifest))
@@ -257,7 +257,7 @@ def _refused(wanted: Wanted, live: Json | None, uid: str, error: KubeError) -> W
     """A change that is refused takes nobody's way away: ours leads where it led."""
     text = f"Service {wanted.name}: {error.said}"
     if _NEVER_CHANGES in error.said:
-        text += f"; kubectl delete service {wanted.name}: it is made again"
+        text += f". To have it created again: kubectl delete service {wanted.name}"
     if live is None or not external_services.is_of(live, uid):
         return WayIn(problem=text, refused=True)
     way = external_services.way_in(wanted, live)

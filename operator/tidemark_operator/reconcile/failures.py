@@ -8,6 +8,7 @@ server that does not answer is left in peace: nothing can be written there.
 
 import logging
 
+from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.events import warning
 from tidemark_operator.controller.status.cluster import REFUSED_REMEDY
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 TRIES = 3
 CONFLICTS = 8
 
-CONTENDED = "Contended"
+CONTENDED = Reason.CONTENDED
 
 
 def reason_of(error: Exception) -> str:
@@ -35,32 +36,35 @@ def reason_of(error: Exception) -> str:
         case Conflict():
             return CONTENDED
         case Forbidden():
-            return "AccessDenied"
+            return Reason.ACCESS_DENIED
         case KubeError():
-            return "WriteRefused"
+            return Reason.WRITE_REFUSED
         case InvalidResource():
-            return "NotUnderstood"
+            return Reason.OBJECT_UNREADABLE
         case DecisionFailed():
-            return "DecisionNotStored"
-    return "InternalError"
+            return Reason.DECISION_NOT_STORED
+    return Reason.INTERNAL_ERROR
 
 
 def sentence_of(error: Exception) -> str:
     """What is the matter, and what helps."""
     if isinstance(error, KubeError) and error.by_policy:
-        return f"an admission policy refuses what the operator writes: {error}. {REFUSED_REMEDY}"
+        return f"an admission policy rejects a write of the operator: {error}. {REFUSED_REMEDY}"
     match reason_of(error):
-        case "Contended":
+        case Reason.CONTENDED:
             return f"another writer keeps changing the object: {error}"
-        case "AccessDenied":
-            return f"the operator's account may not do what it has to: {error}: allow it"
-        case "WriteRefused":
-            return f"the API server refuses what the operator writes: {error}"
-        case "NotUnderstood":
-            return f"this version of the operator cannot read the object: {error}: correct it"
-        case "DecisionNotStored":
-            return f"what was decided could not be stored: {error}"
-    return f"a fault of the operator ({type(error).__name__}: {error}): report it, with its log"
+        case Reason.ACCESS_DENIED:
+            return f"the operator's account lacks a permission: {error}. Allow it"
+        case Reason.WRITE_REFUSED:
+            return f"the API server rejects a write of the operator: {error}"
+        case Reason.OBJECT_UNREADABLE:
+            return f"this version of the operator cannot read the object: {error}. Correct it"
+        case Reason.DECISION_NOT_STORED:
+            return f"the decision could not be stored: {error}"
+    return (
+        f"internal error of the operator ({type(error).__name__}: {error}). Report "
+        "it with the operator's log"
+    )
 
 
 class Failures:
@@ -86,7 +90,7 @@ class Failures:
         body = self._services.objects.get(key)
         if body is None:
             return
-        text = f"{sentence_of(error)} (tried {tries} times, it is tried again)"
+        text = f"{sentence_of(error)} (failed {tries} times, retrying)"
         emitted = self._emitted.setdefault(key, set())
         if reason not in emitted:
             emitted.add(reason)
@@ -96,7 +100,7 @@ class Failures:
             await self._write(key, body, reason, text)
             self._told.setdefault(key, set()).add(reason)
         except KubeError as refused:
-            logger.warning("%s: its conditions cannot tell that either: %s", key, refused)
+            logger.warning("%s: its conditions could not be written either: %s", key, refused)
 
     async def _write(self, key: Key, body: Json, reason: str, text: str) -> None:
         """Write Stalled beside the other conditions, which stay unchanged.

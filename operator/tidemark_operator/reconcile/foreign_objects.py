@@ -1,5 +1,6 @@
 """What belongs to a Cluster that this operator does not control: said in a condition, once."""
 
+from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller.status.conditions import Condition, render, summary
 from tidemark_operator.kube.kinds import CLUSTER, Json, Key, Kind
@@ -13,14 +14,18 @@ async def elsewhere(services: TermServices, kind: Kind, key: Key, body: Json) ->
     exists = services.objects.get(Key(CLUSTER.kind, key.namespace, name)) is not None
     if exists:
         text = (
-            f"Cluster {name} is not controlled by this operator, which looks after "
-            f"{services.cluster_key.name}: make the object again with that clusterRef, or in the "
-            f"namespace of an operator that looks after {name}"
+            f"Cluster {name} is not managed by this operator, which manages "
+            f"{services.cluster_key.name}. Create the object with that "
+            f"clusterRef, or in the namespace of the operator of {name}"
         )
-        conditions = summary(ready=False, reason="ClusterNotControlled", message=text, stalled=True)
+        conditions = summary(
+            ready=False, reason=Reason.CLUSTER_NOT_CONTROLLED, message=text, stalled=True
+        )
     else:
-        text = f"there is no Cluster {name} in namespace {key.namespace}: create it"
-        conditions = summary(ready=False, reason="ClusterNotFound", message=text, reconciling=True)
+        text = f"Cluster {name} does not exist in namespace {key.namespace}. Create it"
+        conditions = summary(
+            ready=False, reason=Reason.CLUSTER_NOT_FOUND, message=text, reconciling=True
+        )
     await write_conditions(services, kind, key, body, conditions)
     return None
 

@@ -29,7 +29,7 @@ class LeaderTurns:
         if self._asking[node_id] >= AT_ONCE:
             waiting[key] = None
             raise EngineUnavailable(
-                f"broker {node_id} has not answered {AT_ONCE} others of this kind yet"
+                f"broker {node_id} has not answered {AT_ONCE} requests of this kind yet"
             )
         waiting.pop(key, None)
         self._asking[node_id] += 1

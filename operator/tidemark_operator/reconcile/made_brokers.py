@@ -3,6 +3,7 @@ in pods have in common."""
 
 import time
 
+from tidemark.reasons import Reason
 from tidemark_operator.controller import draining, scaling
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.events import normal, warning
@@ -60,7 +61,7 @@ class MadeBrokers:
         self._services.state.brokers_problem = problem
         if problem:
             if problem != former:
-                event = warning(CLUSTER.kind, key.namespaced_name, "BrokersRefused", problem)
+                event = warning(CLUSTER.kind, key.namespaced_name, Reason.BROKERS_REFUSED, problem)
                 self._services.events.emit(event)
             return REFUSED_S
         common_s = CHECK_S if has_pods else None
@@ -157,7 +158,7 @@ class MadeBrokers:
             self._refused.append(f"Service {name}: {error.said}")
             return None
         if live is not None and not is_ours_of_cluster(live, wanted):
-            self._refused.append(f"Service {name} belongs to {whose(live)}: remove it")
+            self._refused.append(f"Service {name} belongs to {whose(live)}. Delete it")
             return None
         return await self._apply(SERVICE, wanted, force=live is not None)
 

@@ -51,12 +51,9 @@ LOOK_AGAIN_S = 3.0
 CHECK_S = 60.0
 #: What the API server refuses waits for a person.
 REFUSED_S = 15.0
-_RENAME = "remove it, or make this Broker under another name"
+_RENAME = "Delete it, or create this Broker under another name"
 
-NO_ADDRESSES = (
-    "the operator was not told under which addresses brokers reach it: start it with "
-    "--controller-addresses"
-)
+NO_ADDRESSES = "the operator's address for brokers is unknown. Start it with --controller-addresses"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -203,7 +200,7 @@ class PodKeeper:
                 self._replaced[name] = before
             raise
         if changes:
-            text = f"pod {seen.name} is replaced: it is to be another one"
+            text = f"pod {seen.name} is outdated and being replaced"
             services.events.emit(normal(BROKER.kind, broker.metadata.key, "PodReplaced", text))
         if is_complete(written):
             return seen
@@ -217,7 +214,7 @@ class PodKeeper:
         if is_unmade(stateful_set):
             name = stateful_set["metadata"]["name"]
             said = await last_warning(api, namespace, STATEFUL_SET, name)
-            return said and f"is not made: {said}"
+            return said and f"is not created: {said}"
         said = await why_stuck(api, namespace, pod)
         return said and f"is not ready: {said}"
 
@@ -227,18 +224,18 @@ class PodKeeper:
         if live is not None:
             if is_ours(live, wanted.stateful_set):
                 return ""
-            return f"StatefulSet {live['metadata']['name']} was not made for it: {_RENAME}"
+            return f"StatefulSet {live['metadata']['name']} was not created for it. {_RENAME}"
         foreign = await self._volumes.foreign(wanted.claim)
         if foreign:
             return foreign
         name = wanted.service["metadata"]["name"]
         service = await self._services.named(SERVICE, name)
         if service is not None and not is_ours(service, wanted.service):
-            return f"Service {name} belongs to {whose(service)}: {_RENAME}"
+            return f"Service {name} belongs to {whose(service)}. {_RENAME}"
         others = other_managers(
             await self._apply(CONFIG_MAP, wanted.config_map, force=False, dry_run=True)
         )
-        return f"ConfigMap {name} belongs to {', '.join(others)}: {_RENAME}" if others else ""
+        return f"ConfigMap {name} belongs to {', '.join(others)}. {_RENAME}" if others else ""
 
     def _hold(self, node_id: int, starting: Iterable[int]) -> Hold | None:
         """``starting``: other brokers whose pods are on their way. A new operator has yet to hear

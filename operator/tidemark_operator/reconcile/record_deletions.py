@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import deletion, deletion_offsets
 from tidemark_operator.controller.deletion_values import (
@@ -79,7 +80,7 @@ class RecordDeletionReconciler:
             for node_id, queries in sorted(by_leader.items())
         )
         if problem:
-            await self._write(key, view, Waiting(reason="Resolving", message=problem))
+            await self._write(key, view, Waiting(reason=Reason.RESOLVING, message=problem))
             return LOOK_AGAIN_S
         state = self._services.state
         frozen = deletion_offsets.freeze(state, view, step, answers, now_ms=wall_ms())
@@ -181,7 +182,7 @@ def _says_so(view: DeletionInfo) -> bool:
     """Does the status say already that it is being deleted? Then it is written once a round, with
     what the round has brought."""
     succeeded = find(view.status, "Succeeded")
-    return succeeded is not None and succeeded.get("reason") == "Deleting"
+    return succeeded is not None and succeeded.get("reason") == Reason.DELETING
 
 
 async def _all_at_once(

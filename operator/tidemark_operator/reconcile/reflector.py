@@ -147,7 +147,7 @@ class Reflector:
     async def _let_others_lead(self, node_id: int) -> None:
         await self._services.committer.until_decided(
             lambda draft: elections.broker_gone(draft, node_id),
-            f"what broker {node_id} led, which is gone,",
+            f"the partitions that the deleted broker {node_id} led",
         )
 
     def _user_gone(self, key: Key) -> None:

@@ -7,6 +7,7 @@ namespace where a policy requires a label, and why consumer groups do not work.
 import dataclasses
 from collections.abc import Callable
 
+from tidemark.reasons import Reason
 from tidemark_operator.controller.events import warning
 from tidemark_operator.controller.status.cluster import REFUSED_REMEDY
 from tidemark_operator.kube.kinds import CLUSTER, EVENT
@@ -23,9 +24,9 @@ def reporter(services: TermServices) -> Callable[[CreationRefusal], None]:
     def report(refusal: CreationRefusal) -> None:
         services.queue.add(services.cluster_key)
         if refusal.kind != EVENT.kind:  # it would be refused as well
-            text = f"the API server refuses {refusal}. {REFUSED_REMEDY}"
+            text = f"the API server rejects {refusal}. {REFUSED_REMEDY}"
             key = services.cluster_key.namespaced_name
-            services.events.emit(warning(CLUSTER.kind, key, "CreationRefused", text))
+            services.events.emit(warning(CLUSTER.kind, key, Reason.CREATION_REFUSED, text))
 
     return report
 

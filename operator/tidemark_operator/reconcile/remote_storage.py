@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemark.error_text import error_text
+from tidemark.reasons import Reason
 from tidemark.tier.audit_record import AuditRecord, AuditUnreadable, read_record
 from tidemark.tier.conditional_writes import check_conditional_writes
 from tidemark.tier.config import credential_names, ensure_place, from_json, location_of
@@ -42,9 +43,9 @@ class RemoteStorageProblem(Exception):
     """The storage cannot be used; the message goes into a condition and says what to do."""
 
 
-_ACCESS_DENIED = "StoreAccessDenied"
+_ACCESS_DENIED = Reason.STORE_ACCESS_DENIED
 #: Reasons of what is no S3, or not there; all others are answers of one, or of a folder.
-_NO_ANSWERS_OF_S3 = frozenset({"StoreUnreachable", "StoreNotS3", "StoreError"})
+_NO_ANSWERS_OF_S3 = frozenset({Reason.STORE_UNREACHABLE, Reason.STORE_NOT_S3, Reason.STORE_ERROR})
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ async def accept(text: str, location: Json, terms: Terms) -> Accepted:
             store_id = await asyncio.to_thread(_check, text, terms)
     except TimeoutError as error:
         raise RemoteStorageProblem(
-            f"the store did not answer in {CHECK_TIMEOUT_S:.0f} s"
+            f"the store did not respond within {CHECK_TIMEOUT_S:.0f} s"
         ) from error
     except InvalidConfig as error:
         raise RemoteStorageProblem(str(error)) from error
@@ -123,7 +124,7 @@ async def last_sweep(text: str) -> str | None:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             return await asyncio.to_thread(_last_sweep, text)
     except (TimeoutError, StoreError, InvalidConfig) as error:
-        logger.info("what the last sweep has left is not known: %s", error_text(error))
+        logger.info("the leftovers of the last sweep are unknown: %s", error_text(error))
         return None
 
 
@@ -134,12 +135,12 @@ def _last_sweep(text: str) -> str | None:
     found = []
     if left.orphans or left.uploads:
         objects, uploads = count(left.orphans, "object"), count(left.uploads, "unfinished upload")
-        found.append(f"nothing names {objects} ({left.size_bytes} bytes) and {uploads}")
+        found.append(f"{objects} ({left.size_bytes} bytes) and {uploads} are unreferenced")
     if left.unknown:
-        found.append(f"{count(left.unknown, 'object')} in folders without a manifest")
+        found.append(f"{count(left.unknown, 'object')} in directories without a manifest")
     if left.passed_over:
-        found.append(f"{count(left.passed_over, 'time')} something could not be read")
-    more = "; brokers remove what is old enough, tidemark sweep lists all of it"
+        found.append(f"{count(left.passed_over, 'read')} failed")
+    more = ". Brokers remove objects that are old enough. To list all of them: tidemark sweep"
     return "; ".join(found) + more if found else ""
 
 
@@ -152,7 +153,7 @@ async def last_audits(text: str) -> Audits | None:
     except AuditUnreadable as error:
         return Audits(problem=str(error))
     except (TimeoutError, StoreError, InvalidConfig) as error:
-        logger.info("what audits have found is not known: %s", error_text(error))
+        logger.info("the results of audits are unknown: %s", error_text(error))
         return None
     return Audits(record.topics)
 
@@ -180,13 +181,13 @@ def _shown(error: StoreUnavailable, terms: Terms) -> str:
     a closed one, nor what is behind it: who may write a manifest may not look around in our
     network."""
     if error.reason == _ACCESS_DENIED and terms.credentials_secret:
-        return f"{error} (the keys are those of the Secret {terms.credentials_secret})"
+        return f"{error} (the credentials are in Secret {terms.credentials_secret})"
     if terms.store_id or error.reason not in _NO_ANSWERS_OF_S3:
         return str(error)
     logger.warning("remote storage was not accepted: %s", error)
     return (
-        "nothing there answers as an S3 service does: check the endpoint and the network (the "
-        "operator's log says more)"
+        "the endpoint does not respond like an S3 service. Check the endpoint "
+        "and the network (for details, see the operator's log)"
     )
 
 
@@ -208,6 +209,7 @@ def _check_endpoint(endpoint: Endpoint, allowed: frozenset[str]) -> None:
         return
     if any(hands_out_credentials(address) for address in endpoint.addresses()):
         raise InvalidConfig(
-            f"remoteStorage: s3.endpoint: {endpoint.host} is a link-local or metadata address: use "
-            f"another, or start the operator with --allowed-endpoints={endpoint.host}"
+            f"remoteStorage: s3.endpoint: {endpoint.host} is a link-local or "
+            "metadata address. Use another one, or start the operator with "
+            f"--allowed-endpoints={endpoint.host}"
         )

@@ -47,8 +47,8 @@ LOOK_AGAIN_S = 5.0
 FIRST_REPORTS_S = 0.3
 
 DELETED_IN_TIER = (
-    "this topic was deleted, and nothing is left of it in the tier: remove the annotation to have "
-    "the topic made anew"
+    "this topic was deleted, and the tier has no data of it. Remove the "
+    "annotation to create a new topic"
 )
 
 #: What a broker is told of a topic beside its rows, and how many rows count: the very message, so
@@ -115,7 +115,7 @@ class TopicReconciler:
         try:
             found = await remote_storage.is_deleted(state.cluster.remote_storage, topic_id)
         except remote_storage.RemoteStorageProblem as problem:
-            state.not_in_tier[topic_id] = f"{problem}; it is asked again"
+            state.not_in_tier[topic_id] = f"{problem}. The request is repeated"
             return False
         state.not_in_tier.pop(topic_id, None)
         if found:

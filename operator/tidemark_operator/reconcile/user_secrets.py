@@ -10,6 +10,7 @@ import secrets
 from dataclasses import dataclass
 
 from tidemark.error_text import error_text
+from tidemark.reasons import Reason
 from tidemark.wire.users import ScramCredential
 from tidemark_operator.certificates.authority import BadCertificate
 from tidemark_operator.certificates.certificate_stores import (
@@ -45,7 +46,7 @@ DERIVATIONS = 2
 
 
 #: The API server lets the operator's account not at Secrets: which there are is not known.
-SECRET_REFUSED = "SecretRefused"
+SECRET_REFUSED = Reason.SECRET_REFUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,9 @@ class UserSecrets:
             await self._remove(name)
         except (Forbidden, Invalid) as error:
             text = (
-                f"the API server refuses the operator's account what it needs of Secrets (HTTP "
-                f"{error.status}): allow it to get, create, update and delete them"
+                "the operator's account lacks permissions for Secrets (HTTP "
+                f"{error.status}). Allow it to get, create, update and delete "
+                "them"
             )
             return Proof(problem=UserProblem(SECRET_REFUSED, text))
         return Proof()
@@ -96,8 +98,8 @@ class UserSecrets:
             present = None if own is None else read_password(own.data)
         except passwords.BadPassword as error:
             if not wanted:
-                text = f"{error}. Correct it, or delete the Secret to have another password made"
-                return Proof(problem=UserProblem("PasswordUnusable", text))
+                text = f"{error}. Correct it, or delete the Secret to generate another password"
+                return Proof(problem=UserProblem(Reason.PASSWORD_UNUSABLE, text))
             present = None
         if problem is not None and present is None:
             return Proof(problem=problem)
@@ -116,7 +118,7 @@ class UserSecrets:
             api = self._services.client.api
             return await passwords.read(api, self._namespace, *user.password_ref), None
         except passwords.BadPassword as error:
-            return "", UserProblem("PasswordUnusable", str(error))
+            return "", UserProblem(Reason.PASSWORD_UNUSABLE, str(error))
 
     async def _credential(self, user: UserInfo, kept: KeptPassword) -> ScramCredential:
         """As it was told before where the password is the same: the salt says so."""
@@ -141,7 +143,7 @@ class UserSecrets:
         except Overtaken:
             raise
         except (BadCertificate, KeptByAnother, OSError) as error:
-            return Proof(problem=UserProblem("CertificatesUnusable", error_text(error)))
+            return Proof(problem=UserProblem(Reason.CERTIFICATES_UNUSABLE, error_text(error)))
         await self._write(name, certificate_data(leaf, trusted), own, body)
         return Proof(name)
 
@@ -156,7 +158,7 @@ class UserSecrets:
         try:
             kept = await self._keeper.read(name)
         except KeptByAnother as error:
-            return None, UserProblem("SecretTaken", str(error))
+            return None, UserProblem(Reason.SECRET_TAKEN, str(error))
         if kept is not None and self._is_left(kept):
             await self._keeper.remove(name, kept)
             return None, None

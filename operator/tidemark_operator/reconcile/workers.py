@@ -81,12 +81,12 @@ class Workers:
                 raise ControllerFenced(error.message) from error
             at_least_s = error.retry_after_s if isinstance(error, Unavailable) else 0.0
             delay_s = queue.failed(key, at_least_s=at_least_s)
-            logger.warning("%s: again in %.1f s: %s", key, delay_s, error)
+            logger.warning("%s: retry in %.1f s: %s", key, delay_s, error)
             await self._failures.tell(key, error)
             return "error"
         except Exception as error:  # a fault of ours in one object must not stop the others
             delay_s = queue.failed(key, at_least_s=1.0)
-            logger.exception("%s: failed, again in %.1f s", key, delay_s)
+            logger.exception("%s: failed, retry in %.1f s", key, delay_s)
             await self._failures.tell(key, error)
             return "error"
         queue.done(key)

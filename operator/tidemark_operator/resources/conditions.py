@@ -11,6 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from tidemark.reasons import Reason
 from tidemark_operator.resources.schema import ATOMIC, ApiModel, Count, Kube
 from tidemark_operator.resources.times import Time
 
@@ -54,7 +55,7 @@ def pending(type_: str) -> dict[str, object]:
     condition = {
         "type": type_,
         "status": "Unknown",
-        "reason": "Pending",
+        "reason": Reason.PENDING.value,
         "message": "waiting for the operator",
         "lastTransitionTime": "1970-01-01T00:00:00Z",
     }

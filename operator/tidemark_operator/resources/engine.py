@@ -124,7 +124,7 @@ def _on_kafka(of: str) -> str:
 def _not_on_kafka(field: str, why: str) -> Rule:
     return Rule(
         rule=f"!{_on_kafka('self')} || !has(self.{field})",
-        message=f"{field} is not supported with engine kafka: {why}. Remove it.",
+        message=f"spec.{field} is not supported with engine kafka: {why}. Remove it.",
         field_path=f".{field}",
     )
 

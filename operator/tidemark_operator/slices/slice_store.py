@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from tidemark.backoff import Backoff
 from tidemark.ids import id_text, parse_id
+from tidemark.reasons import Reason
 from tidemark_operator.controller.commit import (
     SliceWrite,
     apply,
@@ -44,7 +45,7 @@ Landing = Callable[[ControllerState, SliceWrite], None]
 class SlicesUnusable(Exception):
     """Slices are missing, or belong to another Cluster: nothing is decided until a person looks."""
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
         self.reason = reason
 
@@ -130,9 +131,10 @@ class SliceStore:
                 self._objects[index] = await self._get(index)
             except (Invalid, Forbidden) as error:
                 raise SlicesUnusable(
-                    "SliceRefused",
-                    f"PartitionSlice {name} is refused: {error.message}: allow it, or apply the "
-                    "resource definitions and roles of this version",
+                    Reason.SLICE_REFUSED,
+                    f"PartitionSlice {name} is rejected: {error.message}. Allow "
+                    "it, or apply the resource definitions and roles of this "
+                    "version",
                 ) from error
 
     def payloads(self) -> Iterable[tuple[int, Json]]:
@@ -175,13 +177,13 @@ class SliceStore:
                 logger.info("slice %d: %s", write.index, error)
                 took_effect = await self._settle(state, write)
             except NotFound as error:
-                raise SlicesUnusable("SlicesMissing", str(error)) from error
+                raise SlicesUnusable(Reason.SLICES_MISSING, str(error)) from error
             except Invalid as error:
                 if "STALE_CONTROLLER_EPOCH" in error.message:
                     raise ControllerFenced(error.message) from error
-                raise SlicesUnusable("SliceRefused", error.message) from error
+                raise SlicesUnusable(Reason.SLICE_REFUSED, error.message) from error
             except Forbidden as error:
-                raise SlicesUnusable("SliceRefused", f"{error.message}: allow it") from error
+                raise SlicesUnusable(Reason.SLICE_REFUSED, f"{error.message}. Allow it") from error
         if took_effect:
             if landing is not None:
                 landing(state, write)
@@ -217,7 +219,7 @@ class SliceStore:
         self.conflicts += 1
         # What brokers said was said before: they are asked anew.
         if any(map(state.held.has_heard, state.brokers)) and goes_back(state, write.index, now):
-            raise SlicesBehind(f"slice {write.index} was put back to what it held before")
+            raise SlicesBehind(f"slice {write.index} was restored to an earlier state")
         load_slice(state, write.index, now)
         return False
 
@@ -226,8 +228,10 @@ class SliceStore:
         try:
             return await self._api.get(PARTITION_SLICE, self._home.namespace, name)
         except NotFound as error:
-            raise SlicesUnusable("SlicesMissing", f"PartitionSlice {name} is gone") from error
+            raise SlicesUnusable(
+                Reason.SLICES_MISSING, f"PartitionSlice {name} is deleted"
+            ) from error
 
     def _check_leading(self) -> None:
         if not self._leads():
-            raise NotLeading("the Lease ran out")
+            raise NotLeading("the Lease expired")

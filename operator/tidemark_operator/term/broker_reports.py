@@ -63,9 +63,9 @@ def _set_aside_changed(
         if topic is not None:
             text = (
                 f"broker {node_id} lacked records of partition "
-                f"{numbers(partition for partition, _ in replicas)} and copies all of it from the "
-                f"leader; its former directory is kept until the replica is in sync: "
-                f"{quoted(replicas[0][1], shown=300)}"
+                f"{numbers(partition for partition, _ in replicas)} and copies "
+                "all of it from the leader. Its former directory is kept until "
+                f"the replica is in sync: {quoted(replicas[0][1], shown=300)}"
             )
             services.events.emit(warning(TOPIC.kind, topic.key, "ReplicaSetAside", text))
             services.wake_topic(topic_id)
@@ -91,7 +91,7 @@ def _take_failed(services: Services, request: control.BrokerStatusRequest) -> No
 async def _storage_changed(services: Services, node_id: int, news: frozenset[RowKey]) -> None:
     await services.committer.until_decided(
         lambda draft: elections.storage_changed(draft, node_id, news),
-        f"news of the storage of broker {node_id}",
+        f"the storage report of broker {node_id}",
     )
     for topic_id in {topic_id for topic_id, _ in news}:
         services.wake_topic(topic_id)

@@ -136,7 +136,7 @@ class BrokerRequests(ControlHandler, EngineListener):
         if response is None:
             return refusal
         if response.error_code:
-            logger.info("broker %d refused: %s", request.broker_id, response.error_message)
+            logger.info("broker %d rejected: %s", request.broker_id, response.error_message)
             return response
         broker = state.brokers.get(request.broker_id)
         fenced = broker is None or not broker.live
@@ -215,7 +215,7 @@ class BrokerRequests(ControlHandler, EngineListener):
         knows_more = not (is_known or is_admitted) and epochs.knows_more(state, request)
         if not knows_more and not rebuilding.reveals(state, held, node_id, is_admitted=is_admitted):
             return False
-        term.end(SlicesBehind(f"broker {node_id} was told more than the PartitionSlices hold"))
+        term.end(SlicesBehind(f"broker {node_id} has newer states than the PartitionSlices"))
         self._term = None  # nothing that has begun meanwhile goes on
         return True
 
@@ -362,7 +362,7 @@ class BrokerRequests(ControlHandler, EngineListener):
         over = gone & self._over
         brokers = ((node, epoch, draft.broker(node)) for node, epoch in over)
         dead = [node for node, epoch, each in brokers if each and each.broker_epoch == epoch]
-        elections.fence(draft, dead, reason="it has stopped, or does not answer")
+        elections.fence(draft, dead, reason="it has stopped, or does not respond")
         return over
 
     # ------------------------------------------------------------ command connections

@@ -39,14 +39,16 @@ async def bury(api: KubeApi, namespace: str, name: str) -> bool:
     if not is_leaving(body) or await _needed(api, namespace, name):
         return False
     if await look_at_definition(api, CLUSTER, namespace) is not Definition.SERVED:
-        logger.warning("Cluster %s/%s is kept: its definition is being deleted", namespace, name)
+        logger.warning(
+            "Cluster %s/%s is kept, because its definition is being deleted", namespace, name
+        )
         return False
     await _remove_slices(api, namespace, body)
     if CLUSTER_FINALIZER in finalizers_of(body):
         body = await remove_finalizer(api, CLUSTER, body, CLUSTER_FINALIZER)
     if finalizers_of(body):
         await _report(api, body)
-    logger.info("Cluster %s/%s: nothing is left of it", namespace, name)
+    logger.info("Cluster %s/%s is completely deleted", namespace, name)
     return True
 
 
@@ -90,4 +92,4 @@ async def _remove_slice(api: KubeApi, namespace: str, body: Json) -> None:
         if SLICE_FINALIZER in finalizers_of(body):
             await remove_finalizer(api, PARTITION_SLICE, body, SLICE_FINALIZER)
     except (NotFound, Conflict):  # gone, or another of that name: the list said otherwise
-        logger.info("PartitionSlice %s is gone already", meta["name"])
+        logger.info("PartitionSlice %s is already deleted", meta["name"])

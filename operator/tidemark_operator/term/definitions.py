@@ -68,7 +68,9 @@ class DefinitionWatch:
             try:
                 found = await look_at_definition(api, kind, self._namespace)
             except KubeError as error:
-                logger.warning("whether %s stays is not known: %s", name, error)
+                logger.warning(
+                    "unknown whether the definition of %s is being deleted: %s", name, error
+                )
                 leaving |= {name} & self.leaving
                 continue
             if found is Definition.LEAVING:
@@ -81,8 +83,9 @@ class DefinitionWatch:
     def _carry_out(self, kind: Kind, found: Definition) -> None:
         if found is Definition.UNKNOWN and kind.kind in _WITH_DATA:
             logger.warning(
-                "a %s is deleted, and the operator's account may not read the definition of %s, "
-                "which may be deleted, too. Nothing is deleted until it may: upgrade tidemark-base",
+                "a %s is being deleted, but the operator's account may not "
+                "read the definition of %s, which may be deleted, too. Nothing "
+                "is deleted until it may. Upgrade tidemark-base",
                 kind.kind,
                 kind.plural,
             )
@@ -94,7 +97,9 @@ class DefinitionWatch:
         if leaving == self.leaving:
             return
         for name in sorted(leaving - self.leaving):
-            logger.warning("%s is being deleted: its objects are kept as they were", name)
+            logger.warning(
+                "the definition of %s is being deleted; its objects are kept unchanged", name
+            )
         for name in sorted(self.leaving - leaving):
             logger.info("%s is served again", name)
         self.leaving = leaving

@@ -57,7 +57,7 @@ class Pacemaker:
             await asyncio.sleep(TICK_S)
             turns += 1
             if not self._leads():
-                raise TermEnded("the Lease ran out")
+                raise TermEnded("the Lease expired")
             await self._turn(turns)
 
     async def _turn(self, number: int) -> None:
@@ -150,7 +150,7 @@ class Pacemaker:
         except (BadCertificate, Forbidden, PermissionError) as error:
             self._know(str(error))
         except (Overtaken, KubeError, OSError) as error:  # it is asked again
-            logger.warning("the certificate authority stays as it is: %s", error_text(error))
+            logger.warning("the certificate authority is unchanged: %s", error_text(error))
         except KeptByAnother as error:
             self._know(str(error))
         else:
@@ -162,7 +162,7 @@ class Pacemaker:
         if problem == state.cluster.certificates_problem:
             return
         if problem:
-            logger.warning("a certificate authority cannot be used: %s", problem)
+            logger.warning("unusable certificate authority: %s", problem)
         state.cluster = dataclasses.replace(state.cluster, certificates_problem=problem)
         services.queue.add(services.cluster_key)
 

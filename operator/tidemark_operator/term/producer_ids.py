@@ -42,7 +42,7 @@ class ProducerIdBlocks:
                     logger.warning("no producer ids for broker %d: %s", broker_id, error)
                     break
                 if first is None:
-                    logger.error("no producer ids are left")
+                    logger.error("all producer ids are allocated")
                     break
                 logger.info("broker %d has the producer ids from %d on", broker_id, first)
                 return AllocateProducerIdsResponse(

@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from tidemark.reasons import Reason
 from tidemark_operator.clock import wall_ms
 from tidemark_operator.controller import slice_claim
 from tidemark_operator.controller.commit import BadSlice, load_slice, take_over
@@ -106,7 +107,7 @@ class TakeOver:
         logger.info("Cluster %s/%s: taking over, epoch %d", self.namespace, cluster, epoch)
         state.cluster = _view(self.objects.believed(body), claimed)
         if claimed.lost:
-            logger.warning("PartitionSlices %s are lost: made again", ", ".join(claimed.lost))
+            logger.warning("PartitionSlices %s are lost and created again", ", ".join(claimed.lost))
         if claimed.creates or claimed.lost:
             await store.create_missing()
             load(state, store)
@@ -221,9 +222,10 @@ def load(state: ControllerState, store: SliceStore) -> None:
             if int(payload.get("controllerEpoch", 0)) > state.controller_epoch:
                 raise ControllerFenced(str(error)) from error
             raise SlicesUnusable(
-                "SliceUnreadable",
-                f"{error}: upgrade the operator if a newer one has written it, else restore "
-                f"PartitionSlice {payload['metadata']['name']} from a backup",
+                Reason.SLICE_UNREADABLE,
+                f"{error}. If a newer operator has written it, upgrade the "
+                "operator. Otherwise restore PartitionSlice "
+                f"{payload['metadata']['name']} from a backup",
             ) from error
 
 
@@ -275,9 +277,9 @@ async def claim(state: ControllerState, store: SliceStore) -> int:
         commits = (int(each["commit"]) for each in theirs if not _is_ours(each, state))
         written = max((written, *commits))
     raise SlicesUnusable(
-        "SlicesContended",
-        f"another writer keeps changing {len(left)} slices: find out who it is "
-        "(metadata.managedFields), and stop it",
+        Reason.SLICES_CONTENDED,
+        f"another writer keeps changing {len(left)} slices. Find it in "
+        "metadata.managedFields, and stop it",
     )
 
 

@@ -136,7 +136,7 @@ class Term:
         looked = self._server.knocks.looked()
         if looked.last_s:
             logger.info(
-                "brokers %s have looked for a controller here, for %.1f s",
+                "brokers %s have searched for a controller here for %.1f s",
                 sorted(looked.last_s),
                 looked.seconds(time.monotonic()),
             )
@@ -164,4 +164,4 @@ class Term:
         services = self.services
         services.queue.add(key)
         if gone and key == services.cluster_key:
-            self.end(TermEnded("the Cluster is gone"))
+            self.end(TermEnded("the Cluster was deleted"))

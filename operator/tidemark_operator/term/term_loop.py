@@ -16,6 +16,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 
 from tidemark.backoff import Backoff
 from tidemark.error_text import error_text
+from tidemark.reasons import Reason
 from tidemark_operator.background import BackgroundTasks
 from tidemark_operator.certificates.authority import BadCertificate, KeyPair
 from tidemark_operator.certificates.certificate_stores import Keeper, KeptByAnother, SecretKeeper
@@ -182,18 +183,18 @@ class TermLoop:
                 self._term.deliver(key_of(body), gone)
         except Exception:
             meta = body.get("metadata")
-            logger.exception("a %s cannot be taken in: %.200s", body.get("kind"), meta)
+            logger.exception("a %s cannot be processed: %.200s", body.get("kind"), meta)
 
     def _put_back(self, sign: str) -> None:
         """The API's data was put back to what it was: all that was decided since is in doubt. What
         the watches tell is of a time that is over. Whoever does not lead need not mind: brokers
         tell the one that does."""
-        logger.warning("the API's data was put back: %s", sign)
+        logger.warning("the API server's data was restored: %s", sign)
         self._rewatch()
         if self._leading.is_set():
             self._behind = True
         if self._term is not None:
-            self._term.end(SlicesBehind(f"the API's data was put back: {sign}"))
+            self._term.end(SlicesBehind(f"the API server's data was restored: {sign}"))
 
     def measure(self) -> None:
         """Bring the gauges up to date, as far as there is a term."""
@@ -242,27 +243,30 @@ class TermLoop:
             self._behind = self._behind or isinstance(error, SlicesBehind)
             logger.warning("the term ended: %s", error)
         except (SlicesUnusable, EpochsExhausted) as error:
-            logger.warning("nobody can take over: %s", error)
+            logger.warning("no operator can take over: %s", error)
             await self._say(api, error.reason, str(error))
             self._excuse = str(error)
         except CertificatesUnusable as error:
             logger.warning("no term without certificates: %s", error)
-            await self._say(api, "CertificatesUnusable", str(error))
+            await self._say(api, Reason.CERTIFICATES_UNUSABLE, str(error))
             # A restart, or another operator, helps only if this process is at fault.
             self._excuse = "" if error.is_of_process else str(error)
         except KubeError as error:
             if isinstance(error, Forbidden) or error.by_policy:
-                logger.warning("nobody can take over: %s", error)
+                logger.warning("no operator can take over: %s", error)
                 await self._say(api, reason_of(error), sentence_of(error))
                 self._excuse = str(error)
             else:
-                logger.warning("the API server failed during a take-over: %s", error)
+                logger.warning("the API server failed during a takeover: %s", error)
                 self._excuse = ""
 
     async def _one_term(self, api: KubeApi, server: ControlServer, events: EventWriter) -> None:
         cluster = await self._find_cluster(api)
         if await bury(api, self._settings.namespace, cluster):
-            self._excuse = f"Cluster {cluster} is being deleted: finalizers of others hold it"
+            self._excuse = (
+                f"Cluster {cluster} is being deleted and waits for others to remove "
+                "their finalizers"
+            )
             return
         body = await api.get(CLUSTER, self._settings.namespace, cluster)
         api.own.follow(body)
@@ -278,7 +282,7 @@ class TermLoop:
             objects=self._objects,
         ).run(cluster, self._floor, behind=behind)
         if self._behind and not behind:
-            raise SlicesBehind("the API's data was put back during the take-over")
+            raise SlicesBehind("the API server's data was restored during the takeover")
         self._behind = False
         self._echoes.wrote(CLUSTER.kind, began_s)  # the epoch: so a watch that never began is seen
         await keep_lease(api, self._settings.namespace, self._settings.lease_name)
@@ -443,7 +447,7 @@ class TermLoop:
                 if kept:
                     await self._follow(read_authority(kept.data))
             except (KubeError, KeptByAnother, BadCertificate) as error:  # the pacemaker reports it
-                logger.warning("the certificate authority cannot be read: %s", error)
+                logger.warning("unreadable certificate authority: %s", error)
             except OSError as error:
                 text = error_text(error)
                 logger.warning("the operator's own certificate is not renewed: %s", text)
@@ -496,8 +500,10 @@ class TermLoop:
             self._excuse = (
                 f"waiting for a Cluster in namespace {self._settings.namespace}"
                 if found is not None
-                else "the API server does not serve clusters.tidemark.dev yet: install the "
-                "resource definitions (crds/)"
+                else (
+                    "the API server does not serve clusters.tidemark.dev yet. "
+                    "Install the resource definitions (crds/)"
+                )
             )
             logger.info("%s", self._excuse)
             with contextlib.suppress(TimeoutError):

@@ -48,8 +48,8 @@ def grown(state: ControllerState, topic: TopicInfo, body: Json, change: TopicCha
     _check_present(topic)
     if topic.is_internal:
         text = (
-            f"{topic.name} keeps its number of partitions: each group or transactional id is found "
-            "by it"
+            f"the number of partitions of {topic.name} is fixed, because it "
+            "determines where each group or transactional id is stored"
         )
         raise refused(ErrorCode.invalid_partitions, text)
     present, wanted = _present(state, topic), change.partitions
@@ -104,8 +104,9 @@ def configured(state: ControllerState, topic: TopicInfo, body: Json, change: Top
     after = changed(before, change.settings, is_whole=change.is_whole)
     if topic.tiering.is_disabling and after.tiering != before.tiering:
         text = (
-            f"TIERED_STORAGE_DISABLEMENT_IN_PROGRESS: tiering of {topic.name} is being disabled; "
-            "change it once status.tiering.state is Disabled"
+            f"TIERED_STORAGE_DISABLEMENT_IN_PROGRESS: tiering of {topic.name} "
+            "is being disabled. Change it when status.tiering.state is "
+            "Disabled"
         )
         raise Refusal(DISABLEMENT_IN_PROGRESS, text)
     spec = {name: value for name, value in body["spec"].items() if name not in _DESCRIBED}
@@ -144,7 +145,7 @@ def group_configured(body: Json, change: TopicChange) -> Json | None:
     for problem in problems(kept, GROUP):
         raise refused(ErrorCode.invalid_config, problem)
     if kept and name not in groups and len(groups) >= GROUPS_MAX:
-        text = f"{GROUPS_MAX} groups have a configuration already: take away one that nobody needs"
+        text = f"{GROUPS_MAX} groups already have a configuration. Remove one that is not used"
         raise refused(ErrorCode.policy_violation, text)
     if kept == before:
         return None
@@ -168,15 +169,15 @@ def check_deletion(topic: TopicInfo, body: Json) -> None:
     only make it again, nor one that brokers keep their own state in. Raises :class:`Refusal`."""
     _check_present(topic)
     if topic.is_internal:
-        text = f"{topic.name} is an internal topic: delete Topic {topic.key} if it has to be"
+        text = f"{topic.name} is an internal topic. To delete it, delete Topic {topic.key}"
         raise refused(ErrorCode.policy_violation, text)
     if topic.protected:
         raise refused(ErrorCode.policy_violation, protection.refused_text(topic.key))
     owner = holder(body, ("spec",))
     if owner is not None:
         text = (
-            f"Topic {topic.key} (spec) is managed by {owner}: delete it there, not through Kafka's "
-            "API"
+            f"Topic {topic.key} (spec) is managed by {owner}. Delete it there, "
+            "not through Kafka's API"
         )
         raise refused(ErrorCode.policy_violation, text)
 
@@ -209,7 +210,7 @@ def _with_leaves(kind: Kind, body: Json, before: Json, after: Json) -> Json:
     for path in old.keys() - new.keys():
         owner = holder(body, ("spec", *path))
         if owner is not None:
-            text = f"spec.{'.'.join(path)} is managed by {owner}: remove it there"
+            text = f"spec.{'.'.join(path)} is managed by {owner}. Remove it there"
             raise refused(ErrorCode.policy_violation, text)
         _remove(patch["spec"], path)
     return patch

@@ -42,9 +42,9 @@ from tidemark_operator.topic_changes.refusal import Refusal, of_api_server, refu
 
 #: A status is written more often than an object is changed, and makes it another one, too.
 TRIES_MAX = 10
-_NOT_STORED = "the decision was not stored: ask again"
-_OVERTAKEN = "the topic was changed by others again and again meanwhile: ask again"
-_REPLACED = "the topic was deleted, and another one of its name was made"
+_NOT_STORED = "the decision was not stored. Retry the request"
+_OVERTAKEN = "the topic was changed concurrently several times. Retry the request"
+_REPLACED = "the topic was deleted and created again under the same name"
 
 
 #: They change or delete the object of a topic.
@@ -131,7 +131,7 @@ class TopicChanger:
             patch = alteration.configured(state, topic, body, change)
             what = _keys(change)
         else:
-            raise refused(ErrorCode.invalid_request, f"{change.kind} is no change of a topic")
+            raise refused(ErrorCode.invalid_request, f"{change.kind} is not a topic change")
         written = await self._apply(request, TOPIC, patch, "ChangedByClient", what)
         return _done(topic.id, written)
 

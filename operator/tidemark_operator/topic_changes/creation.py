@@ -88,12 +88,12 @@ def check_configuration(state: ControllerState, info: TopicInfo) -> None:
     Raises :class:`Refusal`."""
     least_ms, most_ms = (_number(info.config, name) for name in _COMPACTION_LAGS)
     if least_ms > most_ms:
-        text = f"{_COMPACTION_LAGS[0]} {least_ms} is more than {_COMPACTION_LAGS[1]} {most_ms}"
+        text = f"{_COMPACTION_LAGS[0]} {least_ms} exceeds {_COMPACTION_LAGS[1]} {most_ms}"
         raise refused(ErrorCode.invalid_config, text)
     if info.config_problem:
         raise refused(ErrorCode.invalid_config, info.config_problem)
     if info.tiering_spec.enabled and not state.cluster.tiering_available:
-        text = "the Cluster has no tiered storage: give it a remoteStorage and switch it on"
+        text = "the Cluster has no tiered storage. Set spec.remoteStorage and enable it"
         raise refused(ErrorCode.invalid_config, text)
 
 
@@ -107,9 +107,10 @@ def check_brokers(state: ControllerState, info: TopicInfo) -> None:
     live, required = len(staying(draft)), required_brokers(draft, info)
     if live < required and not info.assignments:
         text = (
-            f"Unable to replicate the partition {info.replication_factor} time(s): "
-            f"{required} brokers are needed and {live} are there; start more, lower the replication"
-            " factor, or set enable.under.replicated.topic.creation in the Cluster's config"
+            f"Unable to replicate the partition {info.replication_factor} "
+            f"time(s): {required} brokers are required and {live} are live. "
+            "Start more, lower the replication factor, or set "
+            "enable.under.replicated.topic.creation in the Cluster's config"
         )
         raise refused(ErrorCode.invalid_replication_factor, text)
 
@@ -125,14 +126,16 @@ def as_map(assignments: Iterable[Assignment]) -> Mapping[int, tuple[int, ...]]:
 def check_legal(topic: str) -> None:
     """Can a topic have that name? Raises :class:`Refusal`."""
     if not _LEGAL_NAME.fullmatch(topic) or topic in (".", ".."):
-        text = f"{topic[:300]!r} is no topic name: 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'"
+        text = (
+            f"invalid topic name {topic[:300]!r}. Use 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'"
+        )
         raise refused(ErrorCode.invalid_topic_exception, text)
 
 
 def _check_name(state: ControllerState, topic: str) -> None:
     check_legal(topic)
     if topic in INTERNAL_TOPICS - COORDINATORS_TOPICS:
-        text = f"{topic} is an internal topic that is not served here"
+        text = f"{topic} is an internal topic that is not supported"
         raise refused(ErrorCode.invalid_topic_exception, text)
     # The new Topic adopts a coordinators' topic whose Topic was lost.
     rows = () if topic in COORDINATORS_TOPICS else state.row_ids_named(topic)
@@ -148,13 +151,13 @@ def _check_given(change: TopicChange) -> None:
     """A new topic has nothing that null could take away (Kafka's ``createTopics``)."""
     for setting in change.settings:
         if setting.value is None:
-            text = f"{setting.name} has no value: leave it out for its default"
+            text = f"{setting.name} has no value. Omit it for its default"
             raise refused(ErrorCode.invalid_config, text)
 
 
 def _check_automatic(state: ControllerState) -> None:
     if not state.cluster.flag(AUTO_CREATE_TOPICS):
-        text = f"topics are not created automatically: set {AUTO_CREATE_TOPICS} in the Cluster"
+        text = f"automatic topic creation is disabled. Set {AUTO_CREATE_TOPICS} in the Cluster"
         raise refused(ErrorCode.policy_violation, text)
 
 
@@ -184,7 +187,7 @@ def counts(state: ControllerState, change: TopicChange) -> tuple[int, int]:
 def check_count(partitions: int) -> None:
     """No topic has more."""
     if partitions > PARTITIONS_MAX:
-        text = f"{partitions} partitions: a topic has {PARTITIONS_MAX} at most"
+        text = f"{partitions} partitions exceed the limit of {PARTITIONS_MAX}"
         raise refused(ErrorCode.policy_violation, text)
 
 

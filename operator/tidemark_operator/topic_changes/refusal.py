@@ -6,7 +6,7 @@ from kio.schema.errors import ErrorCode
 from tidemark.wire.topics import DISABLEMENT_IN_PROGRESS, TopicChangeResult
 from tidemark_operator.kube.errors import Conflict, Forbidden, Invalid, KubeError, Unavailable
 
-_CONFLICT_ADVICE = "change it there, or have that manager give the field up"
+_CONFLICT_ADVICE = "change it there, or remove the field from that manager"
 _DISABLING = "TIERED_STORAGE_DISABLEMENT_IN_PROGRESS"
 
 

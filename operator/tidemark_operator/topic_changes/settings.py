@@ -69,7 +69,7 @@ def changed(before: Described, settings: Sequence[Setting], *, is_whole: bool) -
 def _emptied(before: Described, settings: Iterable[Setting]) -> Described:
     """Nobody switches tiering off by not mentioning it."""
     if before.is_tiered and all(setting.name != ENABLE for setting in settings):
-        text = f"AlterConfigs replaces the whole configuration: name {ENABLE} too"
+        text = f"AlterConfigs replaces the whole configuration. Include {ENABLE}"
         raise refused(ErrorCode.invalid_config, text)
     return Described({}, None if before.tiering is None else {"enabled": before.is_tiered})
 
@@ -83,7 +83,7 @@ def check_names(
     seen: set[str] = set()
     for setting in settings:
         if setting.name in seen:
-            raise refused(ErrorCode.invalid_request, f"{setting.name} is named twice")
+            raise refused(ErrorCode.invalid_request, f"{setting.name} is set twice")
         seen.add(setting.name)
         if setting.name not in keys and setting.operation != SettingOperation.DELETE:
             raise refused(code, f"{unknown}: {setting.name}; {_where_instead(setting.name)}")
@@ -93,14 +93,17 @@ def _where_instead(name: str) -> str:
     """What sets a key of another place or name; of one that is none, where those are that there
     are."""
     if name in TOPIC and TOPIC[name].synonyms:
-        return f"the default of all topics is {TOPIC[name].synonyms[0].name}"
+        return f"the default for all topics is {TOPIC[name].synonyms[0].name}"
     if name in DYNAMIC:
-        return f"that is the default of all topics, and {CLUSTER_DEFAULTS[name].name} a topic's own"
+        return (
+            f"that is the default for all topics, and {CLUSTER_DEFAULTS[name].name} "
+            "is the key of one topic"
+        )
     if name in CLUSTER:
         return f"set it in spec.config of the Cluster object (see {PAGE})"
     if name in BROKER:
-        return f"it stands in each broker's own file, which is read at its start (see {PAGE})"
-    return f"the keys that there are stand in {PAGE}"
+        return f"set it in each broker's file, which is read at startup (see {PAGE})"
+    return f"supported keys are in {PAGE}"
 
 
 def new_value(
@@ -111,7 +114,7 @@ def new_value(
     try:
         operation = SettingOperation(setting.operation)
     except ValueError:
-        text = f"{name}: {setting.operation} is no operation on a configuration key"
+        text = f"{name}: {setting.operation} is not a configuration operation"
         raise refused(ErrorCode.invalid_request, text) from None
     if operation is SettingOperation.DELETE:
         return None
@@ -120,7 +123,7 @@ def new_value(
     if operation is SettingOperation.SET:
         return setting.value
     if keys[name].type.name != "list":
-        text = f"{name} is no list: nothing can be appended to it or taken from it"
+        text = f"{name} is not a list, so values cannot be appended or subtracted"
         raise refused(ErrorCode.invalid_config, text)
     present = _parts(before.get(name, keys[name].default or ""))
     given = _parts(setting.value)
@@ -177,7 +180,7 @@ def _local(name: str, value: str | None, unit: str) -> str | None:
     if value is None or value == _AS_TOTAL:
         return None
     if value.startswith("-"):
-        text = f"{name} {value}: give a number, or {_AS_TOTAL} for the topic's own retention"
+        text = f"invalid {name} {value}. Use a number, or {_AS_TOTAL} for the topic's own retention"
         raise refused(ErrorCode.invalid_config, text)
     return value + unit
 

@@ -35,10 +35,10 @@ async def read(api: KubeApi, namespace: str, name: str, key: str) -> str:
         raise BadPassword(str(error)) from error
     type_ = str(body.get("type") or "")
     if type_ not in _TYPES:
-        raise BadPassword(f"Secret {name} is of type {type_}: use one of type Opaque")
+        raise BadPassword(f"Secret {name} has type {type_}. Use one of type Opaque")
     text = (body.get("data") or {}).get(key)
     if text is None:
-        raise BadPassword(f"Secret {name} has no key {key}: add it")
+        raise BadPassword(f"Secret {name} has no key {key}. Add it")
     return checked(base64.b64decode(text), f"key {key} of Secret {name}")
 
 
@@ -47,12 +47,12 @@ def checked(raw: bytes, where: str) -> str:
     try:
         password = raw.decode()
     except UnicodeDecodeError:
-        raise BadPassword(f"{where} is no text in UTF-8") from None  # the cause shows its bytes
+        raise BadPassword(f"{where} is not UTF-8 text") from None  # the cause shows its bytes
     if not 0 < len(raw) <= BYTES_MAX:
-        raise BadPassword(f"{where} has {len(raw)} bytes: a password has 1 to {BYTES_MAX}")
+        raise BadPassword(f"{where} has {len(raw)} bytes, but a password has 1 to {BYTES_MAX}")
     if not password.isprintable():
         raise BadPassword(
-            f"{where} has a line end or another control character: write the password alone "
-            "(printf, not echo)"
+            f"{where} contains a line break or another control character. Store "
+            "only the password (printf, not echo)"
         )
     return password

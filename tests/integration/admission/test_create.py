@@ -247,7 +247,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "typed key policy": (
         topic(config={"remote.log.disable.policy": "retain"}),
-        "use spec.tiering.disablePolicy",
+        "Set spec.tiering.disablePolicy",
     ),
     "typed key local time": (
         topic(config={"local.retention.ms": 1}),
@@ -255,7 +255,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "typed key local size": (
         topic(config={"local.retention.bytes": 1}),
-        "use spec.tiering.localRetention.size",
+        "Set spec.tiering.localRetention.size",
     ),
     "typed key copy.disable": (
         topic(config={"remote.log.copy.disable": "true"}),
@@ -361,7 +361,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "name that is none of a pod's Service": (
         edited(broker_in_a_pod(), "metadata.name", "a.b"),
-        "the name of a Broker with workload: Pod has at most 52",
+        "the name of a Broker with workload Pod has at most 52",
     ),
     "listener with TLS without a certificate": (
         broker_in_a_pod(listeners=[{"name": "TLS", "port": 9093, "protocol": "SASL_SSL"}]),
@@ -405,7 +405,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "one host for all brokers": (
         broker_in_a_pod(listeners=[external_listener(type="LoadBalancer", host="example.com")]),
-        "put {nodeId} into host",
+        "Put {nodeId} into host",
     ),
     "host that is an address with a port, and more": (
         broker_in_a_pod(listeners=[external_listener(host="b,PLAINTEXT://evil")]),
@@ -638,7 +638,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "export with a long name": (
         edited(export(), "metadata.name", "x" * 53),
-        "a name of at most 52 characters",
+        "the name of an Export has at most 52 characters",
     ),
     "export without a warehouse": (
         edited(export(), "spec.table.warehouse", ...),
@@ -715,11 +715,11 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "export with an option of the operator's": (
         export(source={"options": {"endingOffsets": "latest"}}),
-        "endingOffsets is no option that can be set here",
+        "endingOffsets cannot be set here",
     ),
     "export with a password in its manifest": (
         export(source={"options": {"kafka.sasl.password": "x"}}),
-        "kafka.sasl.password is no option that can be set here",
+        "kafka.sasl.password cannot be set here",
     ),
     "export of a user that proves nothing": (
         export(source={"userRef": {"name": "exporter"}}),

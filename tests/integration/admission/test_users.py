@@ -103,11 +103,11 @@ REFUSED: dict[str, tuple[Object, str]] = {
     ),
     "name too long for a certificate": (
         named("u" * 65, "tls"),
-        "a user with a certificate has a name of at most 64 characters",
+        "the name of a user with a certificate has at most 64 characters",
     ),
     "name too long for another's certificate": (
         named("u" * 65, "tls-external"),
-        "a user with a certificate has a name of at most 64 characters",
+        "the name of a user with a certificate has at most 64 characters",
     ),
     "no resource": (with_acls({"operations": ["Read"]}), "resource: Required value"),
     "no operation": (

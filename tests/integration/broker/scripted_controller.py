@@ -263,7 +263,7 @@ class ScriptedController:
             self.refuses_registrations -= 1
             return control.BrokerRegistrationResponse(
                 error_code=101,
-                error_message="alive as another process",
+                error_message="live with another process",
                 broker_epoch=-1,
                 controller_epoch=self.epoch,
                 session_timeout_ms=self.session_timeout_ms,

@@ -85,5 +85,5 @@ async def test_a_broker_whose_former_process_counts_as_alive_soon_asks_again(
     async with asyncio.timeout(15):
         [broker] = await start_brokers(1)
     assert len({each.incarnation_id for each in controller.registrations}) == 1
-    assert broker.log_text().count("alive as another process") == 1
+    assert broker.log_text().count("live with another process") == 1
     assert await broker.stop() == 0

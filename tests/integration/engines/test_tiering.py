@@ -42,7 +42,7 @@ def test_tiering_is_turned_off_by_either_policy_and_on_again(engine: Engine) -> 
     engine.told(name, "TieringSettled", "True", "Disabled")
     engine.produce(name, *VALUES[4:])
     assert engine.offset(name, EARLIEST) == 0
-    assert engine.values(name) == VALUES, "what is in the tier stays readable"
+    assert engine.values(name) == VALUES, "data in the tier stays readable"
 
     engine.apply(name, {**spec, "tiering": {"enabled": False, "disablePolicy": "Delete"}})
     tiering(engine, name, "Disabled", epoch=2, policy="Delete")

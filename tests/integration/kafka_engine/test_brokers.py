@@ -29,7 +29,7 @@ async def test_brokers_appear_and_come_back(world: KafkaWorld) -> None:
     await world.condition(BROKER, stranger["metadata"]["name"], "Stalled", "True", "EngineKafka")
     await create_export(world)
     told = await world.condition(EXPORT, "x", "Stalled", "True", "EngineKafka")
-    assert "tidemark spark export, with --option engine=kafka" in told["message"]
+    assert "tidemark spark export with --option engine=kafka" in told["message"]
     await world.create(BROKER, "invented", nodeId=10, workload="Observed")
     await world.until(lambda: world.gone(BROKER, "invented"), "there is no such broker")
     await world.delete(CLUSTER, "demo")

@@ -63,8 +63,8 @@ async def test_a_replication_factor_goes_up_and_down(
     await until(lambda: replicas(admin, name), lambda found: found == [2] * 4)
     await world.condition(TOPIC, name, "FullyReplicated", "True")
     await world.patch(TOPIC, name, replicationFactor=4)
-    told = await world.condition(TOPIC, name, "Stalled", "True", "ReplicationFactorWaits")
-    assert "start more, or set it back" in told["message"]
+    told = await world.condition(TOPIC, name, "Stalled", "True", "ReplicationFactorPending")
+    assert "Start more brokers, or set the previous" in told["message"]
 
 
 async def test_somebody_elses_reassignment_is_left_alone(
@@ -88,7 +88,7 @@ async def test_somebody_elses_reassignment_is_left_alone(
         await world.ready(name)
         await admin.reassign({(name, 0): (1, 2)})
         await world.patch(TOPIC, name, replicationFactor=3)
-        await world.condition(TOPIC, name, "Reconciling", "True", "ReassignedElsewhere")
+        await world.condition(TOPIC, name, "Reconciling", "True", "ReassignmentInProgress")
         assert (await admin.reassignments())[name, 0].adding == (2,)
         assert (name, 1) not in await admin.reassignments()
     finally:

@@ -65,7 +65,7 @@ async def test_every_mechanism_and_secrets_that_do_not_fit(
             sasl={"mechanism": "PLAIN", "credentialsSecretRef": {"name": "user"}},
         )
         await world.start_operator()
-        told = await world.condition(CLUSTER, "demo", "Stalled", "True", "EngineRefuses")
+        told = await world.condition(CLUSTER, "demo", "Stalled", "True", "EngineRejected")
         assert "is not trusted" in told["message"]
         await put_secret(world, "ca", {"ca.crt": trusted})
 
@@ -143,7 +143,7 @@ async def test_a_certificate_of_ours_that_has_expired_and_a_password_that_was_ch
         )
         operator = await world.start_operator()
         await world.create_topic("mended", 1, 1)
-        told = await world.condition(CLUSTER, "demo", "Stalled", "True", "EngineRefuses")
+        told = await world.condition(CLUSTER, "demo", "Stalled", "True", "EngineRejected")
         epoch = (await world.get(CLUSTER, "demo"))["status"]["controller"]["epoch"]
         assert "refuses the client certificate, which expired at 20" in told["message"]
         assert "its key, into Secret us (tls.crt, tls.key)" in told["message"]
@@ -156,7 +156,7 @@ async def test_a_certificate_of_ours_that_has_expired_and_a_password_that_was_ch
         # Of what serves already, too: it is read again within half a minute.
         await put_secret(world, "user", {"username": "ann", "password": "former"})
         await _says(world, "refuses user 'ann'", "it is read from Secret user: mend that")
-        await world.condition(CLUSTER, "demo", "Stalled", "True", "EngineRefuses")
+        await world.condition(CLUSTER, "demo", "Stalled", "True", "EngineRejected")
         await asyncio.sleep(10)
         dialed = operator.log.count("dialing ")
         await asyncio.sleep(10)

@@ -51,7 +51,7 @@ async def test_tiering_is_turned_off_by_either_policy_and_on_again(
     assert await offset(admin, name, 0, LATEST_TIERED) == copied
     assert await offset(admin, name, 0, EARLIEST) == 0
     settled = await world.condition(TOPIC, name, "TieringSettled", "True", "Disabled")
-    assert "Apache Kafka keeps no tiered epoch" in settled["message"]
+    assert "Apache Kafka has no tiered epoch" in settled["message"]
 
     local = await offset(admin, name, 0, EARLIEST_LOCAL)
     await world.patch(TOPIC, name, tiering={"enabled": False, "disablePolicy": "Delete"})
@@ -92,7 +92,7 @@ async def test_what_is_tiered_elsewhere_is_told_and_left_alone(
     await world.create_topic(name)
     await world.ready(name)
     await set_elsewhere(admin, name, remote_storage_enable="true")
-    await world.condition(TOPIC, name, "Stalled", "True", "TieredElsewhere")
+    await world.condition(TOPIC, name, "Stalled", "True", "TieringEnabledExternally")
     assert (await own(admin, name))["remote.storage.enable"] == "true"
     await world.patch(TOPIC, name, tiering=TIERED)
     await world.condition(TOPIC, name, "Stalled", "False")

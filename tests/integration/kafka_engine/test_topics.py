@@ -82,7 +82,7 @@ async def test_partitions_are_added_and_never_taken_away(
     await world.status_where(TOPIC, name, lambda status: status["replicas"]["placed"] == 8)
     assert await admin.add_partitions({name: (5, [(1, 2)])}) == {name: None}
     told = await world.condition(TOPIC, name, "Stalled", "True", "PartitionsAdded")
-    assert "set partitions to 5" in told["message"]
+    assert "Set spec.partitions to 5" in told["message"]
     await world.patch(TOPIC, name, partitions=5)
     await world.condition(TOPIC, name, "Stalled", "False")
 
@@ -121,7 +121,7 @@ async def test_what_was_deleted_elsewhere_is_not_made_again_unasked(
     await world.ready(name)
     view = (await admin.topics([name]))[name]
     await admin.delete_topics([view.topic_id])
-    await world.condition(TOPIC, name, "Stalled", "True", "TopicGone")
+    await world.condition(TOPIC, name, "Stalled", "True", "TopicMissing")
     assert await partitions(admin, name) == 0
     made = await admin.create_topics([NewTopic(name, ((1, 2),))])
     again = made[name]
@@ -135,7 +135,7 @@ async def test_what_was_deleted_elsewhere_is_not_made_again_unasked(
     await world.annotate(TOPIC, name, **{ADOPT_TOPIC_ID: id_text(again)})
     await world.ready(name)
     await admin.delete_topics([again])
-    await world.condition(TOPIC, name, "Stalled", "True", "TopicGone")
+    await world.condition(TOPIC, name, "Stalled", "True", "TopicMissing")
     await world.delete(TOPIC, name)
     await world.until(lambda: world.gone(TOPIC, name), "there is nothing to delete")
     await world.create_topic(name)
@@ -159,7 +159,7 @@ async def test_names_that_kafka_refuses(world: KafkaWorld, admin: Admin, name: s
         ({"bootstrapServers": "127.0.0.1:1"}, "EngineUnavailable"),
         (
             {"sasl": {"mechanism": "PLAIN", "credentialsSecretRef": {"name": "nobody"}}},
-            "EngineRefuses",
+            "EngineRejected",
         ),
     ],
     ids=["unreachable", "refused"],

@@ -97,10 +97,10 @@ async def test_protected_objects_are_not_deleted_before_the_annotation_is_remove
             await world.annotate(kind, name, **PROTECTED)
             message = await until_refused(dry_run(world.api, kind.path(world.namespace, name)))
             assert DELETION_PROTECTION in message
-            assert "remove it first" in message
-        with pytest.raises(Invalid, match="remove it first"):
+            assert "Remove the annotation first" in message
+        with pytest.raises(Invalid, match="Remove the annotation first"):
             await world.delete(TOPIC, "t")
-        with pytest.raises(Invalid, match="remove it first"):
+        with pytest.raises(Invalid, match="Remove the annotation first"):
             await world.api._call("DELETE", TOPIC.path(world.namespace))  # all of them
         await world.annotate(TOPIC, "t", **{DELETION_PROTECTION: None})
         await world.delete(TOPIC, "t")
@@ -148,7 +148,7 @@ async def test_a_protected_namespace_and_a_protected_crd_stay(world: ClusterWorl
         async with _installed(world):
             for path in (home, crd):
                 assert DELETION_PROTECTION in await until_refused(dry_run(api, path))
-                with pytest.raises(Invalid, match="remove it first"):
+                with pytest.raises(Invalid, match="Remove the annotation first"):
                     await api._call("DELETE", path)
                 await _protect(api, path, on=False)
                 await api._call("DELETE", path)

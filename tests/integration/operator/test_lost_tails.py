@@ -63,7 +63,7 @@ async def test_after_a_power_cut_the_longest_log_leads_and_the_loss_is_told(
         TOPIC,
         "t",
         lambda status: (
-            condition_of(status, "Ready").get("reason") == "ElectionWaits"
+            condition_of(status, "Ready").get("reason") == "ElectionPending"
             and f"start broker {other}" in condition_of(status, "Ready")["message"]
         ),
     )

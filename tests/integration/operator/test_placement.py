@@ -182,8 +182,8 @@ async def test_a_broker_that_goes_leaves_placeholders(world: ClusterWorld) -> No
     await world.until(lambda: ("t", 0) in peer.rows, "placed")
     await world.delete(BROKER, "broker-2")
     stays = await world.condition(BROKER, "broker-2", "Draining", "True", "ReplicasCannotMove")
-    assert "start another broker" in stays["message"]
-    assert "stop the broker: its replicas become placeholders" in stays["message"]
+    assert "Start another broker" in stays["message"]
+    assert "stop the broker: its replicas then become placeholders" in stays["message"]
     await other.close()
     await world.until(lambda: world.gone(BROKER, "broker-2"), "the finalizer goes")
     await world.until(lambda: sorted(peer.rows["t", 0].replicas) == [-1, 1], "a placeholder")
@@ -240,7 +240,7 @@ async def test_the_configuration_of_a_paused_topic_stays_as_the_brokers_have_it(
     }
     await world.api.merge_patch(TOPIC, world.namespace, "t", both)
     paused = await world.condition(TOPIC, "t", "Reconciling", "False", "Paused")
-    assert "generation 2 of the spec waits" in paused["message"]
+    assert "Generation 2 of the spec is not applied" in paused["message"]
     await world.create_topic("other", replicas=1)
     await world.until(lambda: ("other", 0) in peer.rows, "others go on")
     assert retention(peer) == "1000"

@@ -247,7 +247,7 @@ async def test_a_changed_pod_restarts_one_broker_after_the_other_each_once_all_a
                 BROKER,
                 f"broker-{other}",
                 lambda found, node=node: (
-                    condition_of(found, "PodUpToDate")["reason"] == "RestartWaits"
+                    condition_of(found, "PodUpToDate")["reason"] == "RestartPending"
                     and f"being made ({node})" in condition_of(found, "PodUpToDate")["message"]
                 ),
             )

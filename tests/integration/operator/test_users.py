@@ -170,7 +170,7 @@ async def test_a_secret_of_somebody_else_is_left_alone(world: ClusterWorld) -> N
     peer = await world.start_broker(1, operator)
     await world.create(USER, "alice")
     found = await world.condition(USER, "alice", "Ready", "False", "SecretTaken")
-    assert "rename it, or give it the labels" in found["message"]
+    assert "does not belong to the operator" in found["message"]
     assert (await secret(world, "alice")) == {"pw": b"theirs"}
     await world.until(lambda: "alice" in peer.users, "it is told, and cannot prove itself")
     assert peer.users["alice"].scram == ()

@@ -143,7 +143,7 @@ async def test_a_head_that_is_damaged_and_is_brought_back(host: TieredHost) -> N
     head.write_bytes(b"{")
     await host.produce(300)
     await told(host, "ManifestCorrupt", "upgrade")
-    assert head.read_bytes() == b"{", "nothing is made in its place"
+    assert head.read_bytes() == b"{", "The operator does not create another one"
     head.write_bytes(sound)
     await all_is_well(host, RECORDS)
 
@@ -334,7 +334,7 @@ async def test_a_bucket_that_is_named_no_more_is_named_again(
     ("answer", "reason", "advice"),
     [
         ("404 Not Found", "StoreNotS3", "correct the endpoint"),
-        ("418 I am a teapot", "StoreError", "it is tried again"),
+        ("418 I am a teapot", "StoreError", "retrying"),
         ("501 Not Implemented", "StoreNotImplemented", "conditional writes"),
         ("200 OK", "StoreWithoutETags", "conditional writes"),
     ],

@@ -39,11 +39,11 @@ VERDICTS = {
         "ReplicationFactorChanging Placeholders ReplicasBehind AuditPassed DamageFound "
         "ManifestContradicts NotAudited AuditOutdated MinInsyncReplicasTooHigh",
         "Progressing": "Pending BrokersMissing Placing LeadersStarting PartitionsOffline "
-        "ElectionWaits StorageFailed Deleting Adopting Rebuilding Disabling",
+        "ElectionPending StorageFailed Deleting Adopting Rebuilding Disabling",
         "Suspended": "Paused",
         "Degraded": "LastCopyMissing NameTaken AdoptionRequired AdoptionRefused SliceFull "
         "PartitionsBeyondSpec "
-        "ReplicationFactorWaits StorageUnavailable LocalRetentionTooLong Compacted NoProgress "
+        "ReplicationFactorPending StorageUnavailable LocalRetentionTooLong Compacted NoProgress "
         "ObjectDamaged",
     },
     # While it cannot be read or written to the tier a topic is served. What no leader can do
@@ -63,14 +63,14 @@ VERDICTS = {
     "Broker": {
         "Healthy": "Serving Registered ReplicasFailed RemoteStorageUnavailable Drained UpToDate "
         "Advertised",
-        "Progressing": "NeverRegistered Fenced ShutDown NotReached MovingReplicas "
-        "ReplicasCannotMove ReplicasInUse RestartWaits PodStarting AddressPending",
+        "Progressing": "NeverRegistered Fenced ShutDown BrokerUnreachable MovingReplicas "
+        "ReplicasCannotMove ReplicasInUse RestartPending PodStarting AddressPending",
         "Degraded": "LogDirectoryFailed NodeIdTaken PodMissing PodRefused VolumeRefused "
         "AddressRefused",
     },
     "Cluster": {
-        "Healthy": "Serving Answering Swept OrphansLeft Advertised CreationRefused",
-        "Progressing": "Deleting NoBrokers NoBrokerReached Rebuilding AddressPending",
+        "Healthy": "Serving Available Swept OrphansLeft Advertised CreationRefused",
+        "Progressing": "Deleting NoBrokers BrokersUnreachable Rebuilding AddressPending",
         "Degraded": "RemoteStorageUnavailable SecondCluster EpochsRunningOut EpochsExhausted "
         "CertificatesUnusable SlicesMissing SlicesOfAnotherCluster SliceUnreadable SliceRefused "
         "SlicesContended BrokersRefused AddressRefused",
@@ -83,7 +83,7 @@ VERDICTS = {
     },
     "User": {
         "Healthy": "Usable",
-        "Progressing": "Pending BrokersNotTold",
+        "Progressing": "Pending AcknowledgementsPending",
         "Degraded": "SecretTaken SecretRefused PasswordUnusable CertificatesUnusable LimitReached",
     },
     "Export": {
@@ -95,11 +95,14 @@ VERDICTS = {
         "SourceUnusable ImageMissing JobRefused PolicyRefused SecretNotOffered",
     },
     "Topic, with engine kafka": {
-        "Progressing": "KafkaUnavailable KafkaBusy Creating ReassignedElsewhere",
-        "Degraded": "KafkaRefuses ConfigRefused PolicyViolation NameRefused TopicGone "
-        "TopicReplaced PartitionsAdded TieredElsewhere",
+        "Progressing": "KafkaUnavailable KafkaBusy Creating ReassignmentInProgress",
+        "Degraded": "KafkaRejected ConfigRefused PolicyViolation NameRefused TopicMissing "
+        "TopicReplaced PartitionsAdded TieringEnabledExternally",
     },
-    "Cluster, with engine kafka": {"Progressing": "EngineUnavailable", "Degraded": "EngineRefuses"},
+    "Cluster, with engine kafka": {
+        "Progressing": "EngineUnavailable",
+        "Degraded": "EngineRejected",
+    },
     "Broker and User, with engine kafka": {"Degraded": "EngineKafka"},
     "Export, with engine kafka": {"Degraded": "EngineKafka"},
     # Argo CD itself calls what is being deleted Progressing.
@@ -110,7 +113,7 @@ VERDICTS = {
         "Degraded": "ClusterNotControlled",
     },
     "Every kind": {
-        "Degraded": "Contended AccessDenied WriteRefused NotUnderstood DecisionNotStored "
+        "Degraded": "Contended AccessDenied WriteRefused ObjectUnreadable DecisionNotStored "
         "InternalError"
     },
 }
@@ -164,7 +167,7 @@ def test_a_spec_that_was_refused_is_not_held_against_the_corrected_one() -> None
     former = states.status("Topic", refused, generation=GENERATION - 1)
     assert health("Topic", former) == (
         "Progressing",
-        "the operator has not looked at this generation yet",
+        "the operator has not observed this generation yet",
     )
     assert health("Topic", states.status("Topic", refused)) == ("Degraded", "NameTaken: taken")
 
@@ -172,12 +175,12 @@ def test_a_spec_that_was_refused_is_not_held_against_the_corrected_one() -> None
 def test_a_spec_that_cannot_be_read_is_refused_though_it_never_becomes_the_observed_one() -> None:
     """As :mod:`tidemark_operator.reconcile.failures` writes it: beside the former status."""
     former = states.status("Topic", [], generation=GENERATION - 1)
-    told = [condition("Stalled", True, "NotUnderstood", "no such key")]
+    told = [condition("Stalled", True, "ObjectUnreadable", "no such key")]
     kept = [item for item in former["conditions"] if item["type"] != "Stalled"]
     stalled = render(told, former, generation=GENERATION, now_ms=T0)
     assert health("Topic", former | {"conditions": [*kept, *stalled]}) == (
         "Degraded",
-        "NotUnderstood: no such key",
+        "ObjectUnreadable: no such key",
     )
 
 
@@ -206,7 +209,7 @@ def test_a_topic_whose_tiering_is_turned_off_is_in_progress_until_brokers_have_a
     world.state.put_topic(off)
     verdict, message = health("Topic", world.reconcile().status, generation=GENERATION + 1)
     assert verdict == "Progressing"
-    assert message.startswith("Disabling: turning tiering off")
+    assert message.startswith("Disabling: tiering is being disabled")
 
 
 @pytest.mark.parametrize("behind", [0, 1])

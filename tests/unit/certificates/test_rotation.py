@@ -101,5 +101,5 @@ def test_what_is_not_whole_is_not_believed(missing: str) -> None:
 
 def test_a_later_format_is_not_believed() -> None:
     data = authority_data(HELD) | {"state": b"2\nc1\nSteady\n2030-01-01T00:00:00+00:00\n"}
-    with pytest.raises(BadCertificate, match="upgrade"):
+    with pytest.raises(BadCertificate, match="Upgrade the operator"):
         read_authority(data)

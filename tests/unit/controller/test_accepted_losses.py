@@ -109,7 +109,7 @@ def test_what_is_not_there_is_refused_with_what_is(wrong: str) -> None:
     epoch = world.row().leader_epoch
     _asks(world, wrong.format(epoch=epoch, before=epoch - 1))
     message = messages(world.reconcile())["Ready"]
-    assert "which is not what is there" in message
+    assert "which does not match the current state" in message
     assert f"{ACCEPT_COPY}: {ID}/0=2@{epoch}:700" in message
     world.reconcile()
     assert world.row().leader == -1
@@ -127,7 +127,7 @@ def test_a_value_that_no_status_can_hold_is_refused_and_what_fits_is_still_offer
     assert world.decide().recheck_ms is None
     result = world.reconcile()
     assert "accepted" not in result.status
-    assert f"has {length} characters, of at most 1024: name fewer" in messages(result)["Ready"]
+    assert f"has {length} characters, the limit is 1024. Name fewer" in messages(result)["Ready"]
     assert messages(result)["Ready"].endswith(offered)
 
 
@@ -139,7 +139,7 @@ def test_a_long_value_that_is_wrong_leaves_room_for_what_is_right() -> None:
     assert messages(world.reconcile())["Ready"].endswith(offered)
 
 
-@pytest.mark.parametrize("reason", ["LastCopyMissing", "ElectionWaits"])
+@pytest.mark.parametrize("reason", ["LastCopyMissing", "ElectionPending"])
 def test_what_is_offered_of_many_partitions_is_not_cut_off(reason: str) -> None:
     far = 10**15
     fields = {} if reason == "LastCopyMissing" else {"last_known_elr": (12345,)}
@@ -196,7 +196,7 @@ def test_a_copy_is_accepted_where_an_election_waits_for_another() -> None:
     report_log(world, 1, 4, 600)
     report_log(world, 2, 4, 500)
     result = world.reconcile()
-    assert ready(result)["Ready"] == ("False", "ElectionWaits")
+    assert ready(result)["Ready"] == ("False", "ElectionPending")
     offered = _offer(result)
     assert offered == f"{ID}/0=1@4:600"
     _asks(world, offered)
@@ -240,7 +240,7 @@ def test_a_partition_of_which_nobody_has_anything_begins_anew_where_a_person_say
     world.state.drop_broker(1)
     result = world.reconcile()
     assert ready(result)["Ready"] == ("False", "LastCopyMissing")
-    assert "partition 0 begins empty on broker 3" in messages(result)["Ready"]
+    assert "partition 0 starts empty on broker 3" in messages(result)["Ready"]
     _asks(world, _offer(result))
     world.reconcile()
     assert ready(world.reconcile())["Ready"] == ("True", "Serving")

@@ -88,7 +88,7 @@ def test_added_partitions_are_not_ready_before_they_are_led() -> None:
     world.state.put_topic(grown)
     result = world.reconcile(brokers_hear=False)
     assert ready(result)["Ready"] == ("False", "LeadersStarting")
-    assert "partitions 1 are" in messages(result)["Ready"]
+    assert "leaders of partitions 1 to acknowledge" in messages(result)["Ready"]
     assert ready(world.reconcile())["Ready"] == ("True", "Serving")
 
 
@@ -185,7 +185,7 @@ def test_what_a_leader_refuses_for_another_reason_is_quoted() -> None:
     world.tell(1, errors=(_refuses(code=INCONSISTENT_TOPIC_ID),))
     result = world.reconcile(brokers_hear=False)
     assert ready(result)["Ready"] == ("False", "LeadersStarting")
-    assert "partition 0 was refused: no space left" in messages(result)["Ready"]
+    assert "Partition 0 was refused: no space left" in messages(result)["Ready"]
 
 
 def test_refusals_leave_with_the_topic() -> None:

@@ -99,7 +99,7 @@ def test_an_id_of_which_nothing_is_known_is_not_made_anew() -> None:
     world = World(brokers=[broker(1)], topics=[_topic(id_text(STRAY))])
     result = world.reconcile()
     assert ready(result)["Stalled"] == ("True", "AdoptionRefused")
-    assert "remove the annotation to have the topic made anew" in messages(result)["Stalled"]
+    assert "remove the annotation to create a new topic" in messages(result)["Stalled"]
     world.state.put_topic(_topic())
     assert ready(world.reconcile())["Ready"] == ("True", "Serving")
 
@@ -118,7 +118,7 @@ def test_a_topic_that_has_its_id_keeps_it_and_goes_on() -> None:
 def test_fewer_partitions_than_there_are_are_refused() -> None:
     world = _world(id_text(STRAY), partitions=3)
     message = messages(world.reconcile())["Stalled"]
-    assert "set partitions to 3 or more" in message
+    assert "Set spec.partitions to 3 or more" in message
     world.state.put_topic(dataclasses.replace(world.view(), partitions=3))
     assert world.reconcile().status["topicId"] == id_text(STRAY)
 

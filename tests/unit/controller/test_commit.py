@@ -89,7 +89,7 @@ def test_taking_over_writes_every_slice_under_the_new_epoch() -> None:
 
 def test_a_slice_of_a_later_controller_is_not_taken() -> None:
     world = World(epoch=3)
-    with pytest.raises(BadSlice, match="another controller"):
+    with pytest.raises(BadSlice, match="Another controller"):
         commit.load_slice(world.state, 0, {"controllerEpoch": 4, "commit": 1})
 
 

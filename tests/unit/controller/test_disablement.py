@@ -141,7 +141,7 @@ def test_without_progress_the_topic_says_who_is_waited_for_and_goes_on_with_that
     result = world.reconcile(now_ms=late)
     assert ready(result)["Stalled"] == ("True", "NoProgress")
     assert "waiting for brokers 3" in messages(result)["Stalled"]
-    assert "start those brokers" in messages(result)["Stalled"]
+    assert "Start those brokers" in messages(result)["Stalled"]
     world.state.put_broker(broker(3))
     _ack(world, 3, now_ms=late)
     result = world.reconcile(now_ms=late)
@@ -156,7 +156,7 @@ def test_what_is_still_to_be_deleted_once_all_have_acknowledged_is_not_called_de
     world.state.put_broker(broker(3))
     _ack(world, 3)
     report = local_bytes((numbered_uuid(1), 0), 0)
-    for remaining, told in ((3, "is being deleted"), (0, "what was tiered is deleted")):
+    for remaining, told in ((3, "is being deleted"), (0, "the tiered data is deleted")):
         world.state.reports[numbered_uuid(1), 0] = dataclasses.replace(
             report, remaining_segments=remaining
         )

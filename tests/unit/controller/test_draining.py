@@ -100,7 +100,7 @@ def test_no_more_move_than_may_catch_up_and_the_next_follow() -> None:
     assert (step(made), step(made)) == (2, 0)
     under_way = [part for part in range(5) if made.row(part).adding]
     assert condition(made)[1] == "MovingReplicas"
-    assert "5 replicas left: 2 on the way, 3 wait for room" in condition(made)[2]
+    assert "5 replicas left: 2 moving, 3 waiting for the limit" in condition(made)[2]
     catch_up(made, under_way[0])
     assert step(made) == 1
 
@@ -156,7 +156,7 @@ def test_where_no_other_directory_works_the_message_says_so() -> None:
     made.state.health[3] = BrokerHealth(directory_error="read-only file system")
     assert step(made) == 0
     assert condition(made)[1] == "ReplicasCannotMove"
-    assert "whose log directory works" in condition(made)[2]
+    assert "has a working log directory" in condition(made)[2]
 
 
 @pytest.mark.parametrize("isr", [(1, 2), (2,)], ids=["in-sync", "behind"])
@@ -365,14 +365,17 @@ def test_a_deleted_broker_that_runs_says_that_it_may_be_stopped() -> None:
     made = world(row((1, 2)), brokers=2, config=KIP_409)
     made.state.put_broker(dataclasses.replace(broker(1), deleting=True))
     assert condition(made)[1] == "ReplicasCannotMove"
-    assert "or stop the broker: its replicas become placeholders" in condition(made)[2]
+    assert (
+        "Alternatively, stop the broker: its replicas then become placeholders"
+        in condition(made)[2]
+    )
 
 
 def test_a_deleted_broker_with_the_last_live_copy_is_in_use() -> None:
     made = world(row((1,)), brokers=1)
     made.state.put_broker(dataclasses.replace(broker(1), deleting=True))
     assert condition(made)[1] == "ReplicasInUse"
-    assert "start another broker that takes them, or delete the topics" in condition(made)[2]
+    assert "start another broker that can take them, or delete the topics" in condition(made)[2]
     made.state.put_broker(broker(2))
     assert condition(made)[1] == "MovingReplicas", "there is somebody to take it"
 
@@ -384,9 +387,9 @@ def test_a_dead_broker_that_is_needed_says_what_helps_and_nothing_else() -> None
     made.state.put_topic(dataclasses.replace(made.view(), config=config))
     made.state.put_broker(dataclasses.replace(broker(1), fenced=True, deleting=True))
     assert condition(made)[1] == "ReplicasInUse"
-    start, _, rest = condition(made)[2].partition(": ")
-    assert start.endswith("would have fewer complete copies than min.insync.replicas says")
+    start, _, rest = condition(made)[2].partition(". To remove the broker, ")
+    assert start.endswith("would have fewer complete copies than min.insync.replicas")
     assert rest.startswith(
-        "start another broker that takes them, or delete the topics; or, if its log directory is "
+        "start another broker that can take them, or delete the topics. If its log directory is "
         "lost for good, annotate this Broker with tidemark.dev/accept-lost-directory: "
     )

@@ -358,7 +358,7 @@ def test_a_waiting_election_names_the_brokers_and_every_way_out() -> None:
     _crash(world, 3)
     report_log(world, 1, -1, -1, error_code=56)
     result = world.reconcile()
-    assert ready(result)["Ready"] == ("False", "ElectionWaits")
+    assert ready(result)["Ready"] == ("False", "ElectionPending")
     assert ready(result)["Stalled"] == ("False", "Progressing")
     text = messages(result)["Ready"]
     for part in (
@@ -366,7 +366,7 @@ def test_a_waiting_election_names_the_brokers_and_every_way_out() -> None:
         "brokers 1, 3 may have lost",
         "start broker 2",
         "repair the log directory of broker 1",
-        "wait for the answer of broker 3",
+        "wait for the log reports of broker 3",
         "unclean.leader.election.enable",
     ):
         assert part in text
@@ -380,7 +380,7 @@ def test_the_ways_out_that_are_named_exist() -> None:
     world = _world(isr=(3,), last_known_elr=(1,))
     fence(world, 3)
     report_log(world, 1, 4, 90)
-    assert ready(world.reconcile())["Ready"] == ("False", "ElectionWaits")
+    assert ready(world.reconcile())["Ready"] == ("False", "ElectionPending")
     world.state.put_topic(dataclasses.replace(world.view(), config={**MIN_2, **UNCLEAN}))
     assert ready(world.reconcile())["Ready"] == ("True", "Serving")
     assert (world.row().leader, world.row().recovering) == (1, True)
@@ -401,14 +401,14 @@ def test_an_unclean_election_is_named_only_where_it_would_find_somebody() -> Non
     world = World(brokers=[broker(1)], topics=[topic(replication_factor=1)], rows=[row((1,))])
     fence(world, 1)
     assert messages(world.reconcile())["Ready"] == (
-        "partitions 0 have no leader: start broker 1 (the last to have all records), or delete its "
-        "Broker if it never comes back"
+        "partitions 0 have no leader: start broker 1 (the last with all records), or delete its "
+        "Broker if it never returns"
     )
 
 
 def test_a_partition_without_any_holder_is_lost_not_waiting() -> None:
     world = _world(isr=(1,), last_known_elr=(2,))
     world.register(1, incarnation=5, directory=77)
-    assert ready(world.reconcile())["Ready"] == ("False", "ElectionWaits")
+    assert ready(world.reconcile())["Ready"] == ("False", "ElectionPending")
     world.register(2, incarnation=6, directory=78)
     assert ready(world.reconcile())["Ready"] == ("False", "LastCopyMissing")

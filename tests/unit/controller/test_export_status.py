@@ -171,12 +171,12 @@ def test_messages_say_what_is_the_matter_and_what_to_do() -> None:
     assert "no such image" in message(info(run=run()), job=STARTING)
     failed = info(run=ended(Outcome.FAILED), failures=2, last_failure="no room")
     assert message(failed, next_ms=T0) == (
-        "2 runs in a row have failed, the last one with: no room; "
-        "the next one begins at 2026-01-01T00:00:00Z"
+        "2 consecutive runs have failed. The last error: no room. "
+        "The next run starts at 2026-01-01T00:00:00Z"
     )
     again = dataclasses.replace(failed, run=run(3))
     assert message(again, job=STARTING).endswith(
-        "no room; run 3 is under way, ErrImagePull: no such image"
+        "no room. Run 3 is in progress, ErrImagePull: no such image"
     )
     taken = info(run=ended(Outcome.SUPERSEDED), failures=1, last_failure="it was taken over")
     assert "set spec.suspend to true and back" in message(taken)

@@ -101,7 +101,13 @@ def test_a_run_that_has_committed_is_the_first_to_fail() -> None:
         (report(), False),
         (None, False),
     ],
-    ids=["has committed", "has nothing to commit", "has begun", "knows nothing", "is not reached"],
+    ids=[
+        "has committed",
+        "has nothing to commit",
+        "has begun",
+        "knows nothing",
+        "cannot reach its metrics page",
+    ],
 )
 def test_a_run_recovers_once_it_has_shown_that_it_does(said: Report | None, recovers: bool) -> None:
     export = exports.recovered(info(run=run(2), failures=4, last_failure="no"), said)
@@ -212,10 +218,10 @@ def test_a_scheduled_run_that_failed_is_tried_again_before_the_next_time() -> No
 @pytest.mark.parametrize(
     ("text", "zone", "said"),
     [
-        ("61 * * * *", "", "is no schedule"),
-        ("0 0 30 2 *", "", "is no schedule"),
-        ("0 0 * * *", "Mars/Olympus", "no time zone Mars/Olympus"),
-        ("0 0 * * *", "../etc/passwd", "no time zone"),
+        ("61 * * * *", "", "invalid schedule"),
+        ("0 0 30 2 *", "", "invalid schedule"),
+        ("0 0 * * *", "Mars/Olympus", "unknown time zone Mars/Olympus"),
+        ("0 0 * * *", "../etc/passwd", "unknown time zone"),
     ],
 )
 def test_a_schedule_that_says_no_time_is_refused(text: str, zone: str, said: str) -> None:

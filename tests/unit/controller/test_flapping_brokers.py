@@ -63,8 +63,8 @@ def test_each_wait_is_twice_as_long_and_none_longer_than_ten_minutes() -> None:
     assert not watch.stay(59)
     assert watch.stay(1)
     (told,) = watch.told
-    assert told.startswith("broker 1 has come back 2 times in 15 minutes: it is given its leaders")
-    assert told.endswith("stayed for 60 s")
+    assert told.startswith("broker 1 has restarted 2 times in 15 minutes. It leads again")
+    assert told.endswith("live for 60 s")
 
 
 def test_what_is_long_ago_counts_no_more() -> None:

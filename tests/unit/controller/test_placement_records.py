@@ -105,5 +105,5 @@ def test_they_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("text", ["", "x|1", "AAAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAA|-1"])
 def test_one_that_is_not_understood_stops_the_take_over(text: str) -> None:
     payload = {"controllerEpoch": 1, "commit": 1, "placed": [text]}
-    with pytest.raises(BadSlice, match="bad record of a placement"):
+    with pytest.raises(BadSlice, match="invalid placement record"):
         load_slice(World().state, 0, payload)

@@ -348,7 +348,7 @@ def test_the_cluster_names_the_topics_that_wait() -> None:
     _settle_unserved(world)
     assert not rebuilding.is_done(world.state)
     told = sentence(world.state)
-    assert "brokers 3 have not reported: start them, or delete their Brokers" in told
+    assert "Brokers 3 have not reported. Start them, or delete their Brokers" in told
     assert told.endswith("2 topics not rebuilt yet: topic-1, topic-5")
 
 
@@ -710,7 +710,7 @@ def test_a_row_that_nobody_can_have_written_is_none(told: dict[str, object]) -> 
     sound: PartitionState = snapshot.partition_state(_told(1))
     state = dataclasses.replace(sound, **told)  # type: ignore[arg-type]
     world.state.held.take(1, [topic_state(numbered_uuid(1), "topic-1", partitions=(state,))])
-    assert "brokers 1 cannot say what they were told" in _blocked(world)
+    assert "brokers 1 cannot report the state of their replicas" in _blocked(world)
 
 
 def test_a_partition_that_no_topic_can_have_is_not_heard_of() -> None:
@@ -767,7 +767,7 @@ def test_a_partition_that_nobody_has_begins_anew_where_a_person_says() -> None:
     world.reconcile()
     result = world.reconcile()
     assert ready(result)["Ready"] == ("False", "LastCopyMissing")
-    assert "partition 0 begins empty on broker" in messages(result)["Ready"]
+    assert "partition 0 starts empty on broker" in messages(result)["Ready"]
     assert world.row().leader_epoch >= GENERATION
 
 
@@ -804,7 +804,7 @@ def test_a_paused_topic_is_rebuilt_and_led_and_its_spec_is_not_carried_out() -> 
     for node_id in (1, 2):
         reports(world, node_id, _told(1, 2, 3))
     result = world.reconcile(brokers_hear=False)
-    assert "brokers 3 have not reported: start them" in messages(result)["Reconciling"]
+    assert "brokers 3 have not reported. Start them" in messages(result)["Reconciling"]
     assert ready(result)["Reconciling"] == ("False", "Paused")
     reports(world, 3, _told(1, 2, 3))
     world.decide()

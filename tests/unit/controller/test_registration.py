@@ -106,11 +106,11 @@ def test_unknown_ids_and_other_clusters_are_refused_with_advice() -> None:
     world = _world()
     draft = world.draft()
     for request, error, word in (
-        (registration_request(9, incarnation=1), ErrorCode.broker_id_not_registered, "create one"),
+        (registration_request(9, incarnation=1), ErrorCode.broker_id_not_registered, "Create one"),
         (
             registration_request(1, incarnation=1, cluster_id="other"),
             ErrorCode.inconsistent_cluster_id,
-            "names other",
+            "cluster.id of the broker is other",
         ),
     ):
         response = registration.register(

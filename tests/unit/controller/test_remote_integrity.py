@@ -118,4 +118,4 @@ def test_a_message_begins_with_the_worst_and_the_way_out_whatever_the_names() ->
     text = messages(world_of(audit, name=LONG).reconcile())["RemoteIntegrity"]
     assert len(text) <= MESSAGE_CHARS_MAX
     assert key in text
-    assert f"give its records up with a RecordDeletion before offset {2**63 - 1}" in text
+    assert f"give up its records with a RecordDeletion before offset {2**63 - 1}" in text

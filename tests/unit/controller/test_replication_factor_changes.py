@@ -122,7 +122,7 @@ def test_where_nobody_leads_nothing_goes() -> None:
     assert step(made) == 0
     waits = made.decide().refused
     assert waits is not None
-    assert waits.reason == "ReplicationFactorWaits"
+    assert waits.reason == "ReplicationFactorPending"
     assert "1 partition without a leader" in waits.message
 
 
@@ -140,9 +140,9 @@ def test_a_number_that_brokers_are_missing_for_is_told_and_the_topic_goes_on() -
     assert step(made) == 0
     result = made.reconcile()
     assert ready(result)["Ready"] == ("True", "Serving")
-    assert ready(result)["Stalled"] == ("True", "ReplicationFactorWaits")
+    assert ready(result)["Stalled"] == ("True", "ReplicationFactorPending")
     assert ready(result)["FullyReplicated"] == ("True", "AllInSync"), "of what is placed"
-    assert "fewer live brokers take replicas" in messages(result)["Stalled"]
+    assert "too few live brokers accept replicas" in messages(result)["Stalled"]
     for node_id in (3, 4):
         made.state.put_broker(broker(node_id))
     settle(made)

@@ -99,10 +99,10 @@ def test_what_a_restart_waits_for_stands_in_the_status_while_the_broker_serves()
     made = world(behind)
     found = told(made, PodState(name="b-0", hold=held(made, starting=(3,))))
     status, reason, message = found["PodUpToDate"]
-    assert (status, reason) == ("False", "RestartWaits")
+    assert (status, reason) == ("False", "RestartPending")
     assert "topic-1-0" in message
     assert "(3)" in message
-    assert found["Reconciling"][:2] == ("True", "RestartWaits")
+    assert found["Reconciling"][:2] == ("True", "RestartPending")
     assert found["Ready"][0] == "True"
 
 

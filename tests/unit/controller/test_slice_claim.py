@@ -80,7 +80,7 @@ def test_slices_of_two_clusters_are_nobodys() -> None:
     mixed = left_by("other") | {name_of(0): FoundSlice("third", 1)}
     for wanted in ("", "other", "third"):
         assert refused(mixed, asked=wanted).reason == "SlicesOfAnotherCluster"
-    assert "keep those of one" in refused(mixed).message
+    assert "Keep those of one" in refused(mixed).message
 
 
 def test_an_adoption_of_slices_that_are_not_whole_is_none() -> None:

@@ -88,7 +88,7 @@ def test_a_topic_whose_only_leader_refuses_is_not_ready_and_says_what_to_repair(
     assert ready(result)["Ready"] == ("False", "StorageFailed")
     assert ready(result)["Reconciling"] == ("True", "StorageFailed")
     assert ready(result)["FullyReplicated"] == ("False", "StorageFailed")
-    assert "repair the log directory of broker 1" in messages(result)["Ready"]
+    assert "Repair the log directory of broker 1" in messages(result)["Ready"]
     _reports(world, 1, refuses=False)
     assert ready(world.reconcile())["Ready"] == ("True", "Serving")
 

@@ -118,11 +118,14 @@ def test_a_topic_without_a_live_replica_waits_recovering() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{}", "run tidemark restore again, or remove the annotation"),
-        ("[" * 9999, "run tidemark restore again"),
+        ("{}", "Run tidemark restore again, or remove the annotation"),
+        ("[" * 9999, "Run tidemark restore again"),
         (ORIGIN.text().replace('"leaderEpoch":8', '"leaderEpoch":2147483647'), "cannot be"),
         (ORIGIN.text().replace("2001", str(2**62)), "cannot be"),
-        (ORIGIN.text().replace('"partitions":2', '"partitions":3'), "set partitions to 3 or more"),
+        (
+            ORIGIN.text().replace('"partitions":2', '"partitions":3'),
+            "Set spec.partitions to 3 or more",
+        ),
     ],
     ids=["nothing", "deep", "epoch", "producer", "partitions"],
 )
@@ -151,7 +154,7 @@ def test_a_topic_that_was_deleted_is_not_restored_by_an_annotation_that_was_kept
     world.state.put_tombstone(LOST, 0, grave)
     result = world.reconcile()
     assert ready(result)["Stalled"] == ("True", "AdoptionRefused")
-    assert "was deleted: remove the annotation" in messages(result)["Stalled"]
+    assert "names a deleted topic. Remove the annotation" in messages(result)["Stalled"]
     world.state.put_topic(dataclasses.replace(world.view(), asked={}))
     assert ready(world.reconcile())["Stalled"][1] != "AdoptionRefused"
 

@@ -96,10 +96,10 @@ def test_replicas_out_of_sync_are_named_with_what_to_do() -> None:
     world.state.put_row(dataclasses.replace(first, isr=(first.leader, other)))
     text = messages(world.reconcile())["FullyReplicated"]
     assert "1 replica of 6 not in sync, in partitions 0" in text
-    assert f"brokers {follower} are catching up: wait" in text
+    assert f"brokers {follower} are catching up" in text
     world.state.put_broker(broker(follower, fenced=True))
     text = messages(world.reconcile())["FullyReplicated"]
-    assert f"brokers {follower} are down: start them, or delete the Broker" in text
+    assert f"brokers {follower} are down. Start them, or delete the Broker" in text
     assert "catching up" not in text
 
 
@@ -108,7 +108,9 @@ def test_min_insync_replicas_above_the_replication_factor_is_reported() -> None:
     world = World(brokers=_brokers(1, 2), topics=[topic(replication_factor=2, config=config)])
     result = world.reconcile()
     assert ready(result)["ConfigEffective"] == ("False", "MinInsyncReplicasTooHigh")
-    assert "above the replication factor 2: 2 is in force" in messages(result)["ConfigEffective"]
+    assert (
+        "exceeds the replication factor 2, so 2 is in force" in messages(result)["ConfigEffective"]
+    )
     assert _main(result) == ("True", "False", "False")
     world = World(brokers=_brokers(1, 2, 3), topics=[topic(config=config)])
     assert "ConfigEffective" not in ready(world.reconcile())
@@ -213,7 +215,7 @@ def test_a_pause_keeps_the_configuration_that_the_brokers_have_until_it_ends() -
     world.state.put_topic(dataclasses.replace(world.view(), paused=True, generation=2))
     result = world.reconcile()
     assert result.status["heldConfig"] == {"retention.ms": "5"}
-    assert "generation 2 of the spec waits" in messages(result)["Reconciling"]
+    assert "Generation 2 of the spec is not applied" in messages(result)["Reconciling"]
     world.state.put_topic(dataclasses.replace(world.view(), paused=False))
     result = world.reconcile()
     assert "heldConfig" not in result.status
@@ -321,7 +323,7 @@ def test_a_damaged_object_of_the_tier_has_a_condition_of_its_own() -> None:
     result = world.reconcile()
     assert ready(result)["TieringSettled"] == ("False", "StorageError")
     assert ready(result)["TierIntegrity"] == ("False", "ObjectDamaged")
-    assert "partitions 1, 2, the first of them: object x is" in messages(result)["TierIntegrity"]
+    assert "partitions 1, 2. The first: object x is" in messages(result)["TierIntegrity"]
     for partition in range(3):
         world.state.reports[numbered_uuid(1), partition] = dataclasses.replace(
             _report(), partition=partition
@@ -393,14 +395,14 @@ def test_a_replication_factor_that_waits_stops_neither_growth_nor_elections() ->
     _edited(world, replication_factor=4, partitions=2)
     result = world.reconcile()
     assert _main(result) == ("True", "False", "True")
-    assert ready(result)["Stalled"] == ("True", "ReplicationFactorWaits")
+    assert ready(result)["Stalled"] == ("True", "ReplicationFactorPending")
     assert len(world.row(1).replicas) == 2, "placed as the others are"
     draft = world.draft()
     elections.fence(draft, [1, 2, 3], reason="test")
     world.commit(draft)
     result = world.reconcile()
     assert ready(result)["Ready"] == ("False", "PartitionsOffline")
-    assert ready(result)["Stalled"] == ("True", "ReplicationFactorWaits")
+    assert ready(result)["Stalled"] == ("True", "ReplicationFactorPending")
 
 
 def test_another_replication_factor_stops_no_disablement_and_no_figure() -> None:
@@ -450,7 +452,10 @@ def test_two_refusals_are_both_told() -> None:
     _edited(world, tiering_spec=ON, replication_factor=5)
     result = world.reconcile()
     assert ready(result)["Stalled"] == ("True", "StorageUnavailable")
-    assert "ReplicationFactorWaits: replicationFactor 5 waits" in messages(result)["Stalled"]
+    assert (
+        "ReplicationFactorPending: replicationFactor 5 is not applied"
+        in messages(result)["Stalled"]
+    )
 
 
 def test_all_refusals_of_a_new_topic_are_told() -> None:
@@ -461,7 +466,7 @@ def test_all_refusals_of_a_new_topic_are_told() -> None:
     result = world.reconcile()
     assert ready(result)["Stalled"] == ("True", "StorageUnavailable")
     message = messages(result)["Stalled"]
-    assert "StorageUnavailable: tiering cannot begin" in message
+    assert "StorageUnavailable: tiering cannot start" in message
     assert "LocalRetentionTooLong: too long" in message
     assert messages(result)["Ready"] == message
 

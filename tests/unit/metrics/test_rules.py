@@ -76,7 +76,7 @@ OTHERWISE = {
     ("RecordDeletion", "PartitionsOffline"): "TidemarkRecordDeletionStuck",
     ("User", "Pending"): "TidemarkNoOperatorLeads",
     ("Export", "Pending"): "TidemarkNoOperatorLeads",
-    ("Topic, with engine kafka", "ReassignedElsewhere"): "",
+    ("Topic, with engine kafka", "ReassignmentInProgress"): "",
 }
 
 
@@ -88,7 +88,7 @@ BY_CONDITION = {
         "TidemarkObjectStalled",
         "TidemarkDecisionsNotStored",
         "TidemarkDisablementStalled",
-        "TidemarkTakeOverFails",
+        "TidemarkTakeoverFails",
         "TidemarkExportFails",
     ),
     "Exporting": ("TidemarkExportBehind",),

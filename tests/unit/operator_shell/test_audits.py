@@ -101,7 +101,7 @@ async def test_a_topic_says_what_the_last_audit_found_until_another_has_looked(
 
     status, reason, message = await after(audited(world))
     assert (status, reason) == ("True", "AuditPassed")
-    assert "2 segments (5 bytes) of 1 partition are what was copied" in message
+    assert "2 segments (5 bytes) of 1 partition are intact" in message
     assert (await after(audited(world, age_ms=VALID_MS + 1)))[:2] == ("Unknown", "AuditOutdated")
     assert (await after(audited(world, FindingKind.LINEAGE)))[0] == "False"
     assert world.condition(TOPIC, "t", "Ready")[:2] == ("True", "Serving")
@@ -141,7 +141,7 @@ async def test_a_record_that_is_torn_takes_no_finding_back_and_vouches_for_nothi
         await looked(world)
         (tmp_path / AUDIT_KEY).write_bytes(b'{"formatVersion":1,"topics":')
         assert (await looked(world))[:2] == expected
-    assert "cannot be read (it is no record of an audit)" in (await looked(world))[2]
+    assert "is unreadable (it is no record of an audit)" in (await looked(world))[2]
 
 
 async def test_a_store_that_does_not_answer_and_another_controller_leave_it_as_it_was(

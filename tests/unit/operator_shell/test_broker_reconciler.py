@@ -77,7 +77,7 @@ async def test_a_watch_that_brings_a_registration_before_its_answer_takes_nothin
     world.services.state.health.pop(1, None)
     world.services.state.unreached = True  # there is something else to tell
     await reconciler(world).reconcile(ONE)
-    assert world.condition(BROKER, "broker-1", "Ready")[1] == "NotReached"
+    assert world.condition(BROKER, "broker-1", "Ready")[1] == "BrokerUnreachable"
     told = world.status(BROKER, "broker-1")
     assert {name: told[name] for name in later} == later
 
@@ -248,7 +248,10 @@ async def test_a_dead_broker_with_the_last_copy_goes_when_a_person_gives_it_up_b
     named = message.rpartition(f"{ACCEPT_LOST_DIRECTORY}: ")[2]
     world.annotate(BROKER, "broker-1", **{ACCEPT_LOST_DIRECTORY: f"{named}0"})
     await reconciler(world).reconcile(ONE)
-    assert "which is not what is there" in world.condition(BROKER, "broker-1", "Draining")[2]
+    assert (
+        "which does not match the current state"
+        in world.condition(BROKER, "broker-1", "Draining")[2]
+    )
     world.annotate(BROKER, "broker-1", **{ACCEPT_LOST_DIRECTORY: named})
     await reconciler(world).reconcile(ONE)
     assert world.server.find(BROKER, "broker-1") is None

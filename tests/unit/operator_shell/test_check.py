@@ -34,11 +34,11 @@ NOT_READY = {
     [
         (cluster(READY), ""),
         (cluster(READY, registered=4), ""),
-        (cluster(READY, fenced=1), "2 of 3 brokers are there"),
+        (cluster(READY, fenced=1), "2 of 3 brokers are registered"),
         (cluster(NOT_READY), "TierUnavailable: no bucket"),
-        (cluster(READY, generation=3), "the operator has not looked at its last change yet"),
-        (cluster(), "no operator has looked at it yet"),
-        ({"metadata": {"generation": 1}}, "no operator has looked at it yet"),
+        (cluster(READY, generation=3), "the operator has not observed the latest change yet"),
+        (cluster(), "no operator has observed it yet"),
+        ({"metadata": {"generation": 1}}, "no operator has observed it yet"),
     ],
     ids=["ready", "more brokers", "fenced", "not ready", "changed since", "new", "without status"],
 )

@@ -182,7 +182,9 @@ async def test_what_a_sweep_has_left_stands_in_a_condition_until_it_is_gone(
     swept(Left(orphans=2, size_bytes=70, unknown=1))
     assert await looked() == ["OrphansLeft"]
     message = world.condition(CLUSTER, "main", "TierSwept")[2]
-    assert message.startswith("nothing names 2 objects (70 bytes) and 0 unfinished uploads; 1 obj")
+    assert message.startswith(
+        "2 objects (70 bytes) and 0 unfinished uploads are unreferenced; 1 obj"
+    )
     swept(Left(orphans=2, size_bytes=70, unknown=1))
     assert await looked() == ["OrphansLeft"]
     assert world.journal == [], "the same is not written again"

@@ -81,7 +81,7 @@ async def test_the_last_that_goes_wakes_the_cluster_and_the_term_ends() -> None:
         await topics.reconcile(world.key(TOPIC, "t"))
         assert world.server.find(TOPIC, "t") is None
         assert await world.services.queue.get() == MAIN
-        with pytest.raises(TermEnded, match="nothing needs it"):
+        with pytest.raises(TermEnded, match="no dependent object is left"):
             await clusters.reconcile(MAIN)
     assert await buried(world)
     assert nothing_is_left(world)

@@ -78,7 +78,7 @@ async def test_a_deleted_object_that_other_finalizers_hold_is_not_ready(
     status, reason, message = world.condition(kind, "x", "Ready")
     assert (status, reason) == ("False", "Deleted")
     assert OTHERS in message
-    assert ("left behind" in message) == (case == "orphaned Topic")
+    assert ("orphaned" in message) == (case == "orphaned Topic")
     assert world.condition(kind, "x", "Reconciling")[0] == "False"
     assert world.condition(kind, "x", "Stalled")[0] == "False"
     assert {each["type"] for each in world.status(kind, "x")["conditions"]} == {

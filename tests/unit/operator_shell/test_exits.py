@@ -55,7 +55,7 @@ async def test_brokers_are_started(world: ShellWorld) -> None:
     world.make_topic(replicas=2)
     status, reason, message = await ready(world)
     assert (status, reason) == ("False", "BrokersMissing")
-    assert "start brokers, or set enable.under.replicated.topic.creation" in message
+    assert "Start brokers, or set enable.under.replicated.topic.creation" in message
     await world.start_broker(2)
     assert await served(world)
 
@@ -121,12 +121,12 @@ async def test_partitions_that_are_lost_are_rebuilt_once_brokers_have_reported(
     state.remove_row(row.key)
     status, reason, message = await ready(world)
     assert (status, reason) == ("False", "Rebuilding")
-    assert "brokers 1, 2 have not reported: start them" in message
+    assert "brokers 1, 2 have not reported. Start them" in message
     told = topic_state(row.topic_id, "t", partitions=(snapshot.partition_state(row),))
     state.take_held(1, [told])
     state.take_held(2, [])
     status, reason, _ = await ready(world)
-    assert (status, reason) == ("False", "ElectionWaits")
+    assert (status, reason) == ("False", "ElectionPending")
     assert state.row(row.key) == dataclasses.replace(
         row,
         leader=-1,
@@ -144,7 +144,7 @@ async def test_a_full_slice_has_room_once_topics_are_deleted(world: ShellWorld) 
     state.row_bytes[:] = [SLICE_BYTES_MAX] * len(before)
     status, reason, message = await ready(world)
     assert (status, reason) == ("False", "SliceFull")
-    assert "delete topics" in message
+    assert "Delete topics" in message
     state.row_bytes[:] = before
     assert await served(world)
 
@@ -155,7 +155,7 @@ async def test_tiering_is_given_a_store(world: ShellWorld, tmp_path: Path) -> No
     world.edit(CLUSTER, "main", config={TIERING_SYSTEM: "true"})
     status, reason, message = await ready(world)
     assert (status, reason) == ("False", "StorageUnavailable")
-    assert "give Cluster ns/main a remoteStorage" in message
+    assert "set spec.remoteStorage of Cluster ns/main" in message
     world.edit(CLUSTER, "main", remoteStorage={"filesystem": {"path": str(tmp_path)}})
     await ClusterReconciler(world.services).reconcile(world.services.cluster_key)
     assert await served(world)
@@ -179,13 +179,13 @@ async def test_the_cluster_that_a_topic_names_is_made(world: ShellWorld) -> None
     """A Topic of another Cluster: it is found once that is there, and another operator's."""
     body = world.make_topic(clusterRef={"name": "other"})
     await elsewhere(world.services, TOPIC, ShellWorld.key(TOPIC, "t"), body)
-    assert "create it" in world.condition(TOPIC, "t", "Ready")[2]
+    assert "Create it" in world.condition(TOPIC, "t", "Ready")[2]
     world.make(CLUSTER, "other", {})
     known = world.known(TOPIC, "t")
     await elsewhere(world.services, TOPIC, ShellWorld.key(TOPIC, "t"), known)
     status, reason, message = world.condition(TOPIC, "t", "Ready")
     assert (status, reason) == ("False", "ClusterNotControlled")
-    assert "make the object again with that clusterRef" in message
+    assert "Create the object with that clusterRef" in message
     world.delete(TOPIC, "t")
     world.make_topic()
     assert await served(world)
@@ -271,11 +271,11 @@ async def test_a_store_that_cannot_be_used_is_as_the_message_says(
     assert await served(world)
     await clusters.reconcile(key)
     world.edit(CLUSTER, "main", remoteStorage=None)
-    assert "put it back" in await problem()
+    assert "Restore it" in await problem()
     world.edit(CLUSTER, "main", remoteStorage=folder)
     assert await answers()
     world.edit(CLUSTER, "main", remoteStorage={"filesystem": {"path": str(tmp_path)}})
-    assert "set it back" in await problem()
+    assert "Restore the previous value" in await problem()
     world.edit(CLUSTER, "main", remoteStorage=folder)
     assert await answers()
 
@@ -285,7 +285,7 @@ async def test_of_two_clusters_of_a_namespace_one_is_deleted(world: ShellWorld) 
     await ClusterReconciler(world.services).reconcile(ShellWorld.key(CLUSTER, "second"))
     status, reason, message = world.condition(CLUSTER, "second", "Ready")
     assert (status, reason) == ("False", "SecondCluster")
-    assert "delete one of the two" in message
+    assert "Delete one of the two" in message
     world.delete(CLUSTER, "second")
     assert world.server.find(CLUSTER, "second") is None
 
@@ -341,8 +341,8 @@ def _nothing(_: object) -> None:
         (spoilt, "SliceUnreadable", "upgrade"),
         (contended, "SlicesContended", "another writer"),
         (refused, "SliceRefused", "a policy forbids it"),
-        (not_written, "SliceRefused", "cannot update: allow it"),
-        (not_listed, "AccessDenied", "cannot list: allow it"),
+        (not_written, "SliceRefused", "cannot update. Allow it"),
+        (not_listed, "AccessDenied", "cannot list. Allow it"),
     ],
     ids=["unreadable", "contended", "refused", "not-written", "not-listed"],
 )

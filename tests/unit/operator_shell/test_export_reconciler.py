@@ -131,7 +131,7 @@ async def test_a_job_that_fails_is_told_of_and_begun_again(world: ShellWorld) ->
     assert run_of(world)["outcome"] == "Failed"
     reason, text = world.condition(EXPORT, "x", "Ready")[1:]
     assert reason == "JobFailed"
-    assert "the store said 503; the next one begins at" in text
+    assert "the store said 503. The next run starts at" in text
     assert world.events.reasons[-2:] == ["Running", "ExportFailed"]
     assert world.services.metrics.render().count(b"tidemark_operator_failed_exports_total 1.0") == 1
     begun = {**world.known(EXPORT, "x")["status"]["run"], "endTime": "2020-01-01T00:00:00Z"}
@@ -209,7 +209,7 @@ async def test_an_export_without_its_topic_ends_its_job_and_says_so(world: Shell
     assert "stop x-1" in world.journal
     status, reason, text = world.condition(EXPORT, "x", "Ready")
     assert (status, reason) == ("False", "TopicNotFound")
-    assert "the table keeps what it has" in text
+    assert "the table keeps its rows" in text
     del world.jobs.seen[X, 1]
     await settle(world)
     # One that is made anew is another one, whose offsets begin at 0.
@@ -240,7 +240,7 @@ async def test_of_two_exports_on_one_table_the_younger_is_refused(world: ShellWo
     await reconcile(world, "a")
     await reconcile(world, "x")
     assert world.condition(EXPORT, "x", "Stalled")[:2] == ("True", "TableTaken")
-    assert "Export a, which is older" in world.condition(EXPORT, "x", "Stalled")[2]
+    assert "the older Export a" in world.condition(EXPORT, "x", "Stalled")[2]
     assert [line for line in world.journal if line.startswith("start")] == ["start a-1"]
     world.services.queue._ready.clear()
     world.delete(EXPORT, "a")
@@ -395,10 +395,10 @@ async def test_what_cannot_be_read_is_waited_for(world: ShellWorld) -> None:
         }
     )
     assert await reconcile(world) == PROBLEM_S
-    assert "no broker that serves has a listener SECURE" in world.condition(EXPORT, "x", "Ready")[2]
+    assert "no serving broker has the listener SECURE" in world.condition(EXPORT, "x", "Ready")[2]
     world.edit(EXPORT, "x", source={**world.known(EXPORT, "x")["spec"]["source"], "listener": None})
     await reconcile(world)
-    assert "there is no User alice: make it" in world.condition(EXPORT, "x", "Ready")[2]
+    assert "User alice does not exist. Create it" in world.condition(EXPORT, "x", "Ready")[2]
     world.make_user()
     await reconcile(world)
     assert "User alice has no Secret yet" in world.condition(EXPORT, "x", "Ready")[2]

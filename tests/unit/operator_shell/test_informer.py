@@ -185,7 +185,7 @@ async def test_what_may_not_be_watched_is_said(
     world.api.fail("watch", Forbidden(403, "may not watch"))
     world.api.end_watch()
     assert await world.news() == ["found a", "found b", "all: a b"]
-    assert "topics are listed again: may not watch" in caplog.text
+    assert "relisting topics: may not watch" in caplog.text
 
 
 async def test_a_kind_that_is_not_served_yet_is_missed_once_and_followed_later(

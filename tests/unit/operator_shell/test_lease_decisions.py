@@ -86,5 +86,5 @@ def test_the_usual_proportions_leave_room_for_a_second_try(duration_s: float) ->
 def test_times_under_which_two_would_lead_are_refused() -> None:
     with pytest.raises(ValueError, match="renew deadline"):
         LeaseTimes(duration_s=10, renew_deadline_s=10, retry_s=2, request_timeout_s=4)
-    with pytest.raises(ValueError, match="request time-out"):
+    with pytest.raises(ValueError, match="request timeout"):
         LeaseTimes(duration_s=15, renew_deadline_s=10, retry_s=2, request_timeout_s=10)

@@ -111,7 +111,7 @@ def test_versions_that_were_raised_hide_no_backup() -> None:
     store.put(_body("one", 80))
     store.listing(TOPIC, 1_000, store.reached(TOPIC))
     assert store.found(TOPIC, _body("one", 70), 1_000)
-    assert signs == ["topics Topic ns/t is what it was before 80"]
+    assert signs == ["topics Topic ns/t has its state before 80"]
     assert not store.found(TOPIC, _body("one", 70), 1_000)
     assert len(signs) == 1, "it is told once"
 
@@ -136,4 +136,4 @@ def test_an_answer_that_is_older_than_what_was_known_is_of_another_history() -> 
     assert not store.read(TOPIC, _body("one", 80), known)
     assert signs == []
     assert store.read(TOPIC, _body("one", 80), store.get(TOPIC.key("ns/t")))
-    assert signs == ["topics Topic ns/t is what it was before 81"]
+    assert signs == ["topics Topic ns/t has its state before 81"]

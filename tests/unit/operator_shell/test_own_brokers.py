@@ -441,9 +441,9 @@ async def test_a_broker_of_an_earlier_version_is_not_sent_what_would_end_its_con
     engine.channel.last_command = 0
     await engine.attach()
     sent = len(engine.channel.sent)
-    with pytest.raises(EngineUnavailable, match="of an earlier version"):
+    with pytest.raises(EngineUnavailable, match="has an earlier version"):
         await engine.brokers.deletion_points(1, ID, [])
-    with pytest.raises(EngineUnavailable, match="of an earlier version"):
+    with pytest.raises(EngineUnavailable, match="has an earlier version"):
         await engine.brokers.delete_records(COMMAND, 1000)
     assert len(engine.channel.sent) == sent
 
@@ -589,7 +589,7 @@ async def test_partitions_states_do_not_wait_for_users(engine: Engine) -> None:
 async def test_a_broker_that_ends_its_connection_over_users_is_left_in_peace_for_a_while(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of an earlier version knows no such command; it serves on."""
+    """One has an earlier version knows no such command; it serves on."""
 
     def ends(_: Any) -> Any:
         engine.channel.closed = True

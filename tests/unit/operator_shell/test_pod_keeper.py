@@ -310,7 +310,7 @@ async def test_a_service_that_another_broker_has_for_its_listener_is_not_taken_o
     }
     api.objects[SERVICE.kind, "broker-1"] = body
     await keep(world, keeper_of(world, api), 1)
-    assert "belongs to Broker broker:" in world.services.state.pods[1].refused
+    assert "belongs to Broker broker. Delete it" in world.services.state.pods[1].refused
     assert api.objects[SERVICE.kind, "broker-1"] is body
 
 
@@ -334,7 +334,7 @@ async def test_a_stateful_set_that_is_somebody_elses_is_left_alone(world: ShellW
     body: Json = {"metadata": {"name": "broker-1", "generation": 1}, "spec": {}, "status": {}}
     api.objects[STATEFUL_SET.kind, "broker-1"] = body
     await keep(world, keeper_of(world, api), 1)
-    assert "was not made for it" in world.services.state.pods[1].refused
+    assert "was not created for it" in world.services.state.pods[1].refused
     assert api.objects[STATEFUL_SET.kind, "broker-1"] is body
 
 
@@ -411,10 +411,10 @@ MISSING = 'storageclass.storage.k8s.io "fast" not found'
 @pytest.mark.parametrize(
     ("class_name", "events", "told"),
     [
-        (None, (), "none is the default one"),
+        (None, (), "there is no default StorageClass"),
         ("fast", (MISSING,), "StorageClass fast does not exist"),
         ("fast", (MISSING, "quota is used up"), "of StorageClass fast: quota is used up"),
-        ("fast", (), "is being made"),
+        ("fast", (), "is being created"),
     ],
     ids=["no default", "no class", "the last word", "nothing is known"],
 )
@@ -455,7 +455,7 @@ async def test_a_pod_that_is_not_made_says_why(world: ShellWorld) -> None:
     }
     api.now_s += LOOK_AGAIN_S
     await keep(world, keeper, 1)
-    text = "pod broker-1-0 is not made: no PriorityClass with name high was found"
+    text = "pod broker-1-0 is not created: no PriorityClass with name high was found"
     assert pod_condition(world) == ("PodStarting", text)
     api.now_s += LOOK_AGAIN_S
     before = api.calls
@@ -467,8 +467,8 @@ async def test_a_pod_that_is_not_made_says_why(world: ShellWorld) -> None:
     ("events", "told"),
     [
         ((("Scheduled", "Normal"), ("BackOff", "Normal")), "is not ready: BackOff"),
-        ((("FailedScheduling", "Warning"), ("Pulling", "Normal")), "is being made"),
-        ((("Scheduled", "Normal"), ("Unhealthy", "Warning")), "is being made"),
+        ((("FailedScheduling", "Warning"), ("Pulling", "Normal")), "is being created"),
+        ((("Scheduled", "Normal"), ("Unhealthy", "Warning")), "is being created"),
     ],
     ids=["no image", "scheduled since", "it begins"],
 )

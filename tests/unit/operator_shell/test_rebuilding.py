@@ -290,14 +290,14 @@ async def test_it_ends_once_every_broker_has_reported() -> None:
         await clusters.reconcile(services.cluster_key)
         status, reason, message = world.condition(CLUSTER, "main", "Ready")
         assert (status, reason) == ("False", "Rebuilding")
-        assert "brokers 1, 2 have not reported" in message
+        assert "Brokers 1, 2 have not reported" in message
         told = topic_state(made.topic_id, "t", partitions=(snapshot.partition_state(made),))
         services.state.take_held(1, [told])
         await TopicReconciler(services).reconcile(ShellWorld.key(TOPIC, "t"))
         (rebuilt,) = services.state.all_rows()
         assert rebuilt.leader_epoch == made.leader_epoch + GENERATION
         await clusters.reconcile(services.cluster_key)
-        assert "brokers 2 have not reported" in world.condition(CLUSTER, "main", "Ready")[2]
+        assert "Brokers 2 have not reported" in world.condition(CLUSTER, "main", "Ready")[2]
         services.state.take_held(2, [])
         await clusters.reconcile(services.cluster_key)
         assert world.condition(CLUSTER, "main", "Ready")[:2] == ("True", "Serving")

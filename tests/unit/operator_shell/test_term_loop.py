@@ -111,7 +111,7 @@ async def test_an_operator_that_started_before_the_definitions_waits_for_them() 
         await asyncio.sleep(0)
     await many_turns()
     shell.loop.won()
-    assert "install the resource definitions" in shell.loop.pulse().excuse
+    assert "Install the resource definitions" in shell.loop.pulse().excuse
     shell.loop.arrived.append((shell.make(CLUSTER, "main", {}), False))
     shell.loop.drain()
     async with asyncio.timeout(5):
@@ -258,7 +258,7 @@ async def test_an_object_that_nobody_understands_keeps_no_other_from_being_taken
         shell.loop.found(TOPIC, body, 0)
     assert shell.loop._objects.keys(CLUSTER)
     assert shell.loop._objects.keys(TOPIC)
-    assert caplog.text.count("cannot be taken in") == 2
+    assert caplog.text.count("cannot be processed") == 2
 
 
 async def test_an_api_that_is_put_back_under_a_term_ends_it_and_all_is_rebuilt() -> None:

@@ -188,9 +188,9 @@ async def test_a_field_of_a_newer_version_is_told_and_the_rest_holds(world: Shel
     await reconciler.reconcile(T)
     assert world.services.state.topics["ns/t"].config["retention.ms"] == "1000"
     status, reason, message = world.condition(TOPIC, "t", "Stalled")
-    assert (status, reason) == ("True", "NotUnderstood")
+    assert (status, reason) == ("True", "ObjectUnreadable")
     assert "spec.later" in message
-    assert "upgrade the operator" in message
+    assert "Upgrade the operator" in message
     body = world.known(TOPIC, "t")
     spec = {name: value for name, value in body["spec"].items() if name != "later"}
     world.services.objects.put(world.server.replace("user", TOPIC, {**body, "spec": spec}))
@@ -217,7 +217,7 @@ async def test_what_is_observed_is_what_was_decided(world: ShellWorld) -> None:
     await reconciler.reconcile(T)
     _, reason, message = world.condition(TOPIC, "t", "Reconciling")
     assert reason == "Paused"
-    assert "generation 2 of the spec waits" in message
+    assert "Generation 2 of the spec is not applied" in message
 
 
 async def test_a_topic_of_another_cluster_is_told_so_and_left_alone(world: ShellWorld) -> None:
@@ -354,7 +354,7 @@ async def test_a_paused_topic_that_is_deleted_says_what_its_deletion_waits_for(
     _, reason, message = world.condition(TOPIC, "t", "Reconciling")
     assert reason == "Paused"
     assert "remove the annotation tidemark.dev/paused" in message
-    assert "the Topic's deletion waits for it" in message
+    assert "The Topic's deletion is also paused" in message
     assert world.server.find(TOPIC, "t") is not None
 
 
@@ -393,7 +393,7 @@ async def test_a_topic_is_restored_from_a_tier_that_answers(
 ) -> None:
     folder, topic_id = tmp_path / "tier", uuid.uuid4()
     assert await _restores(world, folder, topic_id) == LOOK_AGAIN_S
-    assert "it is asked again" in world.condition(TOPIC, "t", "Stalled")[2]
+    assert "The request is repeated" in world.condition(TOPIC, "t", "Stalled")[2]
     folder.mkdir()
     await TopicReconciler(world.services).reconcile(T)
     assert world.status(TOPIC, "t")["topicId"] == id_text(topic_id)

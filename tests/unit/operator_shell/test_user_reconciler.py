@@ -166,7 +166,7 @@ async def test_a_password_that_is_taken_away_stays_in_force_and_it_is_said(
     status, reason, message = world.condition(USER, "alice", "Ready")
     assert (status, reason) == ("False", "PasswordUnusable")
     assert "Secret keys does not exist" in message
-    assert "what was accepted before stays in force" in message
+    assert "The previously accepted settings stay in force" in message
     assert world.events.reasons == ["Usable", "PasswordUnusable"]
 
 
@@ -341,7 +341,7 @@ async def test_a_secret_of_somebody_else_is_not_touched(world: ShellWorld) -> No
     assert world.server.find(SECRET, "alice") == before
     status, reason, message = world.condition(USER, "alice", "Ready")
     assert (status, reason) == ("False", "SecretTaken")
-    assert "rename it, or give it the labels" in message
+    assert "does not belong to the operator" in message
     assert told(world).scram == ()
     world.server.delete("user", SECRET, "alice")
     await reconcile(world)
@@ -495,7 +495,7 @@ async def test_a_user_is_ready_once_every_broker_knows_it(world: ShellWorld) -> 
     assert await reconciler.reconcile(ALICE) == FIRST_PATIENCE_S
     assert "conditions" not in world.status(USER, "alice"), "brokers are given a moment"
     assert await reconciler.reconcile(ALICE) == PROBLEM_RETRY_S
-    assert world.condition(USER, "alice", "Ready")[:2] == ("False", "BrokersNotTold")
+    assert world.condition(USER, "alice", "Ready")[:2] == ("False", "AcknowledgementsPending")
     assert world.services.state.users.take_waiting() == {ALICE.namespaced_name}
     world.engine.users_told = world.services.state.users.version
     assert await reconciler.reconcile(ALICE) == SECRET_CHECK_S
@@ -602,7 +602,7 @@ async def test_a_fault_in_one_user_holds_up_nobody_else(
 async def test_who_may_do_everything_follows_the_cluster(world: ShellWorld) -> None:
     world.make_user(authorization={"acls": [READ]})
     await reconcile(world)
-    assert "decide nothing" in world.condition(USER, "alice", "Ready")[2]
+    assert "have no effect" in world.condition(USER, "alice", "Ready")[2]
     world.journal.clear()
     world.edit(CLUSTER, "main", authorization={"type": "simple", "superUsers": ["CN=b", "a"]})
     assert world.journal == ["users told"]
@@ -611,7 +611,7 @@ async def test_who_may_do_everything_follows_the_cluster(world: ShellWorld) -> N
     assert (present[1].authorize, present[1].super_users) == (True, ("CN=b", "a"))
     assert ALICE in {await world.services.queue.get() for _ in range(2)}
     await reconcile(world)
-    assert "decide nothing" not in world.condition(USER, "alice", "Ready")[2]
+    assert "have no effect" not in world.condition(USER, "alice", "Ready")[2]
 
 
 async def test_a_user_beyond_the_limit_is_told_so(

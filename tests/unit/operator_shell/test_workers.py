@@ -55,7 +55,7 @@ async def test_whatever_fails_comes_again_and_never_ends_the_worker(world: Shell
         (Invalid(422, "replicas: too many"), 3, "WriteRefused"),
         (Forbidden(403, "topics/status is forbidden"), 3, "AccessDenied"),
         (Conflict(409, "modified"), 8, "Contended"),
-        (InvalidResource("spec.partitions is no number"), 3, "NotUnderstood"),
+        (InvalidResource("spec.partitions is no number"), 3, "ObjectUnreadable"),
         (DecisionFailed("slice 3 cannot be written"), 3, "DecisionNotStored"),
         (KeyError("a fault of ours"), 3, "InternalError"),
     ],
@@ -139,7 +139,7 @@ async def test_an_object_that_this_version_cannot_read_is_told_so(world: ShellWo
     for kind, name in keys:
         for _ in range(3):
             assert await workers._one(world.key(kind, name)) == "error"
-        assert world.condition(kind, name, "Stalled")[:2] == ("True", "NotUnderstood")
+        assert world.condition(kind, name, "Stalled")[:2] == ("True", "ObjectUnreadable")
     world.edit(CLUSTER, "main", config={})
     world.edit(TOPIC, "u", partitions=1)
     world.edit(BROKER, "b", workload="External")

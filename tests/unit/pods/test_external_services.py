@@ -154,7 +154,11 @@ def test_where_it_leads_from(type_: str, fields: Any, ingress: Any, found: WayIn
 
 
 @pytest.mark.parametrize(
-    ("type_", "text"), [("NodePort", "no nodePort yet"), ("LoadBalancer", "by a load balancer yet")]
+    ("type_", "text"),
+    [
+        ("NodePort", "no nodePort yet"),
+        ("LoadBalancer", "the load balancer has not assigned an address"),
+    ],
 )
 def test_what_leads_from_nowhere_yet_says_so(type_: str, text: str) -> None:
     of = wanted(type_)

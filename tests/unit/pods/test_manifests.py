@@ -102,7 +102,7 @@ def test_no_value_begins_a_line_of_its_own(where: str, end: str) -> None:
     text = f"a{end}cluster.id=another"
     broker = dataclasses.replace(BROKER, rack=text) if where == "rack" else BROKER
     config = {"value": {"num.io.threads": text}, "key": {text: "1"}}.get(where, {})
-    with pytest.raises(InvalidResource, match="more than one line"):
+    with pytest.raises(InvalidResource, match="has a line break"):
         configuration.text(pod(config=config), broker)
 
 

@@ -55,7 +55,7 @@ TAKEN = {
         "test_who_is_waited_for_for_long_is_named_once_the_time_is_over",
         "BrokersMissing": _EXITS + "test_brokers_are_started",
         "PartitionsOffline": _EXITS + "test_a_broker_with_the_records_is_started",
-        "ElectionWaits": _LOSSES + "test_a_copy_is_accepted_where_an_election_waits_for_another",
+        "ElectionPending": _LOSSES + "test_a_copy_is_accepted_where_an_election_waits_for_another",
         "LastCopyMissing": _LOSSES
         + "test_the_message_names_the_copy_that_loses_least_and_taking_it_at_its_word_ends_it",
         "StorageFailed": "unit/controller/test_storage_refuses.py::"
@@ -75,7 +75,7 @@ TAKEN = {
         "Compacted": _EXITS + "test_a_topic_that_a_default_would_have_compacted_says_what_it_is",
         "NoProgress": "unit/controller/test_disablement.py::"
         "test_without_progress_the_topic_says_who_is_waited_for_and_goes_on_with_that_broker",
-        "ReplicationFactorWaits": "unit/controller/test_replication_factor_changes.py::"
+        "ReplicationFactorPending": "unit/controller/test_replication_factor_changes.py::"
         "test_a_number_that_brokers_are_missing_for_is_told_and_the_topic_goes_on",
         "Placeholders": "unit/controller/test_placement.py::"
         "test_a_joining_broker_fills_one_placeholder_of_each_partition_fewest_live_first",
@@ -139,14 +139,14 @@ TAKEN = {
         "ShutDown": _EXITS + "test_brokers_are_started_stopped_and_told_apart",
         "NodeIdTaken": _BROKERS
         + "test_of_two_objects_of_one_node_id_the_second_is_told_and_takes_over_later",
-        "NotReached": _UNREACHED,
+        "BrokerUnreachable": _UNREACHED,
         "LogDirectoryFailed": "unit/replication/test_full_disk.py::"
         "test_a_disk_without_room_is_the_directorys_fault_until_there_is_some",
         "ReplicasFailed": "unit/replication/test_repair.py::"
         "test_a_failure_to_make_a_replica_goes_with_its_topic",
         "ReplicasCannotMove": _DRAINING
         + "test_what_cannot_move_goes_once_what_the_message_says_is_done",
-        "RestartWaits": _RESTARTS + "test_once_the_partitions_are_in_sync_nothing_waits",
+        "RestartPending": _RESTARTS + "test_once_the_partitions_are_in_sync_nothing_waits",
         "AddressPending": _OUTSIDE + "test_a_load_balancers_address_is_waited_for_and_told",
         "AddressRefused": _OUTSIDE + "test_a_port_that_is_taken_is_told_until_it_is_free",
         "PodStarting": _PODS + "test_a_broker_has_a_pod_a_volume_and_a_name",
@@ -160,7 +160,7 @@ TAKEN = {
     "Cluster": {
         "SlicesOfAnotherCluster": "unit/operator_shell/test_takeover.py::"
         "test_a_cluster_made_again_adopts_its_slices_by_annotation",
-        "NoBrokerReached": _UNREACHED,
+        "BrokersUnreachable": _UNREACHED,
         "AddressPending": _OUTSIDE + "test_a_load_balancers_address_is_waited_for_and_told",
         "AddressRefused": _OUTSIDE + "test_a_port_that_is_taken_is_told_until_it_is_free",
         "Rebuilding": "unit/operator_shell/test_rebuilding.py::"
@@ -188,7 +188,7 @@ TAKEN = {
         ),
     },
     "User": {
-        "BrokersNotTold": _USERS + "test_a_user_is_ready_once_every_broker_knows_it",
+        "AcknowledgementsPending": _USERS + "test_a_user_is_ready_once_every_broker_knows_it",
         "CertificatesUnusable": _USERS + "test_an_authority_that_is_restored_issues_again",
         "SecretTaken": _USERS + "test_a_secret_of_somebody_else_is_not_touched",
         "SecretRefused": _USERS + "test_an_account_that_may_not_touch_secrets_is_said",
@@ -231,7 +231,7 @@ TAKEN = {
         "test_deleted_objects_that_other_finalizers_hold_are_not_ready",
     },
     "Every kind": {
-        "NotUnderstood": "unit/operator_shell/test_workers.py::"
+        "ObjectUnreadable": "unit/operator_shell/test_workers.py::"
         "test_an_object_that_this_version_cannot_read_is_told_so",
         **dict.fromkeys(
             ("Contended", "AccessDenied", "WriteRefused", "DecisionNotStored", "InternalError"),
@@ -242,17 +242,17 @@ TAKEN = {
         "KafkaUnavailable": _KAFKA_OUT,
         "ConfigRefused": _KAFKA_TOPICS + "test_a_configuration_that_kafka_refuses",
         "NameRefused": _KAFKA_TOPICS + "test_names_that_kafka_refuses",
-        "TopicGone": _KAFKA_UNASKED,
+        "TopicMissing": _KAFKA_UNASKED,
         "TopicReplaced": _KAFKA_UNASKED,
         "PartitionsAdded": _KAFKA_TOPICS + "test_partitions_are_added_and_never_taken_away",
-        "TieredElsewhere": "integration/kafka_engine/test_tiering.py::"
+        "TieringEnabledExternally": "integration/kafka_engine/test_tiering.py::"
         "test_what_is_tiered_elsewhere_is_told_and_left_alone",
-        "ReassignedElsewhere": "integration/kafka_engine/test_moves.py::"
+        "ReassignmentInProgress": "integration/kafka_engine/test_moves.py::"
         "test_somebody_elses_reassignment_is_left_alone",
     },
     "Cluster, with engine kafka": {
         "EngineUnavailable": _KAFKA_OUT,
-        "EngineRefuses": _KAFKA_OUT,
+        "EngineRejected": _KAFKA_OUT,
     },
     "Broker and User, with engine kafka": {
         "EngineKafka": "integration/kafka_engine/test_brokers.py::"
@@ -306,7 +306,7 @@ NOT_TAKEN = {
         "RemoteStorageUnavailable": "the broker serves; see the reasons of the tier",
     },
     "Cluster": {
-        **dict.fromkeys(("Serving", "Answering", "Swept", "Advertised"), _WELL),
+        **dict.fromkeys(("Serving", "Available", "Swept", "Advertised"), _WELL),
         "EpochsExhausted": "nothing can be done within this Cluster; another one is made",
         "EpochsRunningOut": "the way out is another Cluster",
         "Deleting": "it ends when the objects that the message names are gone",
@@ -333,7 +333,7 @@ NOT_TAKEN = {
     "Topic, with engine kafka": {
         "Creating": _PASSES,
         "KafkaBusy": _PASSES,
-        **dict.fromkeys(("KafkaRefuses", "PolicyViolation"), "Kafka's own words say what to do"),
+        **dict.fromkeys(("KafkaRejected", "PolicyViolation"), "Kafka's own words say what to do"),
     },
     "Export, with engine kafka": {"EngineKafka": "there is no other exit than to delete it"},
 }

@@ -153,14 +153,14 @@ async def test_validation_alone_writes_nothing(changes: Changes) -> None:
 
 
 REFUSED = {
-    "no name": (create(""), "invalid_topic_exception", "is no topic name"),
-    "two dots": (create(".."), "invalid_topic_exception", "is no topic name"),
-    "long name": (create("a" * 250), "invalid_topic_exception", "is no topic name"),
-    "not served": (create("__cluster_metadata"), "invalid_topic_exception", "not served"),
+    "no name": (create(""), "invalid_topic_exception", "invalid topic name"),
+    "two dots": (create(".."), "invalid_topic_exception", "invalid topic name"),
+    "long name": (create("a" * 250), "invalid_topic_exception", "invalid topic name"),
+    "not served": (create("__cluster_metadata"), "invalid_topic_exception", "not supported"),
     "no partitions": (create(partitions=0), "invalid_partitions", "non-positive"),
-    "many partitions": (create(partitions=10_001), "policy_violation", "10000 at most"),
+    "many partitions": (create(partitions=10_001), "policy_violation", "exceed the limit of 10000"),
     "no replicas": (create(replicas=0), "invalid_replication_factor", "larger than 0"),
-    "many replicas": (create(replicas=3), "invalid_replication_factor", "3 brokers are needed"),
+    "many replicas": (create(replicas=3), "invalid_replication_factor", "3 brokers are required"),
     "unknown key": (create(settings=settings(x_y="1")), "invalid_config", "Unknown topic config"),
     "bad value": (
         create(settings=settings(retention_ms="soon")),
@@ -175,7 +175,7 @@ REFUSED = {
     "key twice": (
         create(settings=settings(retention_ms="1") * 2),
         "invalid_request",
-        "named twice",
+        "set twice",
     ),
     "null value": (
         create(settings=(Setting(name="retention.ms", value=None, operation=0),)),
@@ -185,7 +185,7 @@ REFUSED = {
     "lags that contradict each other": (
         create(settings=settings(min_compaction_lag_ms="7", max_compaction_lag_ms="6")),
         "invalid_config",
-        "min.compaction.lag.ms 7 is more than max.compaction.lag.ms 6",
+        "min.compaction.lag.ms 7 exceeds max.compaction.lag.ms 6",
     ),
     "no store": (
         create(settings=settings(remote_storage_enable="true")),
@@ -326,7 +326,7 @@ async def test_partitions_are_added_where_there_are_brokers_for_them(changes: Ch
     changes.world.make_topic(replicas=3)
     told, text = await changes.one(change(ChangeKind.GROW, partitions=2))
     assert told == "invalid_replication_factor"
-    assert "3 brokers are needed" in text
+    assert "3 brokers are required" in text
     assert changes.spec()["partitions"] == 1
 
 
@@ -473,7 +473,7 @@ async def test_the_old_request_leaves_what_kafka_cannot_change(changes: Changes)
         (settings(log_retention_ms="soon"), "invalid_request", "must be a whole number"),
         (settings(log_preallocate="true"), "invalid_request", "is not served"),
         (settings(num_partitions="1"), "invalid_request", "dynamically: num.partitions"),
-        (settings(log_retention_ms="1") * 2, "invalid_request", "named twice"),
+        (settings(log_retention_ms="1") * 2, "invalid_request", "set twice"),
         (settings(message_max_bytes="7"), "policy_violation", GIT),
         (settings(message_max_bytes=None), "policy_violation", GIT),
     ],
@@ -540,7 +540,7 @@ async def test_groups_with_a_configuration_have_a_limit(changes: Changes) -> Non
         change(ChangeKind.CONFIGURE_GROUP, "one more", settings=asked)
     )
     assert error == "policy_violation"
-    assert "take away one" in message
+    assert "Remove one" in message
     asked = settings(consumer_session_timeout_ms="51000")
     assert await changes.one(change(ChangeKind.CONFIGURE_GROUP, "g0", settings=asked)) == (
         "none",
@@ -600,7 +600,7 @@ async def test_a_change_that_others_always_overtake_is_to_be_asked_for_again(
     asked = change(ChangeKind.GROW, partitions=2)
     told, text = await changes.one(asked)
     assert told == "not_controller"
-    assert "ask again" in text
+    assert "Retry the request" in text
 
 
 async def test_a_lag_is_compared_with_the_clusters_default(changes: Changes) -> None:

@@ -22,7 +22,7 @@ HELD = (
             409,
             HELD,
             ErrorCode.policy_violation,
-            f"{HELD}: change it there, or have that manager give the field up",
+            f"{HELD}: change it there, or remove the field from that manager",
         ),
         (422, "spec.tiering: no", ErrorCode.policy_violation, "spec.tiering: no"),
         (422, "spec.config: no", ErrorCode.invalid_config, "spec.config: no"),

@@ -75,7 +75,7 @@ def test_tiering(case: str) -> None:
 BAD: dict[str, tuple[dict[str, str], str]] = {
     "no boolean": ({"remote_storage_enable": "yes"}, "must be 'true' or 'false'"),
     "no policy": ({"remote_log_disable_policy": "keep"}, "must be one of"),
-    "no end": ({"local_retention_ms": "-1"}, "give a number, or -2"),
+    "no end": ({"local_retention_ms": "-1"}, "Use a number, or -2"),
     "not served": ({"compression_type": "zstd"}, "is not served, except with the value producer"),
 }
 
@@ -108,7 +108,7 @@ def test_another_bad_value_is_an_invalid_configuration() -> None:
 
 def test_nobody_switches_tiering_off_by_not_mentioning_it() -> None:
     before = Described({"segment.ms": "5"}, ON)
-    with pytest.raises(Refusal, match=r"name remote[.]storage[.]enable too"):
+    with pytest.raises(Refusal, match=r"Include remote[.]storage[.]enable"):
         changed(before, settings(retention_ms="5"), is_whole=True)
     asked: dict[str, Any] = {"retention_ms": "5", "remote_storage_enable": "true"}
     found = changed(before, settings(**asked), is_whole=True)
@@ -119,9 +119,9 @@ def test_nobody_switches_tiering_off_by_not_mentioning_it() -> None:
     ("name", "instead"),
     [
         ("num_partitions", "spec.config of the Cluster object"),
-        ("node_id", "each broker's own file"),
-        ("log_retention_ms", "and retention.ms a topic's own"),
-        ("x_y", "stand in docs/reference/configuration.md"),
+        ("node_id", "each broker's file"),
+        ("log_retention_ms", "and retention.ms is the key of one topic"),
+        ("x_y", "supported keys are in docs/reference/configuration.md"),
     ],
 )
 def test_a_key_that_a_topic_has_not_is_refused_with_where_it_is(name: str, instead: str) -> None:
@@ -131,5 +131,5 @@ def test_a_key_that_a_topic_has_not_is_refused_with_where_it_is(name: str, inste
 
 
 def test_a_topics_key_is_refused_for_all_brokers_with_the_name_of_its_default() -> None:
-    with pytest.raises(Refusal, match=r"the default of all topics is log[.]retention[.]ms"):
+    with pytest.raises(Refusal, match=r"the default for all topics is log[.]retention[.]ms"):
         check_names(settings(retention_ms="1"), DYNAMIC, ErrorCode.invalid_request, "Not dynamic")

@@ -46,12 +46,12 @@ async def test_a_password_is_read_from_a_secret_that_people_write(type_: str) ->
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({}, "has no key password: add it"),
+        ({}, "has no key password. Add it"),
         ({"password": b""}, "has 0 bytes"),
         ({"password": SECRET_TEXT.encode() * 100}, "a password has 1 to 1024"),
-        ({"password": f"{SECRET_TEXT}\n".encode()}, "has a line end"),
+        ({"password": f"{SECRET_TEXT}\n".encode()}, "contains a line break"),
         ({"password": f"{SECRET_TEXT}\0".encode()}, "another control character"),
-        ({"password": SECRET_TEXT.encode() + b"\xff"}, "is no text in UTF-8"),
+        ({"password": SECRET_TEXT.encode() + b"\xff"}, "is not UTF-8 text"),
     ],
 )
 async def test_what_is_no_password_is_refused_and_not_shown(
@@ -73,13 +73,13 @@ async def test_a_secret_that_is_not_there_is_named() -> None:
 )
 async def test_the_operators_own_secrets_are_no_passwords(labels: dict[str, str]) -> None:
     """Or whoever may write a User would have a key of an authority copied for himself."""
-    with pytest.raises(BadPassword, match="is the operator's own"):
+    with pytest.raises(BadPassword, match="belongs to the operator"):
         await read({"password": b"x"}, metadata={"labels": labels})
 
 
 @pytest.mark.parametrize("type_", ["kubernetes.io/service-account-token", "kubernetes.io/tls"])
 async def test_credentials_that_others_fill_in_are_no_passwords(type_: str) -> None:
-    with pytest.raises(BadPassword, match=f"is of type {type_}"):
+    with pytest.raises(BadPassword, match=f"has type {type_}"):
         await read({"token": b"x"}, key="token", type=type_)
 
 
@@ -100,7 +100,7 @@ def test_a_password_is_kept_whatever_else_is_missing() -> None:
         assert (kept.password, len(kept.salt_key)) == ("pencil", 32)
     assert read_password({**data, "password": b""}) is None
     assert read_password({}) is None
-    with pytest.raises(BadPassword, match="has a line end"):
+    with pytest.raises(BadPassword, match="contains a line break"):
         read_password({"password": b"pencil\n"})
 
 

@@ -7,6 +7,7 @@ no more in that epoch, since others may hold what it acknowledged.
 
 import logging
 
+from tidemark.reasons import Reason
 from tidemark.wire import control
 from tidemark_broker.log import StorageError
 from tidemark_broker.replication.metadata import TopicMetadata, is_newer
@@ -141,7 +142,7 @@ def found_lacking(partition: Partition, tier: TierEnd) -> bool:
 
 def _wait_for_tier(partition: Partition, doubt: str) -> None:
     if partition.role is not Role.TAKING_OVER:
-        partition.offline_reason = "TakingOverFromTier"
+        partition.offline_reason = Reason.TAKING_OVER_FROM_TIER
         logger.warning(
             "%s: elected in epoch %d, but %s: asking the tier first",
             partition.tp,

@@ -10,6 +10,7 @@ import asyncio
 import logging
 
 from tidemark.logfiles.producer_snapshot import without_transactions
+from tidemark.reasons import Reason
 from tidemark.tiering import Tiering
 from tidemark_broker.log import StorageError
 from tidemark_broker.replication.partition import prefix_rule, remote_end, roles
@@ -105,6 +106,6 @@ def _stay_offline(partition: Partition, error: Exception) -> None:
     if partition.role is not Role.TAKING_OVER:
         return
     disk = isinstance(error, StorageError)
-    partition.offline_reason = "StorageError" if disk else "TierUnavailable"
+    partition.offline_reason = Reason.STORAGE_ERROR if disk else Reason.TIER_UNAVAILABLE
     doubt = partition.offline_message.split(_TIER_SAYS, 1)[0]
     partition.offline_message = f"{doubt}{_TIER_SAYS}{answer}"

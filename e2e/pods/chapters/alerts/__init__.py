@@ -24,7 +24,7 @@ NOT_HERE = {
     "TidemarkDisablementStalled": "the ten minutes without progress are a constant of the operator",
     "TidemarkDecisionsNotStored": (
         "it takes a writer that is quicker than the operator many times in a row, or topics of "
-        "10,000 partitions by the dozen; where no slice can be written, TidemarkTakeOverFails tells"
+        "10,000 partitions by the dozen; where no slice can be written, TidemarkTakeoverFails tells"
     ),
     "TidemarkExternalAddressMissing": (
         "it takes a listener that waits for a load balancer, and two restarts of every broker: the "

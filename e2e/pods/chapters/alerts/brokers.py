@@ -149,7 +149,7 @@ FAULTS = (
     ),
     Fault(
         what="a main loop that stands still",
-        alerts=("TidemarkBrokerStandsStill",),
+        alerts=("TidemarkBrokerStalled",),
         caused=_stands_still,
     ),
 )

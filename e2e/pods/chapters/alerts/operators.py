@@ -156,7 +156,7 @@ def _slices(stage: Stage) -> Iterator[None]:
 FAULTS = (
     Fault(
         what="a webhook that does not answer",
-        alerts=("TidemarkReconcilingStandsStill", "TidemarkReconcilingFails"),
+        alerts=("TidemarkReconcilingStalled", "TidemarkReconcilingFails"),
         caused=_statuses,
     ),
     Fault(
@@ -169,13 +169,13 @@ FAULTS = (
         alerts=(
             "TidemarkNoOperatorLeads",
             "TidemarkBrokerWithoutController",
-            "TidemarkCertificateEnds",
+            "TidemarkCertificateExpires",
         ),
         caused=_lease,
     ),
     Fault(
         what="no right to the slices",
-        alerts=("TidemarkTakeOverFails",),
+        alerts=("TidemarkTakeoverFails",),
         caused=_slices,
     ),
 )

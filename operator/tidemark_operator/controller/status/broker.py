@@ -1,6 +1,7 @@
 """A Broker's status: its registration, what it leads and holds, Registered,
 Ready, Draining, PodUpToDate, ExternalAddress."""
 
+from tidemark.reasons import Reason
 from tidemark_operator.controller import protection
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.model import BrokerHealth, BrokerInfo
@@ -96,18 +97,20 @@ def _conditions(
 ) -> list[Condition]:
     main = _main(broker, health, unreached=unreached, now_ms=now_ms)
     if broker.deletion_held:
-        main[2] = condition("Stalled", True, "DeletionProtected", protection.held_text("Broker"))
+        main[2] = condition(
+            "Stalled", True, Reason.DELETION_PROTECTED, protection.held_text("Broker")
+        )
     if not broker.registered:
         text = f"start a broker with node.id {broker.node_id} and this cluster's id"
-        return [*main, condition("Registered", False, "NeverRegistered", text)]
+        return [*main, condition("Registered", False, Reason.NEVER_REGISTERED, text)]
     text = f"broker epoch {broker.broker_epoch}"
     if broker.incarnation_id is None:
-        text = "its cluster's controller knows it"
+        text = "it is registered with the controller of its cluster"
     if not broker.live:
-        reason = "ShutDown" if broker.shutting_down else "Fenced"
-        text = f"its registration is not in force ({text}), see Ready"
+        reason = Reason.SHUT_DOWN if broker.shutting_down else Reason.FENCED
+        text = f"its registration is not active ({text}). See the condition Ready"
         return [*main, condition("Registered", False, reason, text)]
-    return [*main, condition("Registered", True, "Registered", text)]
+    return [*main, condition("Registered", True, Reason.REGISTERED, text)]
 
 
 def _main(
@@ -115,35 +118,41 @@ def _main(
 ) -> list[Condition]:
     if not broker.registered:
         text = f"waiting for a broker with node.id {broker.node_id} to register"
-        return summary(ready=False, reason="NeverRegistered", message=text, reconciling=True)
+        return summary(ready=False, reason=Reason.NEVER_REGISTERED, message=text, reconciling=True)
     if broker.shutting_down:
-        text = "the broker has shut down, or is about to: start it again"
-        return summary(ready=False, reason="ShutDown", message=text, reconciling=True)
+        text = "the broker has shut down, or is shutting down. Start it again"
+        return summary(ready=False, reason=Reason.SHUT_DOWN, message=text, reconciling=True)
     if broker.fenced:
         text = _fenced_text(broker, now_ms)
-        return summary(ready=False, reason="Fenced", message=text, reconciling=True)
+        return summary(ready=False, reason=Reason.FENCED, message=text, reconciling=True)
     if unreached:
-        text = "it was live when this operator took over, and has not reached it since, as no other"
-        return summary(ready=False, reason="NotReached", message=text, reconciling=True)
+        text = (
+            "it was live when this operator took over, but no broker has reached "
+            "the operator since then"
+        )
+        return summary(
+            ready=False, reason=Reason.BROKER_UNREACHABLE, message=text, reconciling=True
+        )
     if health.directory_error:
         text = f"log directory: {health.directory_error}"
-        return summary(ready=False, reason="LogDirectoryFailed", message=text, stalled=True)
+        return summary(ready=False, reason=Reason.LOG_DIRECTORY_FAILED, message=text, stalled=True)
     if health.storage_error:
-        text = f"serving, but for replicas whose files refuse: {health.storage_error}"
-        return summary(ready=True, reason="ReplicasFailed", message=text)
+        text = f"serving, except replicas with failed storage: {health.storage_error}"
+        return summary(ready=True, reason=Reason.REPLICAS_FAILED, message=text)
     if health.remote_error:
-        text = f"serving; the remote tier does not answer: {health.remote_error}"
-        return summary(ready=True, reason="RemoteStorageUnavailable", message=text)
-    return summary(ready=True, reason="Serving", message="registered and serving")
+        text = f"serving, but the remote tier is unavailable: {health.remote_error}"
+        return summary(ready=True, reason=Reason.REMOTE_STORAGE_UNAVAILABLE, message=text)
+    return summary(ready=True, reason=Reason.SERVING, message="registered and serving")
 
 
 def _fenced_text(broker: BrokerInfo, now_ms: int) -> str:
     """Return the message of a fenced broker. The time in it stays as first written."""
     before = find(broker.status, READY) or {}
-    if before.get("reason") == "Fenced" and "fenced since" in str(before.get("message")):
+    if before.get("reason") == Reason.FENCED and "fenced since" in str(before.get("message")):
         return str(before["message"])
     return (
-        f"fenced since {time_text(now_ms)}: the operator receives no heartbeat, or the broker "
-        f"has not caught up after its start. Start the broker with node.id {broker.node_id}, or "
-        "look at its log. If it never returns, delete this Broker"
+        f"fenced since {time_text(now_ms)}: the operator receives no heartbeat, "
+        "or the broker has not caught up after its start. Start the broker "
+        f"with node.id {broker.node_id}, or look at its log. If it never "
+        "returns, delete this Broker"
     )

@@ -4,6 +4,7 @@ What the shell owns there (controller, clusterId, slices, storeId, acceptedStora
 is kept as it was read; so is leftBehind, but for what was adopted or is to be forgotten.
 """
 
+from tidemark.reasons import Reason
 from tidemark_operator.controller import cluster_deletion, epochs, left_behind, protection
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import count, numbers
@@ -22,8 +23,8 @@ from tidemark_operator.controller.status.left_behind import rendered
 #: Refused objects that a condition names; the rest are counted.
 NAMED_MAX = 3
 REFUSED_REMEDY = (
-    "Set the labels and annotations that a policy requires in spec.objectMetadata of the Cluster, "
-    "or allow these objects"
+    "Set the labels and annotations that a policy requires in "
+    "spec.objectMetadata of the Cluster, or allow these objects"
 )
 
 
@@ -41,10 +42,10 @@ def cluster_status(state: ControllerState, *, generation: int, now_ms: int) -> S
     conditions, told = external_listeners.of_cluster(state, conditions)
     if cluster.deletion_held:
         text = protection.held_text("Cluster")
-        conditions[2] = condition("Stalled", True, "DeletionProtected", text)
+        conditions[2] = condition("Stalled", True, Reason.DELETION_PROTECTED, text)
     if state.leaving_definitions:
         text = protection.leaving_text(state.leaving_definitions)
-        conditions[2] = condition("Stalled", True, "DefinitionDeleted", text)
+        conditions[2] = condition("Stalled", True, Reason.DEFINITION_DELETED, text)
     status: dict[str, object] = dict(cluster.status)
     status["observedGeneration"] = generation
     status["brokers"] = {"registered": len(registered), "fenced": len(fenced)}
@@ -88,11 +89,11 @@ def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Co
             [topic.key.rpartition("/")[2] for topic in state.topics.values()],
             [broker.key.rpartition("/")[2] for broker in state.brokers.values()],
         )
-        text = cluster_deletion.waiting_text(*names) or "its PartitionSlices are being removed"
-        return summary(ready=False, reason="Deleting", message=text, reconciling=True)
+        text = cluster_deletion.waiting_text(*names) or "deleting its PartitionSlices"
+        return summary(ready=False, reason=Reason.DELETING, message=text, reconciling=True)
     if state.engine.problem:
         stuck = state.engine.refused
-        reason = "EngineRefuses" if stuck else "EngineUnavailable"
+        reason = Reason.ENGINE_REJECTED if stuck else Reason.ENGINE_UNAVAILABLE
         return summary(
             ready=False,
             reason=reason,
@@ -106,47 +107,50 @@ def _main(state: ControllerState, registered: int, fenced: list[int]) -> list[Co
         text = (
             f"certificates are neither issued nor renewed: {problem} ({count(live, 'broker')} live)"
         )
-        return summary(ready=False, reason="CertificatesUnusable", message=text, stalled=True)
+        return summary(ready=False, reason=Reason.CERTIFICATES_UNUSABLE, message=text, stalled=True)
     problem = state.own_certificate_problem
     if problem:
         text = (
             f"the operator's own certificate is not renewed: {problem}. See that the operator can "
             f"write its temporary directory ({count(live, 'broker')} live)"
         )
-        return summary(ready=False, reason="CertificatesUnusable", message=text, stalled=True)
+        return summary(ready=False, reason=Reason.CERTIFICATES_UNUSABLE, message=text, stalled=True)
     refused = state.brokers_problem
     if refused and not live:
-        return summary(ready=False, reason="BrokersRefused", message=refused, stalled=True)
+        return summary(ready=False, reason=Reason.BROKERS_REFUSED, message=refused, stalled=True)
     if not live:
-        text = "no broker is live: start one (its nodeId needs a Broker object)"
-        return summary(ready=False, reason="NoBrokers", message=text, reconciling=True)
+        text = "no broker is live. Start one (its node id needs a Broker object)"
+        return summary(ready=False, reason=Reason.NO_BROKERS, message=text, reconciling=True)
     if state.unreached:
         text = (
-            f"no broker has reached this operator since it took over ({count(live, 'broker')} "
-            "were live then, and are not fenced for that): see whether they run, and reach it"
+            "no broker has reached this operator since it took over "
+            f"({count(live, 'broker')} were live then and are not fenced). "
+            "Check that they run and can reach the operator"
         )
-        return summary(ready=False, reason="NoBrokerReached", message=text, reconciling=True)
+        return summary(
+            ready=False, reason=Reason.BROKERS_UNREACHABLE, message=text, reconciling=True
+        )
     text = f"{count(live, 'broker')} live"
     if fenced:
         text += f", fenced: {numbers(fenced)}"
     if state.cluster.rebuilding is not None and not is_done(state):
         return summary(
             ready=False,
-            reason="Rebuilding",
+            reason=Reason.REBUILDING,
             message=f"{rebuilding.sentence(state)} ({text})",
             reconciling=True,
         )
     left = epochs.left(state.controller_epoch)
     if left < epochs.RUNNING_OUT:
         text += (
-            f"; only {left} controller epochs are left, and each take-over uses one: make another "
-            "Cluster and move the topics there"
+            f". Only {left} controller epochs are left, and each takeover uses "
+            "one. Create another Cluster and move the topics there"
         )
-        return summary(ready=True, reason="EpochsRunningOut", message=text, stalled=True)
+        return summary(ready=True, reason=Reason.EPOCHS_RUNNING_OUT, message=text, stalled=True)
     if refused:
         text += f"; {refused}"
-        return summary(ready=True, reason="BrokersRefused", message=text, stalled=True)
-    return summary(ready=True, reason="Serving", message=text)
+        return summary(ready=True, reason=Reason.BROKERS_REFUSED, message=text, stalled=True)
+    return summary(ready=True, reason=Reason.SERVING, message=text)
 
 
 def _storage(state: ControllerState) -> list[Condition]:
@@ -154,14 +158,14 @@ def _storage(state: ControllerState) -> list[Condition]:
     cluster = state.cluster
     if cluster.storage_problem:
         text = cluster.storage_problem
-        return [condition("RemoteStorageReady", False, "RemoteStorageUnavailable", text)]
+        return [condition("RemoteStorageReady", False, Reason.REMOTE_STORAGE_UNAVAILABLE, text)]
     if not cluster.remote_storage:
         return []
     failing = sorted(node for node, health in state.health.items() if health.remote_error)
     if failing:
         text = f"broker {failing[0]}: {state.health[failing[0]].remote_error}"
-        return [condition("RemoteStorageReady", False, "RemoteStorageUnavailable", text)]
-    return [condition("RemoteStorageReady", True, "Answering", "the remote tier answers")]
+        return [condition("RemoteStorageReady", False, Reason.REMOTE_STORAGE_UNAVAILABLE, text)]
+    return [condition("RemoteStorageReady", True, Reason.AVAILABLE, "the remote tier is available")]
 
 
 def _refused_creations(state: ControllerState) -> list[Condition]:
@@ -171,7 +175,7 @@ def _refused_creations(state: ControllerState) -> list[Condition]:
         return []
     more = f"; and {len(refused) - NAMED_MAX} more" if len(refused) > NAMED_MAX else ""
     text = f"the API server refuses {'; '.join(refused[:NAMED_MAX])}{more}. {REFUSED_REMEDY}"
-    return [condition("ObjectsAccepted", False, "CreationRefused", text)]
+    return [condition("ObjectsAccepted", False, Reason.CREATION_REFUSED, text)]
 
 
 def _swept(state: ControllerState) -> list[Condition]:
@@ -180,5 +184,9 @@ def _swept(state: ControllerState) -> list[Condition]:
     if left is None or not state.cluster.remote_storage:
         return []
     if not left:
-        return [condition("TierSwept", True, "Swept", "everything in the tier is named by a head")]
-    return [condition("TierSwept", False, "OrphansLeft", left)]
+        return [
+            condition(
+                "TierSwept", True, Reason.SWEPT, "every object in the tier is referenced by a head"
+            )
+        ]
+    return [condition("TierSwept", False, Reason.ORPHANS_LEFT, left)]

@@ -9,6 +9,7 @@ written, and all carry the generation that was looked at.
 import dataclasses
 import datetime
 
+from tidemark.reasons import Reason
 from tidemark_operator.controller.model import Json
 
 READY = "Ready"
@@ -44,7 +45,7 @@ def summary(
     *, ready: bool, reason: str, message: str, reconciling: bool = False, stalled: bool = False
 ) -> list[Condition]:
     """Ready, Reconciling and Stalled of one story: the reason stands where it applies."""
-    quiet = "Stalled" if stalled else "Settled"
+    quiet = Reason.STALLED if stalled else Reason.SETTLED
     return [
         condition(READY, ready, reason, message),
         condition(
@@ -54,7 +55,10 @@ def summary(
             message if reconciling else "",
         ),
         condition(
-            "Stalled", stalled, reason if stalled else "Progressing", message if stalled else ""
+            "Stalled",
+            stalled,
+            reason if stalled else Reason.PROGRESSING,
+            message if stalled else "",
         ),
     ]
 
@@ -86,7 +90,7 @@ def _render(item: Condition, old: Json | None, generation: int, now_ms: int) -> 
         "status": item.status,
         "observedGeneration": generation,
         "lastTransitionTime": since,
-        "reason": item.reason,
+        "reason": str(item.reason),
         "message": shorten(item.message),
     }
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from tidemark.reasons import Reason
 from tidemark_operator.controller import accepted_losses, draining, registration
 from tidemark_operator.controller.commit import Draft
 from tidemark_operator.controller.controller_state import ControllerState
@@ -30,24 +31,24 @@ def drain_status(
 
 def _condition(state: ControllerState, broker: BrokerInfo, found: draining.Progress) -> Condition:
     if not found.remaining:
-        text = f"broker {broker.node_id} has no replica any more: it can be stopped, and deleted"
-        return condition("Draining", False, "Drained", text)
+        text = f"broker {broker.node_id} has no replicas. It can be stopped and deleted"
+        return condition("Draining", False, Reason.DRAINED, text)
     blockers = registration.removal_blockers(Draft(state), broker.node_id)
     if broker.deleting and blockers and not found.goes_on:
         text = _in_use(state, broker, blockers) + accepted_losses.give_up_text(broker)
-        return condition("Draining", True, "ReplicasInUse", text)
+        return condition("Draining", True, Reason.REPLICAS_IN_USE, text)
     if found.goes_on:
         text = (
-            f"{count(found.remaining, 'replica')} left: {found.moving} on the way, {found.waiting} "
-            "wait for room (tidemark.catch.up.replicas)"
+            f"{count(found.remaining, 'replica')} left: {found.moving} moving, "
+            f"{found.waiting} waiting for the limit tidemark.catch.up.replicas"
         )
-        return condition("Draining", True, "MovingReplicas", f"{text}{_stuck(state, found)}")
+        return condition("Draining", True, Reason.MOVING_REPLICAS, f"{text}{_stuck(state, found)}")
     text = f"{count(found.remaining, 'replica')} left{_stuck(state, found)}"
     if draining.Obstacle.REBUILDING in found.stuck:
         text += accepted_losses.give_up_text(broker) if broker.deleting else ""
     elif broker.deleting:
-        text += "; or stop the broker: its replicas become placeholders then"
-    return condition("Draining", True, "ReplicasCannotMove", text)
+        text += ". Alternatively, stop the broker: its replicas then become placeholders"
+    return condition("Draining", True, Reason.REPLICAS_CANNOT_MOVE, text)
 
 
 def _stuck(state: ControllerState, found: draining.Progress) -> str:
@@ -64,10 +65,14 @@ def _in_use(state: ControllerState, broker: BrokerInfo, blockers: Sequence[RowKe
     rows = [row for key in blockers if (row := state.row(key)) is not None]
     led = [row for row in rows if row.leader != NO_LEADER]
     behind = any(set(row.hosts).difference(row.isr, row.elr, (broker.node_id,)) for row in rows)
-    topics = "" if len(led) == len(rows) else " (what nobody leads: see Ready of its Topic)"
+    topics = (
+        ""
+        if len(led) == len(rows)
+        else " (for partitions without a leader, see the condition Ready of the Topic)"
+    )
     ways = [
         *(["start the other replicas and let them catch up"] if behind else []),
-        *(["start another broker that takes them"] if led else []),
+        *(["start another broker that can take them"] if led else []),
         f"delete the topics{topics}",
     ]
     alone = [
@@ -75,11 +80,15 @@ def _in_use(state: ControllerState, broker: BrokerInfo, blockers: Sequence[RowKe
         for row in rows
         if not registration.has_live_copy(draft, row.key, without=broker.node_id)
     ]
-    what = "have fewer complete copies than min.insync.replicas says"
+    what = "have fewer complete copies than min.insync.replicas"
     if alone:
         blockers, what = alone, "lose the last live copy"
-    serves = "; until then the broker serves on, and takes no new replica" if broker.live else ""
-    return f"{named(state, blockers)} would {what}: {', or '.join(ways)}{serves}"
+    serves = (
+        ". Until then the broker keeps serving, and receives no new replicas" if broker.live else ""
+    )
+    return (
+        f"{named(state, blockers)} would {what}. To remove the broker, {', or '.join(ways)}{serves}"
+    )
 
 
 def named(state: ControllerState, keys: Iterable[RowKey]) -> str:

@@ -9,6 +9,7 @@ once a minute at most, and in no message.
 import dataclasses
 
 from tidemark.export_job import Report, shortened
+from tidemark.reasons import Reason
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.export_values import (
     ExportInfo,
@@ -124,8 +125,8 @@ def export_conditions(export: ExportInfo, view: ExportView, *, now_ms: int) -> l
     """Ready, Reconciling, Stalled and Exporting."""
     if export.suspended:
         ends = view.job.phase in (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.ENDING)
-        text = "spec.suspend is true: no job runs" if not ends else "the job is being ended"
-        return _told("Suspended", text, ready=True, reconciling=ends)
+        text = "spec.suspend is true, so no job runs" if not ends else "the job is being stopped"
+        return _told(Reason.SUSPENDED, text, ready=True, reconciling=ends)
     if view.problem is not None:
         return _told(
             view.problem.reason,
@@ -136,10 +137,11 @@ def export_conditions(export: ExportInfo, view: ExportView, *, now_ms: int) -> l
     run = export.run
     if run is not None and run.outcome is Outcome.SUPERSEDED and export.schedule is None:
         text = (
-            f"{export.last_failure}; this job is not begun again, for the two would take the table "
-            "from each other: end the other one, then set spec.suspend to true and back"
+            f"{export.last_failure}. This job is not restarted, because both "
+            "jobs would take the table from each other. Stop the other job, "
+            "then set spec.suspend to true and back"
         )
-        return _told("TableTakenOver", text, stalled=run.generation == export.generation)
+        return _told(Reason.TABLE_TAKEN_OVER, text, stalled=run.generation == export.generation)
     if export.failures:
         return _failing(export, view)
     if export.schedule is not None:
@@ -169,56 +171,56 @@ def _failing(export: ExportInfo, view: ExportView) -> list[Condition]:
     refused = run.outcome is Outcome.REFUSED
     text = f"the last run failed: {export.last_failure}"
     if export.failures > 1:
-        text = f"{export.failures} runs in a row have failed, the last one with: "
+        text = f"{export.failures} consecutive runs have failed. The last error: "
         text += export.last_failure
     if run.under_way:
-        text += f"; run {run.number} is under way"
+        text += f". Run {run.number} is in progress"
         text += f", {view.job.why}" if view.job.why else ""
     elif view.next_ms is not None:
-        text += f"; the next one begins at {time_text(view.next_ms)}"
+        text += f". The next run starts at {time_text(view.next_ms)}"
     stalled = refused or export.failures >= PATIENCE
-    return _told("JobFailed", text, reconciling=not stalled, stalled=stalled)
+    return _told(Reason.JOB_FAILED, text, reconciling=not stalled, stalled=stalled)
 
 
 def _scheduled(export: ExportInfo, view: ExportView) -> list[Condition]:
     run = export.run
     if run is not None and run.under_way:
-        text = f"run {run.number} is under way"
+        text = f"run {run.number} is in progress"
         if view.job.phase is not JobPhase.RUNNING and view.job.why:
             text += f": {view.job.why}"
-        return _told("Running", text, ready=True, exporting=True)
+        return _told(Reason.RUNNING, text, ready=True, exporting=True)
     text = "the schedule has no next time"
     if view.next_ms is not None:
-        text = f"the next run begins at {time_text(view.next_ms)}"
-    return _told("Scheduled", text, ready=True, exporting=True)
+        text = f"the next run starts at {time_text(view.next_ms)}"
+    return _told(Reason.SCHEDULED, text, ready=True, exporting=True)
 
 
 def _continuous(export: ExportInfo, view: ExportView, now_ms: int) -> list[Condition]:
     job, run, report = view.job, export.run, view.job.report
     if job.phase is JobPhase.RUNNING and report is None and run is not None:
-        if (find(export.status, "Ready") or {}).get("reason") == "Running":
+        if (find(export.status, "Ready") or {}).get("reason") == Reason.RUNNING:
             return _silent(export, now_ms)
         if now_ms - run.start_ms > SILENT_MS:
-            return _told("ReportMissing", _SILENT, reconciling=True)
+            return _told(Reason.REPORT_MISSING, _SILENT, reconciling=True)
     if job.phase is not JobPhase.RUNNING or report is None or report.lag is None:
-        text = f"the job starts: {job.why}" if job.why else "the job starts"
-        return _told("JobStarting", text, reconciling=True, exporting=None)
-    ready = summary(ready=True, reason="Running", message="the job runs")
+        text = f"the job is starting: {job.why}" if job.why else "the job is starting"
+        return _told(Reason.JOB_STARTING, text, reconciling=True, exporting=None)
+    ready = summary(ready=True, reason=Reason.RUNNING, message="the job is running")
     return [*ready, _exporting(export, report, now_ms)]
 
 
 _SILENT = (
-    "the job runs, and its page is not reached: see whether a NetworkPolicy lets the operator "
-    "through to it"
+    "the job is running, but the operator cannot reach its metrics page. Check "
+    "that a NetworkPolicy allows it"
 )
 
 
 def _silent(export: ExportInfo, now_ms: int) -> list[Condition]:
     """It ran, and its page is not reached: it may run as ever."""
     former = find(export.status, EXPORTING) or {}
-    stale = _is_stale(export, was=former.get("reason") == "Lagging", now_ms=now_ms)
-    exporting = condition(EXPORTING, False if stale else None, "ReportMissing", _SILENT)
-    return [*summary(ready=True, reason="Running", message="the job runs"), exporting]
+    stale = _is_stale(export, was=former.get("reason") == Reason.LAGGING, now_ms=now_ms)
+    exporting = condition(EXPORTING, False if stale else None, Reason.REPORT_MISSING, _SILENT)
+    return [*summary(ready=True, reason=Reason.RUNNING, message="the job is running"), exporting]
 
 
 def _exporting(export: ExportInfo, report: Report, now_ms: int) -> Condition:
@@ -229,19 +231,19 @@ def _exporting(export: ExportInfo, report: Report, now_ms: int) -> Condition:
     patience_ms = _patience_ms(export)
     since_ms = max(run.start_ms, report.committed_ms or 0, export.current_ms or 0)
     if report.lag and now_ms - since_ms > patience_ms:
-        text = f"the topic has records, and nothing was committed since {time_text(since_ms)}"
-        return condition(EXPORTING, False, "NoProgress", text)
+        text = f"the topic has new records, but no commit since {time_text(since_ms)}"
+        return condition(EXPORTING, False, Reason.NO_PROGRESS, text)
     if export.current_ms is None:
-        text = "the table has yet to come to where the topic ends"
-        return condition(EXPORTING, True, "CatchingUp", text)
-    if _is_stale(export, was=was == "Lagging", now_ms=now_ms):
+        text = "the table has not reached the end of the topic yet"
+        return condition(EXPORTING, True, Reason.CATCHING_UP, text)
+    if _is_stale(export, was=was == Reason.LAGGING, now_ms=now_ms):
         text = (
-            f"what the table shows is older than {patience_ms // 60_000} minutes "
-            "(status.currentTime): the job catches up, or is slower than the topic's producers and "
-            "needs more cores"
+            f"the table is more than {patience_ms // 60_000} minutes behind "
+            "(status.currentTime). The job is catching up, or it is slower "
+            "than the topic's producers and needs more cores"
         )
-        return condition(EXPORTING, False, "Lagging", text)
-    return condition(EXPORTING, True, "UpToDate", "the table comes along with the topic")
+        return condition(EXPORTING, False, Reason.LAGGING, text)
+    return condition(EXPORTING, True, Reason.UP_TO_DATE, "the table is up to date")
 
 
 def _is_stale(export: ExportInfo, *, was: bool, now_ms: int) -> bool:

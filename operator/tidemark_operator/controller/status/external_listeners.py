@@ -3,6 +3,7 @@ ExternalAddress of a Broker and of a Cluster, and the addresses in their statuse
 
 from collections.abc import Mapping
 
+from tidemark.reasons import Reason
 from tidemark_operator.controller import external_listeners
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.external_listeners import Missing
@@ -73,9 +74,9 @@ def _former(status: Json) -> list[Condition]:
 
 def _with(conditions: list[Condition], found: Condition) -> list[Condition]:
     ready, reconciling, stalled, *others = conditions
-    if found.reason == "AddressPending" and reconciling.status != "True":
+    if found.reason == Reason.ADDRESS_PENDING and reconciling.status != "True":
         reconciling = condition("Reconciling", True, found.reason, found.message)
-    if found.reason == "AddressRefused" and stalled.status != "True":
+    if found.reason == Reason.ADDRESS_REFUSED and stalled.status != "True":
         stalled = condition("Stalled", True, found.reason, found.message)
     return [ready, reconciling, stalled, *others, found]
 
@@ -84,11 +85,11 @@ def _condition(found: Mapping[str, str | Missing]) -> Condition:
     missing = {name: each for name, each in found.items() if isinstance(each, Missing)}
     if not missing:
         text = "; ".join(f"{name}: {each}" for name, each in found.items())
-        return condition(EXTERNAL_ADDRESS, True, "Advertised", text)
+        return condition(EXTERNAL_ADDRESS, True, Reason.ADVERTISED, text)
     refused = {name: each for name, each in missing.items() if each.refused}
     shown = list((refused or missing).items())
     text = "; ".join(f"{name}: {each.why}" for name, each in shown[:NAMED])
     if len(shown) > NAMED:
         text += f"; and {len(shown) - NAMED} more"
-    reason = "AddressRefused" if refused else "AddressPending"
+    reason = Reason.ADDRESS_REFUSED if refused else Reason.ADDRESS_PENDING
     return condition(EXTERNAL_ADDRESS, False, reason, text)

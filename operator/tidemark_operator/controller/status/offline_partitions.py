@@ -10,6 +10,7 @@ What a person may accept instead, copy by copy, is offered in the second (:mod:`
 
 from collections.abc import Iterable, Sequence
 
+from tidemark.reasons import Reason
 from tidemark_operator.controller import accepted_losses
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import numbers
@@ -17,8 +18,7 @@ from tidemark_operator.controller.model import PartitionRow, TopicInfo, unclean_
 from tidemark_operator.controller.status.conditions import Condition, summary
 
 _UNCLEAN = (
-    "set unclean.leader.election.enable to true on the Topic, which may lose records that were "
-    "acknowledged"
+    "set unclean.leader.election.enable to true on the Topic, which may lose acknowledged records"
 )
 
 
@@ -31,13 +31,13 @@ def no_leader(
     if waiting:
         return _election_waits(state, topic, waiting)
     holders = {replica for row in rows for replica in row.holders}
-    ways = [f"start {_brokers(_down(state, holders) or holders)} (the last to have all records)"]
+    ways = [f"start {_brokers(_down(state, holders) or holders)} (the last with all records)"]
     if _down(state, holders) == holders:
-        ways.append("delete its Broker if it never comes back")
+        ways.append("delete its Broker if it never returns")
     others = any(set(row.hosts).difference(row.holders) for row in rows)
     reasons = _ways(state, topic, ways) if others else ", or ".join(ways)
     text = f"partitions {numbers(row.partition for row in rows)} have no leader: {reasons}"
-    return summary(ready=False, reason="PartitionsOffline", message=text, reconciling=True)
+    return summary(ready=False, reason=Reason.PARTITIONS_OFFLINE, message=text, reconciling=True)
 
 
 def _election_waits(
@@ -56,16 +56,20 @@ def _election_waits(
     if down:
         ways.append(f"start {_brokers(down)}")
     if refusing:
-        ways.append(f"repair the log directory of {_brokers(refusing)} (see its Broker's Ready)")
+        ways.append(
+            f"repair the log directory of {_brokers(refusing)} (see the condition "
+            "Ready of its Broker)"
+        )
     if silent:
-        ways.append(f"wait for the answer of {_brokers(silent)}")
+        ways.append(f"wait for the log reports of {_brokers(silent)}")
     text = (
-        f"partitions {numbers(row.partition for row in rows)} have no leader: "
-        f"{_brokers(unproven)} may have lost the latest records in a crash, and too few have said "
-        f"how far their logs reach for the longest to lead: {_ways(state, topic, ways)}"
+        f"partitions {numbers(row.partition for row in rows)} have no leader. "
+        f"{_brokers(unproven)} may have lost the latest records in a crash, and "
+        "too few have reported their log ends to elect the longest. To resolve "
+        f"this, {_ways(state, topic, ways)}"
     )
     text += accepted_losses.offer_text(state, topic, rows)
-    return summary(ready=False, reason="ElectionWaits", message=text, reconciling=True)
+    return summary(ready=False, reason=Reason.ELECTION_PENDING, message=text, reconciling=True)
 
 
 def storage_refuses(state: ControllerState, rows: Sequence[PartitionRow]) -> list[Condition]:
@@ -75,11 +79,12 @@ def storage_refuses(state: ControllerState, rows: Sequence[PartitionRow]) -> lis
     down = _down(state, {replica for row in rows for replica in row.holders})
     others = f" or start {_brokers(down)}" if down else ""
     text = (
-        f"partitions {numbers(row.partition for row in rows)}: the storage of {leaders} refuses, "
-        "and no other live replica has all records: "
-        f"repair the log directory of {leaders} (see its Broker's Ready){others}"
+        f"partitions {numbers(row.partition for row in rows)}: storage of "
+        f"{leaders} has failed, and no other live replica has all records. "
+        f"Repair the log directory of {leaders} (see the condition Ready of its "
+        f"Broker){others}"
     )
-    return summary(ready=False, reason="StorageFailed", message=text, reconciling=True)
+    return summary(ready=False, reason=Reason.STORAGE_FAILED, message=text, reconciling=True)
 
 
 def leaders_starting(
@@ -92,17 +97,18 @@ def leaders_starting(
     late = {row.leader for row in rows if not known.has_told(state.brokers.get(row.leader))}
     if known.is_overdue(topic.id):
         late.update(row.leader for row in rows)
-    text = f"the leaders of partitions {partitions} are being told that they lead"
+    text = f"waiting for the leaders of partitions {partitions} to acknowledge"
     if late:
         text = (
-            f"partitions {partitions} cannot be written: {_brokers(late)} did not acknowledge "
-            "yet to lead them: see whether they run and reach the operator, and look at their logs"
+            f"partitions {partitions} cannot be written, because "
+            f"{_brokers(late)} did not acknowledge leadership. Check that they "
+            "run and can reach the operator, and look at their logs"
         )
     refusals = (known.refusal(row, row.leader) for row in rows)
     refused = next((each for each in refusals if each is not None), None)
     if refused is not None:
-        text += f"; partition {refused.partition} was refused: {refused.message}"
-    return summary(ready=False, reason="LeadersStarting", message=text, reconciling=True)
+        text += f". Partition {refused.partition} was refused: {refused.message}"
+    return summary(ready=False, reason=Reason.LEADERS_STARTING, message=text, reconciling=True)
 
 
 def _ways(state: ControllerState, topic: TopicInfo, ways: Sequence[str]) -> str:

@@ -1,6 +1,7 @@
 """How far a broker's pod is what the manifest says: its condition PodUpToDate, and what that means
 for Reconciling and Stalled."""
 
+from tidemark.reasons import Reason
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import numbers
 from tidemark_operator.controller.pod_state import Hold, PodState
@@ -18,30 +19,38 @@ def with_pod(state: ControllerState, node_id: int, conditions: list[Condition]) 
         return conditions
     found = _condition(state, pod)
     ready, reconciling, stalled, *others = conditions
-    if found.reason in ("RestartWaits", "PodStarting") and reconciling.status != "True":
+    if (
+        found.reason in (Reason.RESTART_PENDING, Reason.POD_STARTING)
+        and reconciling.status != "True"
+    ):
         reconciling = condition("Reconciling", True, found.reason, found.message)
-    if found.reason in ("PodMissing", "PodRefused", "VolumeRefused") and stalled.status != "True":
+    if (
+        found.reason in (Reason.POD_MISSING, Reason.POD_REFUSED, Reason.VOLUME_REFUSED)
+        and stalled.status != "True"
+    ):
         stalled = condition("Stalled", True, found.reason, found.message)
     return [ready, reconciling, stalled, *others, found]
 
 
 def _condition(state: ControllerState, pod: PodState) -> Condition:
     if pod.missing:
-        return condition(UP_TO_DATE, False, "PodMissing", pod.missing)
+        return condition(UP_TO_DATE, False, Reason.POD_MISSING, pod.missing)
     if pod.refused:
-        return condition(UP_TO_DATE, False, "PodRefused", pod.refused)
+        return condition(UP_TO_DATE, False, Reason.POD_REFUSED, pod.refused)
     if pod.hold is not None:
-        text = f"its pod is replaced once it may restart: {hold_text(state, pod.hold)}"
-        return condition(UP_TO_DATE, False, "RestartWaits", text)
+        text = f"its pod is replaced when a restart is safe: {hold_text(state, pod.hold)}"
+        return condition(UP_TO_DATE, False, Reason.RESTART_PENDING, text)
     if pod.volume:
-        return condition(UP_TO_DATE, False, "VolumeRefused", pod.volume)
+        return condition(UP_TO_DATE, False, Reason.VOLUME_REFUSED, pod.volume)
     if pod.restarting and pod.why:
         text = f"pod {pod.name} {pod.why}"
-        return condition(UP_TO_DATE, False, "PodStarting", text)
+        return condition(UP_TO_DATE, False, Reason.POD_STARTING, text)
     if pod.restarting:
-        text = f"pod {pod.name} is being made, or is not ready: kubectl describe pod {pod.name}"
-        return condition(UP_TO_DATE, False, "PodStarting", text)
-    return condition(UP_TO_DATE, True, "UpToDate", f"pod {pod.name}")
+        text = (
+            f"pod {pod.name} is being created, or is not ready. See kubectl describe pod {pod.name}"
+        )
+        return condition(UP_TO_DATE, False, Reason.POD_STARTING, text)
+    return condition(UP_TO_DATE, True, Reason.UP_TO_DATE, f"pod {pod.name}")
 
 
 def hold_text(state: ControllerState, held: Hold) -> str:
@@ -50,9 +59,9 @@ def hold_text(state: ControllerState, held: Hold) -> str:
         return "no broker has reached this operator yet"
     texts = []
     if held.starting:
-        texts.append(f"the pods of other brokers are being made ({numbers(held.starting)})")
+        texts.append(f"pods of other brokers are being created ({numbers(held.starting)})")
     if held.away:
-        texts.append(f"other brokers are not there ({numbers(held.away)})")
+        texts.append(f"other brokers are down ({numbers(held.away)})")
     if held.behind:
         texts.append(f"not fully in sync: {named(state, held.behind)}")
     return "; ".join(texts)

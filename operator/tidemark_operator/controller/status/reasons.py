@@ -1,1242 +1,1355 @@
-"""Every reason that a condition may have, what it means and what helps:
-docs/reference/conditions.md.
+"""Meaning and exit of each condition reason, by kind.
 
-A message says what is the matter with *this* object; here stands what is true whenever the reason
-is met. ``tests/unit/repository/test_pages.py`` holds the table to the reasons that the sources
-give.
+``docs/reference/conditions.md`` is generated from these tables. A condition's message describes
+one object; the tables describe what is true whenever the reason occurs.
 """
 
 import dataclasses
 
+from tidemark.reasons import Reason
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Reason:
-    """One row: under which conditions it stands (``Ready=False``), its meaning, the way out."""
+class ReasonEntry:
+    """Row of a table: ``conditions`` are those with the reason, such as ``Ready=False``."""
 
-    name: str
+    reason: Reason
     conditions: str
     meaning: str
     action: str
+
+    @property
+    def name(self) -> str:
+        """Reason as in a status."""
+        return self.reason.value
 
 
 _NOTHING = "Nothing to do."
 
 TOPIC = (
-    Reason(
-        "Pending",
+    ReasonEntry(
+        Reason.PENDING,
         "Ready=Unknown",
-        "No operator has looked at the object yet.",
+        "No operator has reconciled the object yet.",
         "Start the operator.",
     ),
-    Reason(
-        "Serving",
+    ReasonEntry(
+        Reason.SERVING,
         "Ready=True",
-        "Every partition has a leader that knows that it leads: producers can write.",
+        "Every partition has a leader that has acknowledged leadership, so producers can write.",
         _NOTHING,
     ),
-    Reason(
-        "Settled",
+    ReasonEntry(
+        Reason.SETTLED,
         "Reconciling=False, Stalled=False",
-        "Nothing is under way.",
+        "No change is in progress.",
         _NOTHING,
     ),
-    Reason("Progressing", "Stalled=False", "Nothing is stuck.", _NOTHING),
-    Reason("Stalled", "Reconciling=False", "Nothing goes on by itself.", "See Stalled."),
-    Reason(
-        "Paused",
+    ReasonEntry(
+        Reason.PROGRESSING,
+        "Stalled=False",
+        "No change is blocked.",
+        _NOTHING,
+    ),
+    ReasonEntry(
+        Reason.STALLED,
+        "Reconciling=False",
+        "The object needs attention.",
+        "See the condition Stalled.",
+    ),
+    ReasonEntry(
+        Reason.PAUSED,
         "Reconciling=False, Stalled=False; Ready=Unknown on a new Topic; Succeeded=Unknown",
-        "The annotation tidemark.dev/paused is true: the configuration in force is held, and a "
+        "The annotation tidemark.dev/paused is true. The configuration in force stays, and a "
         "RecordDeletion deletes nothing more.",
         "Remove the annotation.",
     ),
-    Reason(
-        "BrokersMissing",
+    ReasonEntry(
+        Reason.BROKERS_MISSING,
         "Ready=False, Reconciling=True",
-        "Fewer brokers are live than the replication factor asks for, so nothing (or none of the "
-        "added partitions) was created.",
+        "Fewer brokers are live than the replication factor requires, so the topic or its added "
+        "partitions were not created.",
         "Start brokers, or set enable.under.replicated.topic.creation on the Cluster (KIP-409).",
     ),
-    Reason("Placing", "Ready=False, Reconciling=True", "Partitions are being placed.", "Wait."),
-    Reason(
-        "LeadersStarting",
+    ReasonEntry(
+        Reason.PLACING,
         "Ready=False, Reconciling=True",
-        "Leaders were elected, or partitions created, and not all of their brokers have "
-        "acknowledged it: nobody can write there yet.",
-        "Wait; look at the logs of the brokers that the message names.",
+        "Partitions are being placed.",
+        "Wait.",
     ),
-    Reason(
-        "PartitionsOffline",
+    ReasonEntry(
+        Reason.LEADERS_STARTING,
         "Ready=False, Reconciling=True",
-        "No live broker has all that is committed, so nobody leads.",
-        "Start one of the brokers that the message names, or delete the Broker of one that never "
-        "comes back.",
+        "Leaders were elected or partitions created, but some leaders have not acknowledged "
+        "leadership. Clients cannot write to these partitions yet.",
+        "Wait. If it persists, look at the logs of the brokers in the message.",
     ),
-    Reason(
-        "ElectionWaits",
+    ReasonEntry(
+        Reason.PARTITIONS_OFFLINE,
         "Ready=False, Reconciling=True",
-        "All live replicas came back from a crash and may have lost a tail; too few have said how "
-        "far their logs reach (KIP-966).",
-        "Start the other brokers that the message names, or accept the copy that it names by "
+        "No live broker has all committed records, so the partitions have no leader.",
+        "Start one of the brokers in the message, or delete the Broker of one that never returns.",
+    ),
+    ReasonEntry(
+        Reason.ELECTION_PENDING,
+        "Ready=False, Reconciling=True",
+        "All live replicas restarted after a crash and may lack the latest records. Too few have "
+        "reported their log ends (KIP-966).",
+        "Start the other brokers in the message, or accept the copy in the message with "
         "tidemark.dev/accept-copy.",
     ),
-    Reason(
-        "LastCopyMissing",
+    ReasonEntry(
+        Reason.LAST_COPY_MISSING,
         "Ready=False, Stalled=True",
-        "No complete copy of a partition is left: the directory of the last one is another now.",
-        "Bring back the log directory of a broker that had one, or accept what another has, and "
-        "the loss of the rest, by tidemark.dev/accept-copy with the value that the message names.",
+        "A partition has no complete copy left, because the log directory of the last one was "
+        "replaced.",
+        "Restore the log directory of a broker that had a copy. Alternatively, accept another "
+        "copy and the loss of other records with tidemark.dev/accept-copy and the value in the "
+        "message.",
     ),
-    Reason(
-        "StorageFailed",
+    ReasonEntry(
+        Reason.STORAGE_FAILED,
         "Ready=False, Reconciling=True; FullyReplicated=False",
-        "The disk of a leader refuses, and no other live replica has all records; in "
-        "FullyReplicated also the disk of another replica.",
-        "Repair that log directory; the Broker's Ready says what is wrong with it.",
+        "The storage of a leader has failed, and no other live replica has all records. "
+        "FullyReplicated also reports failed storage of other replicas.",
+        "Repair that log directory. See the condition Ready of the Broker for the cause.",
     ),
-    Reason(
-        "Deleting",
+    ReasonEntry(
+        Reason.DELETING,
         "Ready=False",
-        "The Topic is being deleted: replicas go, then what lies in the tier.",
-        "Wait; where Stalled is True, do what the message says.",
+        "The Topic is being deleted: first its replicas, then its data in the tier.",
+        "Wait. If Stalled is True, follow its message.",
     ),
-    Reason(
-        "NameTaken",
+    ReasonEntry(
+        Reason.NAME_TAKEN,
         "Ready=False, Stalled=True",
         "Another Topic has this topic name.",
         "Delete this Topic, and create it with another topicName if you need both.",
     ),
-    Reason(
-        "AdoptionRequired",
+    ReasonEntry(
+        Reason.ADOPTION_REQUIRED,
         "Ready=False, Stalled=True",
-        "The topic name exists under an id that no Topic has.",
-        "Annotate the Topic with tidemark.dev/adopt-topic-id and the id that the message names, or "
-        "delete the Topic and create it with another topicName.",
+        "The topic name exists under an id that belongs to no Topic.",
+        "Annotate the Topic with tidemark.dev/adopt-topic-id and the id in the message. "
+        "Alternatively, delete the Topic and create it with another topicName.",
     ),
-    Reason(
-        "AdoptionRefused",
-        "Stalled=True; Ready=False where nothing was placed yet",
-        "tidemark.dev/adopt-topic-id, or tidemark.dev/restore-from-tier, names what this Topic "
-        "cannot take over.",
+    ReasonEntry(
+        Reason.ADOPTION_REFUSED,
+        "Stalled=True; Ready=False before anything is placed",
+        "tidemark.dev/adopt-topic-id or tidemark.dev/restore-from-tier names a topic that this "
+        "Topic cannot take over.",
         "Correct the annotation (the message lists the ids that can be adopted), or remove it.",
     ),
-    Reason(
-        "PartitionsBeyondSpec",
+    ReasonEntry(
+        Reason.PARTITIONS_BEYOND_SPEC,
         "Stalled=True",
         "Brokers have more partitions of this topic than spec.partitions, for example after a "
-        "restored backup of etcd. All of them are served.",
-        "Set spec.partitions to the number that the message names, or more.",
+        "restore of etcd. All of them are served.",
+        "Set spec.partitions to the number in the message or more.",
     ),
-    Reason(
-        "Adopting",
+    ReasonEntry(
+        Reason.ADOPTING,
         "Ready=False, Reconciling=True",
-        "The Topic has taken over the id of a topic that was there; its partitions follow.",
+        "The Topic has taken over the id of an existing topic, and its partitions follow.",
         "Wait.",
     ),
-    Reason(
-        "Rebuilding",
+    ReasonEntry(
+        Reason.REBUILDING,
         "Ready=False, Reconciling=True",
-        "PartitionSlices are lost, or older than what brokers were told. The partitions are "
-        "rebuilt from what brokers report; nothing is elected, made anew or deleted before.",
-        "Start the brokers that the message names, or give up what only they have by "
-        "tidemark.dev/rebuild-without with the value that it names.",
+        "PartitionSlices are lost or outdated, and the partitions are rebuilt from broker "
+        "reports. Until then no leader is elected, and nothing is created or deleted.",
+        "Start the brokers in the message. To give up data that only they have, set "
+        "tidemark.dev/rebuild-without to the value in the message.",
     ),
-    Reason(
-        "SliceFull",
+    ReasonEntry(
+        Reason.SLICE_FULL,
         "Ready=False, Stalled=True",
-        "A PartitionSlice has reached the size that the API server takes.",
+        "A PartitionSlice has reached the size limit of the API server.",
         "Use fewer partitions, or another Cluster.",
     ),
-    Reason(
-        "ReplicationFactorWaits",
+    ReasonEntry(
+        Reason.REPLICATION_FACTOR_PENDING,
         "Stalled=True",
-        "The manifest asks for another number of replicas than there are, and brokers or leaders "
-        "are missing for it. The topic goes on with those it has.",
-        "Start brokers, or set the number back.",
+        "The replication factor cannot be changed, because brokers or leaders are missing. The "
+        "topic is served with its current replicas.",
+        "Start brokers, or restore the previous replicationFactor.",
     ),
-    Reason(
-        "ReplicationFactorChanging",
+    ReasonEntry(
+        Reason.REPLICATION_FACTOR_CHANGING,
         "FullyReplicated=False",
-        "Replicas come, or go, until there are as many as the manifest says.",
+        "Replicas are being added or removed until their number matches spec.replicationFactor.",
         "Wait.",
     ),
-    Reason(
-        "StorageUnavailable",
+    ReasonEntry(
+        Reason.STORAGE_UNAVAILABLE,
         "Ready=False, Stalled=True",
-        "Tiering cannot begin: there is no remote storage, or it does not answer.",
-        "Give the Cluster a remoteStorage that answers and set remote.log.storage.system.enable.",
+        "Tiering cannot start, because the remote storage is not configured or not available.",
+        "Set a working remoteStorage on the Cluster, and set remote.log.storage.system.enable.",
     ),
-    Reason(
-        "LocalRetentionTooLong",
-        "Stalled=True; Ready=False where nothing was placed yet",
-        "Local retention is longer than the retention that a default of the Cluster gives. A topic "
-        "that is served goes on, and expires by the total.",
-        "Shorten localRetention, or set retention.ms or retention.bytes on the Topic.",
+    ReasonEntry(
+        Reason.LOCAL_RETENTION_TOO_LONG,
+        "Stalled=True; Ready=False before anything is placed",
+        "Local retention is longer than the total retention from a Cluster default. An existing "
+        "topic is still served and expires by the total retention.",
+        "Lower localRetention, or set retention.ms or retention.bytes on the Topic.",
     ),
-    Reason(
-        "Compacted",
-        "Stalled=True; Ready=False where nothing was placed yet",
-        "The Topic is to be tiered, and log.cleanup.policy of the Cluster would have it compacted. "
-        "A topic with data in the tier is not compacted; another one is not tiered.",
-        "Set cleanup.policy to delete in spec.config, or leave tiering off.",
+    ReasonEntry(
+        Reason.COMPACTED,
+        "Stalled=True; Ready=False before anything is placed",
+        "Tiering is enabled, but log.cleanup.policy of the Cluster would compact the topic. A "
+        "topic with data in the tier is not compacted. Any other topic is not tiered.",
+        "Set cleanup.policy to delete in spec.config, or disable tiering.",
     ),
-    Reason("AllInSync", "FullyReplicated=True", "All replicas are in sync.", _NOTHING),
-    Reason(
-        "Placeholders",
-        "FullyReplicated=False",
-        "Replicas wait for a broker that they could be placed on (KIP-409).",
-        "Start more brokers: a broker that joins fills them.",
-    ),
-    Reason(
-        "ReplicasBehind",
-        "FullyReplicated=False",
-        "Replicas are catching up, or their brokers are down; the message names both.",
-        "Start the brokers that are down, or delete the Broker of one that never returns. Wait for "
-        "those that are catching up.",
-    ),
-    Reason(
-        "MinInsyncReplicasTooHigh",
-        "ConfigEffective=False",
-        "spec.config has a min.insync.replicas above spec.replicationFactor, which is in force.",
-        "Lower min.insync.replicas, or raise spec.replicationFactor.",
-    ),
-    Reason("Enabled", "TieringSettled=True", "Closed segments are copied.", _NOTHING),
-    Reason(
-        "Disabling",
-        "Ready=True, Reconciling=True; TieringSettled=False",
-        "Tiering is being turned off: each broker that hosts a replica has to acknowledge.",
-        "Wait; start the brokers that the message names, or delete their Broker.",
-    ),
-    Reason(
-        "NoProgress",
-        "Stalled=True",
-        "A disablement has not moved for ten minutes.",
-        "Start the brokers that the message names, delete their Broker, or delete the Topic.",
-    ),
-    Reason(
-        "Disabled",
-        "TieringSettled=True",
-        "Tiering is off. With Retain, what is left in the tier is read until its retention ends, "
-        "and local data does not expire before that.",
-        "Plan as much disk as the message says.",
-    ),
-    Reason(
-        "ObjectDamaged",
-        "TierIntegrity=False",
-        "An object of the tier is not what was copied, and its range is refused. Or a partition's "
-        "head is older than one seen before, and nothing of that partition is copied, deleted or "
-        "swept.",
-        "Bring the object back (the message has its key), or give the records up.",
-    ),
-    Reason(
-        "AuditPassed",
-        "RemoteIntegrity=True",
-        "The last audit of the tier has found nothing wrong with the topic.",
+    ReasonEntry(
+        Reason.ALL_IN_SYNC,
+        "FullyReplicated=True",
+        "All replicas are in sync.",
         _NOTHING,
     ),
-    Reason(
-        "DamageFound",
-        "RemoteIntegrity=False",
-        "The last audit of the tier has found objects of the topic that are gone, or are not what "
-        "was copied. It stays until another audit has looked.",
-        "Bring the objects back (the message has the worst; the audit lists all), or give their "
-        "records up; then run tidemark spark audit again.",
+    ReasonEntry(
+        Reason.PLACEHOLDERS,
+        "FullyReplicated=False",
+        "Replicas have no broker yet (KIP-409).",
+        "Start more brokers. A broker that joins receives these replicas.",
     ),
-    Reason(
-        "ManifestContradicts",
+    ReasonEntry(
+        Reason.REPLICAS_BEHIND,
+        "FullyReplicated=False",
+        "Replicas are catching up, or their brokers are down. The message names both.",
+        "Start the brokers that are down, or delete the Brokers that never return. Wait for "
+        "replicas that are catching up.",
+    ),
+    ReasonEntry(
+        Reason.MIN_INSYNC_REPLICAS_TOO_HIGH,
+        "ConfigEffective=False",
+        "min.insync.replicas in spec.config exceeds spec.replicationFactor, so "
+        "spec.replicationFactor is in force.",
+        "Lower min.insync.replicas, or raise spec.replicationFactor.",
+    ),
+    ReasonEntry(
+        Reason.ENABLED,
+        "TieringSettled=True",
+        "Closed segments are copied to the tier.",
+        _NOTHING,
+    ),
+    ReasonEntry(
+        Reason.DISABLING,
+        "Ready=True, Reconciling=True; TieringSettled=False",
+        "Tiering is being disabled. Every broker with a replica must acknowledge it.",
+        "Wait. Start the brokers in the message, or delete their Brokers.",
+    ),
+    ReasonEntry(
+        Reason.NO_PROGRESS,
+        "Stalled=True",
+        "A disablement has made no progress for ten minutes.",
+        "Start the brokers in the message, delete their Brokers, or delete the Topic.",
+    ),
+    ReasonEntry(
+        Reason.DISABLED,
+        "TieringSettled=True",
+        "Tiering is disabled. With policy Retain, data in the tier stays readable until its "
+        "retention ends, and local data does not expire before it.",
+        "Plan the disk space in the message.",
+    ),
+    ReasonEntry(
+        Reason.OBJECT_DAMAGED,
+        "TierIntegrity=False",
+        "An object in the tier differs from the copied one, and reads of its range fail. "
+        "Alternatively, a partition's head is older than before, and its data is not copied, "
+        "deleted or swept.",
+        "Restore the object (its key is in the message), or give up the records.",
+    ),
+    ReasonEntry(
+        Reason.AUDIT_PASSED,
+        "RemoteIntegrity=True",
+        "The latest audit of the tier found no problem with the topic.",
+        _NOTHING,
+    ),
+    ReasonEntry(
+        Reason.DAMAGE_FOUND,
         "RemoteIntegrity=False",
-        "The last audit of the tier has found manifests that contradict themselves, or cannot be "
-        "read: offsets that no segment answers for, or two; epochs that go back.",
-        "Bring the partition's head and pages back from the bucket's versions, or report it; then "
+        "The latest audit of the tier found missing or changed objects of the topic. The "
+        "condition stays until the next audit.",
+        "Restore the objects (the message names the worst, the audit lists all), or give up "
+        "their records. Then run tidemark spark audit again.",
+    ),
+    ReasonEntry(
+        Reason.MANIFEST_CONTRADICTS,
+        "RemoteIntegrity=False",
+        "The latest audit of the tier found manifests that are unreadable or inconsistent: "
+        "offsets without a segment or with two, or epochs that decrease.",
+        "Restore the partition's head and pages from the bucket's versions, or report it. Then "
         "run tidemark spark audit again.",
     ),
-    Reason(
-        "NotAudited",
+    ReasonEntry(
+        Reason.NOT_AUDITED,
         "RemoteIntegrity=Unknown",
-        "No audit has looked at this topic in the tier, or its record cannot be read.",
-        "Run tidemark spark audit now and then, if that is wanted.",
+        "The topic has never been audited in the tier, or the audit record is unreadable.",
+        "To audit the tier, run tidemark spark audit regularly.",
     ),
-    Reason(
-        "AuditOutdated",
+    ReasonEntry(
+        Reason.AUDIT_OUTDATED,
         "RemoteIntegrity=Unknown",
-        "The last audit found nothing, more than 45 days ago.",
+        "The latest audit found no problem, but is more than 45 days old.",
         "Run tidemark spark audit again.",
     ),
 )
 
-#: What a leader reports of its tier: the reason of TieringSettled, and of Ready where it was
-#: elected and may not lead before the tier has answered.
+#: Reported by a leader. The reason of TieringSettled, and of Ready while a new leader cannot read
+#: the tier that it needs.
 TIER = (
-    Reason(
-        "TakingOverFromTier",
+    ReasonEntry(
+        Reason.TAKING_OVER_FROM_TIER,
         "Ready=False, Reconciling=True",
-        "A leader was elected that may lack what is in the tier, and asks the tier first.",
+        "The elected leader may lack records that are in the tier, and reads the tier first.",
         "Wait.",
     ),
-    Reason(
-        "TierUnavailable",
+    ReasonEntry(
+        Reason.TIER_UNAVAILABLE,
         "Ready=False, Reconciling=True",
-        "A leader was elected that has to ask the tier, and the tier does not answer.",
-        "Repair the remote storage; the message says what it answers.",
+        "The elected leader must read the tier, but the tier is unavailable.",
+        "Repair the remote storage. The message has its response.",
     ),
-    Reason(
-        "StorageError",
+    ReasonEntry(
+        Reason.STORAGE_ERROR,
         "Ready=False; TieringSettled=False",
-        "The leader's disk refuses.",
-        "See the Broker's Ready.",
+        "The leader's local storage has failed.",
+        "See the condition Ready of the Broker.",
     ),
-    Reason(
-        "TierIntegrity",
+    ReasonEntry(
+        Reason.TIER_INTEGRITY,
         "TieringSettled=False",
-        "An object of the tier is not what was written last. See the condition TierIntegrity.",
-        "Bring the object back, or give the records up.",
+        "An object in the tier differs from the one that was written. See the condition "
+        "TierIntegrity.",
+        "Restore the object, or give up the records.",
     ),
-    Reason(
-        "CustomMetadataTooLarge",
+    ReasonEntry(
+        Reason.CUSTOM_METADATA_TOO_LARGE,
         "TieringSettled=False",
-        "The storage returned more custom metadata than the limit (KIP-917): copying has stopped.",
-        "Raise remote.log.metadata.custom.metadata.max.bytes, then restart the broker or move the "
-        "leader.",
+        "The storage returned more custom metadata than the limit (KIP-917), so copying has "
+        "stopped.",
+        "Raise remote.log.metadata.custom.metadata.max.bytes, then restart the broker or move "
+        "the leader.",
     ),
-    Reason(
-        "LocalDataMissing",
+    ReasonEntry(
+        Reason.LOCAL_DATA_MISSING,
         "TieringSettled=False",
-        "The local log does not hold what follows the tier's end: a copy would leave a hole.",
-        "Let a replica lead that holds it, or delete the records up to there.",
+        "The local log does not continue at the end of the tier, so a copy would leave a gap.",
+        "Elect a replica that has these records, or delete the records up to the start of the "
+        "local log.",
     ),
-    Reason(
-        "LogDiverged",
+    ReasonEntry(
+        Reason.LOG_DIVERGED,
         "TieringSettled=False",
-        "The leader's log contradicts what is in the tier; it takes over from there.",
+        "The leader's log differs from the tier. The leader copies the data from the tier.",
         "Wait.",
     ),
-    Reason(
-        "ManifestNotFound",
+    ReasonEntry(
+        Reason.MANIFEST_NOT_FOUND,
         "TieringSettled=False",
-        "The head of a partition that has one is not in the store.",
-        "Check endpoint, bucket and prefix; bring the object back.",
+        "The head of a partition is missing in the store.",
+        "Check the endpoint, bucket and prefix. Restore the object.",
     ),
-    Reason(
-        "ManifestPageNotFound",
+    ReasonEntry(
+        Reason.MANIFEST_PAGE_NOT_FOUND,
         "TieringSettled=False",
-        "A page that the head names is not in the store.",
-        "Bring the object back.",
+        "A manifest page is missing in the store.",
+        "Restore the object.",
     ),
-    Reason(
-        "ManifestCorrupt",
+    ReasonEntry(
+        Reason.MANIFEST_CORRUPT,
         "TieringSettled=False",
-        "A head or page is damaged, or of a newer version. Nothing is copied or deleted meanwhile.",
-        "Upgrade the brokers, or bring the object back.",
+        "A head or page is damaged, or was written by a newer version. Nothing is copied or "
+        "deleted.",
+        "Upgrade the brokers, or restore the object.",
     ),
-    Reason(
-        "ManifestRefused",
+    ReasonEntry(
+        Reason.MANIFEST_REFUSED,
         "TieringSettled=False",
-        "The manifest's rules do not allow the change.",
-        "The message says what to do instead.",
+        "The change violates a rule of the manifest.",
+        "Follow the message.",
     ),
-    Reason(
-        "ManifestContended",
+    ReasonEntry(
+        Reason.MANIFEST_CONTENDED,
         "TieringSettled=False",
-        "Other writers keep changing the head; it is tried again.",
+        "Other writers keep changing the head. The broker retries.",
         "Look for another cluster that uses the same bucket and prefix.",
     ),
-    Reason(
-        "RemoteObjectMissing",
+    ReasonEntry(
+        Reason.REMOTE_OBJECT_MISSING,
         "TieringSettled=False",
-        "An object that the manifest names is not in the store.",
-        "Bring the object back, or give the records up; see whether something else deletes there.",
+        "An object in the manifest is missing in the store.",
+        "Restore the object, or give up the records. Check whether another program deletes "
+        "objects.",
     ),
-    Reason(
-        "Fenced",
+    ReasonEntry(
+        Reason.FENCED,
         "TieringSettled=False",
-        "A newer leader or tiered epoch has claimed the head; this one has stopped.",
+        "A newer leader or tiered epoch has claimed the head, so this leader has stopped.",
         "Wait.",
     ),
-    Reason(
-        "TopicDeleted", "TieringSettled=False", "The head is a deleted topic's tombstone.", "Wait."
-    ),
-    Reason(
-        "RemoteLogError",
+    ReasonEntry(
+        Reason.TOPIC_DELETED,
         "TieringSettled=False",
-        "Something that no other reason covers; it is tried again.",
-        "Report it, with the message and the broker's log.",
+        "The head is the tombstone of a deleted topic.",
+        "Wait.",
     ),
-    Reason(
-        "RemoteStorageNotConfigured",
+    ReasonEntry(
+        Reason.REMOTE_LOG_ERROR,
+        "TieringSettled=False",
+        "Another error occurred. The broker retries.",
+        "Report it with the message and the broker's log.",
+    ),
+    ReasonEntry(
+        Reason.REMOTE_STORAGE_NOT_CONFIGURED,
         "TieringSettled=False",
         "The Cluster has no remote storage.",
-        "Set remoteStorage in the Cluster.",
+        "Set remoteStorage on the Cluster.",
     ),
-    Reason(
-        "RemoteStorageNotVerified",
+    ReasonEntry(
+        Reason.REMOTE_STORAGE_NOT_VERIFIED,
         "TieringSettled=False",
-        "The identity of the store is being read.",
+        "The broker is verifying the id of the store.",
         "Wait.",
     ),
-    Reason(
-        "InvalidRemoteStorage",
+    ReasonEntry(
+        Reason.INVALID_REMOTE_STORAGE,
         "TieringSettled=False",
         "The broker cannot use the accepted storage configuration.",
-        "Correct remoteStorage in the Cluster.",
+        "Correct remoteStorage of the Cluster.",
     ),
-    Reason(
-        "WrongStore",
+    ReasonEntry(
+        Reason.WRONG_STORE,
         "TieringSettled=False",
-        "The store answers, but is not the one that this cluster's tier lies in. Nothing is "
-        "copied, expired or taken for empty.",
-        "Correct endpoint, bucket, prefix or mount.",
+        "The store is available, but does not contain this cluster's tier. Nothing is copied, "
+        "expired or considered empty.",
+        "Correct the endpoint, bucket, prefix or mount.",
     ),
-    Reason(
-        "BucketMissing",
+    ReasonEntry(
+        Reason.BUCKET_MISSING,
         "TieringSettled=False",
         "The bucket does not exist.",
         "Create it, or correct the name.",
     ),
-    Reason(
-        "BucketNotConfigured",
+    ReasonEntry(
+        Reason.BUCKET_NOT_CONFIGURED,
         "TieringSettled=False",
-        "A segment lies in a bucket that the configuration does not name any more.",
-        "Add that bucket to the remote storage's buckets again.",
+        "A segment is in a bucket that is no longer configured.",
+        "Add that bucket to spec.remoteStorage.s3.buckets again.",
     ),
-    Reason(
-        "ForeignCustomMetadata",
+    ReasonEntry(
+        Reason.FOREIGN_CUSTOM_METADATA,
         "TieringSettled=False",
-        "The custom metadata of a segment is not this storage manager's.",
+        "The custom metadata of a segment belongs to another storage manager.",
         "Use the storage manager that wrote it.",
     ),
-    Reason(
-        "StoreAccessDenied",
+    ReasonEntry(
+        Reason.STORE_ACCESS_DENIED,
         "TieringSettled=False",
-        "The store refuses the credentials, or what they may do.",
-        "Correct the keys in the Secret that credentialsSecretRef of the Cluster's remoteStorage "
-        "names, or allow them to read, write, delete and list.",
+        "The store rejects the credentials or lacks a permission for them.",
+        "Correct the keys in the Secret of credentialsSecretRef, or allow them to read, write, "
+        "delete and list.",
     ),
-    Reason("StoreFull", "TieringSettled=False", "The store is full.", "Make room."),
-    Reason(
-        "StorePermissionDenied",
+    ReasonEntry(
+        Reason.STORE_FULL,
         "TieringSettled=False",
-        "The broker may not write to the directory that is the store.",
-        "Give the broker's user write permission on it.",
+        "The store is full.",
+        "Free space, or enlarge the store.",
     ),
-    Reason(
-        "StoreNotAFile",
+    ReasonEntry(
+        Reason.STORE_PERMISSION_DENIED,
         "TieringSettled=False",
-        "Where an object should be in the directory that is the store there is a link, or no file.",
-        "Remove what the message names; nothing is read or written there.",
+        "The broker has no write permission for the directory of the store.",
+        "Give the broker's user write permission.",
     ),
-    Reason(
-        "StoreInputOutputError",
+    ReasonEntry(
+        Reason.STORE_NOT_AFILE,
         "TieringSettled=False",
-        "The file system of the directory that is the store fails.",
-        "Look at that file system.",
+        "The directory of the store contains a link or another entry that is not a file in place "
+        "of an object.",
+        "Remove the entry in the message. It is neither read nor written.",
     ),
-    Reason(
-        "RemoteStorageUnavailable",
+    ReasonEntry(
+        Reason.STORE_INPUT_OUTPUT_ERROR,
         "TieringSettled=False",
-        "The store cannot be used just now.",
-        "The message says why.",
+        "The filesystem of the store has failed.",
+        "Check that filesystem.",
     ),
-    Reason(
-        "StoreNotS3",
+    ReasonEntry(
+        Reason.REMOTE_STORAGE_UNAVAILABLE,
         "TieringSettled=False",
-        "What answers at the endpoint is not an S3.",
+        "The store is temporarily unusable.",
+        "Follow the message.",
+    ),
+    ReasonEntry(
+        Reason.STORE_NOT_S3,
+        "TieringSettled=False",
+        "The endpoint does not respond like an S3 service.",
         "Correct the endpoint.",
     ),
-    Reason(
-        "StoreUnreachable",
+    ReasonEntry(
+        Reason.STORE_UNREACHABLE,
         "TieringSettled=False",
-        "The endpoint does not answer.",
-        "Check that it runs, its address and the network.",
+        "The endpoint does not respond.",
+        "Check that the store runs, its address and the network.",
     ),
-    Reason(
-        "StoreWithoutETags",
+    ReasonEntry(
+        Reason.STORE_WITHOUT_ETAGS,
         "TieringSettled=False",
-        "The store gives objects no ETag, so nothing can be written conditionally.",
-        "Use a store that does.",
+        "The store returns no ETags, so conditional writes are impossible.",
+        "Use a store with ETags.",
     ),
-    Reason(
-        "StoreWithoutConditionalWrites",
+    ReasonEntry(
+        Reason.STORE_WITHOUT_CONDITIONAL_WRITES,
         "TieringSettled=False",
-        "The store ignores If-Match or If-None-Match, so brokers would overwrite each other's "
+        "The store ignores If-Match or If-None-Match, so brokers could overwrite each other's "
         "commits. Nothing is copied, expired or deleted.",
-        "Use a store with conditional writes, or a version or setting of it that has them.",
+        "Use a store, version or setting with conditional writes.",
     ),
-    Reason(
-        "StoreNotImplemented",
+    ReasonEntry(
+        Reason.STORE_NOT_IMPLEMENTED,
         "TieringSettled=False",
         "The store does not implement a request that Tidemark needs.",
         "Use another store, or another version of it.",
     ),
-    Reason(
-        "StoreRefusesDeletes",
+    ReasonEntry(
+        Reason.STORE_REFUSES_DELETES,
         "TieringSettled=False",
-        "The store refuses to delete some objects. All others are deleted.",
-        "Remove the policy, lock or legal hold that holds the objects. The message names one.",
+        "The store rejects the deletion of some objects. All others are deleted.",
+        "Remove the policy, lock or legal hold of these objects. The message names one.",
     ),
-    Reason(
-        "StoreError",
+    ReasonEntry(
+        Reason.STORE_ERROR,
         "TieringSettled=False",
-        "The store failed in another way; it is tried again.",
-        "The message has its answer.",
+        "The store failed with another error. The broker retries.",
+        "See the store's response in the message.",
     ),
-    Reason(
-        "StoreDirectoryMissing",
+    ReasonEntry(
+        Reason.STORE_DIRECTORY_MISSING,
         "TieringSettled=False",
-        "The directory that is the store is not there.",
+        "The directory of the store does not exist.",
         "Mount it.",
     ),
-    Reason(
-        "StoreDirectoryUnstable",
+    ReasonEntry(
+        Reason.STORE_DIRECTORY_UNSTABLE,
         "TieringSettled=False",
-        "Files vanish from the directory while they are written.",
-        "Stop the program that cleans it.",
+        "Files disappear from the directory while they are written.",
+        "Stop the program that removes files there.",
     ),
 )
 
 BROKER = (
-    Reason("Serving", "Ready=True", "Registered and serving.", _NOTHING),
-    Reason(
-        "Registered", "Registered=True", "The broker has registered, and is not fenced.", _NOTHING
+    ReasonEntry(
+        Reason.SERVING,
+        "Ready=True",
+        "The broker is registered and serves clients.",
+        _NOTHING,
     ),
-    Reason(
-        "NeverRegistered",
+    ReasonEntry(
+        Reason.REGISTERED,
+        "Registered=True",
+        "The broker is registered and not fenced.",
+        _NOTHING,
+    ),
+    ReasonEntry(
+        Reason.NEVER_REGISTERED,
         "Ready=False, Reconciling=True; Registered=False",
-        "No broker of this node id has registered yet.",
-        "Start one with that node.id and this cluster's id.",
+        "No broker with this node id has registered yet.",
+        "Start a broker with that node.id and this cluster's id.",
     ),
-    Reason(
-        "Fenced",
+    ReasonEntry(
+        Reason.FENCED,
         "Ready=False, Reconciling=True; Registered=False",
         "The operator receives no heartbeat, or the broker has not caught up after its start.",
-        "Start the broker, or look at its log. Delete the Broker of one that never returns.",
+        "Start the broker, or look at its log. If it never returns, delete its Broker.",
     ),
-    Reason(
-        "ShutDown",
+    ReasonEntry(
+        Reason.SHUT_DOWN,
         "Ready=False, Reconciling=True; Registered=False",
-        "The broker has shut down, or is about to.",
+        "The broker has shut down, or is shutting down.",
         "Start it again.",
     ),
-    Reason(
-        "NotReached",
+    ReasonEntry(
+        Reason.BROKER_UNREACHABLE,
         "Ready=False, Reconciling=True",
-        "No broker has reached the operator since it took over. None is fenced for that: brokers "
-        "go on without a controller.",
-        "See whether the broker runs, and reaches the operator's control address.",
+        "No broker has reached the operator since it took over. The operator does not fence "
+        "brokers for that reason, and they keep serving.",
+        "Check that the broker runs and reaches the operator's control address.",
     ),
-    Reason(
-        "LogDirectoryFailed",
+    ReasonEntry(
+        Reason.LOG_DIRECTORY_FAILED,
         "Ready=False, Stalled=True",
-        "The log directory as a whole refuses (full, or failing).",
-        "Make room, or repair it; the broker notices by itself.",
+        "The log directory has failed or is full.",
+        "Free space, or repair it. The broker detects the recovery.",
     ),
-    Reason(
-        "ReplicasFailed",
+    ReasonEntry(
+        Reason.REPLICAS_FAILED,
         "Ready=True",
-        "The broker serves; the files of single replicas refuse, and those are out.",
-        "Repair the files that the message names, or delete the topic; the broker notices by "
-        "itself.",
+        "The broker serves, but the files of single replicas have failed, and these replicas are "
+        "not in sync.",
+        "Repair the files in the message, or delete the topic. The broker detects the recovery.",
     ),
-    Reason(
-        "RemoteStorageUnavailable",
+    ReasonEntry(
+        Reason.REMOTE_STORAGE_UNAVAILABLE,
         "Ready=True",
-        "The broker serves, but the remote tier does not answer it.",
-        "See the reasons of the tier.",
+        "The broker serves, but its remote tier is unavailable.",
+        "See the reasons for the tier.",
     ),
-    Reason(
-        "NodeIdTaken",
+    ReasonEntry(
+        Reason.NODE_ID_TAKEN,
         "Ready=False, Stalled=True",
         "Another Broker has this node id.",
         "Delete one of the two.",
     ),
-    Reason("UpToDate", "PodUpToDate=True", "The broker's pod is as the manifest says.", _NOTHING),
-    Reason(
-        "RestartWaits",
-        "PodUpToDate=False, Reconciling=True",
-        "The pod is to be another one, and the broker may not be restarted yet: one broker is at a "
-        "time, while all others are there and each of its partitions is fully in sync.",
-        "Wait; see to the brokers and partitions that the message names.",
-    ),
-    Reason(
-        "PodStarting",
-        "PodUpToDate=False, Reconciling=True",
-        "The broker's pod is being made or replaced, or is not ready.",
-        "Wait; if it goes on, and the message does not say why, kubectl describe and kubectl logs "
-        "of that pod do.",
-    ),
-    Reason(
-        "PodMissing",
-        "PodUpToDate=False, Stalled=True",
-        "There can be no pod: the operator was not told under which addresses brokers reach it.",
-        "Start the operator with --controller-addresses, as the chart does.",
-    ),
-    Reason(
-        "PodRefused",
-        "PodUpToDate=False, Stalled=True",
-        "The API server does not take the StatefulSet, the Service or the ConfigMap of the broker: "
-        "a field of spec.pod is wrong, another object has the name (or that of its volume's "
-        "claim), or the account may not write it.",
-        "Do what the message says.",
-    ),
-    Reason(
-        "VolumeRefused",
-        "PodUpToDate=False, Stalled=True",
-        "The API server does not take the volume's claim as the manifest wants it: its storage "
-        "class lets no volume grow, say.",
-        "Do what the message says, or set size and class back to what the claim has.",
-    ),
-    Reason(
-        "Advertised",
-        "ExternalAddress=True",
-        "Clients outside are told the addresses in status.externalEndpoints.",
+    ReasonEntry(
+        Reason.UP_TO_DATE,
+        "PodUpToDate=True",
+        "The broker's pod matches the manifest.",
         _NOTHING,
     ),
-    Reason(
-        "AddressPending",
+    ReasonEntry(
+        Reason.RESTART_PENDING,
+        "PodUpToDate=False, Reconciling=True",
+        "The pod must be replaced, but a restart is not safe yet. One broker restarts at a time, "
+        "while all others are live and all its partitions are fully in sync.",
+        "Wait. Check the brokers and partitions in the message.",
+    ),
+    ReasonEntry(
+        Reason.POD_STARTING,
+        "PodUpToDate=False, Reconciling=True",
+        "The broker's pod is being created or replaced, or is not ready.",
+        "Wait. If it persists and the message names no cause, use kubectl describe and kubectl "
+        "logs for the pod.",
+    ),
+    ReasonEntry(
+        Reason.POD_MISSING,
+        "PodUpToDate=False, Stalled=True",
+        "The pod cannot be created, because the operator's address for brokers is unknown.",
+        "Start the operator with --controller-addresses, as the chart does.",
+    ),
+    ReasonEntry(
+        Reason.POD_REFUSED,
+        "PodUpToDate=False, Stalled=True",
+        "The API server rejects the StatefulSet, the Service or the ConfigMap of the broker. "
+        "Causes are an invalid field of spec.pod, a name conflict or a missing permission.",
+        "Follow the message.",
+    ),
+    ReasonEntry(
+        Reason.VOLUME_REFUSED,
+        "PodUpToDate=False, Stalled=True",
+        "The API server rejects a change of the volume claim, for example because its "
+        "StorageClass does not allow expansion.",
+        "Follow the message, or restore size and class of the claim.",
+    ),
+    ReasonEntry(
+        Reason.ADVERTISED,
+        "ExternalAddress=True",
+        "External clients receive the addresses in status.externalEndpoints.",
+        _NOTHING,
+    ),
+    ReasonEntry(
+        Reason.ADDRESS_PENDING,
         "ExternalAddress=False, Reconciling=True",
-        "Where clients outside reach the broker is not known yet, so they are told of it as of one "
-        "that is not there: a load balancer has no address, or the pod is yet to be replaced.",
-        "Wait; if it goes on, kubectl describe that Service: a load balancer has to be given by "
-        "whoever runs the Kubernetes cluster. Or set external.host.",
+        "The external address of the broker is not known yet, so external clients see the broker "
+        "as unavailable. A load balancer has no address, or the pod must be replaced.",
+        "Wait. If it persists, use kubectl describe for the Service and ask the administrator of "
+        "the Kubernetes cluster for a load balancer. Alternatively, set external.host.",
     ),
-    Reason(
-        "AddressRefused",
+    ReasonEntry(
+        Reason.ADDRESS_REFUSED,
         "ExternalAddress=False, Stalled=True",
-        "The API server does not take the Service of an external listener: a nodePort is taken, "
-        "another object has the name, or the account may not write it; or Nodes may not be read.",
-        "Do what the message says.",
+        "The API server rejects the Service of an external listener, or the operator may not "
+        "read Nodes. Causes are a nodePort or a name in use, or a missing permission.",
+        "Follow the message.",
     ),
-    Reason(
-        "MovingReplicas",
+    ReasonEntry(
+        Reason.MOVING_REPLICAS,
         "Draining=True, Reconciling=True",
-        "The replicas of a broker that is drained or deleted move to others, as many at a time as "
-        "may catch up together.",
-        "Wait; tidemark.catch.up.replicas and its kin on the Cluster say how many.",
+        "The replicas of a drained or deleted broker move to other brokers. The number of "
+        "parallel moves is limited.",
+        "Wait. To change the limits, see tidemark.catch.up.replicas and related keys on the "
+        "Cluster.",
     ),
-    Reason(
-        "ReplicasCannotMove",
+    ReasonEntry(
+        Reason.REPLICAS_CANNOT_MOVE,
         "Draining=True, Reconciling=True",
-        "The replicas that a broker still has cannot move: the message says which, and why.",
-        "Do what the message says.",
+        "The remaining replicas of the broker cannot move. The message names them and the cause.",
+        "Follow the message.",
     ),
-    Reason("Drained", "Draining=False", "A broker has no replica any more.", "Stop or delete it."),
-    Reason(
-        "ReplicasInUse",
+    ReasonEntry(
+        Reason.DRAINED,
+        "Draining=False",
+        "The broker has no replicas left.",
+        "Stop or delete it.",
+    ),
+    ReasonEntry(
+        Reason.REPLICAS_IN_USE,
         "Draining=True, Reconciling=True",
-        "The Broker is being deleted and has the last live copy of partitions, or one of so few "
-        "that min.insync.replicas needs it.",
-        "Start another broker, or the other replicas and let them catch up, delete the topics, or "
-        "give up a directory that never comes back by tidemark.dev/accept-lost-directory.",
+        "The Broker is being deleted, but has the last live copy of partitions, or one that "
+        "min.insync.replicas requires.",
+        "Start another broker, or start the other replicas and let them catch up, or delete the "
+        "topics. If the log directory is lost for good, set tidemark.dev/accept-lost-directory.",
     ),
 )
 
 CLUSTER = (
-    Reason("Serving", "Ready=True", "At least one broker is live.", _NOTHING),
-    Reason(
-        "Advertised",
-        "ExternalAddress=True",
-        "status.externalListeners has where clients outside begin, and each broker is advertised "
-        "to them.",
+    ReasonEntry(
+        Reason.SERVING,
+        "Ready=True",
+        "At least one broker is live.",
         _NOTHING,
     ),
-    Reason(
-        "AddressPending",
+    ReasonEntry(
+        Reason.ADVERTISED,
+        "ExternalAddress=True",
+        "status.externalListeners has the bootstrap servers for external clients, and every "
+        "broker is advertised to them.",
+        _NOTHING,
+    ),
+    ReasonEntry(
+        Reason.ADDRESS_PENDING,
         "ExternalAddress=False, Reconciling=True",
-        "The Services of an external listener, to any or to single brokers, lead from nowhere yet.",
-        "Wait; if it goes on, see what the message names: a load balancer has to be given by "
-        "whoever runs the Kubernetes cluster.",
+        "A Service of an external listener has no address yet.",
+        "Wait. If it persists, check the Service in the message and ask the administrator of the "
+        "Kubernetes cluster for a load balancer.",
     ),
-    Reason(
-        "AddressRefused",
+    ReasonEntry(
+        Reason.ADDRESS_REFUSED,
         "ExternalAddress=False, Stalled=True",
-        "The API server does not take a Service of an external listener, or Nodes may not be read.",
-        "Do what the message says; clients inside are served.",
+        "The API server rejects a Service of an external listener, or the operator may not read "
+        "Nodes.",
+        "Follow the message. Internal clients are served.",
     ),
-    Reason(
-        "Deleting",
+    ReasonEntry(
+        Reason.DELETING,
         "Ready=False, Reconciling=True",
-        "The Cluster is being deleted: it waits for its Topics and Brokers, which need it to go in "
-        "order; then the PartitionSlices go, and the Cluster last.",
-        "Delete the Topics and Brokers that the message names; their conditions say what holds "
-        "them.",
+        "The Cluster is being deleted. It waits for its Topics and Brokers, then the "
+        "PartitionSlices and the Cluster are deleted.",
+        "Delete the Topics and Brokers in the message. See their conditions if one of them is "
+        "not deleted.",
     ),
-    Reason(
-        "CreationRefused",
+    ReasonEntry(
+        Reason.CREATION_REFUSED,
         "ObjectsAccepted=False",
-        "An admission policy, a quota or a role does not let the operator create objects, or the "
-        "Topics that Kafka clients request. The message has the API server's reason. A refusal "
-        "that is not repeated is forgotten after ten minutes.",
+        "An admission policy, a quota or a role prevents the operator from creating objects or "
+        "the Topics of Kafka clients. The message has the API server's reason. The condition "
+        "clears ten minutes after the last rejection.",
         "Set the labels and annotations that the policy requires in spec.objectMetadata of the "
         "Cluster, or allow the objects.",
     ),
-    Reason(
-        "NoBrokers",
+    ReasonEntry(
+        Reason.NO_BROKERS,
         "Ready=False, Reconciling=True",
         "No broker is live.",
-        "Start one; its node id needs a Broker object.",
+        "Start a broker. Its node id needs a Broker object.",
     ),
-    Reason(
-        "NoBrokerReached",
+    ReasonEntry(
+        Reason.BROKERS_UNREACHABLE,
         "Ready=False, Reconciling=True",
-        "No broker has reached the operator since it took over. None is fenced for that: brokers "
-        "go on without a controller.",
-        "See whether brokers run, and reach the operator's control address.",
+        "No broker has reached the operator since it took over. The operator does not fence "
+        "brokers for that reason, and they keep serving.",
+        "Check that brokers run and reach the operator's control address.",
     ),
-    Reason(
-        "BrokersRefused",
+    ReasonEntry(
+        Reason.BROKERS_REFUSED,
         "Ready=False or True, Stalled=True",
-        "The API server does not take a Broker of spec.brokers, their Service or their budget: "
-        "admission refuses it, another object has the name, or somebody has changed it.",
-        "Do what the message says; everything else goes on.",
+        "The API server rejects a Broker of spec.brokers, their Service or their "
+        "PodDisruptionBudget. Causes are admission, a name conflict or an external change.",
+        "Follow the message. All other work continues.",
     ),
-    Reason("Answering", "RemoteStorageReady=True", "The remote tier answers.", _NOTHING),
-    Reason(
-        "RemoteStorageUnavailable",
-        "RemoteStorageReady=False",
-        "The remote storage cannot be used.",
-        "The message says why: credentials, address, identity or topics that still need it.",
-    ),
-    Reason(
-        "Swept",
-        "TierSwept=True",
-        "The last sweep of the tier has left nothing that nothing names.",
+    ReasonEntry(
+        Reason.AVAILABLE,
+        "RemoteStorageReady=True",
+        "The remote tier is available.",
         _NOTHING,
     ),
-    Reason(
-        "OrphansLeft",
+    ReasonEntry(
+        Reason.REMOTE_STORAGE_UNAVAILABLE,
+        "RemoteStorageReady=False",
+        "The remote storage cannot be used.",
+        "Follow the message. Causes are credentials, the address, the store's id, or topics that "
+        "still need the storage.",
+    ),
+    ReasonEntry(
+        Reason.SWEPT,
+        "TierSwept=True",
+        "The latest sweep of the tier left no unreferenced objects.",
+        _NOTHING,
+    ),
+    ReasonEntry(
+        Reason.ORPHANS_LEFT,
         "TierSwept=False",
-        "The last sweep of the tier has found what nothing names and did not remove it: it was too "
-        "young, lies in a folder without a manifest, or something could not be read.",
-        "Wait for what is young (tidemark.remote.sweep.delay.ms), or remove it with tidemark sweep "
-        "--delete; look at the rest, which tidemark sweep lists.",
+        "The latest sweep of the tier did not remove some unreferenced objects. They are too "
+        "young or in a directory without a manifest, or a read failed.",
+        "Wait for young objects (tidemark.remote.sweep.delay.ms), or remove them with tidemark "
+        "sweep --delete. To list the others, use tidemark sweep.",
     ),
-    Reason(
-        "SecondCluster",
+    ReasonEntry(
+        Reason.SECOND_CLUSTER,
         "Ready=False, Stalled=True",
-        "The operator of this namespace looks after another Cluster.",
-        "Delete one of the two: each Cluster has a namespace of its own.",
+        "The operator of this namespace manages another Cluster.",
+        "Delete one of the two. Each Cluster needs its own namespace.",
     ),
-    Reason(
-        "EpochsRunningOut",
+    ReasonEntry(
+        Reason.EPOCHS_RUNNING_OUT,
         "Ready=True, Stalled=True",
-        "Fewer than 16 million controller epochs are left; nothing fails yet.",
-        "Find out who raises them, and move the topics to another Cluster in time.",
+        "Fewer than 16 million controller epochs are left. Nothing fails yet.",
+        "Find the cause of the many takeovers, and move the topics to another Cluster in time.",
     ),
-    Reason(
-        "EpochsExhausted",
+    ReasonEntry(
+        Reason.EPOCHS_EXHAUSTED,
         "Ready=False, Stalled=True",
-        "The last controller epoch is used: nobody can take over any more.",
-        "Make another Cluster and move the topics there.",
+        "The last controller epoch is in use, so no operator can take over any more.",
+        "Create another Cluster and move the topics there.",
     ),
-    Reason(
-        "CertificatesUnusable",
+    ReasonEntry(
+        Reason.CERTIFICATES_UNUSABLE,
         "Ready=False, Stalled=True",
-        "A certificate authority of the Cluster, its own or that of its clients, cannot be used, "
-        "is gone, or is another cluster's. None is ever made in its place: nobody would know it. "
-        "Or the operator cannot write its own certificate to its temporary directory.",
-        "Restore the Secret (locally, the folder) that the message names. If the message names the "
-        "temporary directory, free space there.",
+        "A certificate authority of the Cluster or of its clients is unusable, missing, or belongs "
+        "to another cluster. The operator creates no replacement, because it would not be trusted. "
+        "Alternatively, the operator cannot write its own certificate to its temporary directory.",
+        "Restore the Secret (for a local cluster, the directory) in the message. If the message "
+        "names the temporary directory, free space there.",
     ),
-    Reason(
-        "Rebuilding",
+    ReasonEntry(
+        Reason.REBUILDING,
         "Ready=False, Reconciling=True",
-        "PartitionSlices were lost, or are older than what brokers were told: status.rebuilding "
-        "has since when, and which. Topics are rebuilt from what brokers report.",
-        "Start the brokers that the message names, or delete their Brokers; see the Ready of "
-        "Topics.",
+        "PartitionSlices were lost or are outdated, as status.rebuilding says, and topics are "
+        "rebuilt from broker reports.",
+        "Start the brokers in the message, or delete their Brokers. See the condition Ready of "
+        "the Topics.",
     ),
-    Reason(
-        "SlicesMissing",
+    ReasonEntry(
+        Reason.SLICES_MISSING,
         "Ready=False, Stalled=True",
-        "A PartitionSlice was removed while it was in use: it is made again, and what stood in it "
-        "is rebuilt, at once; unless a Cluster that was made again is to take the slices over, "
-        "since how many there were is not known then.",
-        "Wait; for a Cluster that was made again restore the slice from a backup.",
+        "A PartitionSlice was deleted while in use. The operator creates it again and rebuilds "
+        "its content. An adopting Cluster cannot do this, because it does not know the number of "
+        "slices.",
+        "Wait. If the Cluster adopts an earlier one, restore the slice from a backup.",
     ),
-    Reason(
-        "SlicesOfAnotherCluster",
+    ReasonEntry(
+        Reason.SLICES_OF_ANOTHER_CLUSTER,
         "Ready=False, Stalled=True",
-        "PartitionSlices of an earlier Cluster of this name are there. Nothing is written before "
-        "it is clear whose they are.",
-        "To go on as that cluster, give the Cluster the annotation tidemark.dev/adopt-cluster-id "
-        "with the cluster id that the message names; to begin anew, remove those slices with their "
-        "finalizers.",
+        "PartitionSlices of an earlier Cluster with this name exist. Nothing is written until "
+        "their owner is decided.",
+        "To continue that cluster, set tidemark.dev/adopt-cluster-id to the cluster id in the "
+        "message. To start a new one, delete the slices with their finalizers.",
     ),
-    Reason(
-        "SliceUnreadable",
+    ReasonEntry(
+        Reason.SLICE_UNREADABLE,
         "Ready=False, Stalled=True",
         "A row was written by a newer version, or is damaged.",
         "Upgrade the operator, or restore the slice.",
     ),
-    Reason(
-        "SliceRefused",
+    ReasonEntry(
+        Reason.SLICE_REFUSED,
         "Ready=False, Stalled=True",
-        "The API server refuses to create a slice, or what is written to it.",
-        "The message has its answer: allow it, or apply the definitions and roles of this version.",
+        "The API server rejects the creation of a slice, or a write to it.",
+        "See the API server's response in the message. Allow the write, or apply the definitions "
+        "and roles of this version.",
     ),
-    Reason(
-        "SlicesContended",
+    ReasonEntry(
+        Reason.SLICES_CONTENDED,
         "Ready=False, Stalled=True",
         "Another writer keeps changing the slices.",
-        "See whether something else writes to PartitionSlices.",
+        "Find the writer of the PartitionSlices and stop it.",
     ),
 )
 
 RECORD_DELETION = (
-    Reason(
-        "Pending", "Succeeded=Unknown", "No operator has looked at it yet.", "Start the operator."
+    ReasonEntry(
+        Reason.PENDING,
+        "Succeeded=Unknown",
+        "No operator has reconciled the object yet.",
+        "Start the operator.",
     ),
-    Reason(
-        "Resolving",
+    ReasonEntry(
+        Reason.RESOLVING,
         "Succeeded=Unknown, Reconciling=True",
-        "The leaders are being asked where their partitions stand. Nothing is deleted yet.",
-        "Wait; upgrade a broker of which the message says so.",
+        "The operator requests offsets from the leaders. Nothing is deleted yet.",
+        "Wait. If the message names an old broker, upgrade it.",
     ),
-    Reason(
-        "Deleting",
+    ReasonEntry(
+        Reason.DELETING,
         "Succeeded=Unknown, Reconciling=True",
-        "The numbers are frozen; the low watermarks have not reached them all.",
-        "Wait; start brokers that are down.",
+        "The offsets are resolved, but not every low watermark has reached them.",
+        "Wait. Start brokers that are down.",
     ),
-    Reason(
-        "TopicNotFound",
+    ReasonEntry(
+        Reason.TOPIC_NOT_FOUND,
         "Succeeded=Unknown, Reconciling=True",
-        "There is no such Topic. It is waited for until spec.timeout is over, or 5 minutes.",
-        "Create it, or correct it.",
+        "The Topic does not exist. The operator waits for spec.timeout, or 5 minutes.",
+        "Create it, or correct the reference.",
     ),
-    Reason(
-        "TopicNotReady",
+    ReasonEntry(
+        Reason.TOPIC_NOT_READY,
         "Succeeded=Unknown, Reconciling=True",
         "The Topic is not placed yet.",
-        "See the Topic's condition Ready.",
+        "See the condition Ready of the Topic.",
     ),
-    Reason(
-        "PartitionsOffline",
+    ReasonEntry(
+        Reason.PARTITIONS_OFFLINE,
         "Succeeded=Unknown, Reconciling=True",
         "Partitions have no leader.",
-        "See the Topic's Ready.",
+        "See the condition Ready of the Topic.",
     ),
-    Reason("Deleted", "Succeeded=True", "All that was asked is deleted.", _NOTHING),
-    Reason(
-        "Abandoned",
+    ReasonEntry(
+        Reason.DELETED,
+        "Succeeded=True",
+        "All requested records are deleted.",
+        _NOTHING,
+    ),
+    ReasonEntry(
+        Reason.ABANDONED,
         "Succeeded=False",
-        "The object was deleted before it finished, so records may remain. Finalizers of others "
-        "still hold it.",
-        "Have the owners of the finalizers that the message names remove them; apply a new object.",
+        "The object was deleted before it finished, so records may remain. Finalizers of other "
+        "controllers still hold it.",
+        "Have the owners of the finalizers in the message remove them. Create a new object.",
     ),
-    Reason("DryRun", "Succeeded", "What would go was counted; nothing was deleted.", _NOTHING),
-    Reason("Finished", "Reconciling=False", "Nothing is under way any more.", _NOTHING),
-    Reason("Progressing", "Stalled=False", "Nothing is stuck.", _NOTHING),
-    Reason(
-        "PartitionUnknown",
-        "Succeeded=False, Stalled=True",
-        "The Topic has no such partition; nothing was deleted.",
-        "Correct the list, in a new object.",
+    ReasonEntry(
+        Reason.DRY_RUN,
+        "Succeeded",
+        "The records were counted. Nothing was deleted.",
+        _NOTHING,
     ),
-    Reason(
-        "PartitionsFailed",
-        "Succeeded=False, Stalled=True",
-        "Some partitions refused (the message says why); the others are done.",
-        "Correct the cause, then apply a new object.",
+    ReasonEntry(
+        Reason.FINISHED,
+        "Reconciling=False",
+        "No change is in progress.",
+        _NOTHING,
     ),
-    Reason(
-        "TopicReplaced",
-        "Succeeded=False, Stalled=True",
-        "The Topic is not that of spec.topicId, or of the resolved offsets; nothing more goes.",
-        "Apply a new object for the new topic.",
+    ReasonEntry(
+        Reason.PROGRESSING,
+        "Stalled=False",
+        "No change is blocked.",
+        _NOTHING,
     ),
-    Reason(
-        "Timeout",
+    ReasonEntry(
+        Reason.PARTITION_UNKNOWN,
         "Succeeded=False, Stalled=True",
-        "The time of spec.timeout is over, or 5 minutes without it and without the Topic.",
-        "Apply a new object; what was deleted stays deleted.",
+        "The Topic has no such partition. Nothing was deleted.",
+        "Create a new object with a correct list.",
+    ),
+    ReasonEntry(
+        Reason.PARTITIONS_FAILED,
+        "Succeeded=False, Stalled=True",
+        "Some partitions failed (the message has the error). The others are complete.",
+        "Correct the cause, then create a new object.",
+    ),
+    ReasonEntry(
+        Reason.TOPIC_REPLACED,
+        "Succeeded=False, Stalled=True",
+        "The Topic does not have the id in spec.topicId or of the resolved offsets. Nothing more "
+        "is deleted.",
+        "Create a new object for the new topic.",
+    ),
+    ReasonEntry(
+        Reason.TIMEOUT,
+        "Succeeded=False, Stalled=True",
+        "spec.timeout has passed, or 5 minutes without it while the Topic did not exist.",
+        "Create a new object. Deleted records stay deleted.",
     ),
 )
 
 USER = (
-    Reason("Pending", "Ready=Unknown", "No operator has looked at it yet.", "Start the operator."),
-    Reason(
-        "Usable",
+    ReasonEntry(
+        Reason.PENDING,
+        "Ready=Unknown",
+        "No operator has reconciled the object yet.",
+        "Start the operator.",
+    ),
+    ReasonEntry(
+        Reason.USABLE,
         "Ready=True",
-        "Every broker that is connected knows the user; its Secret holds what a client needs.",
+        "Every connected broker has the user, and its Secret has the client's credentials.",
         _NOTHING,
     ),
-    Reason(
-        "BrokersNotTold",
+    ReasonEntry(
+        Reason.ACKNOWLEDGEMENTS_PENDING,
         "Ready=False, Reconciling=True",
-        "Brokers have not acknowledged what is declared of the user.",
-        "Look at the logs of the brokers that the message names.",
+        "Brokers have not acknowledged the user's current state.",
+        "Look at the logs of the brokers in the message.",
     ),
-    Reason(
-        "SecretTaken",
+    ReasonEntry(
+        Reason.SECRET_TAKEN,
         "Ready=False, Stalled=True",
-        "A Secret of the User's name is there that is not the operator's. It is left alone.",
-        "Rename that Secret, delete it, or give the User another name.",
+        "A Secret with the User's name exists and does not belong to the operator. It is not "
+        "changed.",
+        "Rename or delete that Secret, or give the User another name.",
     ),
-    Reason(
-        "SecretRefused",
+    ReasonEntry(
+        Reason.SECRET_REFUSED,
         "Ready=False, Stalled=True",
-        "The operator's account may not do what it has to with Secrets.",
+        "The operator's account lacks permissions for Secrets.",
         "Allow it to get, create, update and delete Secrets of the namespace.",
     ),
-    Reason(
-        "PasswordUnusable",
+    ReasonEntry(
+        Reason.PASSWORD_UNUSABLE,
         "Ready=False, Stalled=True",
-        "The password that the User names cannot be read, or is none.",
-        "Do what the message says; it is looked at again by itself.",
+        "The password in the referenced Secret is unreadable or invalid.",
+        "Follow the message. The operator retries.",
     ),
-    Reason(
-        "CertificatesUnusable",
+    ReasonEntry(
+        Reason.CERTIFICATES_UNUSABLE,
         "Ready=False, Stalled=True",
-        "The authority of the Cluster's clients cannot be read, or is another cluster's.",
-        "Restore the Secret (locally, the folder) that the message names.",
+        "The certificate authority of the Cluster's clients is unreadable or belongs to another "
+        "cluster.",
+        "Restore the Secret (for a local cluster, the directory) in the message.",
     ),
-    Reason(
-        "LimitReached",
+    ReasonEntry(
+        Reason.LIMIT_REACHED,
         "Ready=False, Stalled=True",
-        "The Cluster has more Users, or ACLs, than brokers are told of. The oldest come first.",
-        "Delete Users, or join ACLs by a prefix.",
+        "The Cluster has more Users or ACLs than brokers support. The oldest Users take "
+        "precedence.",
+        "Delete Users, or combine ACLs with a prefix.",
     ),
 )
 
 EXPORT = (
-    Reason("Pending", "Ready=Unknown", "No operator has looked at it yet.", "Start the operator."),
-    Reason(
-        "Running",
-        "Ready=True; Exporting=True while a scheduled run is under way",
-        "The job runs.",
+    ReasonEntry(
+        Reason.PENDING,
+        "Ready=Unknown",
+        "No operator has reconciled the object yet.",
+        "Start the operator.",
+    ),
+    ReasonEntry(
+        Reason.RUNNING,
+        "Ready=True; Exporting=True during a scheduled run",
+        "The job is running.",
         _NOTHING,
     ),
-    Reason(
-        "Scheduled",
+    ReasonEntry(
+        Reason.SCHEDULED,
         "Ready=True, Exporting=True",
-        "No run is due before the time that the message names.",
+        "The next run starts at the time in the message.",
         _NOTHING,
     ),
-    Reason(
-        "Suspended",
+    ReasonEntry(
+        Reason.SUSPENDED,
         "Ready=True, Exporting=False",
-        "spec.suspend is true: no job runs. While one is being ended Reconciling is True.",
+        "spec.suspend is true, so no job runs. Reconciling is True while a job is being stopped.",
         _NOTHING,
     ),
-    Reason(
-        "UpToDate",
+    ReasonEntry(
+        Reason.UP_TO_DATE,
         "Exporting=True",
-        "The table comes along with the topic; status.currentTime says since when it has all.",
+        "The table keeps up with the topic. See status.currentTime for the time up to which it "
+        "is complete.",
         _NOTHING,
     ),
-    Reason(
-        "CatchingUp",
+    ReasonEntry(
+        Reason.CATCHING_UP,
         "Exporting=True",
-        "Records are committed, and the table has yet to come to the end of the topic, for the "
-        "first time.",
+        "Records are committed, but the table has not reached the end of the topic for the first "
+        "time.",
         "Wait.",
     ),
-    Reason(
-        "JobStarting",
+    ReasonEntry(
+        Reason.JOB_STARTING,
         "Ready=False, Reconciling=True, Exporting=Unknown",
-        "The job was made and has not begun to export.",
-        "Wait; see what the message says of its pod.",
+        "The job was created and has not started to export.",
+        "Wait. See the pod's state in the message.",
     ),
-    Reason(
-        "JobFailed",
-        "Ready=False, Exporting=False; Reconciling=True, and Stalled=True after three in a row or "
-        "where trying again mends nothing",
-        "The last run failed. It is begun again after a pause that grows to ten minutes; what was "
-        "committed stays, and nothing is lost or doubled.",
-        "The message has what the job said, the log of its pod the rest (kubectl logs "
-        "job/NAME-NUMBER, with the number of status.run). A change of the spec begins the next run "
-        "at once.",
+    ReasonEntry(
+        Reason.JOB_FAILED,
+        "Ready=False, Exporting=False; Reconciling=True, and Stalled=True after three in a row "
+        "or if a retry cannot succeed",
+        "The latest run failed. It is retried with a delay of up to ten minutes. Committed "
+        "records stay, and no record is lost or duplicated.",
+        "See the job's error in the message, and the pod's log with kubectl logs job/NAME-NUMBER "
+        "(number from status.run). A change of the spec starts the next run at once.",
     ),
-    Reason(
-        "Lagging",
+    ReasonEntry(
+        Reason.LAGGING,
         "Exporting=False",
-        "The job commits, and what the table shows is older than a quarter of an hour, or ten "
-        "intervals.",
-        "Wait, where the job was away; else give it more cores (spec.job.cores) or a larger "
+        "The job commits, but the table is more than 15 minutes or ten intervals behind.",
+        "Wait if the job was down. Otherwise give it more cores (spec.job.cores) or a larger "
         "maxBytesPerTrigger.",
     ),
-    Reason(
-        "NoProgress",
+    ReasonEntry(
+        Reason.NO_PROGRESS,
         "Exporting=False",
-        "The topic has records that the table has not, and nothing was committed for a quarter of "
-        "an hour, or ten intervals.",
-        "See the log of the job's pod; delete its Job to have it begun anew.",
+        "The topic has records that are not in the table, and there was no commit for 15 minutes "
+        "or ten intervals.",
+        "See the log of the job's pod. To restart the job, delete its Job.",
     ),
-    Reason(
-        "ReportMissing",
-        "Exporting=Unknown, and Exporting=False once what the table shows may be old; Ready=False "
-        "and Reconciling=True of a run that was never reached",
-        "The job's pod runs, and the operator does not reach its page.",
-        "Let the operator's pods through to port 8080 of the export's: see the NetworkPolicies of "
-        "the namespace.",
+    ReasonEntry(
+        Reason.REPORT_MISSING,
+        "Exporting=Unknown, and Exporting=False once the table may be outdated; Ready=False and "
+        "Reconciling=True of a run that was never reached",
+        "The job's pod is running, but the operator cannot reach its metrics page.",
+        "Allow the operator's pods to connect to port 8080 of the export's pods in the "
+        "NetworkPolicies of the namespace.",
     ),
-    Reason(
-        "TopicNotFound",
+    ReasonEntry(
+        Reason.TOPIC_NOT_FOUND,
         "Ready=False, Reconciling=True, Exporting=False",
-        "The Topic is not there, or is being deleted: no job runs. The table keeps what it has.",
-        "Make the Topic, or delete the Export.",
+        "The Topic does not exist, or is being deleted. No job runs, and the table keeps its rows.",
+        "Create the Topic, or delete the Export.",
     ),
-    Reason(
-        "TopicReplaced",
+    ReasonEntry(
+        Reason.TOPIC_REPLACED,
         "Ready=False, Stalled=True, Exporting=False",
-        "The Topic was deleted and made again: its offsets are not those that the table has.",
-        "Make another Export, into another table.",
+        "The Topic was deleted and created again, so its offsets do not match the table.",
+        "Create another Export with another table.",
     ),
-    Reason(
-        "TableTaken",
+    ReasonEntry(
+        Reason.TABLE_TAKEN,
         "Ready=False, Stalled=True, Exporting=False",
         "An older Export of the namespace writes to the same table.",
         "Delete one of the two.",
     ),
-    Reason(
-        "TableTakenOver",
+    ReasonEntry(
+        Reason.TABLE_TAKEN_OVER,
         "Ready=False, Stalled=True, Exporting=False",
-        "A job of somebody else's has taken the table over, or the table was rolled back. The job "
-        "is not begun again: the two would take the table from each other without end.",
-        "End the other job, then set spec.suspend to true and back.",
+        "Another job has taken over the table, or the table was rolled back. The job is not "
+        "restarted, because both jobs would keep taking the table from each other.",
+        "Stop the other job, then set spec.suspend to true and back.",
     ),
-    Reason(
-        "ScheduleInvalid",
+    ReasonEntry(
+        Reason.SCHEDULE_INVALID,
         "Ready=False, Stalled=True, Exporting=False",
-        "spec.schedule says no time, or the operator does not know spec.timeZone.",
-        "Correct what the message names.",
+        "spec.schedule never occurs, or spec.timeZone is unknown.",
+        "Correct the field in the message.",
     ),
-    Reason(
-        "SourceUnusable",
+    ReasonEntry(
+        Reason.SOURCE_UNUSABLE,
         "Ready=False, Exporting=False, and Reconciling=True or Stalled=True",
-        "What the job would read from is not there: a broker with the listener, a User with a "
-        "Secret, a tier.",
-        "Do what the message says.",
+        "The source of the job is missing: a broker with the listener, a User with a Secret, or "
+        "a tier.",
+        "Follow the message.",
     ),
-    Reason(
-        "PolicyRefused",
+    ReasonEntry(
+        Reason.POLICY_REFUSED,
         "Ready=False, Stalled=True, Exporting=False",
         "The Export names an image, a setting, an address or a volume that its Cluster does not "
-        "allow. A running job is ended.",
+        "allow. A running job is stopped.",
         "Remove what the message names, or have the Cluster's owner allow it in "
         "Cluster.spec.exports.",
     ),
-    Reason(
-        "SecretNotOffered",
+    ReasonEntry(
+        Reason.SECRET_NOT_OFFERED,
         "Ready=False, Stalled=True, Exporting=False",
-        "A Secret that the job needs does not exist, or its owner does not offer it. A running job "
-        "is ended when an offer is withdrawn.",
-        "Do what the message says: the Secret's owner sets the annotation tidemark.dev/offered-to.",
+        "A Secret that the job needs does not exist, or its owner does not offer it. A running "
+        "job is stopped when an offer is withdrawn.",
+        "Follow the message. The Secret's owner sets the annotation tidemark.dev/offered-to.",
     ),
-    Reason(
-        "ImageMissing",
+    ReasonEntry(
+        Reason.IMAGE_MISSING,
         "Ready=False, Stalled=True, Exporting=False",
-        "Neither the Export nor the operator's settings name the image that the job runs in.",
+        "Neither the Export nor the operator's settings name an image for the job.",
         "Set spec.job.image, or exports.image of the chart.",
     ),
-    Reason(
-        "JobRefused",
+    ReasonEntry(
+        Reason.JOB_REFUSED,
         "Ready=False, Stalled=True, Exporting=False",
-        "The API server refuses the Job (a quota, an admission policy, a right that the operator's "
-        "account lacks), or a Secret of a local cluster is not there.",
-        "Do what the message says.",
+        "The API server rejects the Job because of a quota, an admission policy or a missing "
+        "permission. For a local cluster, a Secret does not exist.",
+        "Follow the message.",
     ),
 )
 
-#: Of what is being deleted, and kept all the same.
+#: Objects that are being deleted in spite of a protection.
 PROTECTED = (
-    Reason(
-        "DeletionProtected",
+    ReasonEntry(
+        Reason.DELETION_PROTECTED,
         "Stalled=True",
-        "The object is being deleted though tidemark.dev/deletion-protection is set. Nothing is "
-        "deleted, and all goes on.",
-        "Remove the annotation: then it goes. To keep a topic's data set deletionPolicy: Orphan "
-        "before, and adopt it by a new Topic (tidemark.dev/adopt-topic-id).",
+        "The object is being deleted although tidemark.dev/deletion-protection is set. Nothing "
+        "is deleted, and the object stays in service.",
+        "To delete the object, remove the annotation. To keep a topic's data, first set "
+        "deletionPolicy: Orphan, and later adopt it with a new Topic "
+        "(tidemark.dev/adopt-topic-id).",
     ),
-    Reason(
-        "DefinitionDeleted",
+    ReasonEntry(
+        Reason.DEFINITION_DELETED,
         "Stalled=True, of the Cluster",
-        "A CustomResourceDefinition of tidemark.dev is being deleted, and all objects of its kind "
-        "with it. The operator deletes nothing: topics, users and brokers stay unchanged.",
+        "A CustomResourceDefinition of tidemark.dev is being deleted with all objects of its "
+        "kind. The operator deletes nothing, and topics, users and brokers stay unchanged.",
         "Install the definitions again, then the objects from their manifests "
         "(deletion-protection.md, Recover from a deleted definition).",
     ),
 )
 
-#: Of Topics, Brokers and Users alike.
+#: Topics, Brokers and Users.
 ELSEWHERE = (
-    Reason(
-        "ClusterNotFound",
+    ReasonEntry(
+        Reason.CLUSTER_NOT_FOUND,
         "Ready=False, Reconciling=True",
-        "The Cluster that spec.clusterRef names is not there.",
+        "The Cluster in spec.clusterRef does not exist.",
         "Create it.",
     ),
-    Reason(
-        "ClusterNotControlled",
+    ReasonEntry(
+        Reason.CLUSTER_NOT_CONTROLLED,
         "Ready=False, Stalled=True",
-        "The operator of this namespace looks after another Cluster.",
-        "Make the object again with another clusterRef, which is immutable, or in the namespace of "
-        "an operator that looks after that Cluster.",
+        "The operator of this namespace manages another Cluster.",
+        "Create the object again with another clusterRef, which is immutable, or in the "
+        "namespace of that Cluster's operator.",
     ),
 )
 
-#: Of every kind: what the operator tried a few times and could not do.
+#: Every kind, after repeated failures.
 FAILING = (
-    Reason(
-        "Contended",
+    ReasonEntry(
+        Reason.CONTENDED,
         "Stalled=True",
-        "Another writer keeps changing the object between the operator's reading and its writing.",
-        "Find out who it is (metadata.managedFields), and stop it.",
+        "Another writer keeps changing the object between the operator's read and write.",
+        "Find the writer in metadata.managedFields, and stop it.",
     ),
-    Reason(
-        "AccessDenied",
+    ReasonEntry(
+        Reason.ACCESS_DENIED,
         "Stalled=True; Ready=False on a Cluster that no operator can take over for it",
-        "The API server does not let the operator's account do what the message says.",
-        "Allow it: apply the roles of this version.",
+        "The operator's account lacks the permission in the message.",
+        "Apply the roles of this version.",
     ),
-    Reason(
-        "WriteRefused",
+    ReasonEntry(
+        Reason.WRITE_REFUSED,
         "Stalled=True",
-        "The API server refuses what the operator writes: an admission policy, or resource "
-        "definitions of another version.",
-        "Apply the definitions of this version (crds/), or correct the policy that the message "
-        "names.",
+        "The API server rejects a write of the operator because of an admission policy, or "
+        "resource definitions of another version.",
+        "Apply the definitions of this version (crds/), or correct the policy in the message.",
     ),
-    Reason(
-        "NotUnderstood",
+    ReasonEntry(
+        Reason.OBJECT_UNREADABLE,
         "Stalled=True",
-        "This version of the operator cannot read the object: what was decided before holds; or "
-        "it does not know a field of a Topic, and what else the Topic says holds.",
+        "This version of the operator cannot read the object, so its earlier state stays in "
+        "force. If only a field of a Topic is unknown, the rest of the Topic applies.",
         "Correct what the message names, or upgrade the operator.",
     ),
-    Reason(
-        "DecisionNotStored",
+    ReasonEntry(
+        Reason.DECISION_NOT_STORED,
         "Stalled=True",
-        "What was decided could not be written to the PartitionSlices; it is tried again.",
-        "Do what the message says; see whether the API server is well.",
+        "A decision could not be written to the PartitionSlices. The operator retries.",
+        "Follow the message. Check the API server.",
     ),
-    Reason(
-        "InternalError",
+    ReasonEntry(
+        Reason.INTERNAL_ERROR,
         "Stalled=True",
-        "A fault of the operator. Other objects are looked after as ever.",
-        "Report it, with the operator's log; a restart may help.",
+        "The operator has an internal error. Other objects are reconciled normally.",
+        "Report it with the operator's log. A restart may help.",
     ),
 )
 
-#: With ``Cluster.spec.engine.kafka``.
+#: Topics with ``Cluster.spec.engine.kafka``.
 KAFKA = (
-    Reason(
-        "KafkaUnavailable",
+    ReasonEntry(
+        Reason.KAFKA_UNAVAILABLE,
         "Ready=False, Reconciling=True",
-        "Kafka does not answer, so what is asked for here waits. A Topic that was Ready stays so.",
+        "Apache Kafka is unavailable, so changes wait. A Topic that was Ready stays Ready.",
         "See the Cluster's conditions.",
     ),
-    Reason(
-        "KafkaBusy",
+    ReasonEntry(
+        Reason.KAFKA_BUSY,
         "Ready=False, Reconciling=True; Reconciling=True",
-        "Kafka did not do what it was asked, and may when it is asked again, as it is.",
-        "Wait; the message has Kafka's own words.",
+        "Apache Kafka did not perform the request, but a retry may succeed.",
+        "Wait. The message has Kafka's error.",
     ),
-    Reason(
-        "KafkaRefuses",
+    ReasonEntry(
+        Reason.KAFKA_REJECTED,
         "Ready=False, Stalled=True; Stalled=True",
-        "Kafka refuses what it was asked; the message has its own words.",
-        "Do what they say.",
+        "Apache Kafka rejects the request. The message has its error.",
+        "Follow the message.",
     ),
-    Reason(
-        "ConfigRefused",
+    ReasonEntry(
+        Reason.CONFIG_REFUSED,
         "Ready=False, Stalled=True; Stalled=True",
-        "Kafka refuses the configuration, or a value of it. Nothing of the change is in force.",
-        "Correct spec.config as the message says.",
+        "Apache Kafka rejects the configuration or a value. No part of the change is in force.",
+        "Correct spec.config as in the message.",
     ),
-    Reason(
-        "PolicyViolation",
+    ReasonEntry(
+        Reason.POLICY_VIOLATION,
         "Ready=False, Stalled=True; Stalled=True",
-        "A policy of the Kafka cluster (create.topic.policy, alter.config.policy) refuses it.",
+        "A policy of the Kafka cluster (create.topic.policy, alter.config.policy) rejects the "
+        "change.",
         "Change the manifest, or the policy.",
     ),
-    Reason(
-        "NameRefused",
+    ReasonEntry(
+        Reason.NAME_REFUSED,
         "Ready=False, Stalled=True",
-        "Kafka takes no topic of that name.",
+        "Apache Kafka does not accept the topic name.",
         "Delete the Topic, and create it with another topicName.",
     ),
-    Reason(
-        "Creating",
+    ReasonEntry(
+        Reason.CREATING,
         "Ready=False, Reconciling=True",
-        "Kafka is being asked to create the topic.",
+        "Apache Kafka is creating the topic.",
         "Wait.",
     ),
-    Reason(
-        "TopicGone",
+    ReasonEntry(
+        Reason.TOPIC_MISSING,
         "Ready=False, Stalled=True",
-        "The topic was deleted in Kafka by somebody else. None is made in its place: it "
-        "would be empty.",
-        "Delete the Topic, and apply it again to have a new one.",
+        "The topic was deleted outside Tidemark. The operator does not create an empty one in "
+        "its place.",
+        "To create a new topic, delete the Topic and apply it again.",
     ),
-    Reason(
-        "TopicReplaced",
+    ReasonEntry(
+        Reason.TOPIC_REPLACED,
         "Ready=False, Stalled=True",
-        "The topic was deleted in Kafka by somebody else, and another one has its name.",
+        "The topic was deleted outside Tidemark, and another one has its name.",
         "Delete the Topic with deletionPolicy Orphan, and apply it again with "
         "tidemark.dev/adopt-topic-id.",
     ),
-    Reason(
-        "PartitionsAdded",
+    ReasonEntry(
+        Reason.PARTITIONS_ADDED,
         "Stalled=True",
-        "Somebody else has given the topic more partitions than the manifest says.",
-        "Set partitions to the number that the message names.",
+        "Partitions were added to the topic outside Tidemark.",
+        "Set spec.partitions to the number in the message.",
     ),
-    Reason(
-        "TieredElsewhere",
+    ReasonEntry(
+        Reason.TIERING_ENABLED_EXTERNALLY,
         "Stalled=True",
-        "Somebody else has begun to tier the topic.",
-        "Set tiering.enabled.",
+        "Tiering of the topic was enabled outside Tidemark.",
+        "Set spec.tiering.enabled.",
     ),
-    Reason(
-        "ReassignedElsewhere",
+    ReasonEntry(
+        Reason.REASSIGNMENT_IN_PROGRESS,
         "Reconciling=True",
-        "A reassignment that was begun by somebody else is under way; none is begun from here.",
-        "Wait, or have whoever began it end it.",
+        "A reassignment that was started outside Tidemark is in progress. The operator starts "
+        "none.",
+        "Wait, or have its owner cancel it.",
     ),
 )
 
 ENGINE = (
-    Reason(
-        "EngineUnavailable",
+    ReasonEntry(
+        Reason.ENGINE_UNAVAILABLE,
         "Ready=False, Reconciling=True",
-        "Kafka does not answer. Its topics go on without the operator.",
-        "See whether its brokers run, and are reached from where the operator is.",
+        "Apache Kafka is unavailable. Its topics do not depend on the operator.",
+        "Check that its brokers run and that the operator can reach them.",
     ),
-    Reason(
-        "EngineRefuses",
+    ReasonEntry(
+        Reason.ENGINE_REJECTED,
         "Ready=False, Stalled=True",
-        "Kafka cannot be spoken to as the manifest says: a certificate, a password, a Secret that "
-        "is missing, an older version, or another cluster than before.",
-        "Do what the message says; it is tried again every few seconds.",
+        "The operator cannot use Apache Kafka with this manifest. Causes are a certificate, a "
+        "password, a missing Secret, an old version, or another cluster than before.",
+        "Follow the message. The operator retries every few seconds.",
     ),
 )
 
 OF_OWN_BROKERS = (
-    Reason(
-        "EngineKafka",
+    ReasonEntry(
+        Reason.ENGINE_KAFKA,
         "Ready=False, Stalled=True",
-        "The Cluster's engine is an Apache Kafka, which looks after its brokers and users itself.",
+        "The Cluster's engine is Apache Kafka, which manages its own brokers and users.",
         "Delete the object.",
     ),
 )
 
 OF_OWN_TIER = (
-    Reason(
-        "EngineKafka",
+    ReasonEntry(
+        Reason.ENGINE_KAFKA,
         "Ready=False, Stalled=True",
-        "The Cluster's engine is an Apache Kafka, whose topics `tidemark spark export` exports.",
+        "The Cluster's engine is Apache Kafka. Use `tidemark spark export` for its topics.",
         "Delete the object.",
     ),
 )
 
 RELEASED = (
-    Reason(
-        "Deleted",
+    ReasonEntry(
+        Reason.DELETED,
         "Ready=False",
-        "The operator has finished the deletion: nothing is left of what the object described, or, "
-        "with deletionPolicy Orphan, the topic is no longer managed. Finalizers of others still "
-        "hold the object.",
-        "Have the owners of the finalizers that the message names remove them.",
+        "The operator has finished the deletion. With deletionPolicy Orphan, the topic is no "
+        "longer managed. Finalizers of other controllers still hold the object.",
+        "Have the owners of the finalizers in the message remove them.",
     ),
 )
 

@@ -1,6 +1,7 @@
 """A rebuilding as the Cluster's status has it, and topics that nobody but brokers knows."""
 
 from tidemark.ids import id_text
+from tidemark.reasons import Reason
 from tidemark_operator.controller import rebuilding as rebuilding_core
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import count, numbers
@@ -23,7 +24,7 @@ def rendered(state: ControllerState, *, now_ms: int) -> dict[str, object]:
 
 def entry(rebuilding: ClusterRebuilding) -> dict[str, object]:
     """One rebuilding."""
-    reason = "SlicesBehind" if rebuilding.behind else "SlicesMissing"
+    reason = "SlicesBehind" if rebuilding.behind else Reason.SLICES_MISSING
     return {"since": rebuilding.since, "reason": reason}
 
 
@@ -53,16 +54,16 @@ def _strays(state: ControllerState) -> list[dict[str, str]]:
 def sentence(state: ControllerState) -> str:
     """What people are told of it."""
     rebuilding = state.cluster.rebuilding
-    why = "older than what brokers were told" if rebuilding and rebuilding.behind else "lost"
-    text = f"PartitionSlices are {why}: partitions are rebuilt from what brokers report"
+    why = "outdated" if rebuilding and rebuilding.behind else "lost"
+    text = f"PartitionSlices are {why}. Partitions are rebuilt from broker reports"
     silent = rebuilding_core.silent(state)
     if silent:
         text += (
-            f"; brokers {numbers(silent)} have not reported: start them, or delete their Brokers"
+            f". Brokers {numbers(silent)} have not reported. Start them, or delete their Brokers"
         )
     names = rebuilding_core.waiting_topics(state)
     if not names:
         return text
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     named = ", ".join(names[:NAMED_MAX])
-    return f"{text}; {count(len(names), 'topic')} not rebuilt yet: {named}{more}"
+    return f"{text}. {count(len(names), 'topic')} not rebuilt yet: {named}{more}"

@@ -1,6 +1,7 @@
 """A RecordDeletion's status: frozen offsets, low watermarks, Succeeded (Unknown while it runs)."""
 
 from tidemark.ids import id_text
+from tidemark.reasons import Reason
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.deletion_values import (
     DeletionInfo,
@@ -85,14 +86,14 @@ def _conditions(step: Step) -> list[Condition]:
         failed = not step.succeeded
         return [
             condition("Succeeded", step.succeeded, step.reason, step.message),
-            condition("Reconciling", False, "Finished"),
+            condition("Reconciling", False, Reason.FINISHED),
             condition("Stalled", failed, step.reason, step.message if failed else ""),
         ]
     reason, text = _running(step)
     return [
         condition("Succeeded", None, reason, text),
         condition("Reconciling", True, reason, text),  # paused as well: it is not finished
-        condition("Stalled", False, "Progressing"),
+        condition("Stalled", False, Reason.PROGRESSING),
     ]
 
 
@@ -100,8 +101,8 @@ def _running(step: Step) -> tuple[str, str]:
     if isinstance(step, Waiting):
         return step.reason, step.message
     if isinstance(step, Resolve):
-        return "Resolving", "asking the leaders where the partitions stand"
+        return Reason.RESOLVING, "waiting for the leaders' offsets"
     if isinstance(step, Finished):
         return step.reason, step.message
     text = f"waiting for the low watermark of partitions {numbers(step.pending)}"
-    return "Deleting", f"{text}; {step.problem}" if step.problem else text
+    return Reason.DELETING, f"{text}; {step.problem}" if step.problem else text

@@ -11,6 +11,7 @@ made of kinds, numbers and keys.
 
 import dataclasses
 
+from tidemark.reasons import Reason
 from tidemark.tier.audit_record import TopicAudit, Worst
 from tidemark.tier.findings import FindingKind
 from tidemark.tiering import DisablePolicy
@@ -35,13 +36,13 @@ VALID_MS = 45 * 24 * 3_600_000
 _SKEW_MS = 600_000
 
 _WHAT = {
-    FindingKind.MISSING: "an object (.log or .aux) is not in the store",
-    FindingKind.DAMAGED: "an object (.log or .aux) is not what was copied",
-    FindingKind.GAP: "no segment answers for the offsets before it",
-    FindingKind.OVERLAP: "two segments answer for the same offsets",
-    FindingKind.LINEAGE: "leader epochs go back, or are above the manifest's",
-    FindingKind.EPOCH: "tiered epochs go back, or are above the topic's",
-    FindingKind.MANIFEST: "the manifest, head or page, cannot be read",
+    FindingKind.MISSING: "an object (.log or .aux) is missing in the store",
+    FindingKind.DAMAGED: "an object (.log or .aux) differs from the copied one",
+    FindingKind.GAP: "no segment covers the offsets before it",
+    FindingKind.OVERLAP: "two segments cover the same offsets",
+    FindingKind.LINEAGE: "leader epochs decrease, or exceed the manifest's epoch",
+    FindingKind.EPOCH: "tiered epochs decrease, or exceed the topic's epoch",
+    FindingKind.MANIFEST: "the manifest (head or page) is unreadable",
 }
 _OF_OBJECTS = (FindingKind.MISSING, FindingKind.DAMAGED)
 
@@ -62,28 +63,29 @@ def remote_integrity(
     if audits.problem:
         if former and former[0].status == FALSE:
             return former
-        text = f"the record of audits in the store cannot be read ({audits.problem})"
-        return [_unknown("NotAudited", text, topic)]
+        text = f"the audit record in the store is unreadable ({audits.problem})"
+        return [_unknown(Reason.NOT_AUDITED, text, topic)]
     audit = audits.topics.get(topic.id)
     if audit is None:
-        return [_unknown("NotAudited", "no audit has looked at this topic", topic)]
+        return [_unknown(Reason.NOT_AUDITED, "no audit has looked at this topic", topic)]
     if audit.at_ms > now_ms + _SKEW_MS:
-        text = "the record of audits is of a time that is yet to come"
-        return [_unknown("NotAudited", text, topic)]
+        text = "the audit record has a time in the future"
+        return [_unknown(Reason.NOT_AUDITED, text, topic)]
     if tiering.copies and tiering.policy is DisablePolicy.DELETE and audit.at_ms < status.since_ms:
         text = f"the tier was emptied after the audit of {time_text(audit.at_ms)}"
-        return [_unknown("NotAudited", text, topic)]
+        return [_unknown(Reason.NOT_AUDITED, text, topic)]
     if audit.counts:
         return [_damaged(audit, topic)]
     if audit.at_ms < now_ms - VALID_MS:
-        text = f"the last audit was that of {time_text(audit.at_ms)}, and found nothing"
-        return [_unknown("AuditOutdated", text, topic)]
+        text = f"the last audit, at {time_text(audit.at_ms)}, found no problem"
+        return [_unknown(Reason.AUDIT_OUTDATED, text, topic)]
     text = (
         f"{_heading(audit)}: {count(audit.segments, 'segment')} "
-        f"({approximate_bytes(audit.size_bytes)}) of {count(audit.manifests, 'partition')} are "
-        "what was copied, and each offset has one"
+        f"({approximate_bytes(audit.size_bytes)}) of "
+        f"{count(audit.manifests, 'partition')} are intact, and every offset is "
+        "covered once"
     )
-    return [condition(REMOTE_INTEGRITY, True, "AuditPassed", text)]
+    return [condition(REMOTE_INTEGRITY, True, Reason.AUDIT_PASSED, text)]
 
 
 def has_changed(status: Json, found: list[Condition]) -> bool:
@@ -99,16 +101,16 @@ def _damaged(audit: TopicAudit, topic: TopicInfo) -> Condition:
     worst = next(iter(audit.worst), None)
     text = f"{_heading(audit)}: {kinds}"
     if worst is not None:
-        text += f"; the worst: {_where(worst)}: {_WHAT[worst.kind]}"
-    back = "bring it back from the bucket's versions or a copy"
+        text += f". Worst: {_where(worst)}: {_WHAT[worst.kind]}"
+    back = "Restore it from the bucket's versions or a copy"
     if not of_objects:
-        text += f"; {back}, or report it; then audit again: {_command(topic)}"
-        return condition(REMOTE_INTEGRITY, False, "ManifestContradicts", text)
+        text += f". {back}, or report it. Then audit again: {_command(topic)}"
+        return condition(REMOTE_INTEGRITY, False, Reason.MANIFEST_CONTRADICTS, text)
     if worst is not None and worst.end_offset_inclusive >= 0:
         before = worst.end_offset_inclusive + 1
-        back += f", or give its records up with a RecordDeletion before offset {before}"
-    text += f"; {back}; then audit again, which also lists all: {_command(topic)}"
-    return condition(REMOTE_INTEGRITY, False, "DamageFound", text)
+        back += f", or give up its records with a RecordDeletion before offset {before}"
+    text += f". {back}. Then audit again, which also lists all findings: {_command(topic)}"
+    return condition(REMOTE_INTEGRITY, False, Reason.DAMAGE_FOUND, text)
 
 
 def _where(worst: Worst) -> str:

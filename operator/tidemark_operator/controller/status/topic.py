@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from tidemark.ids import id_text
+from tidemark.reasons import Reason
 from tidemark.tiering import Tiering
 from tidemark.wire.control import PAGE_NOT_FOUND, TIER_INTEGRITY, PartitionStatus
 from tidemark_operator.controller import reassignment
@@ -220,8 +221,8 @@ def _paused(
     observed = topic.status.get("observedGeneration")
     generation = observed if isinstance(observed, int) else 0
     text = _paused_text(topic, decision, generation)
-    paused = condition("Reconciling", False, "Paused", text)
-    stalled = condition("Stalled", False, "Paused")
+    paused = condition("Reconciling", False, Reason.PAUSED, text)
+    stalled = condition("Stalled", False, Reason.PAUSED)
     rendered = render([paused, stalled], topic.status, generation=generation, now_ms=now_ms)
     new = {str(item["type"]): item for item in rendered}
     kept = topic.status.get("conditions")
@@ -231,7 +232,10 @@ def _paused(
     merged = [new.pop(str(item.get("type")), item) for item in old]
     if find(topic.status, "Ready") is None:
         merged[:0] = render(
-            [condition("Ready", None, "Paused", text)], {}, generation=generation, now_ms=now_ms
+            [condition("Ready", None, Reason.PAUSED, text)],
+            {},
+            generation=generation,
+            now_ms=now_ms,
         )
     status: dict[str, object] = {**topic.status, "conditions": [*merged, *new.values()]}
     status["controllerEpoch"] = state.controller_epoch
@@ -246,11 +250,11 @@ def _paused(
 
 
 def _paused_text(topic: TopicInfo, decision: TopicDecision, observed: int) -> str:
-    text = "reconciling is paused: remove the annotation tidemark.dev/paused to go on"
+    text = "reconciliation is paused. To continue, remove the annotation tidemark.dev/paused"
     if topic.deletion_ms is not None:
-        text += ": the Topic's deletion waits for it"
+        text += ". The Topic's deletion is also paused"
     elif 0 < observed < topic.generation:
-        text += f"; generation {topic.generation} of the spec waits"
+        text += f". Generation {topic.generation} of the spec is not applied"
     return text if decision.blocker is None else f"{text}; {decision.blocker.message}"
 
 
@@ -298,11 +302,11 @@ def _main(
         step = decision.deletion
         text, stuck = step.problem or step.message, bool(step.problem)
         return summary(
-            ready=False, reason="Deleting", message=text, reconciling=not stuck, stalled=stuck
+            ready=False, reason=Reason.DELETING, message=text, reconciling=not stuck, stalled=stuck
         )
     if decision.adopted is not None:
-        text = f"the partitions of topic {topic.name} are taken over"
-        return summary(ready=False, reason="Adopting", message=text, reconciling=True)
+        text = f"the partitions of topic {topic.name} are being adopted"
+        return summary(ready=False, reason=Reason.ADOPTING, message=text, reconciling=True)
     if decision.blocker is not None:
         blocker = decision.blocker
         return summary(
@@ -316,13 +320,14 @@ def _main(
         return _brokers_missing(decision, counted)
     if counted.rows < topic.partitions and decision.refused is None:
         text = f"{count(topic.partitions - counted.rows, 'partition')} being placed"
-        return summary(ready=False, reason="Placing", message=text, reconciling=True)
+        return summary(ready=False, reason=Reason.PLACING, message=text, reconciling=True)
     if counted.lost:
         text = (
-            f"partitions {numbers(counted.lost)} have no complete copy left: bring back the log "
-            f"directory of a broker that had one{_acceptable(state, topic, counted)}"
+            f"partitions {numbers(counted.lost)} have no complete copy left. "
+            "Restore the log directory of a broker that had "
+            f"one{_acceptable(state, topic, counted)}"
         )
-        return summary(ready=False, reason="LastCopyMissing", message=text, stalled=True)
+        return summary(ready=False, reason=Reason.LAST_COPY_MISSING, message=text, stalled=True)
     if counted.offline:
         return no_leader(state, topic, counted.offline)
     if counted.waiting:
@@ -333,7 +338,7 @@ def _main(
         return leaders_starting(state, topic, counted.starting)
     if decision.tiering_status.tiering.is_disabling:
         return _disabling(topic, decision.tiering_status, disablements, now_ms)
-    return summary(ready=True, reason="Serving", message=_served_text(counted))
+    return summary(ready=True, reason=Reason.SERVING, message=_served_text(counted))
 
 
 def _served_text(counted: Counts) -> str:
@@ -341,8 +346,8 @@ def _served_text(counted: Counts) -> str:
     if counted.in_sync == counted.desired:
         return f"{partitions}, {counted.in_sync} of {counted.desired} replicas in sync"
     if counted.failing:
-        return f"{partitions} served; replicas are missing: {_why_failing(counted)}"
-    return f"{partitions} served; replicas are missing, see FullyReplicated"
+        return f"{partitions} served. Replicas are missing: {_why_failing(counted)}"
+    return f"{partitions} served. Replicas are missing, see the condition FullyReplicated"
 
 
 def _acceptable(state: ControllerState, topic: TopicInfo, counted: Counts) -> str:
@@ -362,11 +367,11 @@ def _brokers_missing(decision: TopicDecision, counted: Counts) -> list[Condition
         return []
     what = "the added partitions were not created" if counted.rows else "nothing was created"
     text = (
-        f"{count(missing.missing, 'broker')} missing "
-        f"({missing.live} of {missing.required} are live); "
-        f"{what}: start brokers, or set enable.under.replicated.topic.creation on the Cluster"
+        f"{count(missing.missing, 'broker')} missing ({missing.live} of "
+        f"{missing.required} are live), so {what}. Start brokers, or set "
+        "enable.under.replicated.topic.creation on the Cluster"
     )
-    return summary(ready=False, reason="BrokersMissing", message=text, reconciling=True)
+    return summary(ready=False, reason=Reason.BROKERS_MISSING, message=text, reconciling=True)
 
 
 def _disabling(
@@ -374,13 +379,15 @@ def _disabling(
 ) -> list[Condition]:
     stalled = disablements.stalled(topic.id, status, now_ms=now_ms)
     policy = policy_name(status.tiering.disable_policy)
-    text = f"turning tiering off (policy {policy}); {_pending(status)}"
+    text = f"tiering is being disabled (policy {policy}). {_pending(status)}"
     conditions = summary(
-        ready=True, reason="Disabling", message=text, reconciling=True, stalled=stalled
+        ready=True, reason=Reason.DISABLING, message=text, reconciling=True, stalled=stalled
     )
     if stalled:
-        hint = f"{text}; no progress: start those brokers, delete their Broker, or delete the Topic"
-        conditions[2] = condition("Stalled", True, "NoProgress", hint)
+        hint = (
+            f"{text}. No progress. Start those brokers, delete their Brokers, or delete the Topic"
+        )
+        conditions[2] = condition("Stalled", True, Reason.NO_PROGRESS, hint)
     return conditions
 
 
@@ -403,32 +410,38 @@ def _why_failing(counted: Counts) -> str:
 
 def _replicated(counted: Counts, resized: Resizing | None) -> Condition:
     if resized is not None and not (resized.without_broker or resized.without_leader):
-        text = f"{count(resized.partitions, 'partition')} to be given another number of replicas"
-        return condition("FullyReplicated", False, "ReplicationFactorChanging", text)
+        text = (
+            f"{count(resized.partitions, 'partition')} have another number of "
+            "replicas than spec.replicationFactor"
+        )
+        return condition("FullyReplicated", False, Reason.REPLICATION_FACTOR_CHANGING, text)
     if counted.refusing:
-        text = f"the storage of {count(len(counted.refusing), 'leader')} refuses, see Ready"
-        return condition("FullyReplicated", False, "StorageFailed", text)
+        text = (
+            f"storage of {count(len(counted.refusing), 'leader')} has failed, see "
+            "the condition Ready"
+        )
+        return condition("FullyReplicated", False, Reason.STORAGE_FAILED, text)
     if counted.failing:
-        text = f"replicas are out whose storage refuses: {_why_failing(counted)}"
-        return condition("FullyReplicated", False, "StorageFailed", text)
+        text = f"storage of replicas has failed: {_why_failing(counted)}"
+        return condition("FullyReplicated", False, Reason.STORAGE_FAILED, text)
     if counted.in_sync == counted.desired:
         text = f"all {counted.desired} replicas are in sync"
-        return condition("FullyReplicated", True, "AllInSync", text)
+        return condition("FullyReplicated", True, Reason.ALL_IN_SYNC, text)
     if counted.placeholders:
         text = (
-            f"{count(counted.placeholders, 'replica')} of {counted.desired} wait for a broker to "
-            "join (placeholders)"
+            f"{count(counted.placeholders, 'replica')} of {counted.desired} "
+            "wait for a broker to join (placeholders)"
         )
-        return condition("FullyReplicated", False, "Placeholders", text)
+        return condition("FullyReplicated", False, Reason.PLACEHOLDERS, text)
     if counted.copied_anew:
         brokers = "; ".join(
             f"broker {node_id} copies partition {numbers(partitions)} from the leader, because its "
             "log lacked records"
             for node_id, partitions in counted.copied_anew[:3]
         )
-        return condition("FullyReplicated", False, "ReplicasBehind", brokers)
+        return condition("FullyReplicated", False, Reason.REPLICAS_BEHIND, brokers)
     text = _behind_text(counted)
-    return condition("FullyReplicated", False, "ReplicasBehind", text)
+    return condition("FullyReplicated", False, Reason.REPLICAS_BEHIND, text)
 
 
 def _behind_text(counted: Counts) -> str:
@@ -437,11 +450,11 @@ def _behind_text(counted: Counts) -> str:
     reasons = []
     if counted.down:
         reasons.append(
-            f"brokers {numbers(counted.down)} are down: start them, or delete the Broker of one "
-            "that never returns"
+            f"brokers {numbers(counted.down)} are down. Start them, or delete "
+            "the Brokers that never return"
         )
     if counted.catching_up:
-        reasons.append(f"brokers {numbers(counted.catching_up)} are catching up: wait")
+        reasons.append(f"brokers {numbers(counted.catching_up)} are catching up")
     text = (
         f"{count(missing, 'replica')} of {counted.desired} not in sync, in partitions "
         f"{numbers(counted.behind)}"
@@ -466,8 +479,10 @@ def _settled(
         text = f"partition {failing.partition}: {failing.error_message or failing.error_reason}"
         return [condition("TieringSettled", False, failing.error_reason, text)]
     if tiering.copies:
-        return [condition("TieringSettled", True, "Enabled", "closed segments are copied")]
-    return [condition("TieringSettled", True, "Disabled", _disabled_text(state, topic, tiering))]
+        return [condition("TieringSettled", True, Reason.ENABLED, "closed segments are copied")]
+    return [
+        condition("TieringSettled", True, Reason.DISABLED, _disabled_text(state, topic, tiering))
+    ]
 
 
 def _config_effective(topic: TopicInfo) -> list[Condition]:
@@ -476,11 +491,12 @@ def _config_effective(topic: TopicInfo) -> list[Condition]:
     if not asked.isdecimal() or int(asked) <= factor:
         return []
     text = (
-        f"min.insync.replicas {asked} is above the replication factor {factor}: {factor} is in "
-        "force, so writes with acks=all are refused while any replica is out of sync. Lower "
-        "min.insync.replicas in spec.config, or raise spec.replicationFactor"
+        f"min.insync.replicas {asked} exceeds the replication factor {factor}, "
+        f"so {factor} is in force and acks=all writes are refused while any "
+        "replica is out of sync. Lower min.insync.replicas in spec.config, or "
+        "raise spec.replicationFactor"
     )
-    return [condition("ConfigEffective", False, "MinInsyncReplicasTooHigh", text)]
+    return [condition("ConfigEffective", False, Reason.MIN_INSYNC_REPLICAS_TOO_HIGH, text)]
 
 
 def _integrity(state: ControllerState, topic: TopicInfo) -> list[Condition]:
@@ -491,8 +507,8 @@ def _integrity(state: ControllerState, topic: TopicInfo) -> list[Condition]:
     if not damaged:
         return []
     partitions = numbers([report.partition for report in damaged])
-    text = f"partitions {partitions}, the first of them: {damaged[0].error_message}"
-    return [condition("TierIntegrity", False, "ObjectDamaged", text)]
+    text = f"partitions {partitions}. The first: {damaged[0].error_message}"
+    return [condition("TierIntegrity", False, Reason.OBJECT_DAMAGED, text)]
 
 
 def _being_disabled(
@@ -502,8 +518,8 @@ def _being_disabled(
     disablements: DisablementProgress,
 ) -> Condition:
     text = (
-        f"{_pending(status)}; ends when each has acknowledged, its Broker is deleted, or the Topic "
-        "is"
+        f"{_pending(status)}. It ends when each has acknowledged, or when its "
+        "Broker or the Topic is deleted"
     )
     if state.engine.tiering:
         text = f"{text}; {state.engine.tiering}"
@@ -512,27 +528,32 @@ def _being_disabled(
         text = f"{problem}; {text}"
     if changed_while_disabling(topic):
         text = (
-            f"TIERED_STORAGE_DISABLEMENT_IN_PROGRESS: tiering is enabled again after this; {text}"
+            "TIERED_STORAGE_DISABLEMENT_IN_PROGRESS: tiering is enabled again "
+            f"after the disablement. {text}"
         )
-    return condition("TieringSettled", False, "Disabling", text)
+    return condition("TieringSettled", False, Reason.DISABLING, text)
 
 
 def _disabled_text(state: ControllerState, topic: TopicInfo, tiering: Tiering) -> str:
     if state.engine.tiering:
-        what = "the brokers delete what was tiered"
+        what = "the brokers delete the tiered data"
         if not tiering.deletes:
-            what = "what is in the tier stays readable until its retention ends"
-        return f"tiering is off; {what}; {state.engine.tiering}"
+            what = "data in the tier stays readable until its retention ends"
+        return f"tiering is disabled. {what}. {state.engine.tiering}"
     if tiering.deletes and any(each.remaining_segments for each in _reports(state, topic)):
-        return "tiering is off, what was tiered is being deleted: remainingSegments counts it"
+        return (
+            "tiering is disabled, and the tiered data is being deleted. See "
+            "status.tiering.remainingSegments"
+        )
     if tiering.deletes:
-        return "tiering is off, what was tiered is deleted"
+        return "tiering is disabled, and the tiered data is deleted"
     left = sum(report.remote_bytes for report in _reports(state, topic))
     if not left:
-        return "tiering is off, nothing is left in the tier"
+        return "tiering is disabled, and the tier has no data of the topic"
     return (
-        f"tiering is off; {approximate_bytes(left)} stay in the tier until their retention ends, "
-        "and local data does not expire before them: plan as much disk"
+        f"tiering is disabled. {approximate_bytes(left)} stay in the tier until "
+        "their retention ends, and local data does not expire before them. "
+        "Plan as much disk space"
     )
 
 

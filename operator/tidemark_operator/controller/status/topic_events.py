@@ -8,6 +8,7 @@ status shows. A topic that is being made, or grows, was never away.
 
 from collections.abc import Sequence
 
+from tidemark.reasons import Reason
 from tidemark.wire.control import ConfigEntry
 from tidemark_operator.controller.events import Event, normal, warning
 from tidemark_operator.controller.model import Json, TopicInfo
@@ -15,14 +16,19 @@ from tidemark_operator.controller.status.conditions import FALSE, READY, TRUE, f
 from tidemark_operator.controller.status.reasons import TIER
 from tidemark_operator.controller.status.remote_integrity import REMOTE_INTEGRITY
 
-_STARTING = "LeadersStarting"
-_MISSING = "BrokersMissing"
+_STARTING = Reason.LEADERS_STARTING
+_MISSING = Reason.BROKERS_MISSING
 #: Keys that one Event names.
 _SHOWN_MAX = 5
 #: Why Ready is False of a topic that was served.
 _OUTAGES = frozenset(
-    {"PartitionsOffline", "ElectionWaits", "LastCopyMissing", "StorageFailed"}
-    | {reason.name for reason in TIER}
+    {
+        Reason.PARTITIONS_OFFLINE,
+        Reason.ELECTION_PENDING,
+        Reason.LAST_COPY_MISSING,
+        Reason.STORAGE_FAILED,
+    }
+    | {entry.reason for entry in TIER}
 )
 
 
@@ -73,7 +79,7 @@ class Outages:
             return (warning("Topic", topic.key, str(new["reason"]), str(new["message"])),)
         if new.get("status") == TRUE and topic.key in self._out:
             self._out.discard(topic.key)
-            text = f"topic {topic.name} is back: every partition has a leader"
+            text = f"topic {topic.name} is available again: every partition has a leader"
             return (normal("Topic", topic.key, "TopicOnline", text),)
         return ()
 

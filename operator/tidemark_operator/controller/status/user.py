@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from tidemark.reasons import Reason
 from tidemark_operator.controller.controller_state import ControllerState
 from tidemark_operator.controller.events import numbers
 from tidemark_operator.controller.status.conditions import (
@@ -17,7 +18,7 @@ from tidemark_operator.controller.users import RULE_BYTES_MAX, USERS_MAX, UserIn
 class UserProblem:
     """Why a user cannot prove who it is (or not as it is declared now)."""
 
-    reason: str
+    reason: Reason
     message: str
 
 
@@ -55,18 +56,21 @@ def user_conditions(state: ControllerState, user: UserInfo, view: UserView) -> l
     if view.problem is not None:
         text = view.problem.message
         if view.secret:
-            text += "; until then what was accepted before stays in force"
+            text += ". The previously accepted settings stay in force until then"
         return summary(ready=False, reason=view.problem.reason, message=text, stalled=True)
     if view.is_left_out:
         text = (
-            f"a Cluster has at most {USERS_MAX} Users, with {RULE_BYTES_MAX >> 20} MiB of ACLs and "
-            "quotas, and older ones come first: delete some, or join ACLs by a prefix"
+            f"a Cluster has at most {USERS_MAX} Users, with "
+            f"{RULE_BYTES_MAX >> 20} MiB of ACLs and quotas, and older Users "
+            "take precedence. Delete Users, or combine ACLs with a prefix"
         )
-        return summary(ready=False, reason="LimitReached", message=text, stalled=True)
+        return summary(ready=False, reason=Reason.LIMIT_REACHED, message=text, stalled=True)
     if view.behind:
         text = f"waiting for brokers {numbers(view.behind)} to acknowledge the user"
-        return summary(ready=False, reason="BrokersNotTold", message=text, reconciling=True)
+        return summary(
+            ready=False, reason=Reason.ACKNOWLEDGEMENTS_PENDING, message=text, reconciling=True
+        )
     text = f"brokers know User:{user.username}"
     if user.acls and not state.cluster.authorize:
-        text += "; its ACLs decide nothing while the Cluster has no spec.authorization"
-    return summary(ready=True, reason="Usable", message=text)
+        text += ". Its ACLs have no effect until the Cluster has spec.authorization"
+    return summary(ready=True, reason=Reason.USABLE, message=text)

@@ -219,7 +219,7 @@ class KafkaCluster:
 
     def _check_leads(self) -> None:
         if not self._leads():
-            raise EngineUnavailable("the Lease ran out: nothing more is changed")
+            raise EngineUnavailable("the Lease expired, so nothing more is changed")
 
 
 def change(topic: str, values: Mapping[str, str], unset: Sequence[str]) -> ConfigChange:

@@ -94,10 +94,10 @@ class ApacheKafka(Engine):
         """The topic's name, if it is the name's topic still."""
         topic = self._state.topic_by_id(topic_id)
         if topic is None:
-            raise EngineUnavailable("the Topic is gone")
+            raise EngineUnavailable("the Topic was deleted")
         found = (await self.cluster.topics([topic.name])).get(topic.name)
         if found is None or found.topic_id != topic_id:
-            raise EngineUnavailable(f"topic {topic.name} is not the one that was resolved")
+            raise EngineUnavailable(f"topic {topic.name} is not the topic that was resolved")
         return topic.name
 
     async def _list(

@@ -84,7 +84,9 @@ class Batches(Generic[K, V, R]):
             failed = error if isinstance(error, EngineUnavailable) else None
             for _, answer in batch.values():
                 if not answer.done():
-                    answer.set_exception(failed or EngineUnavailable(f"not asked: {error!r}"))
+                    answer.set_exception(
+                        failed or EngineUnavailable(f"the request was not sent: {error!r}")
+                    )
             if failed is None:
                 raise
             return

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from tidemark.annotations import ADOPT_TOPIC_ID
 from tidemark.ids import id_text
 from tidemark.kafka_client.values import Failure, NewTopic, TopicView
+from tidemark.reasons import Reason
 from tidemark.tiering import DisablePolicy, Tiering, TieringState
 from tidemark_operator.controller.adoption import Adoption, parse_topic_id
 from tidemark_operator.controller.controller_state import ControllerState
@@ -25,11 +26,11 @@ from tidemark_operator.engines.kafka.cluster import Found
 _SHOWN = 5
 #: What a person has to change, by Kafka's error; all others are told as they are.
 _REASONS = {
-    ErrorCode.invalid_config: "ConfigRefused",
-    ErrorCode.policy_violation: "PolicyViolation",
-    ErrorCode.topic_authorization_failed: "AccessDenied",
-    ErrorCode.cluster_authorization_failed: "AccessDenied",
-    ErrorCode.invalid_topic_exception: "NameRefused",
+    ErrorCode.invalid_config: Reason.CONFIG_REFUSED,
+    ErrorCode.policy_violation: Reason.POLICY_VIOLATION,
+    ErrorCode.topic_authorization_failed: Reason.ACCESS_DENIED,
+    ErrorCode.cluster_authorization_failed: Reason.ACCESS_DENIED,
+    ErrorCode.invalid_topic_exception: Reason.NAME_REFUSED,
 }
 
 
@@ -39,18 +40,19 @@ def name_taken(state: ControllerState, topic: TopicInfo) -> Blocker | None:
     if owner is None or owner.key == topic.key:
         return None
     text = (
-        f"topic {topic.name} belongs to Topic {owner.key}. topicName is immutable: delete this "
-        "Topic, and create it with another topicName if you need both"
+        f"the topic name {topic.name} belongs to Topic {owner.key}. topicName "
+        "is immutable: delete this Topic, and create it with another topicName "
+        "if you need both"
     )
-    return Blocker(reason="NameTaken", message=text)
+    return Blocker(reason=Reason.NAME_TAKEN, message=text)
 
 
 def refused(failure: Failure, what: str) -> Blocker:
     """Why Kafka did not do something; it goes on by itself where asking again may mend it."""
     code = failure.code
     if code.retriable:
-        return Blocker(reason="KafkaBusy", message=f"{what}: {failure}", goes_on=True)
-    return Blocker(reason=_REASONS.get(code, "KafkaRefuses"), message=f"{what}: {failure}")
+        return Blocker(reason=Reason.KAFKA_BUSY, message=f"{what}: {failure}", goes_on=True)
+    return Blocker(reason=_REASONS.get(code, Reason.KAFKA_REJECTED), message=f"{what}: {failure}")
 
 
 def tiering_found(own: Mapping[str, str]) -> Tiering:
@@ -77,7 +79,9 @@ def mismatches(topic: TopicInfo, found: Found, *, may_lack: bool = False) -> lis
     tiering = tiering_found(found.own)
     if tiering.copies != topic.tiering_spec.enabled:
         is_, not_ = ("", "not ") if tiering.copies else ("not ", "")
-        problems.append(f"it is {is_}tiered, and tiering.enabled says that it is {not_}to be")
+        problems.append(
+            f"it is {is_}tiered, but spec.tiering.enabled says that it is {not_}to be tiered"
+        )
         return problems
     asked = desired_configs.wanted(topic, tiering).values
     missing = desired_configs.difference(found.own, desired_configs.Wanted(asked), ()).set
@@ -115,22 +119,25 @@ def claim(
     id_ = id_text(view.topic_id)
     if annotated and not named:
         text = (
-            f"{ADOPT_TOPIC_ID} names {quoted(annotated)}, and topic {topic.name} of the Kafka "
-            f"cluster has the id {id_}: set it to that to take the topic over"
+            f"{ADOPT_TOPIC_ID} names {quoted(annotated)}, but topic "
+            f"{topic.name} of the Kafka cluster has the id {id_}. Set it to "
+            "that id to adopt the topic"
         )
-        return Blocker(reason="AdoptionRefused", message=text)
+        return Blocker(reason=Reason.ADOPTION_REFUSED, message=text)
     if named:
         text = (
-            f"topic {topic.name} is not what the manifest says: {'; '.join(problems)}. Write the "
-            "manifest as the topic is, then change it"
+            f"topic {topic.name} differs from the manifest: "
+            f"{'; '.join(problems)}. Change the manifest to match the topic, "
+            "adopt it, then apply changes"
         )
-        return Blocker(reason="AdoptionRefused", message=text)
+        return Blocker(reason=Reason.ADOPTION_REFUSED, message=text)
     text = (
-        f"topic {topic.name} is in the Kafka cluster already, under id {id_}, and belongs to no "
-        f"Topic: annotate this Topic with {ADOPT_TOPIC_ID}: {id_} to take it over, or delete "
-        "this Topic and create it with another topicName"
+        f"topic {topic.name} already exists in the Kafka cluster under id "
+        f"{id_}, and belongs to no Topic. To adopt it, annotate this Topic with "
+        f"{ADOPT_TOPIC_ID}: {id_}; otherwise delete this Topic and create it "
+        "with another topicName"
     )
-    return Blocker(reason="AdoptionRequired", message=text)
+    return Blocker(reason=Reason.ADOPTION_REQUIRED, message=text)
 
 
 def is_made_of(found: Found, new: NewTopic) -> bool:
@@ -147,37 +154,38 @@ def gone(topic: TopicInfo, view: TopicView | None) -> Blocker:
     """A topic that the Topic had is not there any more: nothing is made in its place unasked."""
     if view is None:
         text = (
-            f"topic {topic.name} (id {id_text(topic.id)}) is not in the Kafka cluster any more: "
-            "somebody else has deleted it. Delete this Topic, and apply it again to have a new and "
-            "empty one"
+            f"topic {topic.name} (id {id_text(topic.id)}) no longer exists in "
+            "the Kafka cluster. It was deleted outside Tidemark. To create a "
+            "new, empty topic, delete this Topic and apply it again"
         )
-        return Blocker(reason="TopicGone", message=text)
+        return Blocker(reason=Reason.TOPIC_MISSING, message=text)
     text = (
-        f"topic {topic.name} was deleted by somebody else and made again, as "
-        f"{id_text(view.topic_id)} in place of {id_text(topic.id)}; it is left alone. Delete this "
-        f"Topic with deletionPolicy Orphan, and apply it again with the annotation "
-        f"{ADOPT_TOPIC_ID} to have the new one"
+        f"topic {topic.name} was deleted outside Tidemark and created again, as "
+        f"{id_text(view.topic_id)} in place of {id_text(topic.id)}. It is not "
+        "changed. To adopt the new one, delete this Topic with deletionPolicy "
+        f"Orphan, and apply it again with the annotation {ADOPT_TOPIC_ID}"
     )
-    return Blocker(reason="TopicReplaced", message=text)
+    return Blocker(reason=Reason.TOPIC_REPLACED, message=text)
 
 
 def refusals(topic: TopicInfo, partitions: int, why_not_tiered: str) -> list[Blocker]:
     """What of the manifest of a topic that is there is not acted on."""
     found = []
-    if topic.config_reason == "NotUnderstood" and topic.config_problem:
+    if topic.config_reason == Reason.OBJECT_UNREADABLE and topic.config_problem:
         found.append(Blocker(reason=topic.config_reason, message=topic.config_problem))
     if topic.tiering_spec.enabled and topic.tiering.is_off and why_not_tiered:
-        text = f"tiering cannot begin: {why_not_tiered}"
-        found.append(Blocker(reason="StorageUnavailable", message=text))
+        text = f"tiering cannot start: {why_not_tiered}"
+        found.append(Blocker(reason=Reason.STORAGE_UNAVAILABLE, message=text))
     if partitions > topic.partitions:
         text = (
-            f"somebody else has given topic {topic.name} {count(partitions, 'partition')}: none "
-            f"can be taken away, so set partitions to {partitions}"
+            f"topic {topic.name} has {count(partitions, 'partition')}, which "
+            "were added outside Tidemark and cannot be removed. Set "
+            f"spec.partitions to {partitions}"
         )
-        found.append(Blocker(reason="PartitionsAdded", message=text))
+        found.append(Blocker(reason=Reason.PARTITIONS_ADDED, message=text))
     if topic.deletion_held:
-        text = "its deletion was asked for, and waits for the annotation that protects it"
-        found.append(Blocker(reason="DeletionProtected", message=text))
+        text = "its deletion is blocked by the deletion protection annotation"
+        found.append(Blocker(reason=Reason.DELETION_PROTECTED, message=text))
     return found
 
 
@@ -189,7 +197,7 @@ def tiered_elsewhere(topic: TopicInfo, own: Mapping[str, str]) -> Blocker | None
         f"somebody else has set {desired_configs.ENABLE} of topic {topic.name}: "
         "set tiering.enabled to have it looked after, and turned off again with a policy"
     )
-    return Blocker(reason="TieredElsewhere", message=text)
+    return Blocker(reason=Reason.TIERING_ENABLED_EXTERNALLY, message=text)
 
 
 def joined(blockers: Sequence[Blocker]) -> Blocker | None:

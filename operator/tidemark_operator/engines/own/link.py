@@ -128,7 +128,9 @@ class Link:
         except (ConnectionError, FrameError) as error:
             logger.info("broker %d: %s", self.node_id, error)
         except TimeoutError:
-            logger.warning("broker %d acknowledged nothing in %.0f s", self.node_id, SEND_TIMEOUT_S)
+            logger.warning(
+                "broker %d sent no acknowledgement for %.0f s", self.node_id, SEND_TIMEOUT_S
+            )
         finally:
             self.channel.close_threadsafe()
 
@@ -167,7 +169,7 @@ class Link:
         if response.error_code != int(ErrorCode.none):
             if response.error_code == int(ErrorCode.stale_controller_epoch):
                 self._listener.on_stale(self.node_id)
-            raise ConnectionAbortedError(f"PartitionStates was answered {response.error_code}")
+            raise ConnectionAbortedError(f"PartitionStates returned error {response.error_code}")
         self._brokers, self._storage = whole.brokers, _storage(whole)
         self._take(request, response)
 

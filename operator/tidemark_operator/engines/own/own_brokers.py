@@ -108,7 +108,7 @@ class OwnBrokers(OwnEngine):
         if failures := self._failures(link):
             pause_s = DEAF.pause_s(failures)
             logger.warning(
-                "broker %d ended its connection when it was told of users: again in %.0f s",
+                "broker %d closed the connection during UserStates; retry in %.0f s",
                 link.node_id,
                 pause_s,
             )
@@ -116,7 +116,7 @@ class OwnBrokers(OwnEngine):
         try:
             await users.run()
         except Exception:
-            logger.exception("telling broker %d of users failed", link.node_id)
+            logger.exception("UserStates for broker %d failed", link.node_id)
             link.channel.close_threadsafe()
 
     def _ended(self, task: asyncio.Task[None], link: Link) -> None:
@@ -239,8 +239,7 @@ class OwnBrokers(OwnEngine):
         link = self._links.get(node_id)
         if link is not None and link.channel.last_command < command:
             raise EngineUnavailable(
-                f"broker {node_id} is of an earlier version, which cannot be told what to delete: "
-                "upgrade it"
+                f"broker {node_id} has an earlier version without record deletion. Upgrade it"
             )
 
     async def _call(

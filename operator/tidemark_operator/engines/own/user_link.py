@@ -94,13 +94,13 @@ class UserLink:
             response = await self._channel.call_large(request, UserStatesResponse, USERS_TIMEOUT_S)
         except TimeoutError:
             self.is_under_way = False
-            logger.warning("broker %d: no answer to UserStates, it is repeated", node_id)
+            logger.warning("broker %d: no response to UserStates, retrying", node_id)
             return False
         self.is_under_way = False
         if response.error_code == int(ErrorCode.stale_controller_epoch):
             self._listener.on_stale(node_id)
         if response.error_code:
             logger.warning(
-                "broker %d answered error %d to UserStates", node_id, response.error_code
+                "broker %d returned error %d to UserStates", node_id, response.error_code
             )
         return response.error_code == int(ErrorCode.none)
