@@ -249,7 +249,7 @@ def removed(state: ControllerState, broker: BrokerInfo, given_up: Sequence[RowKe
     text += (
         f" by {ACCEPT_LOST_DIRECTORY}. {count(len(given_up), 'partition')} of "
         f"topics {', '.join(names[:NAMED_MAX])}{more} had their last live copy "
-        "there, or one of too few. See the conditions of these Topics for what "
-        "can be accepted now"
+        "there, or one of too few. See the conditions of the Topics for what can be "
+        "accepted now"
     )
     return warning("Broker", broker.key, "BrokerRemoved", text)

@@ -234,10 +234,7 @@ def accepted(state: ControllerState, topic: TopicInfo) -> tuple[Acceptance, ...]
     named = _named(state, topic)
     if not named or accepted_losses.is_recorded(topic.status, REBUILD_WITHOUT, asked):
         return ()
-    effect = (
-        f"rebuilt without brokers {numbers(named)}. Data of these partitions "
-        "that only they have is lost"
-    )
+    effect = f"rebuilt without brokers {numbers(named)}. Data that only they have is lost"
     return (Acceptance(REBUILD_WITHOUT, asked, effect),)
 
 

@@ -169,7 +169,7 @@ async def is_deleted(text: str, topic_id: uuid.UUID) -> bool:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             return await asyncio.to_thread(_is_deleted, text, topic_id)
     except (TimeoutError, StoreError, InvalidConfig, ValueError) as error:
-        raise RemoteStorageProblem(f"the tier does not answer: {error_text(error)}") from error
+        raise RemoteStorageProblem(f"the tier is unavailable: {error_text(error)}") from error
 
 
 def _is_deleted(text: str, topic_id: uuid.UUID) -> bool:

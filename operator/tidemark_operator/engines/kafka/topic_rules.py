@@ -194,8 +194,8 @@ def tiered_elsewhere(topic: TopicInfo, own: Mapping[str, str]) -> Blocker | None
     if topic.tiering.ever_tiered or own.get(desired_configs.ENABLE) != "true":
         return None
     text = (
-        f"somebody else has set {desired_configs.ENABLE} of topic {topic.name}: "
-        "set tiering.enabled to have it looked after, and turned off again with a policy"
+        f"{desired_configs.ENABLE} of topic {topic.name} was set outside Tidemark. "
+        "Set spec.tiering.enabled to manage it and to disable it with a policy"
     )
     return Blocker(reason=Reason.TIERING_ENABLED_EXTERNALLY, message=text)
 
