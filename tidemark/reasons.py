@@ -79,7 +79,7 @@ class Reason(enum.StrEnum):
     STORE_ACCESS_DENIED = "StoreAccessDenied"
     STORE_FULL = "StoreFull"
     STORE_PERMISSION_DENIED = "StorePermissionDenied"
-    STORE_NOT_AFILE = "StoreNotAFile"
+    STORE_NOT_A_FILE = "StoreNotAFile"
     STORE_INPUT_OUTPUT_ERROR = "StoreInputOutputError"
     REMOTE_STORAGE_UNAVAILABLE = "RemoteStorageUnavailable"
     STORE_NOT_S3 = "StoreNotS3"

@@ -305,7 +305,7 @@ class DirectoryStore:
         return StoreUnavailable(
             f"{key} in {self.describe()} is not a file, or is behind a link: it is neither read "
             "nor written; remove it",
-            reason=Reason.STORE_NOT_AFILE,
+            reason=Reason.STORE_NOT_A_FILE,
             retriable=True,
         )
 

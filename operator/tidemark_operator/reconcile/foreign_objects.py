@@ -12,6 +12,7 @@ async def elsewhere(services: TermServices, kind: Kind, key: Key, body: Json) ->
     """Write Ready=False with the reason; nothing else happens until the Cluster is there."""
     name = cluster_of(body)
     exists = services.objects.get(Key(CLUSTER.kind, key.namespace, name)) is not None
+    # clusterRef is immutable, so only a missing Cluster can resolve itself.
     if exists:
         text = (
             f"Cluster {name} is not managed by this operator, which manages "
@@ -49,6 +50,7 @@ async def write_conditions(
         "observedGeneration": generation,
         "conditions": render(conditions, former, generation=generation, now_ms=now_ms),
     }
+    # Operators of other namespaces may write the same status: overwriting it would alternate.
     if once:
         uid = str(body["metadata"]["uid"])
         await services.statuses.write_once(kind, key, former, status, uid=uid, now_ms=now_ms)

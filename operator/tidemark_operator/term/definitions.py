@@ -63,6 +63,7 @@ class DefinitionWatch:
         leaving: set[str] = set()
         for kind in BY_KIND.values():
             name = f"{kind.plural}.{kind.group}"
+            # Only an object that disappeared, or a known deletion, is worth a request.
             if kind.kind not in self._objects.in_doubt() and name not in self.leaving:
                 continue
             try:
@@ -71,6 +72,7 @@ class DefinitionWatch:
                 logger.warning(
                     "unknown whether the definition of %s is being deleted: %s", name, error
                 )
+                # Without an answer the last known state holds.
                 leaving |= {name} & self.leaving
                 continue
             if found is Definition.LEAVING:

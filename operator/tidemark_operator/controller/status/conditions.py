@@ -45,6 +45,7 @@ def summary(
     *, ready: bool, reason: str, message: str, reconciling: bool = False, stalled: bool = False
 ) -> list[Condition]:
     """Ready, Reconciling and Stalled of one story: the reason stands where it applies."""
+    # Reconciling=False of a stalled object refers to Stalled, which has the cause.
     quiet = Reason.STALLED if stalled else Reason.SETTLED
     return [
         condition(READY, ready, reason, message),

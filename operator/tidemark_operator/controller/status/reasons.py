@@ -463,7 +463,7 @@ TIER = (
         "Give the broker's user write permission.",
     ),
     ReasonEntry(
-        Reason.STORE_NOT_AFILE,
+        Reason.STORE_NOT_A_FILE,
         "TieringSettled=False",
         "The directory of the store contains a link or another entry that is not a file in place "
         "of an object.",

@@ -472,6 +472,7 @@ def _settled(
     tiering = decision.tiering_status.tiering
     if not tiering.ever_tiered:
         return []
+    # A disablement precedes errors: it may be what resolves them.
     if tiering.is_disabling:
         return [_being_disabled(state, topic, decision.tiering_status, disablements)]
     failing = _first_error(state, topic)
@@ -521,8 +522,10 @@ def _being_disabled(
         f"{_pending(status)}. It ends when each has acknowledged, or when its "
         "Broker or the Topic is deleted"
     )
+    # Limits of the engine, such as the missing tiered epoch of Apache Kafka.
     if state.engine.tiering:
         text = f"{text}; {state.engine.tiering}"
+    # The latest error comes first, because a long message is cut at its end.
     problem = disablements.errors.get(topic.id)
     if problem:
         text = f"{problem}; {text}"
@@ -535,6 +538,7 @@ def _being_disabled(
 
 
 def _disabled_text(state: ControllerState, topic: TopicInfo, tiering: Tiering) -> str:
+    # Brokers of Apache Kafka report no sizes.
     if state.engine.tiering:
         what = "the brokers delete the tiered data"
         if not tiering.deletes:
@@ -547,6 +551,7 @@ def _disabled_text(state: ControllerState, topic: TopicInfo, tiering: Tiering) -
         )
     if tiering.deletes:
         return "tiering is disabled, and the tiered data is deleted"
+    # Retained data blocks the expiration of local data, so the disk space is part of the message.
     left = sum(report.remote_bytes for report in _reports(state, topic))
     if not left:
         return "tiering is disabled, and the tier has no data of the topic"
@@ -581,6 +586,7 @@ def _tiering(state: ControllerState, topic: TopicInfo, status: TieringStatus) ->
         body["policy"] = policy_name(tiering.policy)
     if status.pending_brokers:
         body["pendingBrokers"] = list(status.pending_brokers)
+    # A partition without a report would make the sums too small.
     if not reports or any(report.offline for report in reports):
         return _kept_figures(topic, body)
     body["remoteSegments"] = sum(report.remote_segments for report in reports)
