@@ -31,7 +31,7 @@ ALLOW, LITERAL = 3, 3
 
 
 class Operator(ChangeForwarder):
-    """``answer`` makes a change's result; what was asked is kept."""
+    """Change forwarder that records the requested changes; ``answer`` makes each result."""
 
     def __init__(self) -> None:
         self.asked: list[TopicChange] = []
@@ -57,7 +57,7 @@ def result(code: ErrorCode = ErrorCode.none, message: str | None = None, **field
 
 
 class AdminWorld:
-    """``client`` asks; without ACLs it may do everything."""
+    """Admin API of a broker; ``client`` sends the requests and, without ACLs, may do everything."""
 
     def __init__(self, entries: dict[str, str] | None = None) -> None:
         self.operator = Operator()

@@ -29,12 +29,11 @@ def fit(entity_type: Any, /, **values: Any) -> Any:
 
 
 def request(api_key: int, version: int, **values: Any) -> Any:
-    """A request entity."""
     return fit(load_request_schema(api_key, version), **values)
 
 
 def request_as(request_type: Any, asked: Any) -> Any:
-    """What a handler is given of a request that was sent."""
+    """Return the request as a handler receives it: encoded and decoded again."""
     return decode(request_type, encode(asked))
 
 
@@ -116,7 +115,7 @@ def fetch(
 def list_offsets(
     version: int, topic: str, timestamp: int, *, replica_id: int = -1, **part: Any
 ) -> Any:
-    """Partition 0."""
+    """Return a ListOffsets request for partition 0 of a topic."""
     asked = nested(
         LIST_OFFSETS,
         version,
@@ -167,7 +166,7 @@ def delete_records(version: int, topic: str, *offsets: int, timeout_ms: int = 50
 
 
 def offset_for_leader_epoch(version: int, topic: str, current: int, epoch: int) -> Any:
-    """Partition 0."""
+    """Return an OffsetForLeaderEpoch request for partition 0 of a topic."""
     asked = nested(
         OFFSET_FOR_LEADER_EPOCH,
         version,

@@ -23,7 +23,7 @@ SET, DELETE, APPEND = SettingOperation.SET, SettingOperation.DELETE, SettingOper
 
 @pytest.fixture(autouse=True)
 def levels() -> Iterator[None]:
-    """As they were."""
+    """Restore the log levels after the test."""
     loggers = [logging.getLogger(), logging.getLogger(NAME)]
     before = [each.level for each in loggers]
     yield

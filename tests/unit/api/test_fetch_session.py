@@ -1,5 +1,4 @@
-"""Clients' fetch sessions (KIP-227): whose request goes on with which session, what is told, and
-who makes room for whom."""
+"""Clients' fetch sessions (KIP-227): continuation, the partitions of an answer, and eviction."""
 
 import uuid
 from collections.abc import Hashable, Iterable
@@ -66,8 +65,10 @@ class Cache:
     def fetch(
         self, *args: Any, results: dict[int, FetchResult] | None = None, **values: Any
     ) -> tuple[int, list[int]] | ErrorCode:
-        """The session's id and the partitions that are told; ``results``: what is found, else a
-        high watermark of 0."""
+        """Return the session's id and the partitions in the answer.
+
+        ``results`` contains what is found; a partition without one has a high watermark of 0.
+        """
         context = self.ask(*args, **values)
         if isinstance(context, ErrorCode):
             return context
@@ -236,7 +237,7 @@ def test_epochs_begin_again_at_1() -> None:
 
 
 def filled(*sizes: int, slots: int) -> tuple[Cache, list[int]]:
-    """Sessions of so many partitions, of a client each, a second apart."""
+    """Return a cache with sessions of these sizes, one client each, made a second apart."""
     cache = Cache(slots)
     made = []
     for number, size in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""What is set for one consumer group by Kafka's API, and what comes of it."""
+"""Configuration of one consumer group through Kafka's API, and its effect on the group."""
 
 import asyncio
 

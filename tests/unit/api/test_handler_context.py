@@ -1,4 +1,4 @@
-"""What a handler is given beside its request."""
+"""Context that a handler receives with its request."""
 
 from collections.abc import Iterator
 from typing import Any

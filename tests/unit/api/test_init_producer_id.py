@@ -1,4 +1,4 @@
-"""InitProducerId: who is given an id, and what others are told."""
+"""InitProducerId: which producers get an id, and the errors of all others."""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""A request's time on the loop, and what its client is told of its quotas."""
+"""Request time on the event loop, and the throttle time that its client receives."""
 
 import asyncio
 from datetime import timedelta
@@ -14,7 +14,7 @@ from tidemark_broker.security.user_store import UserStore
 
 
 class Clock:
-    """Stands still but for what the work says that it takes."""
+    """Clock that advances only by the time that the work takes."""
 
     now_s = 0.0
 

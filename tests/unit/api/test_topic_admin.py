@@ -1,4 +1,7 @@
-"""What Kafka's admin API answers about topics: who may ask, what is passed on, when it is told."""
+"""Kafka's admin API for topics:
+
+authorization, the changes passed to the operator, and the answers.
+"""
 
 import asyncio
 import uuid
@@ -118,12 +121,12 @@ async def test_validation_alone_waits_for_nothing() -> None:
 
 
 async def test_a_topic_that_still_goes_is_waited_for() -> None:
-    """It exists for the operator, and for no broker any more."""
+    """The topic exists for the operator, but no longer for any broker."""
     world = AdminWorld()
     answers = [result(ErrorCode.topic_already_exists), made(topic())]
     world.operator.answer = lambda _: answers.pop(0)
     asking = asyncio.create_task(create(world, topic(), timeout_ms=10_000))
-    while answers:  # noqa: ASYNC110 - until it has asked again
+    while answers:  # noqa: ASYNC110 - until the request was repeated
         await asyncio.sleep(0.01)
     world.topic("t", TOPIC_ID)
     assert told(await asking) == {"t": "none"}
@@ -181,7 +184,7 @@ async def test_create_decides(acl: tuple[int, str, int], expected: dict[str, str
     world.operator.answer = made
     answers = await create(world, topic("a"), topic("b"), validate_only=True)
     assert told(answers) == expected
-    # What it is like is told to whoever may know.
+    # The topic's configuration is visible only to clients that may describe it.
     assert answers["a"].topic_config_error_code == 29
     assert answers["a"].num_partitions == -1
     assert answers["a"].configs == ()
@@ -463,7 +466,7 @@ async def test_resources_of_one_request_have_a_limit() -> None:
 
 
 async def test_no_more_is_described_than_there_is_memory_for() -> None:
-    """Of the one megabyte here half is given to one answer; each topic has dozens of keys."""
+    """Half of the one megabyte here is available to one answer; each topic has dozens of keys."""
     world = AdminWorld()
     world.topic("t")
     many = tuple(
@@ -560,8 +563,9 @@ async def test_nothing_is_set_for_one_broker() -> None:
 
 
 async def test_no_resource_has_tens_of_thousands_of_settings() -> None:
-    """They would be gone through in one turn of the loop; those of one topic have dozens of
-    names."""
+    """One turn of the loop would process all of them; the settings of a topic have dozens of
+    names.
+    """
     world = AdminWorld()
     values = {f"key.{number}": "1" for number in range(1001)}
     resources = [_incremental(TOPIC, "a", **values), _incremental(8, "1", **values)]
@@ -621,7 +625,7 @@ async def test_leaders_are_elected_by_the_operator(version: int) -> None:
     ((topic_, found),) = _by_topic(answer)
     assert (topic_, found) == ("t", {0: "none", 1: "election_not_needed"})
     assert [each.partition for each in world.operator.asked[0].assignments] == [0, 1]
-    # All are meant: what needs nothing is not told.
+    # The request means all partitions: those that need no election are left out of the answer.
     ((_, found),) = _by_topic(await elect(world, version))
     assert found == {0: "none"}
     world.operator.answer = lambda _: result(parts=parts[1:])

@@ -1,4 +1,4 @@
-"""What a benchmark prints is the median of its rounds, and ours over Apache Kafka's."""
+"""Benchmark figures: the median of the rounds, and our figure divided by Apache Kafka's."""
 
 import json
 import math

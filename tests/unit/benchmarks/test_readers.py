@@ -1,4 +1,4 @@
-"""What a benchmark's group has read, and when all of it was given out."""
+"""Progress of a benchmark's consumer group: records read, and when all were assigned."""
 
 from dataclasses import dataclass
 from unittest import mock

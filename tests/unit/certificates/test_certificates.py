@@ -1,4 +1,6 @@
-"""What the operator that leads makes, keeps and renews; on Secrets and on a folder alike."""
+"""Certificates that the leading operator makes, keeps and renews, in Secrets and in a folder
+alike.
+"""
 
 import contextlib
 import shutil
@@ -67,7 +69,10 @@ async def test_an_authority_is_made_once(certificates: Certificates, keeper: Kee
 async def test_the_authority_of_another_cluster_is_left_alone(
     certificates: Certificates, keeper: Keeper, clock: Clock
 ) -> None:
-    """Its Secret came with a restored backup, say: nobody is locked out by a new one."""
+    """Its Secret came with a restored backup, for example:
+
+    a new authority would lock clients out.
+    """
     await certificates.authorities()
     with pytest.raises(BadCertificate, match="belongs to cluster id c1, not c2"):
         await Certificates(keeper, "main", "c2", clock).authorities()
@@ -164,8 +169,11 @@ class Interrupted:
 async def test_what_was_issued_before_a_step_is_no_word_for_what_comes_after(
     keeper: Keeper, clock: Clock
 ) -> None:
-    """A step inside a look at a leaf: the broker has never heard of the next authority, and the one
-    that it knows must not stop issuing."""
+    """Interrupt a check of a leaf by a rotation step:
+
+    the broker does not know the next authority yet, and the one that it knows must not stop
+    issuing.
+    """
     interrupted = Interrupted(keeper)
     certificates = Certificates(interrupted, "main", "c1", clock)  # type: ignore[arg-type]
     await certificates.leaf(1, "broker-1", BROKER)
@@ -209,7 +217,7 @@ async def test_an_authority_that_is_gone_is_not_made_again(
     assert await another_cluster.authorities(["broker-1"]), "of the same names, made later"
     await remove(keeper, "main-ca")
     await remove(keeper, "broker-1-tls")
-    assert await next_term.authorities(["broker-1"]), "the way to begin anew"
+    assert await next_term.authorities(["broker-1"]), "the way to start over"
 
 
 async def remove(keeper: Keeper, name: str) -> None:

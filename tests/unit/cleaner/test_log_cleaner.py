@@ -1,4 +1,4 @@
-"""Which log of a broker is compacted next, what becomes of one that cannot be, and what is told."""
+"""Log cleaner of a broker: choice of the next log, logs that cannot be cleaned, and its metrics."""
 
 from pathlib import Path
 from types import MappingProxyType

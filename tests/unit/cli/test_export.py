@@ -1,4 +1,4 @@
-"""What the options of ``tidemark spark export`` come to, and what is refused at once."""
+"""Options of ``tidemark spark export``: their effect, and the combinations refused at once."""
 
 from pathlib import Path
 

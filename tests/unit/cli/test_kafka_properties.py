@@ -1,4 +1,4 @@
-"""What the nodes of a local Apache Kafka are told, and what of it is read back."""
+"""Configuration of the nodes of a local Apache Kafka, and the settings read back from it."""
 
 import itertools
 import re

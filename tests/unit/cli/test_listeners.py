@@ -1,4 +1,4 @@
-"""What `tidemark up` says of the listeners that clients come to."""
+"""Output of `tidemark up` about the listeners of clients."""
 
 from tidemark_broker.listeners import addresses_of, client_listeners
 from tidemark_cli.local.listeners import described, listeners_of

@@ -1,4 +1,4 @@
-"""What is refused of ``tidemark spark maintain`` before Spark starts, and its closing line."""
+"""Refusals of ``tidemark spark maintain`` before Spark starts, and its closing line."""
 
 from pathlib import Path
 

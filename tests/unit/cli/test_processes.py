@@ -69,7 +69,7 @@ def test_one_that_another_command_killed_is_reaped(layout: Layout) -> None:
     record = start(layout, SLEEPS)
     os.kill(record.pid, signal.SIGKILL)
     os.waitid(os.P_PID, record.pid, os.WEXITED | os.WNOWAIT)
-    assert exists(record.pid), "a zombie, until somebody asks"
+    assert exists(record.pid), "a zombie until it is reaped"
     assert processes.running(layout) == []
     assert not exists(record.pid)
 

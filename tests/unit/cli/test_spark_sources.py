@@ -1,4 +1,4 @@
-"""What a Spark command reads: a tier that is named, any Apache Kafka, or the local cluster."""
+"""Source of a Spark command: a named tier, any Apache Kafka, or the local cluster."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -24,7 +24,7 @@ def run(*arguments: str) -> tuple[int, str]:
 
 @pytest.fixture
 def tier(tmp_path: Path) -> Path:
-    """Of three topics, an internal one and one of capital letters among them."""
+    """Create a tier of three topics, one of them internal and one with capital letters."""
     folder = tmp_path / "tier"
     folder.mkdir()
     for name in ("orders-eu.v1", "Orders-EU.v1", "__consumer_offsets"):

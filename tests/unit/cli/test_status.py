@@ -1,4 +1,4 @@
-"""What ``tidemark status`` prints is what the slices say, in every table."""
+"""Output of ``tidemark status``: every table shows the content of the slices."""
 
 import io
 import uuid
@@ -57,7 +57,10 @@ def test_leaders_and_replicas_are_counted_in_the_rows() -> None:
 
 
 def test_what_apache_kafka_keeps_is_counted_by_statuses() -> None:
-    """It has no rows: its brokers were told to lead nothing, and a placeholder was not told."""
+    """Apache Kafka's topics have no rows:
+
+    their brokers lead nothing, and a placeholder has no status.
+    """
     broker = {
         "metadata": {"name": "tidemark-1"},
         "spec": {"nodeId": 1, "workload": "Observed"},
@@ -71,7 +74,7 @@ def test_what_apache_kafka_keeps_is_counted_by_statuses() -> None:
 
 @pytest.mark.parametrize("status", [{"topicId": id_text(uuid.UUID(int=1))}, {}], ids=["id", "name"])
 def test_rows_are_those_of_the_topics_id(status: dict[str, str]) -> None:
-    """They come as slices have them: of more than 64 partitions not that of partition 0 first."""
+    """Rows come in the order of the slices: above 64 partitions, partition 0 is not the first."""
     nameless = [replace(row(partition, 1, (1,)), name="") for partition in (64, 65, 1)]
     other = replace(row(0, 1, (1,)), topic_id=uuid.UUID(int=2), name="others")
     orders = {"metadata": {"name": "orders"}, "spec": {}, "status": status}

@@ -28,7 +28,7 @@ class Handed:
     def read(self, wait_s: int) -> Iterator[Batch]:
         while self._batches:
             yield self._batches.pop(0)
-        # The screen waits before it asks again after a problem alone.
+        # The screen waits before the next request after a batch with only a problem.
         yield Batch(CLUSTER, problem="the API server does not answer")
 
 
@@ -43,7 +43,7 @@ def ask(asked: Sequence[Asked], reached_at: Mapping[int, tuple[str, int]]) -> Fi
 @pytest.fixture
 def app() -> TopApp:
     topics = [topic(name, number) for number, name in enumerate(NAMES)]
-    topics[3] = topic("orders-3", 3, conditions=[condition("Ready", "False", "nobody [b]leads[/]")])
+    topics[3] = topic("orders-3", 3, conditions=[condition("Ready", "False", "no [b]leader[/]")])
     rows = [row(number) for number in range(5)]
     batches = [
         Batch(CLUSTER, [cluster()]),
@@ -98,7 +98,7 @@ async def test_topics_are_looked_through_and_their_partitions_shown(app: TopApp)
         await until(pilot, lambda: shown(app) == ["orders-2", "orders-3"])
         await pilot.press("w")
         await until(pilot, lambda: shown(app) == ["orders-3"])
-        assert cells(app, "topics")[0][-1] == "nobody [b]leads[/]"
+        assert cells(app, "topics")[0][-1] == "no [b]leader[/]"
         await pilot.press("w", "slash", *"rs-4", "enter")
         await until(pilot, lambda: shown(app) == ["orders-4"])
         await pilot.press("s")

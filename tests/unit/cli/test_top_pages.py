@@ -1,4 +1,4 @@
-"""A frame of ``tidemark top``: from objects and what brokers told, without reading anything."""
+"""Frames of ``tidemark top``, made from objects and broker reports without any request."""
 
 import io
 import re
@@ -92,7 +92,7 @@ def test_what_is_gone_is_gone() -> None:
 
 
 def test_without_rows_a_topic_is_counted_by_its_status() -> None:
-    """Whoever may not read slices sees what the statuses say."""
+    """A user without access to the slices sees the counts of the statuses."""
     counts = {"desired": 4, "placed": 3, "inSync": 3, "placeholders": 1}
     line = holding([topic("orders", replicas=counts, partitionsPlaced=2)], []).lines["orders"]
     assert (line.partitions, line.placeholders) == (2, 1)
@@ -230,8 +230,10 @@ def test_a_page_of_html_is_one_file_and_names_are_text() -> None:
 
 
 def test_a_frame_costs_the_same_with_ten_thousand_topics() -> None:
-    """But for one pass over their lines, which matches and sorts them; and a change costs what it
-    touches. Those that need somebody come first."""
+    """The exception is one pass over their lines, which matches and sorts them.
+
+    A change costs only what it touches. Topics that need attention come first.
+    """
 
     def cost(count: int) -> tuple[Counter[str], Counter[str]]:
         holdings = holding(*many(count))

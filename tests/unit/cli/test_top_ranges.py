@@ -1,4 +1,4 @@
-"""Where the offsets of a partition live follows from the few that its leader tells."""
+"""Location of a partition's offsets, derived from the few that its leader reports."""
 
 import itertools
 

@@ -18,7 +18,7 @@ from tidemark_cli.main import app
 
 
 def tier_of_one_segment(path: Path, *, name: str = TOPIC) -> Path:
-    """Of 100 bytes, 130 with its indexes."""
+    """Create a tier with one segment of 100 bytes, 130 with its indexes."""
     path.mkdir(exist_ok=True)
     store, place = DirectoryStore(path), Place()
     ensure_identity(store, "c", "")

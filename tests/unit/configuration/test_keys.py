@@ -57,7 +57,7 @@ BAD = [
     ),
     ("file.delete.delay.ms", "1", ". Supported keys: cleanup.policy, delete.retention.ms, "),
 ]
-#: Types of keys that are served by nobody: their values are described for the page.
+#: Types of keys that no part serves: their values are described for the page.
 TYPES = [
     ("compression.zstd.level", "-131072", True),
     ("compression.lz4.level", "18", False),
@@ -112,7 +112,7 @@ def test_a_served_topic_key_is_read_by_the_log_and_nothing_else_is() -> None:
 
 @pytest.mark.parametrize("key", OWN, ids=lambda key: key.name)
 def test_a_key_that_is_no_default_of_topics_is_read(key: ConfigKey) -> None:
-    """By its name, or by the constant that holds it."""
+    """The sources contain its name or the constant that holds it."""
     constants = [name for name, value in vars(broker_keys).items() if value == key.name]
     spelled = [f'"{key.name}"', *constants]
     assert any(word in text for text in SOURCES for word in spelled)
@@ -178,7 +178,9 @@ def test_types_stay_in_the_common_subset_of_both_regex_dialects(key: ConfigKey) 
 
 
 def test_a_broker_reads_no_key_that_the_table_has_not() -> None:
-    """It would end the broker with a KeyError, and only when that line is reached."""
+    """A key that the table lacks would end the broker with a KeyError, only when that line is
+    reached.
+    """
     asked = re.compile(r"(?:\.integer|\.seconds|integer_of|_text_of)\(\s*(?:\w+,\s*)?\"([^\"]+)\"")
     read = {name for text in SOURCES for name in asked.findall(text)}
     assert len(read) > 15

@@ -1,4 +1,4 @@
-"""Which of the operators leads: whoever is silent keeps nobody waiting."""
+"""Discovery of the leading operator: a silent address delays no other."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ async def dial(operator: Operator) -> Any:
     if operator.silent:
         await asyncio.Event().wait()
     if operator.away:
-        raise ConnectionRefusedError("nobody listens")
+        raise ConnectionRefusedError("no listener")
     return Asked(operator)
 
 
@@ -132,7 +132,7 @@ async def test_one_that_comes_back_is_found_and_each_problem_is_told_once(
         await many_turns()
         at[A].away, at[A].leads = False, True
         assert (await found).address == A
-    assert caplog.text.count("controller at a:1: nobody listens") == 1
+    assert caplog.text.count("controller at a:1: no listener") == 1
 
 
 async def test_what_goes_wrong_at_one_address_keeps_nobody_from_the_others(
@@ -142,12 +142,12 @@ async def test_what_goes_wrong_at_one_address_keeps_nobody_from_the_others(
 
     async def fails(address: Address) -> Any:
         if address == A:
-            raise ValueError("a certificate that nobody can read")
+            raise ValueError("an unreadable certificate")
         return await dial(at[address])
 
     async with looking(Finder(7, (A, B), fails).find) as found:
         assert (await found).address == B
-    assert "nobody can read" in caplog.text
+    assert "an unreadable certificate" in caplog.text
 
 
 async def test_one_that_came_to_nothing_is_asked_after_the_others(hurried: None) -> None:

@@ -1,5 +1,7 @@
-"""Blocks of producer ids are asked for when they are wanted, again where there are none at present,
-and never in another session's name."""
+"""Blocks of producer ids:
+
+requested on demand, retried while none is available, and never in another session's name.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,7 +28,7 @@ def block(start: int, error: ErrorCode = ErrorCode.none) -> control.AllocateProd
 
 
 class Controller:
-    """Answers in this order, and to no more than so many requests."""
+    """Controller that returns these answers in order and fails on any further request."""
 
     def __init__(self, answers: Sequence[control.AllocateProducerIdsResponse]) -> None:
         self.asked: list[control.AllocateProducerIdsRequest] = []

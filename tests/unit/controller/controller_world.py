@@ -115,7 +115,7 @@ def row(
 
 
 def local_bytes(key: RowKey, size: int) -> PartitionStatus:
-    """What the leader of a partition reports of its log."""
+    """Return the report of a partition's leader about its log."""
     offsets = ("log_start_offset", "local_log_start_offset", "high_watermark", "next_offset")
     remote = ("remote_segments", "remote_bytes", "remaining_segments", "remaining_bytes")
     return PartitionStatus(
@@ -190,8 +190,10 @@ class World:
     def reconcile(
         self, number: int = 1, *, now_ms: int = T0, brokers_hear: bool = True
     ) -> StatusResult:
-        """Decide, commit and write the status, as the shell does; and once more when the brokers
-        have acknowledged what they were told then."""
+        """Decide, commit and write the status, as the shell does.
+
+        Repeat it once when the brokers have acknowledged the pushed state.
+        """
         decision = self.decide(number, now_ms=now_ms)
         result = self._write(number, decision, now_ms)
         if brokers_hear:
@@ -373,8 +375,7 @@ def report_log(
     partition: int = 0,
     **fields: object,
 ) -> list[Event]:
-    """A broker answers how far its replica of a partition reaches, and what follows is committed;
-    what was told."""
+    """Report the end of a broker's replica, commit what follows and return the events."""
     made = world.row(partition)
     log = ReplicaLogAnswer(
         key=made.key,
@@ -395,7 +396,10 @@ def report_log(
 def reports(
     world: World, node_id: int, *held: PartitionRow, is_whole: bool = False, **tiering: int
 ) -> None:
-    """A broker says what it was told of its replicas; ``tiering``: fields of its topics' states."""
+    """Report a broker's replicas as its last pushed state has them.
+
+    ``tiering`` sets fields of its topics' states.
+    """
     by_topic: dict[uuid.UUID, list[PartitionRow]] = {}
     for each in held:
         by_topic.setdefault(each.topic_id, []).append(each)

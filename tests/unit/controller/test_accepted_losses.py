@@ -1,4 +1,4 @@
-"""What a person accepts by name: a copy that lacks records, a directory that never comes back."""
+"""Losses that a user accepts by name: a copy that lacks records, a lost log directory."""
 
 import dataclasses
 
@@ -47,7 +47,7 @@ def _asks(world: World, text: str) -> None:
 
 
 def _offer(result: StatusResult) -> str:
-    """What the message says the annotation is to be."""
+    """Return the annotation's value that the message offers."""
     message = messages(result)["Ready"]
     assert f"{ACCEPT_COPY}: " in message
     return message.rpartition(f"{ACCEPT_COPY}: ")[2].split(" ")[0]
@@ -119,7 +119,9 @@ def test_what_is_not_there_is_refused_with_what_is(wrong: str) -> None:
 def test_a_value_that_no_status_can_hold_is_refused_and_what_fits_is_still_offered(
     length: int,
 ) -> None:
-    """It was recorded cut off, so never found again: its Topic was written to without end."""
+    """A value that is too long is recorded cut off and never found again; its Topic would be
+    written to without end.
+    """
     world = _lost()
     report_log(world, 2, 4, 700)
     offered = _offer(world.reconcile())

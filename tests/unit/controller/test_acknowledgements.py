@@ -47,7 +47,7 @@ def test_a_new_topic_is_ready_when_its_leaders_have_acknowledged_it() -> None:
     assert ready(result)["Ready"] == ("False", "LeadersStarting")
     assert ready(result)["Reconciling"] == ("True", "LeadersStarting")
     assert result.status["partitionsPlaced"] == 1
-    assert "brokers" not in messages(result)["Ready"], "nobody is blamed yet"
+    assert "brokers" not in messages(result)["Ready"], "no broker is named yet"
     follower = next(node for node in (1, 2) if node != world.row().leader)
     world.tell(follower)
     assert ready(world.reconcile(brokers_hear=False))["Ready"][0] == "False"
@@ -60,7 +60,7 @@ def test_who_is_waited_for_for_long_is_named_once_the_time_is_over() -> None:
     world.reconcile(brokers_hear=False)
     assert _pass(world, PATIENCE_MS - 1) == []
     assert _pass(world, PATIENCE_MS) == [numbered_uuid(1)]
-    assert _pass(world, PATIENCE_MS) == [], "told once"
+    assert _pass(world, PATIENCE_MS) == [], "reported once"
     text = messages(world.reconcile(brokers_hear=False))["Ready"]
     assert "broker 1 did not acknowledge" in text
     world.tell()
@@ -107,7 +107,7 @@ def test_an_answer_to_what_is_old_by_now_proves_nothing() -> None:
 
 
 def test_in_a_new_term_what_was_ready_stays_so_until_more_is_known() -> None:
-    """Leaders go on without a controller; whoever takes over writes nothing for that."""
+    """Leaders continue without a controller; the next controller writes nothing for that."""
     before = _world(1, 2)
     before.reconcile()
     after = World(

@@ -73,7 +73,7 @@ def test_the_named_id_becomes_the_topics(form: str) -> None:
 
 
 def test_the_claim_stands_before_anything_is_decided_about_the_rows() -> None:
-    """A growth, for one: partitions of an id that nobody has yet would be nobody's."""
+    """A growth before that would place partitions of an id that is not yet claimed."""
     world = _world(id_text(STRAY))
     world.state.put_topic(dataclasses.replace(world.view(), partitions=4))
     world.decide()
@@ -167,7 +167,7 @@ def test_what_is_named_is_forgotten_and_told_once() -> None:
 
 
 def test_an_entry_stays_while_its_topic_is_being_released() -> None:
-    """It is written before the Topic goes."""
+    """The entry is written before the Topic is deleted."""
     leaving = topic(5, name="topic-1", deletion_ms=T0, deletion_policy=DeletionPolicy.ORPHAN)
     world = World(topics=[leaving], view=cluster(orphans=(_orphan(),)))
     assert left_behind.settle(world.state).kept == (_orphan(),)

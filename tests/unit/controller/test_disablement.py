@@ -229,7 +229,7 @@ def test_a_failure_is_remembered_for_the_condition() -> None:
     world = _disabling_world()
     asked = disablement.requests(world.state, world.view(), world.disablements)
     answer = acknowledge(world, 1, asked[1])
-    failed = dataclasses.replace(answer.replicas[0], error_code=56, message="bucket is gone")
+    failed = dataclasses.replace(answer.replicas[0], error_code=56, message="bucket not found")
     world.disablements.take(
         world.state,
         numbered_uuid(1),
@@ -237,7 +237,9 @@ def test_a_failure_is_remembered_for_the_condition() -> None:
         dataclasses.replace(answer, replicas=(failed,)),
         now_ms=T0,
     )
-    assert world.disablements.errors == {numbered_uuid(1): "broker 1, partition 0: bucket is gone"}
+    assert world.disablements.errors == {
+        numbered_uuid(1): "broker 1, partition 0: bucket not found"
+    }
 
 
 def _stalled(world: World, progress: DisablementProgress, ms: int) -> bool:
@@ -314,7 +316,7 @@ _LEGAL = {
 
 
 def test_an_answer_that_was_overtaken_takes_back_no_later_one() -> None:
-    """The leader's part was asked for once more, though it was done."""
+    """Otherwise the leader's part would be requested again although it was completed."""
     world = _disabling_world()
     asked = disablement.requests(world.state, world.view(), world.disablements)
     late = acknowledge(world, 2, asked[2])
@@ -380,7 +382,9 @@ class TieringMachine(RuleBasedStateMachine):
         )
 
     def _heard(self, made: PartitionRow, node_id: int, tiered_epoch: int) -> bool:
-        """Whether this controller was told that a replica's part is done, and as what it is now."""
+        """Return whether this controller knows that the replica's part is done in its current
+        form.
+        """
         broker_epoch = self.world.state.brokers[node_id].broker_epoch
         told = [
             result

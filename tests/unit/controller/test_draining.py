@@ -34,7 +34,7 @@ def drained(node_id: int, **fields: object) -> BrokerInfo:
 
 
 def world(*rows: PartitionRow, brokers: int = 4, config: dict[str, str] | None = None) -> World:
-    """Broker 1 of so many is to be drained."""
+    """Return a world in which broker 1 of ``brokers`` is to be drained."""
     return World(
         brokers=[drained(1), *map(broker, range(2, brokers + 1))],
         topics=[topic(partitions=len(rows), replication_factor=2, partitions_placed=len(rows))],
@@ -51,7 +51,7 @@ def step(made: World) -> int:
 
 
 def shape(made: World, partition: int = 0) -> tuple[tuple[int, ...], ...]:
-    """(replicas, adding, removing)"""
+    """Return the partition's replicas, adding replicas and removing replicas."""
     found = made.row(partition)
     return found.replicas, found.adding, found.removing
 
@@ -161,7 +161,7 @@ def test_where_no_other_directory_works_the_message_says_so() -> None:
 
 @pytest.mark.parametrize("isr", [(1, 2), (2,)], ids=["in-sync", "behind"])
 def test_a_replica_stays_whose_successor_is_removed(isr: tuple[int, ...]) -> None:
-    """The partition was left with one replica less, and nobody had decided that."""
+    """Otherwise the partition would be left with one replica less without any decision."""
     made = world(row((1, 2), isr=isr), brokers=3)
     step(made)
     assert shape(made) == ((3, 2, 1), (3,), (1,))
@@ -174,7 +174,7 @@ def test_a_replica_stays_whose_successor_is_removed(isr: tuple[int, ...]) -> Non
 
 
 def test_a_replica_that_need_not_go_stays_where_its_successor_cannot_come() -> None:
-    """``drain`` was taken back, and nobody else is there."""
+    """``drain`` was removed again, and no other broker is available."""
     made = world(row((1, 2)), brokers=3)
     step(made)
     made.state.put_broker(broker(1))
@@ -204,7 +204,9 @@ def test_the_brokers_are_looked_at_once_in_a_turn_however_many_replicas_there_ar
 
 
 def test_a_successor_that_has_not_caught_up_is_not_elected_uncleanly() -> None:
-    """It may have nothing yet; the drained broker, which had all, was told to delete it."""
+    """The successor may have no record yet; the drained broker, which had all, would delete
+    them.
+    """
     made = world(row((1, 2), isr=(1,)), brokers=3)
     config = {"unclean.leader.election.enable": "true"}
     made.state.put_topic(dataclasses.replace(made.view(), config=config))
@@ -377,7 +379,7 @@ def test_a_deleted_broker_with_the_last_live_copy_is_in_use() -> None:
     assert condition(made)[1] == "ReplicasInUse"
     assert "start another broker that can take them, or delete the topics" in condition(made)[2]
     made.state.put_broker(broker(2))
-    assert condition(made)[1] == "MovingReplicas", "there is somebody to take it"
+    assert condition(made)[1] == "MovingReplicas", "another broker can take it"
 
 
 def test_a_dead_broker_that_is_needed_says_what_helps_and_nothing_else() -> None:

@@ -59,7 +59,7 @@ def test_the_last_of_the_isr_stays_in_it_and_the_partition_is_offline() -> None:
 
 
 def test_brokers_that_die_at_one_moment_all_keep_what_they_have() -> None:
-    """Each of them has every acknowledged record: whoever returns first may lead."""
+    """Each broker has every acknowledged record: the first to return may lead."""
     world = _three()
     _fence(world, 1, 2, 3)
     assert (world.row().leader, world.row().isr) == (-1, (1, 2, 3))

@@ -109,8 +109,9 @@ def test_an_unclean_leader_has_no_eligible_replicas_until_it_has_recovered() -> 
 def test_a_smaller_minimum_gives_them_up_and_the_leader_waits_for_that(
     lowered: dict[str, str],
 ) -> None:
-    """The leader stands still while its row says so, not while it thinks that the ISR is too small:
-    it may hear of the new minimum before, or after, the controller has given them up."""
+    """The leader blocks while its row has eligible leaders, not while it considers the ISR too
+    small: it may receive the new minimum before or after the controller has removed them.
+    """
     world = _world(isr=(1,), elr=(2, 3))
     assert _shown(world)
     assert _told(world) == ((2, 3), ())
@@ -253,7 +254,7 @@ def test_a_replica_whose_storage_refuses_does_not_count_and_is_asked_again() -> 
 def test_replicas_whose_storage_refuses_do_not_keep_the_others_from_being_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """There may be more of them than one request asks for."""
+    """There may be more replicas than one request contains."""
     monkeypatch.setattr(replica_logs, "ASKED_MAX", 2)
     keys = [(numbered_uuid(1), number) for number in range(5)]
     world = World(
@@ -309,7 +310,7 @@ def test_a_removed_broker_is_in_no_set_and_an_eligible_one_takes_over() -> None:
     assert (world.row().leader, _sets(world.row())) == (2, ((2,), (), ()))
 
 
-# ---------------------------------------------------------------- what is asked, and what is told
+# ---------------------------------------------------------------- requests and pushed states
 
 
 def test_replicas_are_asked_only_while_an_election_waits_for_them() -> None:
@@ -349,7 +350,7 @@ def test_after_a_clean_start_nothing_is_asked() -> None:
     assert world.replica_logs.unanswered(world.state, 1) == []
 
 
-# ---------------------------------------------------------------- what people are told
+# ---------------------------------------------------------------- conditions and messages
 
 
 def test_a_waiting_election_names_the_brokers_and_every_way_out() -> None:

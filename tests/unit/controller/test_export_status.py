@@ -1,4 +1,4 @@
-"""What an Export's conditions and figures say, and that nothing in a message moves on its own."""
+"""Conditions and figures of an Export; no message changes just because time passes."""
 
 import dataclasses
 import json
@@ -44,7 +44,7 @@ def running(**fields: Any) -> JobSeen:
 
 
 def current(minutes: int, **fields: Any) -> ExportInfo:
-    """The table shows what the topic had so many minutes ago."""
+    """Return an Export whose table contains what the topic had ``minutes`` ago."""
     return info(run=run(start_ms=NOW - 600 * MINUTE), current_ms=NOW - minutes * MINUTE, **fields)
 
 

@@ -1,4 +1,4 @@
-"""What is done next for an Export: when runs begin, how they end, who has a table."""
+"""Next step of an Export: start and end of runs, and the owner of a table."""
 
 import dataclasses
 import random
@@ -202,7 +202,7 @@ def test_times_that_were_missed_are_made_up_for_by_one_run() -> None:
 def test_a_run_that_takes_longer_than_its_schedule_is_joined_by_none() -> None:
     export = scheduled(run=run(), last_schedule_ms=T0 + HOUR)
     assert isinstance(step(export, RUNNING, now_ms=T0 + 5 * HOUR), Rest)
-    # Nor is it begun anew because something else is to be done from now on.
+    # Another pending order does not start it a second time either.
     assert isinstance(step(export, RUNNING, order="other"), Rest)
 
 
@@ -241,7 +241,7 @@ def test_times_are_those_of_the_zone() -> None:
     zoneinfo.reset_tzpath()
 
 
-# ---------------------------------------------------------------- whoever has a table
+# ---------------------------------------------------------------- owners of a table
 
 
 def test_of_two_exports_on_one_table_the_older_has_it() -> None:

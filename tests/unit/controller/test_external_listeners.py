@@ -1,4 +1,4 @@
-"""What brokers and clients are told of listeners that are reached from outside."""
+"""External listeners as brokers and clients receive them."""
 
 import dataclasses
 from typing import Any
@@ -29,7 +29,7 @@ def outside(node_id: int = 1, *, host: str = OUTSIDE.host, **fields: Any) -> Bro
 
 
 def told(state: ControllerState, node_id: int = 1) -> dict[str, tuple[str, int]]:
-    """By which brokers answer their clients."""
+    """Return host and port of each listener that brokers advertise to their clients."""
     rows = {each.broker_id: each for each in snapshot.full(state).brokers}
     return {each.name: (each.host, each.port) for each in rows[node_id].listeners}
 
@@ -115,7 +115,7 @@ def test_a_new_controller_tells_what_was_told_before_it_has_looked() -> None:
     assert (
         broker_status(anew, anew.brokers[1], now_ms=9).status["conditions"] == stored["conditions"]
     )
-    assert told(World(brokers=[outside()]).state).keys() == {"PLAINTEXT"}, "never told before"
+    assert told(World(brokers=[outside()]).state).keys() == {"PLAINTEXT"}, "never pushed before"
 
 
 def test_a_broker_whose_listeners_lead_outside_no_more_has_no_word_of_it() -> None:

@@ -22,7 +22,7 @@ class Watch:
         self.told += [event.message for event in events]
 
     def restart(self) -> None:
-        """Its session ends, and it registers anew."""
+        """End the broker's session and register it again."""
         self.broker = dataclasses.replace(self.broker, fenced=True)
         self.look()
         epoch = self.broker.broker_epoch + 1
@@ -105,4 +105,4 @@ def test_only_what_would_be_given_back_to_it_stays_where_it_is() -> None:
     assert [made.leader for _, made in sorted(world.state.rows_of(topic().id).items())] == [2, 2]
     elections.fence(draft := world.draft(), [2], reason="it has stopped")
     world.commit(draft)
-    assert {made.leader for made in world.state.all_rows()} == {1}, "nobody else can"
+    assert {made.leader for made in world.state.all_rows()} == {1}, "no other broker can"

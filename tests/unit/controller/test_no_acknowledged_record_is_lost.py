@@ -1,10 +1,12 @@
-"""Invariant 1 against the controller's rules: the ISR, so whoever leads, has what was acknowledged.
+"""Invariant 1 against the controller's rules:
 
-Brokers are logs of (leader epoch, number); a leader acknowledges what its whole ISR has, members it
-has proposed and not heard of included, and nothing while its ISR is below min.insync.replicas or
-its row has eligible leaders. They die, restart with and without proof (then losing what was not
-synced), come back on an empty disk, report how far their logs reach, and their AlterPartitions
-arrive late.
+each ISR member, so each leader, has all acknowledged records.
+
+Brokers are logs of (leader epoch, number). A leader acknowledges what its whole ISR has, including
+members that it has proposed without an answer yet. It acknowledges nothing while its ISR is below
+min.insync.replicas or its row has eligible leaders. Brokers die, restart with and without proof
+(then losing what was not synced), return on an empty disk, and report how far their logs reach.
+Their AlterPartitions arrive late.
 """
 
 import dataclasses
@@ -210,7 +212,7 @@ class Cluster(RuleBasedStateMachine):
     @precondition(lambda self: self.world.state.awaiting_logs)
     @rule(node=st.sampled_from(NODES))
     def report(self, node: int) -> None:
-        """A broker that is asked answers."""
+        """Answer a pending request of the controller for the end of a broker's log."""
         if node in self.running and self.world.replica_logs.unanswered(self.world.state, node):
             log = self.logs[node]
             report_log(self.world, node, log[-1][0] if log else -1, len(log))
@@ -258,9 +260,11 @@ class ClusterOfTwoInSync(Cluster):
 
 
 class ClusterOfAChangingMinimum(Cluster):
-    """Somebody changes min.insync.replicas to and fro; the leader hears of it late or early, and
-    may have acknowledged by the other value. So what both cover may be lost, and a replica may
-    refuse for a while, too."""
+    """Cluster whose min.insync.replicas changes to and fro.
+
+    The leader receives a change late or early and may have acknowledged by the other value. So what
+    both values cover may be lost, and a replica may refuse for a while.
+    """
 
     @rule(min_isr=st.sampled_from((1, 2)))
     def change(self, min_isr: int) -> None:
@@ -291,8 +295,11 @@ class ClusterOfAChangingMinimum(Cluster):
 
 
 class ClusterThatMoves(Cluster):
-    """Two replicas, which are given to other brokers, by one move after the other, or called off
-    (KIP-455). Whoever has no place any more deletes its log, soon or late."""
+    """Cluster whose two replicas move to other brokers, one move after another, or cancelled
+    (KIP-455).
+
+    A broker without a replica deletes its log sooner or later.
+    """
 
     replicas = (1, 2)
 
@@ -315,7 +322,7 @@ class ClusterThatMoves(Cluster):
 
     @rule()
     def go(self) -> None:
-        """Those that have heard of it."""
+        """Delete the logs of the running brokers whose replica was removed."""
         for node in self.running.difference(self.world.row().replicas):
             self.logs[node], self.synced[node] = [], 0
             self.following.pop(node, None)

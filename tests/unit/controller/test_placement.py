@@ -127,7 +127,7 @@ def test_leaders_and_replicas_are_balanced() -> None:
 
 
 def test_a_broker_that_joins_does_not_lead_all_of_the_next_topic() -> None:
-    """It led the fewest partitions of all, so it was the first choice each time."""
+    """It leads the fewest partitions of all, so it would be the first choice each time."""
     world = World(
         brokers=[broker(node) for node in (1, 2, 3)],
         topics=[topic(number, partitions=12) for number in (1, 2)],
@@ -201,7 +201,7 @@ def test_a_broker_catches_up_with_so_many_bytes_at_once_and_a_larger_log_goes_al
 
 
 def test_a_replica_waits_for_the_rack_that_it_belongs_in() -> None:
-    """Rather than to share a rack for ever, since nobody moves it later."""
+    """Otherwise it would share a rack for ever, since no later step moves it."""
     world = World(
         brokers=[broker(1, rack="a"), broker(2, rack="a"), broker(3, rack="b")],
         topics=[topic(partitions=2, replication_factor=2, partitions_placed=2)],

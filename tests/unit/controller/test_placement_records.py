@@ -1,4 +1,4 @@
-"""Placements on record: evidence in another slice, until the Topic's own status has it."""
+"""Recorded placements: evidence in another slice until the Topic's own status has it."""
 
 import dataclasses
 
@@ -30,7 +30,7 @@ def _placed(numbers: range, *, slices: int = 64) -> World:
 
 
 def _record(world: World, *numbers: int) -> int:
-    """How many slices were written."""
+    """Record the placements and return how many slices were written."""
     draft = world.draft()
     for number in numbers:
         assert put_on_record(draft, f"ns/topic-{number}")
@@ -38,7 +38,7 @@ def _record(world: World, *numbers: int) -> int:
 
 
 def _read(world: World) -> ControllerState:
-    """Whoever takes over."""
+    """Return the state that the next controller reads."""
     state = ControllerState(controller_id="b", controller_epoch=8, cluster=world.state.cluster)
     for index, payload in world.slices.items():
         load_slice(state, index, payload)
@@ -83,7 +83,7 @@ def test_a_record_that_the_status_has_leaves_with_the_next_write_of_its_slice() 
     world.commit(draft)
     left = {id_ for records in world.state.records for id_ in records}
     assert numbered_uuid(1) not in left
-    assert numbered_uuid(2) in left, "its rows stand, though its Topic is gone"
+    assert numbered_uuid(2) in left, "its rows remain although its Topic is deleted"
 
 
 def test_a_single_slice_holds_both() -> None:

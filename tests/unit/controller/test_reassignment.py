@@ -1,4 +1,4 @@
-"""Reassignment: replicas come, catch up, and others go; elections that somebody asks for."""
+"""Reassignment: replicas join, catch up and leave; elections on request."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from tidemark_operator.controller.model import PartitionRow
 
 
 def world(*rows: PartitionRow, replication_factor: int = 2, **fields: object) -> World:
-    """Brokers 1 to 4, and a topic of which so many partitions are placed."""
+    """Return brokers 1 to 4 and a topic whose partitions have these rows."""
     view = topic(
         partitions=len(rows),
         replication_factor=replication_factor,
@@ -140,7 +140,7 @@ def test_no_replica_goes_before_one_that_stays_is_in_sync() -> None:
 
 
 def test_a_target_that_would_leave_nobody_in_sync_is_refused() -> None:
-    """What the former move brought is all that is in sync by now."""
+    """Only the replicas that the former move added are in sync by now."""
     made = world(row((1, 2)))
     reassign(made, {0: (3, 4)})
     alter(made, 1, 2, 3)
@@ -252,7 +252,7 @@ def test_whoever_goes_is_waited_for_as_long_as_the_minimum_in_sync_needs_it() ->
 
 
 def test_whoever_goes_and_drops_out_of_the_isr_still_has_what_was_committed() -> None:
-    """It was told to delete it, and the one that had it beside it lost its tail."""
+    """Otherwise it would delete its replica, and the one remaining member could lack its tail."""
     moved = row((2, 1, 4), isr=(2, 4), adding=(2,), removing=(4,))
     made = world(moved, config={"min.insync.replicas": "2"})
     assert alter(made, 2) == 0

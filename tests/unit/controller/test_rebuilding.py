@@ -1,4 +1,6 @@
-"""Rows that are lost, or older than what brokers were told, are rebuilt from brokers' reports."""
+"""Rebuilding of rows that are lost, or older than the brokers' states, from the brokers'
+reports.
+"""
 
 import dataclasses
 
@@ -71,7 +73,7 @@ def _lost(*brokers: BrokerInfo, **fields: object) -> World:
 
 
 def _behind(*rows: PartitionRow, brokers: tuple[BrokerInfo, ...] = ()) -> World:
-    """Slices that may be older than what brokers were told."""
+    """Return a world whose slices may be older than the states that brokers received."""
     world = World(
         brokers=brokers or (broker(1), broker(2), broker(3)),
         topics=[_topic(partitions=len(rows), partitions_placed=len(rows))],
@@ -87,7 +89,7 @@ def _told(*replicas: int, leader_epoch: int = 5, partition_epoch: int = 9, **mor
 
 
 def _blocked(world: World) -> str:
-    """Nothing is decided; what a person is told."""
+    """Verify that nothing is decided, and return the Ready message."""
     result = world.reconcile(brokers_hear=False)
     assert ready(result)["Ready"] == ("False", "Rebuilding")
     return messages(result)["Ready"]
@@ -221,8 +223,10 @@ def test_a_majority_that_was_told_different_states_proves_nothing() -> None:
 
 
 def test_brokers_that_are_down_may_have_continued_without_the_others() -> None:
-    """Brokers 3 and 4 are down; a move may have taken the partition to both of them. But not
-    where a majority of the ISR was told the same state and is whole."""
+    """Brokers 3 and 4 are down; a move may have taken the partition to both of them.
+
+    That is impossible where a majority of the ISR received the same state and is whole.
+    """
     world = _one_down(_told(1, 2, 3), down=(3, 4))
     world.decide()
     assert world.row().last_known_elr == (1, 2)
@@ -317,7 +321,7 @@ def _settle_unserved(world: World) -> None:
 
 
 def test_topics_that_were_left_behind_are_rebuilt_with_the_others() -> None:
-    """Nobody has to adopt them for the rebuilding to end, and an adoption finds them up to date."""
+    """The rebuilding ends without their adoption, and a later adoption finds them up to date."""
     world = _behind(_told(1, 2, 3))
     left = row((1, 2), number=5, name="topic-5")
     world.state.put_row(left)
@@ -363,7 +367,7 @@ def test_a_broker_that_never_registered_is_not_waited_for() -> None:
 
 
 def test_a_broker_that_registered_after_the_backup_is_waited_for() -> None:
-    """Its Broker says nothing of it, but another broker was told of a replica that it has."""
+    """Its Broker does not mention it, but another broker's state names a replica of it."""
     never = BrokerInfo(node_id=4, key="ns/broker-4")
     world = _behind(_told(1, 2, 3), brokers=(broker(1), broker(2), broker(3), never))
     for node_id in (1, 2, 3):
@@ -377,7 +381,9 @@ def test_a_broker_that_registered_after_the_backup_is_waited_for() -> None:
 def test_the_highest_state_wins_and_a_replica_that_was_taken_away_before_is_not_waited_for() -> (
     None
 ):
-    """Broker 4, which is no more, is named by what broker 3 was told before it went away itself."""
+    """The last state of broker 3, before it was deregistered, names broker 4, which no longer
+    exists.
+    """
     world = _lost()
     reports(world, 3, _told(1, 3, 4, partition_epoch=3, isr=(3, 4), leader=3))
     reports(world, 1, _told(1, 2, leader_epoch=6, partition_epoch=12))
@@ -422,8 +428,10 @@ def test_a_replica_whose_disk_is_another_holds_nothing() -> None:
 
 
 def test_a_broker_with_another_log_directory_does_not_lead_what_the_former_one_has() -> None:
-    """Nobody has the replica that its row names, whose epochs never rose: it was in the log
-    directory that is gone, with all that was acknowledged."""
+    """No broker has the replica that its row names, whose epochs never rose:
+
+    it was in the lost log directory, with all that was acknowledged.
+    """
     world = _behind(row((1,)), brokers=(broker(1), broker(2)))
     index = world.state.slice_index(world.row().key)
     world.state.directories[index][1] = numbered_uuid(77)
@@ -437,7 +445,7 @@ def test_a_broker_with_another_log_directory_does_not_lead_what_the_former_one_h
 def test_a_topic_with_an_id_of_which_nothing_was_placed_by_its_old_status_is_not_made_anew() -> (
     None
 ):
-    """It was restored from the tier, placed after the backup was taken, and produced to."""
+    """The topic was restored from the tier, placed after the backup was taken, and produced to."""
     world = World(
         brokers=[broker(1), broker(2)],
         topics=[_topic(partitions_placed=0, replication_factor=1)],
@@ -450,7 +458,10 @@ def test_a_topic_with_an_id_of_which_nothing_was_placed_by_its_old_status_is_not
 
 
 def _broker_1_is_deleted() -> tuple[World, BrokerInfo]:
-    """It has one of two replicas of a partition that is lost and waits for the other."""
+    """Return a world:
+
+    broker 1 has one of a lost partition's two replicas and waits for the other.
+    """
     world = _lost(broker(1), broker(2, fenced=True), broker(3), replication_factor=2)
     reports(world, 1, _told(1, 2))
     reports(world, 3)
@@ -510,8 +521,10 @@ def test_that_a_head_was_made_is_not_forgotten() -> None:
 
 
 def test_nothing_is_told_to_go_because_of_a_rebuilding() -> None:
-    """Broker 1 is in the old row and not in what the others were told: it may have what they had
-    not heard of."""
+    """Broker 1 is in the old row and not in the others' states:
+
+    it may have records that they lack.
+    """
     world = _behind(row((1, 2), leader_epoch=5, partition_epoch=3))
     reports(world, 1, _told(1, 2, partition_epoch=3))
     for node_id in (2, 3):
@@ -543,7 +556,9 @@ def test_nothing_is_decided_on_a_row_in_doubt() -> None:
 
 
 def test_nobody_is_told_of_a_row_in_doubt() -> None:
-    """A broker that is named in it may have given its replica away since, and would begin anew."""
+    """A broker named in the row may have given its replica away since, and would start from an
+    empty log.
+    """
     world = _behind(row((1, 2, 3), leader_epoch=5, partition_epoch=3))
     assert [each.partitions for each in snapshot.full(world.state).topics] == [()]
     assert snapshot.delta(world.state, rows=[world.row().key]).topics == ()
@@ -628,7 +643,7 @@ def test_what_was_decided_in_this_term_hides_no_sign_from_a_broker_that_knows_no
     assert rebuilding.reveals(world.state, world.state.held, 1)
     world.tell(2)
     reports(world, 2, world.row())
-    assert not rebuilding.reveals(world.state, world.state.held, 2), "that is what it was told"
+    assert not rebuilding.reveals(world.state, world.state.held, 2), "that is its pushed state"
 
 
 def test_what_is_said_of_a_deleted_topic_is_no_sign_and_brings_nothing_back() -> None:
@@ -645,8 +660,10 @@ def test_what_is_said_of_a_deleted_topic_is_no_sign_and_brings_nothing_back() ->
 
 
 def test_what_a_broker_says_of_a_deleted_topic_is_no_stray_once_it_has_deleted_it() -> None:
-    """It was away while the topic was deleted. Its name may be used again, and nobody is asked to
-    adopt what nobody has."""
+    """The broker was away while the topic was deleted.
+
+    Its name may be used again, and no user is requested to adopt a topic that no broker has.
+    """
     gone, index = numbered_uuid(1), 3
     world = World(brokers=[broker(1), broker(2)], view=cluster(KIP_409))
     stone = Tombstone(topic_id=gone, name="topic-1", partitions=1, tiered_epoch=-1, pending=(1,))
@@ -670,7 +687,7 @@ def test_a_tombstone_takes_what_was_said_of_its_topic() -> None:
 
 
 def test_what_cannot_be_told_to_be_deleted_is_deleted_by_nobody() -> None:
-    """The slice with the tombstone is lost, and the Topic is gone: the replica is a stray."""
+    """The slice with the tombstone is lost and the Topic is deleted: the replica is a stray."""
     world = World(brokers=[broker(1)], view=_view())
     reports(world, 1, _told(1, 2, number=6))
     sent = snapshot.full(world.state)
@@ -842,7 +859,7 @@ def test_a_paused_topic_whose_status_is_lost_is_itself_again() -> None:
 
 
 def test_a_paused_topic_of_which_rows_are_left_says_so_in_its_status() -> None:
-    """Else nobody would be told of them: a slice alone is no evidence."""
+    """Otherwise users would not notice them: a slice alone is no evidence."""
     world = World(
         brokers=[broker(1)],
         topics=[topic(paused=True, config={"retention.ms": "5"})],
@@ -863,7 +880,7 @@ def test_a_tiered_epoch_that_brokers_were_told_never_goes_back() -> None:
 
 
 def test_a_topic_that_only_brokers_know_is_adopted_by_its_id() -> None:
-    """All was applied anew, with new UIDs."""
+    """All objects were applied again, with new UIDs."""
     world = World(
         brokers=[broker(1), broker(2)], topics=[topic(2, replication_factor=2)], view=_view()
     )
@@ -942,7 +959,7 @@ def test_a_topic_on_several_pages_has_the_furthest_tiering_that_any_of_them_name
 
 
 def test_the_names_that_brokers_know_are_found_without_a_look_at_all_topics() -> None:
-    """And nothing is kept of a name that nobody says any more."""
+    """Names that no broker reports any more are forgotten."""
     held = World().state.held
     held.take(1, [topic_state(numbered_uuid(1), "a"), topic_state(numbered_uuid(1), "b")])
     held.take(2, [topic_state(numbered_uuid(1), "a"), topic_state(numbered_uuid(2), "a")])
@@ -987,8 +1004,9 @@ def test_replicas_that_no_row_names_are_deleted_with_their_topic() -> None:
 
 
 def test_a_topic_whose_status_comes_late_is_no_topic_that_was_lost() -> None:
-    """A broker that reconnects was told of the first partitions; the last ones are yet to be
-    placed."""
+    """The state of a reconnecting broker has the first partitions; the last ones are not placed
+    yet.
+    """
     world = World(
         brokers=[broker(1)],
         topics=[topic(partitions=2, replication_factor=1)],

@@ -1,5 +1,7 @@
-"""RecordDeletion: resolved once, frozen, never more than was asked (KIP-107, invariants 12 to
-14)."""
+"""RecordDeletion:
+
+resolved once, frozen, and never more than the spec (KIP-107, invariants 12 to 14).
+"""
 
 import dataclasses
 import json
@@ -299,7 +301,7 @@ def test_errors_that_pass_are_tried_again_and_fatal_ones_are_not() -> None:
 
 
 def test_a_leader_is_told_its_epoch_and_that_of_the_last_record() -> None:
-    """It refuses where either is another one: what it was asked before may be so no more."""
+    """The leader refuses where either is another one: an earlier request may be obsolete."""
     world = _world()
     view = _frozen(world, _view(ALL_TO_HW))
     world.state.put_row(dataclasses.replace(world.row(), leader_epoch=9))
@@ -454,7 +456,7 @@ def test_what_reports_already_show_is_not_asked_for() -> None:
 
 
 def test_what_an_unclean_election_lost_is_not_waited_for() -> None:
-    """Or the records that come in its place would be deleted, which nobody asked for."""
+    """Otherwise the records that replace the lost ones would be deleted against the spec."""
     world = _world()
     view = _frozen(world, _view(ALL_TO_HW))
     view = dataclasses.replace(view, resolved={0: ResolvedOffset(offset=100, leader_epoch=4)})

@@ -375,7 +375,7 @@ def test_another_directory_is_refused_as_long_as_the_session_lasts() -> None:
 
 @pytest.mark.parametrize("previous", [2**63 - 2, 2_000_000 << 24])
 def test_no_broker_uses_up_the_epochs_of_all(previous: int) -> None:
-    """It would be raised above what it says it had, for good."""
+    """Otherwise the epoch would rise above the reported one for good."""
     world = _world()
     error, _ = world.register(1, incarnation=5000, previous=previous)
     assert error == int(ErrorCode.invalid_registration.value)

@@ -1,4 +1,4 @@
-"""What a Topic says of the last audit: whose record counts, and what is said of it."""
+"""A Topic's report of the last audit: whose record counts, and its conditions."""
 
 import dataclasses
 
@@ -84,12 +84,12 @@ def test_what_is_sound_counts_for_a_while_and_damage_until_another_audit() -> No
         (Tiering(TieringState.ENABLED, 1, DisablePolicy.DELETE), ("Unknown", "NotAudited")),
         (Tiering(TieringState.ENABLED, 1, DisablePolicy.RETAIN), ("False", "DamageFound")),
     ],
-    ids=["given up", "kept", "begun anew", "begun again"],
+    ids=["given up", "kept", "restarted", "restarted again"],
 )
 def test_of_a_tier_that_is_given_up_nothing_is_told(
     tiering: Tiering, expected: tuple[str, str] | None
 ) -> None:
-    """It was audited an hour before tiering came to where it is."""
+    """The audit ran an hour before tiering reached its present state."""
     status = TieringStatus(tiering=tiering, since_ms=T0 + 3_600_000)
     spec = TieringSpec(enabled=tiering.copies)
     world = world_of(DAMAGED, tiering_spec=spec, tiering_status=status)
@@ -110,7 +110,7 @@ LONG = "n" * 249
 
 
 def test_a_message_begins_with_the_worst_and_the_way_out_whatever_the_names() -> None:
-    """What is cut off is the end: the command that a person knows."""
+    """Only the end is cut off: the command that the user knows."""
     key = segment_key(LONG, ID, 3, 10, ID) + ".log"
     worst = Worst(FindingKind.DAMAGED, 2**31 - 1, key, 2**63 - 2, 2**63 - 2)
     counts = {kind: 2**63 - 1 for kind in FindingKind if kind.is_damage}

@@ -49,7 +49,7 @@ def settle(made: World) -> None:
             return
         for found in list(made.state.all_rows()):
             catch_up(made, found.partition)
-    raise AssertionError("it goes on for ever")
+    raise AssertionError("it continues for ever")
 
 
 def test_more_replicas_come_one_after_another_and_catch_up() -> None:
@@ -196,7 +196,7 @@ def test_who_is_needed_for_the_minimum_in_sync_stays_until_another_has_caught_up
 
 
 def test_without_room_no_broker_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 10,000 partitions each went through all brokers, every second."""
+    """Otherwise each of 10,000 partitions would examine all brokers, every second."""
     config = {"tidemark.catch.up.replicas": "2"}
     made = world(*(row((1,), partition=part) for part in range(40)), factor=3, **config)
     assert step(made) == 2

@@ -42,7 +42,7 @@ def test_one_that_has_the_only_replica_may_and_others_do_not_hold_it() -> None:
     [
         pytest.param(row((1, 2, 3), isr=(1, 2)), id="another has fallen behind"),
         pytest.param(row((1, 2, 3), isr=(2, 3)), id="it has not caught up itself"),
-        pytest.param(row((1, 2), isr=(1, 2), leader=NO_LEADER), id="nobody leads"),
+        pytest.param(row((1, 2), isr=(1, 2), leader=NO_LEADER), id="no leader"),
     ],
 )
 def test_one_with_a_partition_that_is_not_in_sync_waits(behind: PartitionRow) -> None:
@@ -67,7 +67,7 @@ def test_one_that_has_never_been_there_is_not_waited_for() -> None:
 
 
 def test_one_that_is_not_there_may_whatever_is_the_matter_elsewhere() -> None:
-    """It cannot be mended otherwise."""
+    """Otherwise the absent broker could never be repaired."""
     made = world(row((1, 2, 3), isr=(3,)))
     fence(made, 1)
     fence(made, 2)

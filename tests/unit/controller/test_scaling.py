@@ -1,4 +1,4 @@
-"""How many brokers there are to be: which are made, drained, removed."""
+"""Number of brokers: which are created, drained and removed."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Whose PartitionSlices these are, case by case, and what every refusal offers."""
+"""Ownership of PartitionSlices, case by case, and the remedy that each refusal offers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What brokers are told: everything once, then changes; absence never deletes."""
+"""State that brokers receive: everything once, then changes; absence never deletes."""
 
 import dataclasses
 
@@ -94,7 +94,7 @@ def test_a_replica_that_leaves_is_removed_under_the_new_partition_epoch() -> Non
 
 
 def test_a_tombstone_is_sent_to_everybody_once_and_again_to_those_that_may_have_a_replica() -> None:
-    """Every broker shows clients every topic, and so has to hear that one is gone."""
+    """Every broker shows clients every topic, so every broker has to receive the deletion."""
     world = _world()
     world.state.put_broker(broker(3))
     view = dataclasses.replace(world.view(1), deletion_ms=1)

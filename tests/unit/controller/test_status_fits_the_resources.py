@@ -1,4 +1,6 @@
-"""What the core writes is what the resources' models read (the API server has the same schema)."""
+"""The resources' models read every status that the core writes (the API server has the same
+schema).
+"""
 
 import dataclasses
 import json

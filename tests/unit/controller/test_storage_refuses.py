@@ -1,5 +1,4 @@
-"""A replica whose storage refuses: others lead and go on without it, and it comes back by
-itself."""
+"""A replica whose storage refuses: others lead without it, and it recovers by itself."""
 
 import pytest
 
@@ -74,7 +73,7 @@ def test_it_does_not_lead_again_before() -> None:
 
 
 def test_the_last_member_of_the_isr_stays_and_leads_on() -> None:
-    """Clients can still read from it; nobody else has everything."""
+    """Clients can still read from it; no other broker has every record."""
     world = _world(isr=(1,))
     _reports(world, 1, refuses=True)
     assert (world.row().leader, world.row().isr) == (1, (1,))
@@ -117,7 +116,7 @@ def test_below_the_minimum_it_stays_eligible() -> None:
     _reports(world, 1, refuses=True)
     assert (world.row().leader, world.row().isr, world.row().elr) == (2, (2,), (1,))
     fence(world, 2)
-    assert world.row().leader == 1, "it has all that is committed, and nobody else is there"
+    assert world.row().leader == 1, "it has all that is committed, and no other broker is live"
 
 
 def test_whoever_catches_up_later_takes_over_then() -> None:
@@ -149,7 +148,7 @@ def test_only_news_is_decided_upon_and_a_broker_that_goes_takes_its_reports_alon
 
 
 def test_the_topic_names_missing_replicas_and_their_cause() -> None:
-    """Also in Ready, which stays True: whoever looks at that alone has to see it."""
+    """Ready names them too and stays True, for users who look at that condition alone."""
     world = _world()
     world.state.health[3] = BrokerHealth(storage_error="t-0 cannot be opened: No space left")
     _reports(world, 3, refuses=True)

@@ -81,7 +81,10 @@ def test_live_brokers_confirm_the_dead_keep_their_tombstone() -> None:
 
 
 def test_a_dead_broker_whose_replica_was_moved_away_deletes_it_on_its_return_too() -> None:
-    """It had not heard of the move, and no tombstone was left: it kept the replica for ever."""
+    """The broker missed the move, and no tombstone was left:
+
+    otherwise it would keep the replica for ever.
+    """
     world = World(
         brokers=[broker(1), broker(2), broker(3, fenced=True), broker(4, epoch=-1)],
         topics=[topic(partitions_placed=1, deletion_ms=T0)],
@@ -219,7 +222,7 @@ def test_a_topic_that_lost_the_fight_for_its_name_leaves_the_others_partitions_a
 
 
 def test_brokers_of_which_none_has_reached_this_controller_are_not_waited_for() -> None:
-    """Nobody fences them; their tombstone waits for them, as for those that are dead."""
+    """The controller cannot fence them; their tombstone waits for them, as for dead brokers."""
     world = World(brokers=[broker(1), broker(2)], topics=[topic(replication_factor=2)])
     world.reconcile()
     world.state.put_topic(dataclasses.replace(world.view(), deletion_ms=T0))

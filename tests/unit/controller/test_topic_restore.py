@@ -48,7 +48,9 @@ def world_of(*topics: TopicInfo) -> World:
 
 
 def test_its_partitions_begin_recovering_above_every_epoch_of_the_tier() -> None:
-    """Whoever leads asks the tier before it leads; and the manifest is there, never to be made."""
+    """A new leader reads the tier before it leads; the manifest exists and must never be
+    created.
+    """
     world = world_of(restored())
     first = world.reconcile()
     assert first.status["topicId"] == id_text(LOST)
@@ -140,7 +142,7 @@ def test_what_cannot_be_is_refused(text: str, message: str) -> None:
 
 
 def test_an_id_that_is_in_use_is_refused() -> None:
-    """Nobody takes over the records of a topic that is there."""
+    """No restore takes over the records of an existing topic."""
     world = world_of(topic(5, replication_factor=1), restored())
     result = world.reconcile(1)
     assert ready(result)["Stalled"] == ("True", "AdoptionRefused")

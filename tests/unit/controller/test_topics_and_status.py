@@ -337,7 +337,7 @@ PROBLEM = "local.retention.ms 9 is more than retention.ms 5: lower spec.tiering.
 def test_a_new_topic_that_would_keep_more_locally_than_in_all_is_not_created() -> None:
     world = World(brokers=_brokers(1, 2, 3), topics=[topic(config_problem=PROBLEM)])
     assert _refused(world, 1, "LocalRetentionTooLong") == PROBLEM
-    assert not world.decide().events, "told once, not with every later reconciliation"
+    assert not world.decide().events, "one event, not one per reconciliation"
     world.state.put_topic(dataclasses.replace(world.view(), config_problem=""))
     assert _main(world.reconcile()) == ("True", "False", "False")
 
@@ -367,9 +367,9 @@ def test_rows_that_were_placed_and_are_lost_are_not_made_again() -> None:
     (told,) = world.decide().events
     assert told.reason == "Rebuilding"
     result = world.reconcile(brokers_hear=False)
-    assert _main(result) == ("False", "True", "False"), "it goes on once brokers have reported"
+    assert _main(result) == ("False", "True", "False"), "it continues once brokers have reported"
     assert "PartitionSlice" in messages(result)["Reconciling"]
-    assert not world.decide().events, "it is told once"
+    assert not world.decide().events, "one event"
     assert not list(world.state.all_rows())
 
 
@@ -443,7 +443,7 @@ def test_tiering_that_cannot_begin_stops_nothing_else_of_a_topic_that_is_there()
     assert ready(result)["Stalled"] == ("True", "StorageUnavailable")
     assert result.status["partitionsPlaced"] == 2
     assert "tiering" not in result.status
-    assert not world.decide().events, "told once"
+    assert not world.decide().events, "one event"
 
 
 def test_two_refusals_are_both_told() -> None:

@@ -40,7 +40,7 @@ def names(users: Users) -> list[str]:
 
 
 def test_nothing_is_told_before_every_user_that_was_there_was_looked_at() -> None:
-    """Whoever would be missing in it would be locked out."""
+    """A user missing from the first state would be locked out."""
     world = World()
     users = world.state.users
     users.expect("ns/a")
@@ -103,7 +103,7 @@ def test_of_too_many_acls_the_users_with_the_oldest_stay(monkeypatch: pytest.Mon
 
 
 def size(*states: wire.UserState) -> int:
-    """Of a frame with these users, in bytes."""
+    """Return the bytes of a frame with these users."""
     return len(encode_request(user_states(*states), 1, "c"))
 
 

@@ -42,7 +42,7 @@ class Table:
         self, record: CoordinatorRecord, producer: TransactionalProducer | None, offset: int = -1
     ) -> None:
         if record.key == b"bad":
-            raise ValueError("a key that nobody knows")
+            raise ValueError("an unknown key")
         if producer is not None:
             self.pending.setdefault(producer, []).append(record)
         elif record.value is None:
@@ -100,7 +100,7 @@ class World:
         )
 
     async def active(self) -> Table:
-        """The state, once it can be asked."""
+        """Return the state once the shard is active."""
         for _ in range(200):
             try:
                 return self.coordinators.shard_of("anything")
@@ -305,7 +305,7 @@ async def test_a_record_is_in_a_transaction_that_the_transaction_coordinator_kno
         assert guard is not None
         log.verified(producer, guard)
         log.append([record], producer)
-        assert log.begin_verification(producer) is None  # it goes on
+        assert log.begin_verification(producer) is None  # the transaction continues
         log.append([record], producer)
         assert log.partition.log.last_stable_offset == log.loaded_below
 
@@ -320,7 +320,7 @@ async def test_a_log_that_cannot_be_read_is_not_answered_from(
         await made.alone(2)
         await asyncio.sleep(0.1)
         assert refusal(made.coordinators) is ErrorCode.coordinator_load_in_progress
-        assert "a key that nobody knows" in caplog.text
+        assert "an unknown key" in caplog.text
 
 
 async def test_what_is_due_is_told(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def asked_by(who: Hashable) -> Iterator[None]:
 
 
 def fill(shares: Shares, who: str) -> int:
-    """How many bytes a client can take."""
+    """Return the number of bytes that a client can take."""
     with asked_by(who):
         taken = 0
         while not shares.lacks(1):
@@ -57,7 +57,9 @@ def test_what_goes_is_given_back(gone: str) -> None:
 
 
 def test_what_others_add_to_it_is_its_holders() -> None:
-    """A group that somebody made, and others commit to; the marker of a transaction takes away."""
+    """One client creates a group and others commit to it; a transaction's marker takes bytes
+    away.
+    """
     shares = Shares(100)
     with asked_by("ann"):
         shares.add("g", 10)
