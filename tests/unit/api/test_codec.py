@@ -215,10 +215,7 @@ def _has_all(message: Any, entity: Any) -> None:
 
 @pytest.mark.parametrize(("key", "version"), SERVED)
 def test_an_answer_has_every_field_that_its_version_writes(key: int, version: int) -> None:
-    """Check the types too:
-
-    a field that any version writes as a number is a number in our message.
-    """
+    """Also the types: a field that any version writes as a number is a number in our message."""
     _writes(ALL[key].answer, ALL[key].answer_type(version))
 
 

@@ -1,7 +1,4 @@
-"""Kafka's admin API for topics:
-
-authorization, the changes passed to the operator, and the answers.
-"""
+"""Kafka's admin API for topics: authorization, changes passed to the operator, and answers."""
 
 import asyncio
 import uuid

@@ -69,10 +69,7 @@ async def test_an_authority_is_made_once(certificates: Certificates, keeper: Kee
 async def test_the_authority_of_another_cluster_is_left_alone(
     certificates: Certificates, keeper: Keeper, clock: Clock
 ) -> None:
-    """Its Secret came with a restored backup, for example:
-
-    a new authority would lock clients out.
-    """
+    """Its Secret came with a restored backup, say: a new authority would lock clients out."""
     await certificates.authorities()
     with pytest.raises(BadCertificate, match="belongs to cluster id c1, not c2"):
         await Certificates(keeper, "main", "c2", clock).authorities()
@@ -169,11 +166,8 @@ class Interrupted:
 async def test_what_was_issued_before_a_step_is_no_word_for_what_comes_after(
     keeper: Keeper, clock: Clock
 ) -> None:
-    """Interrupt a check of a leaf by a rotation step:
-
-    the broker does not know the next authority yet, and the one that it knows must not stop
-    issuing.
-    """
+    """Interrupt a check of a leaf by a rotation step: the broker does not know the next authority
+    yet, and the one that it knows must not stop issuing."""
     interrupted = Interrupted(keeper)
     certificates = Certificates(interrupted, "main", "c1", clock)  # type: ignore[arg-type]
     await certificates.leaf(1, "broker-1", BROKER)

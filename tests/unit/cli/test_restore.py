@@ -24,10 +24,7 @@ def body(*, topic_id: str = "", annotation: str = "") -> dict[str, Any]:
 
 
 def test_what_was_restored_is_left_as_it_is_and_what_only_has_the_name_is_told() -> None:
-    """A topic that only has the name is no restored one:
-
-    its records in the tier stay unreadable.
-    """
+    """A topic that only has the name is not a restored one: the tier's records stay unreadable."""
     found = in_the_tier()
     own = id_text(found.topic.topic_id)
     origin = TierOrigin(

@@ -57,10 +57,8 @@ def test_leaders_and_replicas_are_counted_in_the_rows() -> None:
 
 
 def test_what_apache_kafka_keeps_is_counted_by_statuses() -> None:
-    """Apache Kafka's topics have no rows:
-
-    their brokers lead nothing, and a placeholder has no status.
-    """
+    """Apache Kafka's topics have no rows: their brokers lead nothing, and a placeholder has no
+    status."""
     broker = {
         "metadata": {"name": "tidemark-1"},
         "spec": {"nodeId": 1, "workload": "Observed"},

@@ -247,6 +247,7 @@ def test_a_frame_costs_the_same_with_ten_thousand_topics() -> None:
             holdings.put(TOPIC, [topic("orders-00003", 3)])
         return frame, change
 
+    # Compare the number of calls, which no load of the machine changes.
     few, many_more = cost(100), cost(10_000)
     assert dearer(few[0], many_more[0]) == {}
     assert dearer(few[1], many_more[1]) == {}

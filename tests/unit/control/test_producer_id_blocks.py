@@ -1,7 +1,5 @@
-"""Blocks of producer ids:
-
-requested on demand, retried while none is available, and never in another session's name.
-"""
+"""Blocks of producer ids: requested on demand, retried while none is available, and never in
+another session's name."""
 
 import asyncio
 from collections.abc import Sequence

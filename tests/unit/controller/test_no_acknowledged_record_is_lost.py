@@ -1,6 +1,5 @@
-"""Invariant 1 against the controller's rules:
-
-each ISR member, so each leader, has all acknowledged records.
+"""Invariant 1 against the controller's rules: each ISR member, so each leader, has all acknowledged
+records.
 
 Brokers are logs of (leader epoch, number). A leader acknowledges what its whole ISR has, including
 members that it has proposed without an answer yet. It acknowledges nothing while its ISR is below

@@ -428,10 +428,8 @@ def test_a_replica_whose_disk_is_another_holds_nothing() -> None:
 
 
 def test_a_broker_with_another_log_directory_does_not_lead_what_the_former_one_has() -> None:
-    """No broker has the replica that its row names, whose epochs never rose:
-
-    it was in the lost log directory, with all that was acknowledged.
-    """
+    """No broker has the replica that its row names, whose epochs never rose: it was in the lost log
+    directory, with all that was acknowledged."""
     world = _behind(row((1,)), brokers=(broker(1), broker(2)))
     index = world.state.slice_index(world.row().key)
     world.state.directories[index][1] = numbered_uuid(77)
@@ -458,10 +456,7 @@ def test_a_topic_with_an_id_of_which_nothing_was_placed_by_its_old_status_is_not
 
 
 def _broker_1_is_deleted() -> tuple[World, BrokerInfo]:
-    """Return a world:
-
-    broker 1 has one of a lost partition's two replicas and waits for the other.
-    """
+    """Return a world: broker 1 has one of a lost partition's replicas and waits for the other."""
     world = _lost(broker(1), broker(2, fenced=True), broker(3), replication_factor=2)
     reports(world, 1, _told(1, 2))
     reports(world, 3)
@@ -521,10 +516,7 @@ def test_that_a_head_was_made_is_not_forgotten() -> None:
 
 
 def test_nothing_is_told_to_go_because_of_a_rebuilding() -> None:
-    """Broker 1 is in the old row and not in the others' states:
-
-    it may have records that they lack.
-    """
+    """Broker 1 is in the old row, not in the others' states: it may have records that they lack."""
     world = _behind(row((1, 2), leader_epoch=5, partition_epoch=3))
     reports(world, 1, _told(1, 2, partition_epoch=3))
     for node_id in (2, 3):

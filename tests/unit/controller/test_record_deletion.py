@@ -1,7 +1,5 @@
-"""RecordDeletion:
-
-resolved once, frozen, and never more than the spec (KIP-107, invariants 12 to 14).
-"""
+"""RecordDeletion: resolved once, frozen, and never more than the spec (KIP-107, invariants 12 to
+14)."""
 
 import dataclasses
 import json

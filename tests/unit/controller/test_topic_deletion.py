@@ -81,10 +81,8 @@ def test_live_brokers_confirm_the_dead_keep_their_tombstone() -> None:
 
 
 def test_a_dead_broker_whose_replica_was_moved_away_deletes_it_on_its_return_too() -> None:
-    """The broker missed the move, and no tombstone was left:
-
-    otherwise it would keep the replica for ever.
-    """
+    """The broker missed the move, and no tombstone was left: otherwise it would keep the replica
+    for ever."""
     world = World(
         brokers=[broker(1), broker(2), broker(3, fenced=True), broker(4, epoch=-1)],
         topics=[topic(partitions_placed=1, deletion_ms=T0)],

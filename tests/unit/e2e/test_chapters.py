@@ -1,4 +1,4 @@
-"""Which chapters of `make e2e` are told, and in which order."""
+"""Chapters of `make e2e`: selection and order."""
 
 import pytest
 

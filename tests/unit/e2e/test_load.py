@@ -1,4 +1,4 @@
-"""What a load of `make e2e` comes to: nothing that its clients were told of is passed over."""
+"""Verdict on a load of `make e2e`: every acknowledged record is accounted for."""
 
 import json
 

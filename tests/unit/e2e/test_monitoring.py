@@ -1,4 +1,4 @@
-"""What `make e2e` makes of the chart's ServiceMonitors and rules."""
+"""Checks of `make e2e` on the chart's ServiceMonitors and rules."""
 
 import re
 from typing import Any
@@ -11,7 +11,7 @@ from tests.monitoring.rules import alerts, groups
 
 
 def monitor(**endpoint: Any) -> dict[str, Any]:
-    """Of a Service with one label."""
+    """Return a ServiceMonitor for a Service with one label."""
     return {
         "metadata": {"name": "brokers", "namespace": "home"},
         "spec": {

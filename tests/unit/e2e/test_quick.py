@@ -1,4 +1,4 @@
-"""What CI makes of a run in pods: a machine that cannot is told apart from a product that fails."""
+"""CI's verdict on a run in pods: an unsuitable machine is distinguished from a failing product."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -49,7 +49,7 @@ class Nowhere:
 
 
 class Silent:
-    """Nobody answers its questions."""
+    """Cluster whose commands all fail without an answer."""
 
     def run(self, *arguments: str, timeout_s: float) -> str:
         raise CommandFailed("no answer")
@@ -91,7 +91,7 @@ def test_what_fails_in_no_step_is_a_failure_too(tmp_path: Path) -> None:
 
 
 def test_it_is_the_installation_and_the_tier() -> None:
-    """Whose first step is about the machine alone."""
+    """The first step concerns the machine alone."""
     install, tier = chosen(quick.CHAPTERS)
     assert (install.name, tier.name) == quick.CHAPTERS
     assert [step.ours for step in install.steps][:2] == [False, True]

@@ -1,4 +1,4 @@
-"""Which chapters of `make e2e` are told on which side of a run, and what comes of both."""
+"""Chapters of `make e2e` on each side of a run, and the combined result."""
 
 from dataclasses import replace
 from pathlib import Path

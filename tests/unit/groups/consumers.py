@@ -1,5 +1,8 @@
-"""Groups of KIP-848's protocol without a broker: one shard, a log that is a list, topics that are a
-dict, and clients that do what they are told."""
+"""Groups of KIP-848's protocol without a broker.
+
+They consist of one shard, a log that is a list, topics that are a dict, and clients that follow the
+coordinator's answers.
+"""
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -118,14 +121,14 @@ class World:
         self.now = Now(now_s, T0_MS + round(now_s * 1000))
 
     def commit_all(self) -> None:
-        """All that is on record."""
+        """Commit every recorded write that still waits."""
         waiting, self.log.waiting = self.log.waiting, []
         done = SimpleNamespace(cancelled=lambda: False, exception=lambda: None)
         for each in waiting:
             each(done)
 
     def make_offloaded(self) -> None:
-        """What was to be made elsewhere is made."""
+        """Complete the targets whose computation was offloaded."""
         while self.offloaded:
             made = self.offloaded.pop()
             targets = self.shard.consumers.targets
@@ -152,7 +155,7 @@ class World:
         return self.beat(member_id, 0, **(fields | more))
 
     def error(self, ask: Any, *args: Any, **more: Any) -> ErrorCode:
-        """What is answered where something is refused; nothing has changed then."""
+        """Return the error of a refused request, and verify that it changed nothing."""
         before, there = len(self.log.records), GROUP in self.shard.consumer_groups
         try:
             ask(*args, **more)
@@ -174,13 +177,13 @@ class World:
         return self.shard.consumer_groups[GROUP]
 
     def failover(self, kept: int | None = None) -> "World":
-        """Another coordinator takes over, with so many records, all where ``kept`` is None."""
+        """Let another coordinator take over with the first ``kept`` records, or all of them."""
         other = self.replayed(kept)
         self.shard.resigned()
         return other
 
     def replayed(self, kept: int | None = None) -> "World":
-        """Another coordinator, with what is on record."""
+        """Return another coordinator that has replayed the recorded writes."""
         log = ListLog(self.log.records[:kept])
         known = {name: getattr(self.settings, name) for name in SETTINGS.__dataclass_fields__}
         other = World(log, **known)
@@ -191,7 +194,7 @@ class World:
         return other
 
     def picture(self) -> dict[str, Any]:
-        """What is known of the group, as far as it stands on record."""
+        """Return the state of the group that is recorded."""
         group = self.group
         return {
             "epochs": (group.epoch, group.assignment_epoch, group.metadata_hash),
@@ -221,7 +224,7 @@ class Client:
         else:
             changed = self.owned != self.said
             full: dict[str, Any] = {}
-            if self.said is None:  # an answer was lost: it says everything, to be told everything
+            if self.said is None:  # an answer was lost: a full request, for a full answer
                 full = {"rebalance_timeout_ms": 60_000, "topic_names": self.names} | self.more
             fields = {
                 "owned": dict(self.owned) if changed else None,
@@ -243,7 +246,7 @@ class Client:
 
 
 def settle(*clients: Client, rounds: int = 20) -> None:
-    """All of them are heard of until nothing changes any more."""
+    """Send heartbeats of all clients until nothing changes any more."""
     unchanged = 0
     for _ in range(rounds):
         before = [(each.epoch, dict(each.owned)) for each in clients]
@@ -259,7 +262,7 @@ def settle(*clients: Client, rounds: int = 20) -> None:
 
 
 def held(*clients: Client) -> list[tuple[uuid.UUID, int]]:
-    """What they have together; each partition once, or it is held by two."""
+    """Return the clients' partitions; one that two clients own appears twice."""
     return sorted(
         (topic, number)
         for client in clients

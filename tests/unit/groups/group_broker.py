@@ -1,4 +1,6 @@
-"""A broker that coordinates all groups on a real log, and is asked in bytes, without sockets."""
+"""A broker that coordinates all groups on a real log; requests reach it as bytes, without
+sockets.
+"""
 
 import asyncio
 import uuid

@@ -1,4 +1,4 @@
-"""Groups without a broker: the rules alone, a log that is a list, members that are told at once."""
+"""Groups without a broker: the rules alone, a log that is a list, and immediate answers."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -68,7 +68,7 @@ class Log:
     def __init__(self) -> None:
         self.records: list[tuple[CoordinatorRecord, TransactionalProducer | None]] = []
         self.commits = True
-        #: So many records no coordinator can lose.
+        #: Number of records that no coordinator can lose.
         self.committed = 0
         self.refuses: ErrorCode | None = None
         self._waiting: list[Callable[[Now], None]] = []
@@ -96,7 +96,7 @@ class Log:
 
     @property
     def groups(self) -> list[GroupMetadataValue | None]:
-        """What was recorded of groups."""
+        """Return the recorded group metadata."""
         read = [read_record(record) for record, _ in self.records]
         return [
             value  # type: ignore[misc]
@@ -107,7 +107,7 @@ class Log:
 
 @dataclass
 class Told:
-    """What somebody was answered."""
+    """Answers that a client has received."""
 
     joins: list[JoinAnswer] = field(default_factory=list)
     syncs: list[SyncAnswer] = field(default_factory=list)
@@ -288,7 +288,7 @@ class World:
         self.after(2 * DELAY_MS)
 
     def stable(self, count: int = 2, **join: Any) -> list[str]:
-        """A group of so many members in generation 1; the first one leads."""
+        """Return the ids of ``count`` members of a group in generation 1; the first one leads."""
         told = [self.join(**join) for _ in range(count)]
         self.begin()
         ids = [each.join.member_id for each in told]
@@ -299,7 +299,7 @@ class World:
         return ids
 
     def failover(self, kept: int | None = None) -> "World":
-        """Another coordinator, with what is on record, or with the first so many records of it."""
+        """Let another coordinator take over with the first ``kept`` records, or all of them."""
         log = Log()
         log.records, log.now = self.log.records[:kept], self.log.now
         log.committed = len(log.records)

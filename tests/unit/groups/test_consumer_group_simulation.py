@@ -1,8 +1,8 @@
-"""Groups of KIP-848's protocol with members that crash, answers that are lost, logs that take
-nothing, coordinators that change and forget what was not committed, topics that grow: from a seed.
+"""Simulate groups of KIP-848's protocol from a seed: members crash, answers are lost, the log
+refuses writes, coordinators change and forget uncommitted records, and topics grow.
 
-What must hold: no partition is ever held by two members that are in the group; and once all is well
-again, everything is held by somebody, in the group's epoch.
+Two members of a group never own the same partition. Once the faults end, every partition has an
+owner in the group's epoch.
 """
 
 import random
@@ -23,7 +23,7 @@ class Lives:
         self.world = World(consumer_assignment_interval_ms=1000)
         self.world.topics = topics(t=4, u=3)
         self.losses = 0.2
-        #: So many records are committed, all where it is None; nobody is told of the others.
+        #: Number of committed records, None for all; the others are never announced.
         self.committed: int | None = None
         self.count = 0
         self.clients = [self.born(number) for number in range(4)]
@@ -39,7 +39,7 @@ class Lives:
         chance = self.random.random()
         if chance < 0.02:
             place = self.random.randrange(len(self.clients))
-            self.clients[place] = self.born(place)  # the former one is not heard of any more
+            self.clients[place] = self.born(place)  # the former client falls silent
         elif chance < 0.03:
             count = 2 + self.random.randrange(6)
             self.world.change_topics(t=4, u=count)

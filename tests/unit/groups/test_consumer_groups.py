@@ -1,4 +1,4 @@
-"""KIP-848: who is told what, in which epoch; and that another coordinator goes on with it."""
+"""KIP-848: answers to each member by epoch, and continuation by another coordinator."""
 
 from typing import Any
 
@@ -172,7 +172,7 @@ def test_limits() -> None:
     world = World()
     world.join("a")
     world.room.limit_bytes = 0
-    assert world.error(world.join, "a") is NONE  # what there is goes on
+    assert world.error(world.join, "a") is NONE  # existing members continue
     assert world.error(world.join, "b") is ErrorCode.group_max_size_reached
     assert world.error(world.join, "a", "u") is ErrorCode.group_max_size_reached
 
@@ -355,7 +355,7 @@ def test_targets_of_many_partitions_are_made_elsewhere() -> None:
 
 
 def test_a_static_member_that_comes_back_while_targets_are_made() -> None:
-    """It has those of its former process: nobody would make them for it."""
+    """The member has the targets of its former process: no other step would compute them."""
     world = World()
     world.topics = topics(t=5000)
     a, b = Client(world, "a"), Client(world, "b", instance_id="i")
@@ -387,7 +387,7 @@ def test_what_only_one_member_wanted_goes_with_it_in_one_epoch() -> None:
 
 
 def test_members_of_thousands_of_topics_are_decided_on_in_steps() -> None:
-    """What takes long is given away, and nothing is on record before it has come back."""
+    """Long work is given away, and nothing is recorded before its result has returned."""
     world = World()
     world.topics = topics(**{f"t{n}": 1 for n in range(2000)})
     request = HeartbeatRequest(
@@ -403,7 +403,7 @@ def test_members_of_thousands_of_topics_are_decided_on_in_steps() -> None:
     work = next(steps)
     assert not world.log.records
     work = steps.send(work.do())
-    steps.close()  # who asked is gone
+    steps.close()  # the client has disconnected
     assert not world.shard.consumer_groups
     settle(a := Client(world, "a", *world.topics))
     assert a.count == 2000
@@ -423,7 +423,7 @@ def test_what_was_begun_elsewhere_for_a_group_that_is_gone() -> None:
 
 @pytest.mark.parametrize("topics_each", [1, 2])
 def test_five_thousand_members_come_in_no_time(topics_each: int) -> None:
-    """By counting: what is recorded grows with members, not with their square."""
+    """Count records: they grow with the number of members, not with its square."""
     world = World(consumer_assignment_interval_ms=1000)
     world.topics = topics(**{f"t{n}": 50 for n in range(100)})
     names = [f"t{n}" for n in range(100)]

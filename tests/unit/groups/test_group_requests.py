@@ -49,7 +49,7 @@ async def test_a_group_from_its_first_member_to_its_end(tmp_path: Path) -> None:
 
 
 async def test_a_group_without_a_name_is_none(tmp_path: Path) -> None:
-    """Which protocol is meant is asked for before (KIP-559)."""
+    """The coordinator checks the protocol first (KIP-559)."""
     async with broker(tmp_path) as made:
         deleted = await made.ask("OffsetDelete", group_id="", topics=())
         assert deleted.error_code is ErrorCode.invalid_group_id
@@ -254,7 +254,7 @@ async def test_a_member_of_very_many_protocols_is_refused(tmp_path: Path) -> Non
 
 
 async def test_a_thousand_members_leave_at_once(tmp_path: Path) -> None:
-    """Some at a time: what is told of each is still its own."""
+    """They leave in batches; each one still has its own result."""
     async with broker(tmp_path) as made:
         member = await made.member()
         leaving = tuple(
@@ -388,4 +388,4 @@ async def test_one_client_that_makes_up_groups_leaves_room_for_others(tmp_path: 
         assert made.groups.room.used_bytes < 60_000
         assert await commit("10.0.0.1:2", "more") is ErrorCode.group_max_size_reached
         assert await commit("10.0.0.2:1", "other") is NONE
-        assert await commit("10.0.0.1:1", "g0") is NONE, "what is there goes on"
+        assert await commit("10.0.0.1:1", "g0") is NONE, "existing groups continue"

@@ -1,9 +1,9 @@
-"""Groups with members that crash, answers that are lost, commits that wait and coordinators that
-change: from a seed, so that what fails can be seen again.
+"""Simulate groups from a seed: members crash, answers are lost, commits wait and coordinators
+change.
 
-What must hold: all that are told of a generation's assignments are told of the same leader's; what
-a member is told to do nobody else in its generation is; an offset that was acknowledged is never
-forgotten; and once all is well again the group is stable with everybody in it.
+All members of a generation receive the assignments of one leader. No two members of a generation
+have the same task. An acknowledged offset is never forgotten. Once the faults end, the group is
+stable and contains every member.
 """
 
 import random
@@ -19,7 +19,7 @@ from tidemark_broker.groups.core.values import GroupState, Identity, SyncRequest
 
 STEPS, STEP_MS = 400, 500
 REQUEST_TIMEOUT_STEPS, HEARTBEAT_STEPS = 200, 6
-#: Upon these a client asks again as it is, joins again as it is, or as somebody new.
+#: Errors after which a client retries unchanged, rejoins unchanged, or joins as a new member.
 AGAIN = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
 JOIN_AGAIN = (ErrorCode.rebalance_in_progress,)
 ANEW = (ErrorCode.unknown_member_id, ErrorCode.illegal_generation)
@@ -48,7 +48,7 @@ class Member:
         self.asked_for += 1
         if not answers:
             if self.asked_for > REQUEST_TIMEOUT_STEPS or self.lives.chance(0.01):
-                self.asked = None  # the connection is gone, it asks again
+                self.asked = None  # the connection was lost: the client retries
             return
         self.asked = None
         if self.lives.chance(self.lives.losses):

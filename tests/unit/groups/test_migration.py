@@ -44,8 +44,11 @@ def partitions(of: dict[str, set[int]]) -> bytes:
 
 
 class Classic:
-    """A consumer of the classic protocol with the cooperative assignor: it gives up what it is told
-    to, and joins again. As the leader of a generation it takes everything for itself."""
+    """Consumer of the classic protocol with the cooperative assignor.
+
+    It revokes partitions as assigned and rejoins. As leader of a generation it assigns everything
+    to itself.
+    """
 
     def __init__(self, world: World, *names: str, instance_id: str | None = None) -> None:
         self.world, self.names, self.instance_id = world, names or ("t",), instance_id
@@ -128,7 +131,7 @@ class Classic:
         assert self.synced.pop().error is NONE
 
     def live(self) -> None:
-        """A heartbeat, and what it asks for."""
+        """Send a heartbeat and act on its answer."""
         if self.beat() is NONE:
             return
         if self.join() is None:
@@ -325,7 +328,7 @@ def test_who_does_not_take_part_is_gone() -> None:
 
 
 def test_a_static_member_comes_back_with_the_other_protocol() -> None:
-    """A rolling restart of static members: nobody waits for the session of the former process."""
+    """In a rolling restart of static members, no member waits for the former process's session."""
     world = World()
     world.topics = topics(t=4)
     old = Classic(world, instance_id="i")

@@ -1,9 +1,8 @@
-"""Groups whose members come and go with both protocols, through failovers and lost members: from a
-seed.
+"""Simulate groups whose members join and leave with both protocols, through failovers and lost
+members, from a seed.
 
-What must hold: no partition is ever held by two members that are in the group; and once nobody
-comes or goes any more, everything is held by somebody, and the group is of the protocol that its
-members ask for.
+Two members of a group never own the same partition. Once membership is stable, every partition has
+an owner, and the group uses the protocol that its members request.
 """
 
 import itertools
@@ -28,7 +27,7 @@ from tidemark_broker.groups.core.values import (
 )
 
 STEPS, STEP_MS = 300, 400
-#: After so many steps there are members of other protocols.
+#: Number of steps after which the members use other protocols.
 _PHASE = 30
 NONE, AGAIN = ErrorCode.none, ErrorCode.rebalance_in_progress
 ANEW = (ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id, ErrorCode.group_id_not_found)
@@ -178,7 +177,7 @@ class Lives:
         for each in self.clients[clients:]:
             self.leave(each)
         for old in self.eager[eager:]:
-            if old.member_id and self.random.random() < 0.7:  # else it is not heard of any more
+            if old.member_id and self.random.random() < 0.7:  # otherwise it falls silent
                 self.world.shard.leave(GROUP, [Identity(old.member_id)], self.world.now)
         del self.eager[eager:], self.clients[clients:]
 

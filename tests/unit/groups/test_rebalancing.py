@@ -245,7 +245,7 @@ def test_who_waits_for_an_answer_is_not_silent() -> None:
     for _ in range(4):
         world.after(SESSION_MS - 1000)
         assert world.heartbeat(ids[1]) is ErrorCode.rebalance_in_progress
-    assert told.joins == []  # the third is gone, the second still has time to join
+    assert told.joins == []  # the third was removed, the second still has time to join
     assert ids[0] in world.group.members
     world.after(REBALANCE_MS)
     assert told.join.generation_id == 2
@@ -440,7 +440,7 @@ def test_a_full_group_takes_no_more() -> None:
     ids = world.stable()
     assert world.join().join.error is ErrorCode.group_max_size_reached
     assert world.state is STABLE
-    told = [world.join(each) for each in ids]  # those that are there may go on
+    told = [world.join(each) for each in ids]  # existing members may continue
     assert [each.join.generation_id for each in told] == [2, 2]
 
 

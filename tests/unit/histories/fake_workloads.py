@@ -1,4 +1,4 @@
-"""What clients do in place of a workload, in a process of their own that imports nothing else."""
+"""Clients' actions in place of a workload, in a process of their own that imports nothing else."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from tests.histories.workload import NothingToJudge
 
 
 def _note(run: Run) -> None:
-    """The process that does it, so that whoever reads the history can look for it."""
+    """Record the process id, so that a reader of the history can look for the process."""
     run.recorder.point("client", "note", pid=os.getpid(), topics=run.topics)
 
 

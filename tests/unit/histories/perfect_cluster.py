@@ -39,7 +39,7 @@ class PerfectCluster:
     # ------------------------------------------------------------ what a cluster does
 
     def append(self, place: str, value: str, txn: str) -> int:
-        """The record's offset."""
+        """Append a record and return its offset."""
         offset = len(self.logs[place])
         self.logs[place].append((value, txn))
         if txn:
@@ -54,7 +54,7 @@ class PerfectCluster:
             self.aborted.add(txn)
 
     def fetch(self, place: str, offset: int, level: str) -> tuple[list[tuple[int, str]], int]:
-        """Up to five records, and the offset to go on from."""
+        """Return up to five records and the offset of the next fetch."""
         end = len(self.logs[place])
         if level == READ_COMMITTED:
             end = min([end, *(first[place] for first in self.open.values() if place in first)])
@@ -69,13 +69,13 @@ class PerfectCluster:
     # ------------------------------------------------------------ what clients do
 
     def value(self, process: str) -> str:
-        """A new one."""
+        """Return a new value."""
         return f"{process}:{next(self._numbers)}"
 
     def send(
         self, process: str, place: str, level: str, txn: str = "", origin: object = None
     ) -> bool:
-        """One record; now and then nobody hears of it again."""
+        """Send one record; now and then its outcome stays unknown."""
         value = self.value(process)
         sent = self.recorder.invoke(
             process, "send", place=place, value=value, level=level, txn=txn, origin=origin
@@ -108,7 +108,10 @@ class PerfectCluster:
             yield
 
     def end(self, process: str, txn: str) -> bool:
-        """Commit mostly, abort sometimes, and sometimes nobody can say; did it commit?"""
+        """Commit mostly, abort sometimes, sometimes with an unknown outcome.
+
+        Return whether it committed.
+        """
         commit = self.chance.random() < 0.8
         ended = self.recorder.invoke(process, "end", txn=txn, commit=commit)
         is_told = self.chance.random() < 0.9
@@ -132,7 +135,7 @@ class PerfectCluster:
                 return
 
     def poll(self, process: str, place: str, offset: int, level: str) -> int:
-        """The next offset."""
+        """Poll once and return the next offset."""
         polled = self.recorder.invoke(process, "poll", level=level)
         records, offset = self.fetch(place, offset, level)
         polled.ok(records={place: records} if records else {})
@@ -160,14 +163,14 @@ class PerfectCluster:
             self.recorder.point(process, "lost", places=list(PLACES))
 
     def begin_member(self, process: str, group: str) -> dict[str, int]:
-        """Where it reads on."""
+        """Record and return the member's positions."""
         told = self.committed(process, group)
         at = {place: offset or 0 for place, offset in told.items()}
         self.recorder.point(process, "position", offsets=dict(at), group=group, final=False)
         return at
 
     def committed(self, process: str, group: str, *, final: bool = False) -> dict[str, int | None]:
-        """A group's offsets."""
+        """Return a group's committed offsets."""
         asked = self.recorder.invoke(process, "committed", group=group, final=final)
         offsets = {place: self.offsets.get((group, place)) for place in PLACES}
         asked.ok(offsets=offsets)
@@ -203,7 +206,7 @@ class PerfectCluster:
 
 
 def history(seed: int, steps: int) -> list[Event]:
-    """So many turns, then all that was written is read."""
+    """Return the events of ``steps`` turns, followed by a read of everything that was written."""
     cluster = PerfectCluster(seed)
     turns: list[Turns] = [
         cluster.producer("plain", PLAIN, steps),

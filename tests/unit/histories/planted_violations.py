@@ -50,7 +50,7 @@ def acknowledged(events: History, **wanted: Any) -> list[tuple[Event, Event]]:
 
 
 def without(events: History, value: str) -> History:
-    """As if nobody had ever been given that record."""
+    """Remove a record from every poll."""
     return [
         of(
             e,
@@ -78,8 +78,9 @@ def also_polled(events: History, process: str, place: str, offset: int, value: s
 
 
 def _committed_txns(events: History) -> set[str]:
-    """Of the writers: those whose commit was answered, and of which a reader got something on the
-    way."""
+    """Return the transactions with a confirmed commit of which a reader received something on
+    the way.
+    """
     began = {e.id: e for e in events if e.f == "end" and e.type == INVOKE}
     ended = {
         began[e.id].value["txn"]
@@ -100,7 +101,7 @@ def _committed_txns(events: History) -> set[str]:
 
 
 def g1a(events: History) -> History:
-    """What was committed was an abort."""
+    """Turn a commit into an abort."""
     txn = min(_committed_txns(events))
     return [
         of(e, commit=False) if e.f == "end" and e.value.get("txn") == txn else e for e in events
@@ -108,7 +109,7 @@ def g1a(events: History) -> History:
 
 
 def g1b(events: History) -> History:
-    """Nobody knows the outcome, and one of the records is there."""
+    """Make a transaction's outcome unknown and remove all but one of its records."""
     txn = min(_committed_txns(events))
     ends = {e.id for e in events if e.f == "end" and e.value.get("txn") == txn}
     unknown = [e for e in events if not (e.id in ends and e.type == OK)]
@@ -154,7 +155,7 @@ def _plain_and_last(events: History, *, is_last: bool) -> str:
 
 
 def lost_write(events: History) -> History:
-    """Acknowledged, and nobody is given it."""
+    """Remove an acknowledged record from every poll."""
     return without(events, _plain_and_last(events, is_last=False))
 
 
@@ -195,7 +196,7 @@ def duplicate(events: History) -> History:
 
 
 def inconsistent_offsets(events: History) -> History:
-    """A producer was told an offset that is another record's."""
+    """Acknowledge a record with the offset of another one."""
     (one, done), (other, _) = [
         pair for pair in acknowledged(events, level=IDEMPOTENT) if pair[0].value["place"] == "a-0"
     ][:2]
@@ -247,7 +248,7 @@ def nonmonotonic_send(events: History) -> History:
 
 
 def precommitted_read(events: History) -> History:
-    """The commit is asked for when all have read already."""
+    """Move a commit behind every read."""
     txn = min(_committed_txns(events))
     ends = {e.id for e in events if e.f == "end" and e.value.get("txn") == txn}
     late = events[-1].time + 1
@@ -257,12 +258,12 @@ def precommitted_read(events: History) -> History:
 
 
 def phantom(events: History) -> History:
-    """A record that nobody has sent."""
+    """Add a record that no client has sent."""
     return also_polled(events, FINAL_UNCOMMITTED, "a-0", 10**6, "nobody:1")
 
 
 def _with_final_offset(events: History, group: str, place: str, offset: int | None) -> History:
-    """Told at the end."""
+    """Replace a group's offset in the final query."""
     asked = {
         e.id
         for e in events
@@ -277,7 +278,7 @@ def _with_final_offset(events: History, group: str, place: str, offset: int | No
 
 
 def lost_commit(events: History) -> History:
-    """The members' offset is gone."""
+    """Remove the members' offset."""
     return _with_final_offset(events, "members", "a-0", None)
 
 
@@ -299,7 +300,7 @@ def rewound_commit(events: History) -> History:
 
 
 def phantom_commit(events: History) -> History:
-    """The members' offset is one that nobody has committed."""
+    """Replace the members' offset by one that no member has committed."""
     return _with_final_offset(events, "members", "a-0", 10**7)
 
 

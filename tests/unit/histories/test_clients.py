@@ -1,5 +1,5 @@
-"""What clients decide without a cluster: where results go, what is called again, and in which order
-a poll and a rebalance in the middle of it are written down."""
+"""Client logic without a cluster: destinations of results, repeated calls, and the recorded order
+of a poll and a rebalance within it."""
 
 import itertools
 import threading

@@ -1,4 +1,6 @@
-"""What each level allows, and what an unknown outcome may turn out to be, in a few lines each."""
+"""Permissions of each level, and the possible results of an unknown outcome, in a few lines
+each.
+"""
 
 import itertools
 from typing import Any
@@ -15,7 +17,7 @@ from tests.histories.levels import (
     TRANSACTIONAL,
 )
 
-#: How something ended: None if nobody ever said.
+#: Outcome of an operation: None if it was never reported.
 Ended = str | None
 
 
@@ -95,7 +97,7 @@ def test_only_plain_producers_may_write_twice(
 def test_what_is_under_way_when_a_library_begins_another_epoch_may_come_twice(
     made: Made, answered_before: bool
 ) -> None:
-    """What was acknowledged before may not."""
+    """A record acknowledged before must not."""
     asked = {"place": "a-0", "value": "v", "level": IDEMPOTENT, "txn": "", "origin": None}
     operation = made.recorder.invoke("p", "send", **asked)
     if answered_before:

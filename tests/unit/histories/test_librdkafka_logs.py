@@ -1,4 +1,4 @@
-"""Why a library told that a record is written stands beside the record that is not there."""
+"""Excerpts of a library's log next to a missing record that it reported as written."""
 
 import itertools
 
@@ -60,7 +60,7 @@ def test_of_a_round_the_last_lines_are_kept() -> None:
     ids=["3 lines", "40 lines", "100 lines"],
 )
 def test_of_a_long_wait_its_beginning_and_its_end_are_shown(lines: int, shown: list[int]) -> None:
-    """Where the record was sent, and why it is told to be written."""
+    """The excerpt has the request of the record and the reason for its acknowledgement."""
     numbers = tuple(map(str, range(lines + 9)))
     events = _history(numbers[:lines], numbers[lines:]).events
     found = said_of(events, next(event.id for event in events if event.f == "send"))

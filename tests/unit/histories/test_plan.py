@@ -1,5 +1,4 @@
-"""A plan is one thing by its seed, has some of every kind, and asks for nothing that is not
-served."""
+"""A plan follows from its seed, has actions of every kind, and requires only what is served."""
 
 from collections import defaultdict
 

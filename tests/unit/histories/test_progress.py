@@ -1,4 +1,4 @@
-"""Who gets nothing done is named: a client, or a group as a whole."""
+"""A client without progress is named, and so is a group without progress as a whole."""
 
 from tests.histories.events import Recorder
 from tests.histories.plan import MEMBER, PRODUCER, READER, Client, Plan

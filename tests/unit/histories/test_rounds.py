@@ -1,4 +1,4 @@
-"""Whatever becomes of a round's clients, they are gone after it; what was written down is there."""
+"""A round's clients always end with it, and their recorded events remain."""
 
 import multiprocessing
 import os
@@ -20,7 +20,7 @@ PLAN = Plan(1, (), (), 60.0)
 
 
 class Cluster(Nodes):
-    """Nobody speaks to it. ``bootstrap``: a file that is there once a node was disturbed."""
+    """Cluster without clients; ``bootstrap`` is a file that exists once a node was disturbed."""
 
     def __init__(self, file: Path, broken: str = "") -> None:
         super().__init__(broken)
@@ -92,7 +92,7 @@ def test_faults_are_in_the_history_and_a_node_that_stays_away_is_told(tmp_path: 
 def test_clients_do_not_outlive_whoever_started_them(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
 ) -> None:
-    """At Ctrl-C, and where nobody could say anything any more."""
+    """Clients end at Ctrl-C and after a parent that could not stop them."""
     hear, left = ClientsProcess.hear, []
 
     def until_done(clients: ClientsProcess, what: str, seconds: float) -> None:

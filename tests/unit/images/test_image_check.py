@@ -1,4 +1,4 @@
-"""What was left out is noticed where the program is tried, not where it runs."""
+"""A missing module is noticed where the program is tried, not where it runs."""
 
 from pathlib import Path
 

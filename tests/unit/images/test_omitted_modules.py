@@ -1,8 +1,7 @@
-"""What images do not have of the standard library and of packages, nothing in them asks for.
+"""Nothing in an image imports the parts of the standard library and packages that it omits.
 
-The build itself tries the imports of our own code (``images/image_check.py``). Here it is the
-packages: none has an import, in whatever function, of a part of the standard library that is left
-out.
+The build itself tries the imports of our own code (``images/image_check.py``). These tests check
+the packages: no function in them imports an omitted part of the standard library.
 """
 
 import ast
@@ -18,12 +17,12 @@ from packaging.requirements import Requirement
 from images import packages, runtime
 from tests import requirement_sets
 
-#: Who would want it there, and why nobody does.
+#: Files that import an omitted module, and the reason why the image does not need them.
 NOT_NEEDED = {
     "cffi/_shimmed_dist_utils.py": "compiles C code",
     "websocket/_wsdump.py": "is a command for a terminal",
 }
-#: The first name of what an import may begin with: most files are told by it, without being parsed.
+#: First name of an import: most files are decided by it, without being parsed.
 _FIRST_NAME = re.compile(rb"(?:\bimport|\bfrom|,)\s+(\w+)")
 package_left_out = partial(packages.left_out, loaded=())
 
@@ -35,7 +34,7 @@ def is_left_out(path: str, left_out: Callable[[str], bool]) -> bool:
 
 
 def missing_modules() -> set[str]:
-    """Of the standard library, as they would be imported."""
+    """Return the omitted modules of the standard library by import name."""
     found = set()
     for folder in runtime.standard_library():
         for path in folder.rglob("*.py"):

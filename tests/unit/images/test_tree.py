@@ -25,7 +25,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def files(root: Path) -> set[str]:
-    """All but folders."""
+    """Return the paths of all entries except folders."""
     return {
         str(path.relative_to(root))
         for path in root.rglob("*")

@@ -30,13 +30,13 @@ async def test_what_fails_fails_for_all_that_were_in_it_and_no_others() -> None:
 
     async def send(asked: Mapping[str, None]) -> Mapping[str, int]:
         if fails:
-            raise EngineUnavailable("nobody is there")
+            raise EngineUnavailable("no engine is available")
         return {key: 1 for key in asked if key != "left out"}
 
     batches: Batches[str, None, int] = Batches(send, at_most=10)
     asked = [batches.ask("a", None), batches.ask("b", None)]
     found = await asyncio.gather(*asked, return_exceptions=True)
-    assert [str(each) for each in found] == ["nobody is there"] * 2
+    assert [str(each) for each in found] == ["no engine is available"] * 2
     fails = False
     assert await batches.ask("a", None) == 1
     with pytest.raises(EngineUnavailable, match="no answer for left out"):

@@ -32,7 +32,7 @@ SECOND = FIRST[:3] + b"\x02" + FIRST[4:]
 
 
 def sealed(payload: bytes, *, count: int = 2, codec: int = 0) -> bytes:
-    """A batch of these bytes whose header and CRC are right."""
+    """Return a batch of these bytes with a valid header and CRC."""
     packed = compress(codec, payload)
     front = bytearray(build_batch([Record(None, b"", (), T0)] * count, codec=codec)[:HEADER_BYTES])
     struct.pack_into(">i", front, 8, HEADER_BYTES - 12 + len(packed))

@@ -21,11 +21,9 @@ _EVENTS: dict[str, Callable[[Bounds, int], Bounds]] = {
     ),
     "no remote part": lambda bounds, _: bounds.without_remote_part(),
     "truncate": lambda bounds, offset: bounds.lowered(offset).truncated(offset),
-    "begin anew": lambda bounds, offset: Bounds.empty(
-        offset, log_start=min(bounds.log_start, offset)
-    ),
+    "restart": lambda bounds, offset: Bounds.empty(offset, log_start=min(bounds.log_start, offset)),
 }
-_TAKE_BACK = {"truncate", "begin anew"}
+_TAKE_BACK = {"truncate", "restart"}
 _HAPPENINGS = st.lists(st.tuples(st.sampled_from(sorted(_EVENTS)), _OFFSETS), max_size=30)
 
 
@@ -114,7 +112,7 @@ def test_what_must_not_happen_is_a_bug(move: Callable[[Bounds], object]) -> None
 
 
 def test_a_batch_that_begins_below_an_empty_log() -> None:
-    """What is in the tier only does not become local."""
+    """Records that are only in the tier do not become local."""
     assert Bounds.empty(7, log_start=7).begun_at(5) == Bounds(7, 7, 7, 7, 7)
     assert Bounds.empty(7, log_start=2).begun_at(5) == Bounds(2, 5, 7, 7, 7)
 
@@ -123,7 +121,7 @@ def test_a_batch_that_begins_below_an_empty_log() -> None:
 def test_a_log_start_on_record_never_lies_behind_what_a_crash_leaves(
     bounds: Bounds, announced: int, happenings: list[tuple[str, int]]
 ) -> None:
-    """Nor does one come into force, or count as durable, that is not on record (invariant 2)."""
+    """No log start takes effect or counts as durable before it is recorded (invariant 2)."""
     announced = min(announced, bounds.high_watermark)
     record = StartRecord(announced, *(bounds.log_start,) * 2)
     for event, offset in happenings:

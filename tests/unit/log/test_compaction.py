@@ -136,7 +136,7 @@ def poison(record: Record, at: int, with_byte: bytes) -> bytes:
 def test_a_record_that_is_not_what_it_says_takes_no_others_away(
     bench: LogBench, batch: bytes, number: int
 ) -> None:
-    """It comes before the batch of that number, and stays as it is."""
+    """It precedes the batch of that number and stays as it is."""
     bench.config = CONFIG
     log = bench.create()
     write(log, 1, number)
@@ -478,7 +478,7 @@ def _size_of_last(data: bytes) -> int:
     return [header.length for _, header in iter_headers(data)][-1]
 
 
-# ------------------------------------------------------------------ what is on record
+# ------------------------------------------------------------------ recorded compaction offsets
 
 
 def test_how_far_a_log_was_compacted_is_on_record_and_goes_back_with_a_truncation(

@@ -1,8 +1,8 @@
-"""Random histories, compacted again and again, cut short anywhere, against a plain model.
+"""Random histories, compacted repeatedly and cut anywhere, against a plain model.
 
-Whatever happens: of each key the last record is there, every record that is there was written with
-that offset, offsets rise and none is nobody's, and the last batch of each producer tells its last
-sequence number.
+The last record of each key always remains. Every remaining record was written with its offset.
+Offsets rise without gaps in ownership. The last batch of each producer has its last sequence
+number.
 """
 
 import random
@@ -260,7 +260,7 @@ def test_an_opening_that_is_killed_while_it_finishes_a_swap_is_finished_by_the_n
 
 
 def _committed(log: PartitionLog) -> dict[int, tuple[bytes, bytes | None]]:
-    """What a consumer with read_committed sees, worked out as clients do."""
+    """Return the records that a read_committed consumer sees, computed as clients do."""
     stable = log.last_stable_offset
     begins = sorted(
         ((each.first_offset, each) for each in log.aborted_transactions(0, stable)), reverse=True

@@ -1,6 +1,5 @@
-"""The rules of compaction, one by one: the map of keys, transactions, what of a batch stays, how
-offsets that are gone are covered, which log is next, which segments become one.
-"""
+"""Rules of compaction, one by one: the map of keys, transactions, the remainder of a batch,
+coverage of removed offsets, choice of the next log, and merging of segments."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -127,7 +126,7 @@ def _may_drop(transactions: CleanedTransactions, batches: Iterable[bytes]) -> li
             [_data(0), _marker(1, ABORT), _data(2), _marker(3, ABORT), _data(4)],
             [True, False, True, False, False],
         ),
-        # What is not transactional is nobody's; an unknown marker stays; an empty one goes.
+        # A record outside transactions has no owner. An unknown marker stays, an empty one goes.
         ([(1, 0, 9, 0)], [_data(0, transactional=False)], [False]),
         ([], [_marker(0, OTHER)], [False]),
         ([], [without_records(parse_header(_marker(0, COMMIT)))], [True]),
@@ -196,7 +195,7 @@ def test_of_each_key_the_last_record_stays(codec: int) -> None:
 
 
 def test_keys_that_nothing_is_known_of_stay() -> None:
-    """They come again behind nothing."""
+    """They occur again at a later offset without a value."""
     batch = build_batch([Record(b"a", b"v", (), T0)], base_offset=5)
     assert _left(_filter({}), batch) is batch
 
@@ -270,7 +269,7 @@ def test_aborted_data_goes_at_once_and_its_marker_a_while_later() -> None:
     assert _left(fenced, without_records(parse_header(horizon))) is not None
 
 
-# ------------------------------------------------------------------ offsets that are gone
+# ------------------------------------------------------------------ removed offsets
 
 
 def _plain(offset: int, count: int = 1, *, epoch: int = 0, producer_id: int = -1) -> bytes:
@@ -283,7 +282,7 @@ def _plain(offset: int, count: int = 1, *, epoch: int = 0, producer_id: int = -1
 
 
 def _rewritten(steps: list[tuple[bytes, bool]]) -> list[tuple[int, int, int, int]]:
-    """Of each batch that is written: base offset, last offset, epoch, count."""
+    """Return base offset, last offset, epoch and count of each batch that is written."""
     batches, written = RewrittenBatches(), list[bytes]()
     for batch, stays in steps:
         header = parse_header(batch)
@@ -307,7 +306,7 @@ def test_what_is_gone_at_the_start_is_one_empty_batch() -> None:
 
 
 def test_a_batch_with_a_producer_id_keeps_its_last_offset() -> None:
-    """It tells the producer's last sequence number."""
+    """Its last offset determines the producer's last sequence number."""
     steps = [(_plain(0, producer_id=4), True), (_plain(1), False), (_plain(2), False)]
     assert _rewritten(steps) == [(0, 0, 0, 1), (1, 2, 0, 0)]
 
@@ -388,7 +387,7 @@ def _dirtiness(
         ({"first_dirty": 10}, 10, 30, 100, 200),
         ({"first_dirty": 15}, 15, 30, 100, 200),
         ({"first_dirty": 30}, 30, 30, 300, 0),
-        # What is on record does not fit the log any more.
+        # The recorded offset does not fit the log any more.
         ({"first_dirty": 31}, 0, 30, 0, 300),
         ({"first_dirty": 5, "log_start": 12}, 12, 30, 100, 200),
         # Nothing that is not stable, and whole segments only.

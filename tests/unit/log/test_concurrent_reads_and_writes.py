@@ -1,5 +1,4 @@
-"""Appends and reads on the loop go on while threads read, flush and remove; nothing is in
-between."""
+"""Appends and reads on the loop continue, undisturbed, while threads read, flush and remove."""
 
 import errno
 import os

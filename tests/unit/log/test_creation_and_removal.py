@@ -1,4 +1,4 @@
-"""Logs that come and go on a disk that fails in between: whole or not at all, and tried again."""
+"""Creation and removal of logs on a failing disk: complete or not at all, and retried."""
 
 import asyncio
 import contextlib
@@ -244,7 +244,7 @@ def test_a_log_without_records_needs_no_indexes_and_no_epochs(
     manager = start()
     assert caplog.records == []
     [log] = manager.logs()
-    # An epoch in which nobody appended anything may be forgotten, and is only without a flush.
+    # An epoch without any append may be forgotten, and is only without a flush.
     assert (log.next_offset, log.epochs.entries) == (0, ())
     log.assign_leader_epoch(4)
     batch = build_batch([Record(b"k", bytes(30), (), T0)])

@@ -137,7 +137,7 @@ def test_an_epoch_outlives_the_batches_that_told_it(bench: Bench) -> None:
 
 
 def test_retention_writes_no_epochs_of_what_is_nowhere_any_more(bench: Bench) -> None:
-    """Where the disk is full it has to go on."""
+    """Retention has to continue on a full disk."""
     log = bench.create()
     bench.fill(log, [1] * 20, epoch=1)
     log.flush()

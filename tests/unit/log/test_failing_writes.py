@@ -268,7 +268,7 @@ def test_no_failing_write_lets_records_go_before_it_is_on_record(
     for at in range(disk.writes):
         manager, log = run(FailingDisk(code, at=at, for_good=for_good))
         shutil.copytree(logs, crashed)
-        # The broker goes on once the disk takes writes again.
+        # The broker continues once the disk accepts writes again.
         manager.checkpoint()
         if log.failure is not None:
             log.reopen()

@@ -216,7 +216,7 @@ def test_of_logs_at_rest_only_a_checkpoint_that_is_gone_is_written_again(
     log = _make(manager, count=20)
     log.flush()
     manager.checkpoint()
-    manager.checkpoint()  # by now it knows what it put on record itself
+    manager.checkpoint()  # by now it knows its own record
     path = directory.path / name
     before = read_offsets(path.read_text())
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Where logs begin is on record before a file goes: a start that nobody raised is a failure."""
+"""Log starts are recorded before a file is removed: an unexplained start is a failure."""
 
 import asyncio
 import contextlib
@@ -155,8 +155,8 @@ def test_lines_that_are_read_once_more_change_nothing(tmp_path: Path) -> None:
 def test_a_power_cut_while_the_journal_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, syncs: int, page: int
 ) -> None:
-    """Of what was not synced yet, one page is on the disk: what stood on the others must not be
-    read over the newer checkpoints, a part of the journal is older than they are."""
+    """Only one page of the unsynced journal is on the disk: the old content of the others must not
+    be read over the newer checkpoints, although part of the journal is older than they are."""
     starts = _loaded(tmp_path)
     for number in range(600):
         starts.record({A: Starts(number, number)})
@@ -254,7 +254,7 @@ def test_a_first_segment_that_is_missing_is_a_failure_of_the_replica(
     assert manager.previous_broker_epoch is None
     assert list(log.directory.glob("*.log"))
     assert manager.open_again("t", 0) is None
-    start()  # what is on record of it stays
+    start()  # the recorded start remains
     assert len(start().failures) == 1
 
 
@@ -358,8 +358,7 @@ def test_a_checkpoint_beside_retention_does_not_take_its_record_back(
 def test_a_checkpoint_forgets_nothing_that_was_recorded_beside_it(
     start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another thread makes a log, and puts its start on record, after the checkpoint has looked
-    which logs there are."""
+    """Another thread makes a log and records its start after the checkpoint has listed the logs."""
     manager = start()
     _filled(manager)
     real = LogStarts.compact
@@ -414,8 +413,9 @@ def test_a_log_that_is_gone_puts_nothing_on_record_for_the_next_one_of_its_name(
 def test_a_record_that_ends_late_takes_no_durable_start_back(
     start: Callable[[], LogManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log start was announced and waits for its record; retention, in another thread, records a
-    later one and is done first: whoever waits for that is not to wait for the next checkpoint."""
+    """A log start was announced and waits for its record, while retention in another thread records
+    a later one first: a waiter for that one must not wait for the next checkpoint.
+    """
     manager = start()
     log = _filled(manager)
     log.announce_log_start(3)
@@ -563,7 +563,7 @@ def test_a_log_start_goes_on_record_only_when_the_records_below_are_durable(
 def test_the_name_of_the_journal_is_durable_before_it_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
 ) -> None:
-    """Also one that a former process had made: nobody knows whether that one came to sync it."""
+    """Sync also a journal that a former process had made: that process may not have synced it."""
     if is_there:
         (tmp_path / JOURNAL).write_bytes(bytes(64 * 1024))
     synced: list[set[str]] = []

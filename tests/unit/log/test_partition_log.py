@@ -74,7 +74,7 @@ GOOD = build_batch([Record(b"k", b"v", (), T0), Record(b"k", b"v", (), T0)])
 
 
 def _claiming(count: int, *, codec: int = 0, data: bytes = GOOD) -> bytes:
-    """A batch whose header claims so many records and that compression; its CRC is right."""
+    """Return a batch whose header claims ``count`` records and the codec; its CRC is right."""
     made = bytearray(data)
     struct.pack_into(">h", made, 21, codec)
     struct.pack_into(">i", made, 23, count - 1)

@@ -58,7 +58,7 @@ FIVE = [data(sequence, 10 * sequence) for sequence in range(5)]
         pytest.param(FIVE, 0, 1, None, id="a new epoch begins with 0"),
         pytest.param(FIVE, 5, 1, errors.OutOfOrderSequence, id="a new epoch with another"),
         pytest.param([data(0, 0, epoch=2)], 1, 1, errors.InvalidProducerEpoch, id="an old epoch"),
-        pytest.param([data(INT32_MAX, 0)], 0, 0, None, id="numbers go on with 0"),
+        pytest.param([data(INT32_MAX, 0)], 0, 0, None, id="numbers continue with 0"),
         pytest.param([data(INT32_MAX - 1, 0, count=3)], 1, 0, None, id="a batch over the end"),
         pytest.param([data(INT32_MAX, 0)], 1, 0, errors.OutOfOrderSequence, id="0 was left out"),
         pytest.param([end(0, epoch=3)], 0, 3, None, id="after a marker that raised the epoch"),
@@ -362,7 +362,7 @@ def test_the_logs_of_a_broker_share_a_limit() -> None:
 def test_the_logs_of_a_broker_share_a_limit_of_verifications(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A client asks for them at no cost, in as many partitions as there are."""
+    """A client can request them at no cost, in as many partitions as there are."""
     monkeypatch.setattr(producer_states, "VERIFICATIONS_MAX", 50)
     limit = ProducerLimit()
     logs = [ProducerStates(limit) for _ in range(3)]

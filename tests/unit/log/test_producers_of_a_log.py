@@ -223,7 +223,7 @@ def test_a_torn_snapshot_gives_way_to_the_one_before(bench: LogBench) -> None:
         path.write_bytes(path.read_bytes()[:9])
     again = bench.open(recovery_point=30, clean_shutdown=True)
     assert again.active_producers()[0].last_sequence == 29
-    assert produce(again, 1, 27) == 27  # told by the batches: not only the last one is known
+    assert produce(again, 1, 27) == 27  # known from the batches, not only the last one
 
 
 class Model:

@@ -1,4 +1,4 @@
-"""A crash at any byte leaves a clean log: cut and flip the files everywhere, then go on."""
+"""A crash at any byte leaves a clean log: cut and flip the files everywhere, then continue."""
 
 import logging
 import shutil

@@ -1,4 +1,4 @@
-"""A log whose disk failed: it refuses everything, and goes on once its files were checked again."""
+"""A log whose disk failed refuses everything, and continues once its files were checked again."""
 
 import errno
 import os
@@ -159,7 +159,7 @@ def test_opening_again_that_fails_late_is_tried_again(
 def test_a_full_disk_keeps_no_log_from_being_opened_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Snapshots of producers are made anew on the way; they are kept in memory then."""
+    """Reopening makes snapshots of producers; on a full disk they are kept in memory."""
     log = _after_a_failed_fsync(bench, monkeypatch)
 
     def full(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Work that many threads want is done once for those who wait together."""
+"""Work that many threads request runs once for all that wait together."""
 
 import threading
 import time
@@ -63,7 +63,7 @@ def test_who_comes_while_one_is_under_way_shares_the_next(fails_at: int, runs: i
     for thread in first + rest:
         thread.join(5)
     assert work.runs == runs
-    assert len(failed) == (fails_at > 0)  # it failed for whom it was run, and for nobody else
+    assert len(failed) == (fails_at > 0)  # only the caller that ran it sees the failure
 
 
 def test_a_failure_is_the_next_ones_to_make_good() -> None:

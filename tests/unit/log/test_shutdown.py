@@ -23,7 +23,7 @@ COUNT = 3 * AT_ONCE_MAX
 
 @pytest.fixture
 def manager(tmp_path: Path) -> LogManager:
-    """Of a directory with dirty logs."""
+    """Open a directory with dirty logs."""
     manager = LogManager.open(tmp_path / "logs", node_id=1, cluster_id="c")
     for partition in range(COUNT):
         log = manager.create(
@@ -116,7 +116,7 @@ async def test_one_that_does_not_close_keeps_no_other_from_it(
 async def test_what_nobody_expects_is_raised_once_no_thread_works_on_a_log(
     manager: LogManager, in_thread: InThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the directory is free: whoever comes next recovers it."""
+    """The directory is released too, so that the next process recovers it."""
     running, real = set(), PartitionLog.close
 
     def failing(log: PartitionLog) -> None:

@@ -1,4 +1,4 @@
-"""A disk that refuses: nothing of a failed append is seen, and the log goes on when it can."""
+"""A refusing disk: no part of a failed append is visible, and the log continues when it can."""
 
 import errno
 import os

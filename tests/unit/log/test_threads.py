@@ -1,4 +1,4 @@
-"""What runs in threads (flush, retention, lookups) beside the loop's appends and reads."""
+"""Work in threads (flush, retention, lookups) concurrent with the loop's appends and reads."""
 
 import threading
 import time
@@ -78,8 +78,8 @@ def test_appends_and_reads_go_on_beside_flush_retention_and_lookups(bench: Bench
 def test_truncations_of_several_logs_and_checkpoints_never_wait_for_each_other(
     start: Callable[[], LogManager],
 ) -> None:
-    """A truncation waits for the checkpoint, which looks at every log: it must not hold what the
-    checkpoint asks for."""
+    """A truncation waits for the checkpoint, which looks at every log: it must not hold the lock
+    that the checkpoint needs."""
     manager = start()
     errors: list[BaseException] = []
     done = threading.Event()
@@ -132,7 +132,7 @@ def test_truncations_of_several_logs_and_checkpoints_never_wait_for_each_other(
 def test_a_log_that_begins_anew_can_be_looked_at_without_its_lock(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Upkeep asks each log whether it needs a flush, also while a follower starts from the tier."""
+    """Upkeep checks each log for a pending flush, also while a follower starts from the tier."""
     log = bench.create()
     bench.fill(log, [1] * 30)
     log.advance_high_watermark(30)

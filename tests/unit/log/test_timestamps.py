@@ -1,4 +1,4 @@
-"""What retention and look-ups go by is what Kafka would have computed, whatever a header says."""
+"""Timestamps of retention and look-ups equal those that Kafka computes, whatever a header says."""
 
 import struct
 import tracemalloc
@@ -216,7 +216,7 @@ def test_a_look_up_unpacks_no_more_of_many_batches_than_of_one(
 def test_a_look_up_walks_no_longer_for_a_header_that_is_wrong(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It begins early then, never late."""
+    """The look-up starts early in that case, never late."""
     monkeypatch.setattr(batch_inspection, "RECORDS_MAX", 50)
     bench.config = LogConfig(segment_bytes=100_000)
     log = bench.create()

@@ -106,7 +106,7 @@ BY_CONDITION = {
 
 
 def test_every_state_that_somebody_has_to_act_on_leads_to_an_alert() -> None:
-    """Each reason of docs/reference/conditions.md that has an exit is counted, and asked for."""
+    """Every actionable reason of docs/reference/conditions.md has a count and an alert."""
     assert {name for name, _ in _WRONG} == BY_CONDITION.keys()
     assert {alert for named in BY_CONDITION.values() for alert in named} <= alerts().keys()
     left = {}

@@ -1,4 +1,6 @@
-"""What waits in a loop is tried on both: uvloop, as in production, and asyncio's own."""
+"""Run each test that waits in an event loop on uvloop, as in production, and on asyncio's own
+loop.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping

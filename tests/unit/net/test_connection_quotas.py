@@ -1,4 +1,4 @@
-"""How many connections an address may have, and open in a while."""
+"""Limits on an address's connections and on the rate of new ones."""
 
 from tidemark_broker.net import connection_quotas
 from tidemark_broker.net.connection_quotas import Newcomers

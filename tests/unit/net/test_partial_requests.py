@@ -1,4 +1,4 @@
-"""Whose turn it is while the memory of unfinished requests is used up."""
+"""Order of turns while the memory of unfinished requests is used up."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ MUCH = 50 * 1024 * 1024
 
 
 class Line:
-    """Readers that take note of what they are told."""
+    """Readers that record the frames they receive."""
 
     def __init__(self) -> None:
         self.frames = UnfinishedFrames(1000)

@@ -33,7 +33,7 @@ _randoms = st.randoms(use_true_random=False)
 #: One partition without records, in front of its tagged fields.
 _PARTITION = struct.pack(">ihqqq", 3, 0, 10, 10, 0) + b"\x00" + struct.pack(">i", -1) + b"\x01"
 _DIVERGING = struct.pack(">iq", 7, 42) + b"\x00"
-#: No error, no Apis, no throttling: what stands in front of the tagged fields.
+#: No error, no Apis, no throttling: the fields before the tagged fields.
 _VERSIONS = struct.pack(">h", 0) + b"\x01" + struct.pack(">i", 0)
 
 
@@ -89,7 +89,7 @@ def test_an_array_is_null_only_where_the_schema_allows_it() -> None:
 
 
 def test_a_reader_that_stops_elsewhere_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Should kio read other bytes than were checked, for a reason that nobody knows yet."""
+    """An unknown defect could make kio read other bytes than were checked."""
     body = encode(decode(FetchResponse, bytes(10) + b"\x01\x00"))
     monkeypatch.setattr(
         "tidemark.wire.framing.reader_of", lambda _: lambda *_: (None, len(body) - 1)
