@@ -79,8 +79,8 @@ class Order:
         try:
             fields: dict[str, Any] = json.loads(text)
             hidden = tuple(
-                Hidden(place=Place(each["place"]), name=each["name"], variable=each["variable"])
-                for each in fields.pop("hidden", ())
+                Hidden(place=Place(item["place"]), name=item["name"], variable=item["variable"])
+                for item in fields.pop("hidden", ())
             )
             return cls(**{**fields, "hidden": hidden, "jars": tuple(fields.get("jars", ()))})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -91,10 +91,11 @@ class Order:
 
         Raises :class:`OrderError` if a variable is not set.
         """
-        for each in self.hidden:
-            if each.variable not in environment:
-                raise OrderError(f"{each.name} must be in the variable {each.variable}: set it")
-        found = {(each.place, each.name): environment[each.variable] for each in self.hidden}
+        for hidden in self.hidden:
+            if hidden.variable not in environment:
+                text = f"{hidden.name} must be in the variable {hidden.variable}: set it"
+                raise OrderError(text)
+        found = {(item.place, item.name): environment[item.variable] for item in self.hidden}
         return dataclasses.replace(self.put(found), hidden=())
 
     def put(self, values: Mapping[tuple[Place, str], str]) -> "Order":
@@ -194,7 +195,7 @@ def _is_figure(name: str, value: object) -> bool:
 
 
 def _printable(text: str) -> str:
-    return "".join(each if each.isprintable() else " " for each in text)
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def shortened(text: str, most: int = MESSAGE_CHARS_MAX) -> str:

@@ -1,7 +1,7 @@
-"""Metrics and health over HTTP, for any process: ``/metrics``, ``/healthz`` and what a process has
-beside these; anything else is 404.
+"""HTTP server for metrics and health of any process.
 
-In a thread of its own, so that it answers also while the process's main loop stands still.
+It serves ``/metrics``, ``/healthz`` and further pages of the process; anything else is 404. It runs
+in a thread of its own, so that it answers even while the main loop of the process is blocked.
 """
 
 import http.server
@@ -86,8 +86,11 @@ class _Server(socketserver.ThreadingTCPServer):
         super().__init__(address, _Handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Whoever asked may not have waited: a probe's time is short, and this process may have
-        stood still."""
+        """Log a failed answer.
+
+        A client that did not wait is normal: a probe's time is short, and this process may have
+        been suspended.
+        """
         if isinstance(sys.exception(), ConnectionError | TimeoutError):
             logger.debug("%s did not wait for the page", client_address)
         else:

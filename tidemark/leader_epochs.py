@@ -1,9 +1,9 @@
-"""Leader epochs in generations: what was decided before a rebuilding, and after it.
+"""Generations of leader epochs, which separate decisions before a rebuild from those after it.
 
-A controller that has lost what it had decided goes on from what brokers report, with epochs that
-are so much higher that none is used twice. So the part of an epoch above :data:`GENERATION` tells
-whether two states come from one unbroken history. Across a rebuilding absence from a row says
-nothing: who is not in it may only not have been heard.
+A controller that has lost its decisions continues from the brokers' reports, with epochs that are
+so much higher that none is used twice. The part of an epoch above :data:`GENERATION` therefore
+shows whether two states belong to one unbroken history. Across a rebuild, absence from a row proves
+nothing: the broker may only not have reported yet.
 """
 
 #: By how much a rebuilding raises leader epoch and partition epoch.
@@ -11,5 +11,5 @@ GENERATION = 2**20
 
 
 def same_generation(epoch: int, other: int) -> bool:
-    """Was no partition rebuilt between these two of its leader epochs?"""
+    """Return whether no rebuild happened between these two leader epochs of a partition."""
     return epoch // GENERATION == other // GENERATION

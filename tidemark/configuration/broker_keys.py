@@ -60,7 +60,7 @@ def _key(
 
 
 _MIGRATION = ("bidirectional", "upgrade", "downgrade", "disabled")
-_CLIENT_AUTH = one_of({each: each for each in ("none", "requested", "required")})
+_CLIENT_AUTH = one_of({value: value for value in ("none", "requested", "required")})
 
 # fmt: off
 CLUSTER_KEYS = (
@@ -80,7 +80,7 @@ CLUSTER_KEYS = (
         "Maximum number of replicas that catch up at the same time before another one is moved "
         "or placed."),
     _key(_CLUSTER, CATCH_UP_REPLICAS_PER_BROKER, integer(1), 50,
-        "Maximum number of these replicas on one broker."),
+        "Maximum number of replicas that catch up on one broker."),
     _key(_CLUSTER, CATCH_UP_BYTES_PER_BROKER, long(1), 8 * _GIB,
         "Maximum total size in bytes of the local logs that these replicas copy from their "
         "leaders. A larger log is copied alone."),
@@ -159,7 +159,7 @@ BROKER_KEYS = (
         "https://, http:// or file:// URL of the keys that verify token signatures. Required for "
         "OAUTHBEARER."),
     _key(_BROKER, "sasl.oauthbearer.jwks.endpoint.refresh.ms", long(1), 3_600_000,
-        "Interval between refreshes of these keys."),
+        "Interval between refreshes of the keys of the JWKS endpoint."),
     _key(_BROKER, "sasl.oauthbearer.expected.audience", TEXT, None,
         "Comma-separated list of accepted audiences. A token must have one of them. Unset: any "
         "audience."),
@@ -248,7 +248,7 @@ BROKER_KEYS = (
         "The longest."),
     _key(_BROKER, "group.consumer.max.size", integer(1), 2**31 - 1,
         "Maximum number of members in a consumer group (KIP-848), at most 10,000."),
-    _key(_BROKER, "group.consumer.migration.policy", one_of({each: each for each in _MIGRATION}),
+    _key(_BROKER, "group.consumer.migration.policy", one_of({name: name for name in _MIGRATION}),
         "bidirectional",
         "Conversion of groups with members between protocols (KIP-848). upgrade: when the first "
         "consumer with group.protocol=consumer joins. downgrade: when the last one leaves. Also "

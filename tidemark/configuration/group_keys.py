@@ -1,7 +1,7 @@
-"""The keys of one consumer group (Kafka's ``GroupConfig``), with the broker keys that are their
-defaults for all groups.
+"""Configuration keys of one consumer group (Kafka's ``GroupConfig``), with the broker keys that are
+their defaults for all groups.
 
-``tests/conformance/test_configuration_keys.py`` asks Kafka's classes.
+``tests/conformance/test_configuration_keys.py`` compares them with Kafka's classes.
 """
 
 from tidemark.configuration.key import ConfigKey, Scope, Synonym

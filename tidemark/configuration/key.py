@@ -1,8 +1,8 @@
-"""What is known of one configuration key.
+"""Description of one configuration key.
 
-A key is *served* when something here does what it says. One that is not served is known all the
-same, so that it can be refused with its reason; where one value of it describes what happens
-anyway (``only``), that value is accepted.
+A key is *served* if Tidemark implements it. A key that is not served is described too, so that it
+can be refused with the cause. If one of its values describes the actual behaviour (``only``), that
+value is accepted.
 """
 
 import enum
@@ -12,7 +12,7 @@ from tidemark.configuration.values import ValueType
 
 
 class Scope(enum.Enum):
-    """Where a key may be set."""
+    """Objects that may set a key."""
 
     TOPIC = "Topic.spec.config"
     CLUSTER = "Cluster.spec.config"
@@ -55,13 +55,15 @@ class ConfigKey:
 
     @property
     def reason(self) -> str:
-        """Why the key is refused, as a message goes on behind its name."""
+        """Return why the key is refused, as the continuation of a message that starts with its
+        name.
+        """
         other = f", except with the value {self.only}" if self.only else ""
         return f"is not served{other}: {self.not_served}"
 
     @property
     def default_value(self) -> object:
-        """What the default stands for; raises ValueError where there is none."""
+        """Return the parsed default; raises ValueError if there is none."""
         if self.default is None:
             raise ValueError(f"{self.name} has no default")
         return self.type.parse(self.default)

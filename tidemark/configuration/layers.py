@@ -11,11 +11,11 @@ from tidemark.configuration.table import CLUSTER_DEFAULTS, TOPIC
 
 
 def effective(*layers: Mapping[str, str]) -> dict[str, str]:
-    """Merge configuration layers, weakest first: broker file, cluster, topic. Only topic keys come
-    out, and of them only what somebody set.
+    """Merge configuration layers, weakest first: broker file, cluster, topic.
 
-    In each layer a topic key stands for itself and a broker key for the topic key it defaults;
-    the topic key wins within a layer.
+    The result has topic keys only, and only those that some layer sets. In each layer a topic key
+    stands for itself and a broker key for the topic key that it is the default of; the topic key
+    wins within a layer.
     """
     merged: dict[str, str] = {}
     for layer in layers:

@@ -67,7 +67,8 @@ Column = tuple[str, Callable[[ConfigKey], str]]
 
 
 def render() -> str:
-    """The whole page."""
+    """Return the whole page."""
+    # Each table has the keys of one object; a key is described in the first one that can set it.
     served = [key for key in table.TOPIC.values() if key.served and not key.field]
     fields = [key for key in table.TOPIC.values() if key.field]
     cluster = [key for key in table.CLUSTER.values() if key.name not in table.CLUSTER_DEFAULTS]

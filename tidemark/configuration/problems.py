@@ -1,4 +1,4 @@
-"""What is wrong with a configuration map of a manifest, in the words of the CRD's rules."""
+"""Problems of a configuration map in a manifest, with the texts of the CRD's rules."""
 
 from collections.abc import Iterable, Mapping
 
@@ -25,7 +25,7 @@ def not_served(keys: Mapping[str, ConfigKey]) -> Mapping[str, ConfigKey]:
 
 
 def advice(keys: Mapping[str, ConfigKey]) -> str:
-    """How the refusal of a key that is not served ends: what is served."""
+    """Return the end of a refusal: the keys that are supported."""
     return f". Supported keys: {', '.join(served_names(keys))}. See {PAGE}."
 
 

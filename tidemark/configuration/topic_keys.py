@@ -1,8 +1,8 @@
-"""The topic keys of Kafka 4.3 (``LogConfig``), with the broker keys that are their defaults for all
+"""Topic keys of Kafka 4.3 (``LogConfig``), with the broker keys that are their defaults for all
 topics (``ServerTopicConfigSynonyms``).
 
-Types, bounds and defaults are Kafka's own; ``tests/conformance/test_configuration_keys.py`` asks
-Kafka's classes.
+Types, bounds and defaults are Kafka's own; ``tests/conformance/test_configuration_keys.py``
+compares them with Kafka's classes.
 """
 
 from tidemark.configuration.key import ConfigKey, Scope, Synonym
@@ -47,7 +47,7 @@ def _key(name: str, type_: ValueType, default: str, *synonyms: _Synonym, **more:
         type=type_,
         default=default,
         scopes=frozenset({Scope.TOPIC}),
-        synonyms=tuple(Synonym(each) if isinstance(each, str) else each for each in synonyms),
+        synonyms=tuple(Synonym(name) if isinstance(name, str) else name for name in synonyms),
         **more,
     )
 

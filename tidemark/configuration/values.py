@@ -1,9 +1,8 @@
-"""What the text of a configuration value must look like, and the value that it stands for.
+"""Types of configuration values: accepted texts, and their parsed values.
 
-Values are texts, as in Kafka. A type says what it accepts in a form that can be carried out by
-Python and by CEL alike (a range, or a regular expression in the common subset of both), and in a
-sentence. ``parse`` is for texts that were accepted before: it reads what it can, whatever the
-range.
+Values are texts, as in Kafka. A type describes what it accepts as a sentence, and in a form that
+Python and CEL can both evaluate (a range, or a regular expression in the common subset of both).
+``parse`` is for texts that were accepted before: it ignores the range.
 """
 
 import re
@@ -30,7 +29,7 @@ class Number:
 
     @property
     def requirement(self) -> str:
-        """What the value must be, as a message says it."""
+        """Return the requirement on the value, for messages."""
         if self.maximum >= INT64_MAX:
             return f"must be a whole number, at least {self.minimum}"
         return f"must be a whole number from {self.minimum} to {self.maximum}"

@@ -69,10 +69,10 @@ class Admin:
         if answer.error_code:
             raise Unreachable(f"DescribeCluster: {_failure(answer.error_code)}")
         nodes = tuple(
-            Node(int(each.broker_id), each.host, int(each.port), each.rack, each.is_fenced)
-            for each in answer.brokers
+            Node(int(node.broker_id), node.host, int(node.port), node.rack, node.is_fenced)
+            for node in answer.brokers
         )
-        self.client.know({each.node_id: Address(each.host, each.port) for each in nodes})
+        self.client.know({node.node_id: Address(node.host, node.port) for node in nodes})
         return ClusterView(answer.cluster_id, int(answer.controller_id), nodes)
 
     # ------------------------------------------------------------ topics
@@ -94,6 +94,7 @@ class Admin:
         )
         answer = await self.client.any(request, MetadataResponse)
         found: dict[str, TopicView] = {}
+        # Topics that do not exist are left out; any other error makes the whole answer unusable.
         for topic in answer.topics:
             if topic.error_code in {ErrorCode.unknown_topic_or_partition}:
                 continue
@@ -111,10 +112,10 @@ class Admin:
         )
         answer = await self.client.any(request, CreateTopicsResponse, _ANSWER_S)
         return {
-            str(each.name): _failure(each.error_code, each.error_message)
-            if each.error_code or each.topic_id is None
-            else each.topic_id
-            for each in answer.topics
+            str(topic.name): _failure(topic.error_code, topic.error_message)
+            if topic.error_code or topic.topic_id is None
+            else topic.topic_id
+            for topic in answer.topics
         }
 
     async def add_partitions(
@@ -139,9 +140,11 @@ class Admin:
             timeout=_TIMEOUT,
             validate_only=False,
         )
+        # The time limit is that of the cluster, plus some seconds for the answer itself.
         answer = await self.client.any(request, CreatePartitionsResponse, _ANSWER_S)
         return {
-            str(each.name): outcome(each.error_code, each.error_message) for each in answer.results
+            str(result.name): outcome(result.error_code, result.error_message)
+            for result in answer.results
         }
 
     async def delete_topics(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Failure | None]:
@@ -152,9 +155,9 @@ class Admin:
         )
         answer = await self.client.any(request, DeleteTopicsResponse, _ANSWER_S)
         return {
-            each.topic_id: outcome(each.error_code, each.error_message)
-            for each in answer.responses
-            if each.topic_id is not None
+            response.topic_id: outcome(response.error_code, response.error_message)
+            for response in answer.responses
+            if response.topic_id is not None
         }
 
     # ------------------------------------------------------------ placement
@@ -184,11 +187,11 @@ class Admin:
             whole = _failure(answer.error_code, answer.error_message)
             return dict.fromkeys(targets, whole)
         return {
-            (str(topic.name), int(each.partition_index)): outcome(
-                each.error_code, each.error_message
+            (str(topic.name), int(partition.partition_index)): outcome(
+                partition.error_code, partition.error_message
             )
             for topic in answer.responses
-            for each in topic.partitions
+            for partition in topic.partitions
         }
 
     async def reassignments(self) -> dict[TopicPartition, Reassignment]:
@@ -201,13 +204,13 @@ class Admin:
             failed = _failure(answer.error_code, answer.error_message)
             raise Unreachable(f"ListPartitionReassignments: {failed}")
         return {
-            (str(topic.name), int(each.partition_index)): Reassignment(
-                _numbers(each.replicas),
-                _numbers(each.adding_replicas),
-                _numbers(each.removing_replicas),
+            (str(topic.name), int(partition.partition_index)): Reassignment(
+                _numbers(partition.replicas),
+                _numbers(partition.adding_replicas),
+                _numbers(partition.removing_replicas),
             )
             for topic in answer.topics
-            for each in topic.partitions
+            for partition in topic.partitions
         }
 
 
@@ -221,11 +224,11 @@ def _failure(code: ErrorCode, message: str | None = None) -> Failure:
 
 
 def _ids(brokers: Iterable[int]) -> tuple[BrokerId, ...]:
-    return tuple(BrokerId(each) for each in brokers)
+    return tuple(BrokerId(broker) for broker in brokers)
 
 
 def _numbers(brokers: Iterable[BrokerId]) -> tuple[int, ...]:
-    return tuple(int(each) for each in brokers)
+    return tuple(int(broker) for broker in brokers)
 
 
 def _creatable(topic: NewTopic) -> create_request.CreatableTopic:
@@ -250,13 +253,13 @@ def _view(topic: MetadataResponseTopic) -> TopicView:
     assert topic.topic_id is not None
     partitions = (
         PartitionView(
-            partition=int(each.partition_index),
-            leader=int(each.leader_id),
-            leader_epoch=int(each.leader_epoch),
-            replicas=_numbers(each.replica_nodes),
-            isr=_numbers(each.isr_nodes),
+            partition=int(partition.partition_index),
+            leader=int(partition.leader_id),
+            leader_epoch=int(partition.leader_epoch),
+            replicas=_numbers(partition.replica_nodes),
+            isr=_numbers(partition.isr_nodes),
         )
-        for each in topic.partitions
+        for partition in topic.partitions
     )
     return TopicView(
         name=str(topic.name),

@@ -97,7 +97,7 @@ class KafkaClient:
             await self.close()
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close every connection of this client."""
         ended, self._open = list(self._open.values()), {}
         await asyncio.gather(*(broker.connection.close() for broker in ended))
 
@@ -179,7 +179,7 @@ class KafkaClient:
         self, way: _Way, broker: _Broker, request: Any, answer: type[R], timeout_s: float
     ) -> R:
         address, _ = way
-        logger.debug("asked %s: %s", address, type(request).__name__)
+        logger.debug("request to %s: %s", address, type(request).__name__)
         try:
             return await broker.connection.request(request, answer, timeout_s)
         except TimeoutError as error:

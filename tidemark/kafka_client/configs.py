@@ -79,14 +79,16 @@ async def _describe(
     else:
         answer = await client.node(node_id, request, DescribeConfigsResponse)
     return {
-        (int(each.resource_type), each.resource_name): outcome(each.error_code, each.error_message)
+        (int(result.resource_type), result.resource_name): outcome(
+            result.error_code, result.error_message
+        )
         or {
             entry.name: ConfigEntry(
-                entry.value, int(entry.config_source) == _OWN[int(each.resource_type)]
+                entry.value, int(entry.config_source) == _OWN[int(result.resource_type)]
             )
-            for entry in each.configs
+            for entry in result.configs
         }
-        for each in answer.results
+        for result in answer.results
     }
 
 
@@ -102,23 +104,26 @@ async def alter_broker(client: KafkaClient, change: ConfigChange) -> Failure | N
 async def alter_configs(
     client: KafkaClient, changes: Sequence[ConfigChange], *, node_id: int | None = None
 ) -> dict[tuple[int, str], Failure | None]:
-    """Alter configurations; return results by kind and name. ``node_id``: the broker to send them
-    to.
+    """Alter configurations; return results by kind and name.
 
-    Raises ``KafkaError``.
+    ``node_id``: the broker to send the request to. Raises ``KafkaError``.
     """
     if not changes:
         return {}
     request = alter_request.IncrementalAlterConfigsRequest(
-        resources=tuple(_alterable(change) for change in changes), validate_only=False
+        resources=tuple(_alterable(change) for change in changes),
+        validate_only=False,
+        # A broker alters its own dynamic configuration itself, so such a change names its receiver.
     )
     if node_id is None:
         answer = await client.any(request, IncrementalAlterConfigsResponse)
     else:
         answer = await client.node(node_id, request, IncrementalAlterConfigsResponse)
     return {
-        (int(each.resource_type), each.resource_name): outcome(each.error_code, each.error_message)
-        for each in answer.responses
+        (int(result.resource_type), result.resource_name): outcome(
+            result.error_code, result.error_message
+        )
+        for result in answer.responses
     }
 
 

@@ -92,6 +92,7 @@ async def _begin(address: Address, access: Access, connection: KafkaConnection) 
     valid.
     """
     try:
+        # The first request decides whether anything else of this client can be understood.
         versions = await connection.request(
             ApiVersionsRequest(client_software_name=SOFTWARE, client_software_version="1"),
             ApiVersionsResponse,
@@ -196,7 +197,7 @@ def check_versions(address: Address, answer: ApiVersionsResponse) -> None:
     """Check that a broker serves the versions in use here. Raises :class:`Refused`."""
     if answer.error_code:
         raise Refused(f"{address} answers ApiVersions with {answer.error_code.name}")
-    served = {int(each.api_key): each for each in answer.api_keys}
+    served = {int(api.api_key): api for api in answer.api_keys}
     for key, (version, name) in SPOKEN.items():
         found = served.get(key)
         if found is None or not found.min_version <= version <= found.max_version:

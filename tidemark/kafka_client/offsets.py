@@ -45,10 +45,10 @@ async def list_offsets(
     )
     answer = await client.node(node_id, request, ListOffsetsResponse)
     return {
-        (str(topic.name), int(each.partition_index)): outcome(each.error_code, None)
-        or Offset(int(each.offset), int(each.timestamp), int(each.leader_epoch))
+        (str(topic.name), int(partition.partition_index)): outcome(partition.error_code, None)
+        or Offset(int(partition.offset), int(partition.timestamp), int(partition.leader_epoch))
         for topic in answer.topics
-        for each in topic.partitions
+        for partition in topic.partitions
     }
 
 
@@ -76,10 +76,10 @@ async def delete_records(
     # The answer may take the whole time-out of the broker, plus the time of the request itself.
     answer = await client.node(node_id, request, DeleteRecordsResponse, timeout_ms / 1000 + 15.0)
     return {
-        (str(topic.name), int(each.partition_index)): (
-            int(each.low_watermark),
-            outcome(each.error_code, None),
+        (str(topic.name), int(partition.partition_index)): (
+            int(partition.low_watermark),
+            outcome(partition.error_code, None),
         )
         for topic in answer.topics
-        for each in topic.partitions
+        for partition in topic.partitions
     }

@@ -111,7 +111,7 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """Reassignment in progress."""
+    """Reassignment in progress: the target replicas, and those of them that join or leave."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]

@@ -1,7 +1,7 @@
-"""The small text files: offset checkpoints, ``leader-epoch-checkpoint``, ``partition.metadata``.
+"""Small text files: offset checkpoints, ``leader-epoch-checkpoint``, ``partition.metadata``.
 
-A checkpoint is a version line (0), a count line and that many lines; an empty file holds no
-entries, anything else that does not fit is an error (a torn file must not pass for a short one).
+A checkpoint is a version line (0), a count line and that number of lines. An empty file has no
+entries; any other deviation is an error (a torn file must not pass for a short one).
 """
 
 import uuid

@@ -21,7 +21,7 @@ class EpochEntry:
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """Where an epoch ends: ``end_offset`` is exclusive; (-1, -1) when it is not known."""
+    """End of an epoch: ``end_offset`` is exclusive; (-1, -1) if unknown."""
 
     epoch: int
     end_offset: int

@@ -1,6 +1,6 @@
-"""How Kafka names a partition's files and directories.
+"""Names of a partition's files and directories, as in Kafka.
 
-A segment's files share the 20-digit offset of its first record; a partition's directory is
+A segment's files share the 20-digit offset of its first record. A partition's directory is
 ``<topic>-<partition>``, ``<topic>-<partition>.<32 hex digits>-delete`` while it is removed, and
 ``<topic>-<partition>.<32 hex digits>-stray`` once another directory replaces it.
 """
@@ -34,7 +34,7 @@ INTERNAL_TOPICS = frozenset(
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 GROUP_OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
-#: Of these, what the coordinators of groups and transactions keep theirs in.
+#: Internal topics with the state of the group and transaction coordinators.
 COORDINATORS_TOPICS = frozenset({GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
 
 _FILE_NAME_BYTES_MAX = 255
@@ -56,7 +56,7 @@ def parse_segment_file_name(name: str) -> tuple[int, str] | None:
 
 
 def partition_directory_name(topic: str, partition: int) -> str:
-    """``<topic>-<partition>``."""
+    """Return ``<topic>-<partition>``."""
     return f"{topic}-{partition}"
 
 

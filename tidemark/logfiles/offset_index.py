@@ -1,8 +1,8 @@
-"""``.index``: where in a segment's log a batch stands.
+"""``.index``: positions of batches in a segment's log.
 
 Entries of 8 bytes, big endian: i32 last offset of a batch minus the segment's base offset, i32
-position of that batch's first byte. A lookup takes the greatest entry not above the offset asked
-for and walks batches from there; with no such entry it walks from position 0.
+position of that batch's first byte. A lookup takes the greatest entry not above the requested
+offset and walks batches from there; without such an entry it walks from position 0.
 """
 
 import sys
@@ -45,8 +45,11 @@ class OffsetIndex:
 
     @classmethod
     def from_bytes(cls, base_offset: int, data: bytes) -> "OffsetIndex":
-        """Read a whole file. Only its shape and its ends are checked, so that a large one costs
-        little: whoever uses an entry checks that a fitting batch stands there."""
+        """Read a whole file.
+
+        Only its shape and its ends are checked, so that a large file is cheap: a reader that uses
+        an entry checks the batch at its position.
+        """
         if len(data) % ENTRY_BYTES:
             raise IndexFormatError(f"{len(data)} bytes are no multiple of {ENTRY_BYTES}")
         index = cls(base_offset)
@@ -79,7 +82,7 @@ class OffsetIndex:
         return self.base_offset + self._offsets[-1], self._positions[-1]
 
     def position_for(self, offset: int) -> int:
-        """Where to begin walking for the batch that holds ``offset``."""
+        """Return the position from which to walk to the batch that contains ``offset``."""
         return self.entry_for(offset)[1]
 
     def entry_for(self, offset: int) -> tuple[int, int]:
@@ -91,7 +94,7 @@ class OffsetIndex:
         return self.base_offset + self._offsets[found - 1], self._positions[found - 1]
 
     def position_behind(self, offset: int) -> int | None:
-        """Where all batches that hold ``offset`` or less have ended; None: at the log's end."""
+        """Return the position behind all batches with ``offset`` or less; None: the log's end."""
         found = bisect_left(self._offsets, offset - self.base_offset) + 1
         return self._positions[found] if found < len(self._positions) else None
 

@@ -27,7 +27,7 @@ class SnapshotFormatError(ValueError):
 
 
 class ProducerEntry(NamedTuple):
-    """What is kept of one producer; fields in the file's order."""
+    """State of one producer; fields in the file's order."""
 
     producer_id: int
     producer_epoch: int
@@ -63,7 +63,7 @@ def join_entries(packed: Sequence[bytes]) -> bytes:
 def without_transactions(data: bytes) -> bytes:
     """The same producers, none of them within a transaction."""
     return encode_snapshot(
-        [each._replace(current_txn_first_offset=-1) for each in decode_snapshot(data)]
+        [entry._replace(current_txn_first_offset=-1) for entry in decode_snapshot(data)]
     )
 
 

@@ -1,9 +1,9 @@
-"""``.timeindex``: which offset a timestamp leads to.
+"""``.timeindex``: offsets by timestamp.
 
-Entries of 12 bytes, big endian: i64 the largest timestamp so far (ms), i32 offset of the batch
-that carries it (its last offset, minus the segment's base). Every record before an entry's offset
-has a timestamp not above the entry's, so a lookup takes the greatest entry not above the
-timestamp asked for and searches from its offset on.
+Entries of 12 bytes, big endian: i64 the largest timestamp so far (ms), i32 offset of the batch with
+it (its last offset, minus the segment's base). Every record before an entry's offset has a
+timestamp not above the entry's, so a lookup takes the greatest entry not above the requested
+timestamp and searches from its offset on.
 """
 
 import struct

@@ -1,7 +1,7 @@
-"""``.txnindex``: the aborted transactions whose markers stand in a segment, in their order.
+"""``.txnindex``: aborted transactions whose markers are in a segment, in their order.
 
 Per transaction 34 bytes: i16 version 0, producer id i64, first offset i64, last offset i64 (of the
-marker), last stable offset i64 as it was once the marker was there.
+marker), last stable offset i64 right after the marker.
 """
 
 import struct
@@ -28,8 +28,8 @@ class AbortedTransaction(NamedTuple):
 
 
 def encode_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:
-    """The file's bytes."""
-    return b"".join(_ENTRY.pack(_VERSION, *each) for each in transactions)
+    """Return the file's bytes."""
+    return b"".join(_ENTRY.pack(_VERSION, *transaction) for transaction in transactions)
 
 
 def decode_aborted(data: bytes) -> Iterator[AbortedTransaction]:

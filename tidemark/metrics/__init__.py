@@ -1,5 +1,5 @@
-"""What the processes show on ``/metrics``: one table, which is also ``docs/reference/metrics.md``.
+"""Metrics of the processes: one table, from which ``docs/reference/metrics.md`` is generated.
 
-Whoever writes an alert has one place to look, and whoever adds a metric has to say what it means,
-and what its labels may be: a label that grows with the users' data would grow without limit.
+The table is the one reference for alerts. Every metric has a meaning and bounded labels: a label
+that grows with the users' data would grow without limit.
 """

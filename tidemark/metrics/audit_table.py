@@ -1,5 +1,7 @@
-"""What an audit of the tier writes for Prometheus, as a file for the node exporter's textfile
-collector: it runs now and then, and nobody could scrape it."""
+"""Metrics of an audit of the tier, written as a file for the node exporter's textfile collector.
+
+An audit is a short-lived job, which Prometheus cannot scrape.
+"""
 
 from tidemark.metrics.metric import Label, gauge, rows
 from tidemark.tier.findings import FindingKind

@@ -1,4 +1,4 @@
-"""What a broker shows, but for the tier (:mod:`tidemark.metrics.tier_table`).
+"""Metrics of a broker, except those of the tier (:mod:`tidemark.metrics.tier_table`).
 
 Figures of partitions are sums over those that the broker has, or leads.
 """

@@ -26,7 +26,7 @@ _TOPIC = Variable(name="topic", of=f"{topic_table.END_OFFSETS.name}{{{_NS}}}", l
 
 
 def _all(row: Metric, aggregate: str = "sum", by: str = "", only: str = "") -> str:
-    """Of the namespace; ``by``: labels that stay; ``only``: matchers beside the namespace."""
+    """Return a query over the namespace; ``by``: labels to keep; ``only``: further matchers."""
     matchers = ", ".join(filter(None, (_NS, only)))
     kept = f" by ({by})" if by else ""
     return f"{aggregate}{kept} ({row.name}{{{matchers}}})"

@@ -1,4 +1,4 @@
-"""What the job of an ``Export`` shows, of its one table."""
+"""Metrics of the job of an ``Export``, about its one table."""
 
 from tidemark.metrics.metric import counter, gauge, rows
 

@@ -1,7 +1,7 @@
-"""Rows of the table as the client library has them.
+"""Metrics of the client library for rows of the table.
 
-``*_created`` is shown by nobody here: it would double the number of series, for a moment that
-``process_start_time_seconds`` tells as well.
+``*_created`` series are disabled: they would double the number of series, for a time that
+``process_start_time_seconds`` has as well.
 """
 
 import itertools
@@ -36,18 +36,18 @@ def counter(row: Metric, registry: CollectorRegistry) -> Counter:
 
 
 def gauge(row: Metric, registry: CollectorRegistry) -> Gauge:
-    """Set by whoever knows."""
+    """Return a gauge that its owner sets."""
     return Gauge(row.name, row.meaning, row.label_names, registry=registry)
 
 
 def histogram(row: Metric, registry: CollectorRegistry, buckets_s: Sequence[float]) -> Histogram:
-    """Of durations, in seconds."""
+    """Return a histogram of durations in seconds."""
     names = row.label_names
     return Histogram(row.name, row.meaning, names, registry=registry, buckets=buckets_s)
 
 
 def family(row: Metric, values: Values) -> Family:
-    """What a collector shows of a row at this moment; without values its name and its type."""
+    """Return a collector's samples of a row; without values its name and type."""
     kind = CounterMetricFamily if row.kind is Kind.COUNTER else GaugeMetricFamily
     made = kind(row.name, row.meaning, labels=row.label_names)
     for labels, value in values.items():
@@ -56,5 +56,5 @@ def family(row: Metric, values: Values) -> Family:
 
 
 def single(row: Metric, value: float) -> Family:
-    """Of a row without labels."""
+    """Return the sample of a row without labels."""
     return family(row, {(): value})

@@ -44,7 +44,7 @@ def counter(name: str, meaning: str, *labels: Label) -> Metric:
 
 
 def gauge(name: str, meaning: str, *labels: Label) -> Metric:
-    """A row."""
+    """Return a row for a gauge."""
     return Metric(name, Kind.GAUGE, meaning, labels)
 
 

@@ -1,7 +1,7 @@
-"""What the operator shows. Nothing is labelled with the name of a topic, a broker or a user.
+"""Metrics of the operator. No label contains the name of a topic, a broker or a user.
 
-What a cluster's state says is shown by the one that leads, and by nobody else: another one has no
-sample of it, lest what a former leader knew be taken for what is.
+Only the leading operator exposes metrics of a cluster's state, so that the knowledge of a former
+leader is not mistaken for the present state.
 """
 
 from tidemark.metrics.metric import Label, counter, gauge, histogram, rows
@@ -127,7 +127,7 @@ EXPORTS_STALE = gauge(
 )
 
 ALL = rows(globals())
-#: What is measured of the state whenever the page is asked for, while there is a term.
+#: Metrics that are computed from the state at each request for the page, during a term.
 MEASURED = (
     QUEUE_DEPTH,
     QUEUE_HEAD_AGE,

@@ -60,7 +60,7 @@ _PARTS = (
 
 
 def render() -> str:
-    """The whole page."""
+    """Return the whole page."""
     lines = [_HEAD]
     for title, text, rows in _PARTS:
         lines += [f"## {title}\n", *([text] if text else []), *_table(rows), ""]

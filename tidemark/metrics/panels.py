@@ -1,7 +1,7 @@
-"""What a dashboard is made of, and how Grafana has it as JSON.
+"""Panels of a dashboard, and their JSON for Grafana.
 
-A panel is a title, a unit and queries. All else is the same everywhere, and stands here once: where
-panels lie, the variables, and what the metrics mean that a panel asks for, from the table.
+A panel is a title, a unit and queries. Everything else is common to all and defined here: the
+layout, the variables, and the meanings of the queried metrics, from the table.
 """
 
 import re
@@ -36,7 +36,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
-    """What is chosen at the top: a value of ``label`` of the series ``of``."""
+    """Selection at the top of a dashboard: a value of ``label`` of the series ``of``."""
 
     name: str
     of: str
@@ -96,7 +96,7 @@ def _variable(variable: Variable) -> Json:
 
 
 def _laid_out(dashboard: Dashboard, table: Mapping[str, Metric]) -> Iterator[Json]:
-    """From left to right, a title above each row."""
+    """Yield the panels from left to right, with a title above each row."""
     number, top = 1, 0
     for title, row in dashboard.rows.items():
         yield {
@@ -109,6 +109,7 @@ def _laid_out(dashboard: Dashboard, table: Mapping[str, Metric]) -> Iterator[Jso
         }
         number, top, left, high = number + 1, top + 1, 0, 0
         for panel in row:
+            # The row is full: continue below its highest panel.
             if left + panel.width > _COLUMNS:
                 left, top, high = 0, top + high, 0
             height = _HEIGHT[panel.kind]
@@ -119,6 +120,7 @@ def _laid_out(dashboard: Dashboard, table: Mapping[str, Metric]) -> Iterator[Jso
 
 
 def _panel(panel: Panel, table: Mapping[str, Metric]) -> Json:
+    # Tables and single figures show the last sample only.
     stacking = {"stacking": {"mode": "normal"}, "fillOpacity": 20} if panel.stacked else {}
     at_once = panel.kind != "timeseries"
     return {
@@ -142,7 +144,7 @@ def _panel(panel: Panel, table: Mapping[str, Metric]) -> Json:
 
 
 def _meaning(panel: Panel, table: Mapping[str, Metric]) -> str:
-    """What the metrics mean that it asks for."""
+    """Return the meanings of the metrics that the panel queries."""
     words = [word for query in panel.queries.values() for word in re.findall(r"\w+", query)]
     rows = dict.fromkeys(word.removesuffix("_bucket") for word in words)
     return " ".join(table[name].meaning for name in rows if name in table)

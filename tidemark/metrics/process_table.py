@@ -1,4 +1,4 @@
-"""What the client library shows of every process (Prometheus' own names)."""
+"""Metrics of every process, from the client library (Prometheus' own names)."""
 
 from tidemark.metrics.metric import counter, gauge
 

@@ -1,7 +1,7 @@
-"""What a broker shows of the tier; Kafka's names where Kafka has the figure (KIP-405, KIP-963,
-KIP-1018).
+"""Metrics of a broker about the tier, with Kafka's names where Kafka has the figure (KIP-405,
+KIP-963, KIP-1018).
 
-Sums over all partitions that the broker leads.
+They are sums over all partitions that the broker leads.
 """
 
 from tidemark.metrics.metric import counter, gauge, rows

@@ -1,7 +1,7 @@
-"""What a broker shows of single topics, on a page of its own (``/metrics/topics``) that is scraped
-by whoever wants that many series.
+"""Metrics of a broker by topic, on a page of its own (``/metrics/topics``), because they are many
+series.
 
-Of each topic the sums over the partitions that the broker leads; of no more than
+For each topic they are sums over the partitions that the broker leads, for at most
 :data:`TOPICS_MAX` topics, those with the most bytes.
 """
 

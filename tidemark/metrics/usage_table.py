@@ -1,5 +1,6 @@
-"""What ``tidemark spark usage`` writes for Prometheus, as a file for the node exporter's textfile
-collector."""
+"""Metrics of ``tidemark spark usage``, written as a file for the node exporter's textfile
+collector.
+"""
 
 from tidemark.metrics.metric import Label, gauge, rows
 

@@ -137,7 +137,7 @@ def codec_of(batch: Buffer) -> int:
 
 
 def is_transactional(batch: Buffer) -> bool:
-    """Does the batch say that it is part of a transaction? False where there is no whole header."""
+    """Return whether the batch is part of a transaction; False if there is no whole header."""
     return len(batch) >= HEADER_BYTES and bool(batch[ATTRIBUTES_LOW_BYTE] & _TRANSACTIONAL)
 
 

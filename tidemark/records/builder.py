@@ -44,9 +44,10 @@ def build_batch(
     is_transactional: bool = False,
     is_control: bool = False,
 ) -> bytes:
-    """One batch of ``records`` with consecutive offsets from ``base_offset``."""
+    """Return one batch of ``records`` with consecutive offsets from ``base_offset``."""
     if not records:
         raise ValueError("a batch needs at least one record")
+    # Records have deltas to the first one's timestamp and offset (KIP-98, message format v2).
     base_timestamp = records[0].timestamp_ms
     body = bytearray()
     for delta, record in enumerate(records):
@@ -63,6 +64,7 @@ def build_batch(
         len(records),
     )
     covered += payload
+    # The length field counts from behind itself; the CRC covers all that follows it.
     length = HEADER_BYTES - LENGTH_OVERHEAD + len(payload)
     front = _FRONT.pack(base_offset, length, leader_epoch, MAGIC)
     assert len(front) + _CRC.size == CRC_COVERS_FROM

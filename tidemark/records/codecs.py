@@ -43,7 +43,7 @@ class Codec(enum.IntEnum):
 
 
 def most_unpacked(codec: int, packed_bytes: int) -> int:
-    """How many bytes a block of ``packed_bytes`` can become, and may."""
+    """Return the maximum size of a block of ``packed_bytes`` when it is unpacked."""
     if codec == Codec.NONE:
         return packed_bytes
     return min(UNPACKED_BYTES_MAX, packed_bytes * _EXPANSION_MAX[codec])

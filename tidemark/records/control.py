@@ -20,7 +20,7 @@ _UNPACKED_BYTES_MAX = 4096
 
 
 class EndMarker(NamedTuple):
-    """How a transaction ended, and which coordinator said so."""
+    """End of a transaction, with the coordinator's epoch."""
 
     is_commit: bool
     coordinator_epoch: int

@@ -27,8 +27,9 @@ RECORD_BYTES_MIN = 7
 
 @dataclass(slots=True)
 class UnpackLimits:
-    """How many bytes may still be unpacked, and records looked at: of one batch, or of all that one
-    look-up opens."""
+    """Remaining bytes that may be unpacked, and records that may be read, of a batch or a whole
+    lookup.
+    """
 
     bytes_left: int
     records_left: int
@@ -48,9 +49,9 @@ class DecodedRecord:
 def decode_records(
     batch: Buffer, *, limit_bytes: int = UNPACKED_BYTES_MAX
 ) -> Iterator[DecodedRecord]:
-    """Every record of the batch at the buffer's start, in order. The CRC is the caller's business.
+    """Yield every record of the batch at the buffer's start, in order. The caller checks the CRC.
 
-    Raises :class:`CorruptBatch` where lengths or counts do not fit.
+    Raises :class:`CorruptBatch` if lengths or counts do not match.
     """
     header = parse_header(batch)
     if header.size_bytes > len(batch):
@@ -60,6 +61,7 @@ def decode_records(
     payload = decompress(
         header.codec, bytes(batch[HEADER_BYTES : header.size_bytes]), limit_bytes=limit_bytes
     )
+    # A batch that claims more records than its bytes can contain is refused before the first one.
     _check_count(header, payload)
     position = 0
     for _ in range(header.count):
@@ -72,21 +74,25 @@ def decode_records(
 
 
 def decode_timestamps(batch: Buffer, limits: UnpackLimits) -> Iterator[tuple[int, int]]:
-    """(offset, timestamp in ms or -1) of every record of the batch at the buffer's start, in order;
-    the rest of a record is passed over unseen. Raises as :func:`decode_records` does,
-    :class:`CorruptBatch` for an offset that is not the batch's, and :class:`UnpackedTooLarge` for a
-    batch beyond ``limits``, from which what is unpacked is taken."""
+    """Yield (offset, timestamp in ms or -1) of every record of the batch, in order.
+
+    The batch is at the buffer's start; the rest of a record is skipped. Raises as
+    :func:`decode_records`, :class:`CorruptBatch` for an offset outside of the batch, and
+    :class:`UnpackedTooLarge` beyond ``limits``, which are reduced by what is unpacked.
+    """
     header = parse_header(batch)
     payload = _unpacked(header, batch, limits)
     position = 0
     for _ in range(header.count):
         try:
             size, position = read_varint(payload, position)
+            # Behind the record's attributes byte.
             delta, behind = read_varlong(payload, position + 1)
             offset_delta, behind = read_varint(payload, behind)
         except VarintError as error:
             raise _unreadable(header, error) from error
         position += size
+        # The record's size is a claim of the producer, so its fields must end within it.
         if behind > position or position > len(payload):
             raise CorruptBatch(f"a record of {size} bytes ends outside its batch")
         if not 0 <= offset_delta <= header.last_offset_delta:
@@ -212,6 +218,7 @@ def _read_record(payload: bytes, position: int, header: BatchHeader) -> tuple[De
     key, position = _read_bytes(payload, position)
     value, position = _read_bytes(payload, position)
     headers, position = _read_headers(payload, position)
+    # Behind a record's fields there is nothing, so that two readers see the same record.
     if position != end:
         raise CorruptBatch(f"a record of {size} bytes holds fields of {size - end + position}")
     record = DecodedRecord(

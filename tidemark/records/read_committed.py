@@ -1,8 +1,8 @@
-"""What a reader with read_committed leaves out of a stretch of a log (KIP-98).
+"""Records that a read_committed reader skips in a range of a log (KIP-98).
 
-It is told which transactions with records there were aborted, by producer and first offset. From
-there on that producer's transactional batches are left out, up to the marker that aborts it; its
-next transaction may be another matter. Control batches are never records.
+It receives the aborted transactions with records in the range, by producer and first offset. From
+that offset on, the producer's transactional batches are skipped, up to the marker that aborts the
+transaction; its next transaction may be committed. Control batches are never records.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,7 +36,7 @@ class AbortedProducers:
         self._now: set[int] = set()
 
     def leaves_out(self, header: BatchHeader, batch: Buffer) -> bool:
-        """Is there nothing to be read of this one?"""
+        """Return whether the batch has no records for this reader."""
         while self._later and self._later[-1][1] <= header.last_offset:
             self._now.add(self._later.pop()[0])
         if not header.is_control:

@@ -57,7 +57,7 @@ def keyed_records(payload: bytes, count: int, last_delta: int) -> Iterator[Keyed
 
 
 def timestamp_delta_of(payload: bytes, start: int) -> tuple[int, int, int]:
-    """(where the timestamp delta of the record at ``start`` begins, where it ends, its value)."""
+    """Return (start, end, value) of the timestamp delta of the record at ``start``."""
     _, position = read_varint(payload, start)
     value, end = read_varlong(payload, position + 1)
     return position + 1, end, value

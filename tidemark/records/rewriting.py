@@ -1,9 +1,9 @@
-"""Batches of which records have gone: written anew as Kafka's ``MemoryRecords.filterTo`` does.
+"""Batches from which records were removed, rewritten as Kafka's ``MemoryRecords.filterTo`` does.
 
-What others know a batch by stays: base offset, last offset, leader epoch, producer id and epoch,
-base sequence, codec, and the bytes of each record that is kept. A batch with tombstones is given a
-*delete horizon* (KIP-534): bit 6 of the attributes says that the base timestamp is the time from
-which the tombstones may go, and every timestamp delta is counted from there.
+The identity of a batch stays: base offset, last offset, leader epoch, producer id and epoch, base
+sequence, codec, and the bytes of each record that is kept. A batch with tombstones gets a *delete
+horizon* (KIP-534): with bit 6 of the attributes the base timestamp is the time from which the
+tombstones may be removed, and every timestamp delta counts from there.
 """
 
 import struct
@@ -44,13 +44,17 @@ def delete_horizon_ms(header: BatchHeader) -> int | None:
 def with_records(
     header: BatchHeader, payload: bytes, kept: Kept, horizon_ms: int | None = None
 ) -> bytes:
-    """The batch with the records of ``kept`` only (at least one). ``horizon_ms``: give it that
-    delete horizon; None: it keeps what it has."""
+    """Return the batch with the records of ``kept`` only (at least one).
+
+    ``horizon_ms``: the delete horizon to set; None keeps the present one.
+    """
     deltas = [timestamp_delta_of(payload, start) for start, _ in kept]
+    # With LogAppendTime the batch's largest timestamp is the append time, which stays.
     largest = header.max_timestamp
     if header.timestamp_type is TimestampType.CREATE_TIME:
         largest = _int64(header.base_timestamp + max(value for _, _, value in deltas))
     attributes, base_timestamp = header.attributes, header.base_timestamp
+    # Without a new horizon the bytes of each record stay as they are.
     if horizon_ms is None:
         body = b"".join(payload[start:end] for start, end in kept)
     else:
@@ -103,9 +107,11 @@ class Gap:
 
 
 def reaching_to(batch: bytes, last_offset: int) -> bytes:
-    """The same records in a batch that ends with ``last_offset``, behind its own end: there is
-    nothing in between. Not for a batch of a producer id, whose last sequence number is told by its
-    last offset."""
+    """Return the same records in a batch that ends with ``last_offset``, behind its own end.
+
+    There are no records in between. Not for a batch of a producer id, whose last sequence number
+    follows from its last offset.
+    """
     whole = bytearray(batch)
     (base_offset,) = struct.unpack_from(">q", whole)
     struct.pack_into(">i", whole, 23, last_offset - base_offset)

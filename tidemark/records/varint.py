@@ -1,7 +1,7 @@
-"""Zigzag varints as records use them: of 32 bits in at most 5 bytes, of 64 bits in at most 10.
+"""Zigzag varints of records: 32 bits in at most 5 bytes, 64 bits in at most 10.
 
-What a last byte holds beyond the bits is dropped, as Kafka's ``ByteUtils`` drops it: whoever reads
-such bytes must find in them what other readers find.
+Bits of the last byte beyond the width are dropped, as in Kafka's ``ByteUtils``, so that all readers
+decode the same value.
 """
 
 from tidemark.records.batch import Buffer

@@ -198,16 +198,17 @@ def _row(audit: TopicAudit, worst: Iterable[Worst]) -> dict[str, object]:
         "segments": audit.segments,
         "sizeBytes": audit.size_bytes,
     }
+    # Findings are optional fields, because most topics have none.
     if audit.counts:
         row["findings"] = {kind.value: number for kind, number in audit.counts.items()}
         row["worst"] = [
             {
-                "kind": each.kind.value,
-                "partition": each.partition,
-                "object": each.object,
-                "offsets": [each.start_offset, each.end_offset_inclusive],
+                "kind": finding.kind.value,
+                "partition": finding.partition,
+                "object": finding.object,
+                "offsets": [finding.start_offset, finding.end_offset_inclusive],
             }
-            for each in worst
+            for finding in worst
         ]
     return row
 
@@ -252,7 +253,7 @@ def _topic_of(row: Mapping[str, Any]) -> TopicAudit:
         segments=_number(row["segments"]),
         size_bytes=_number(row["sizeBytes"]),
         counts=dict(_counted(row.get("findings", {}))),
-        worst=tuple(_worst_of(folder, each) for each in worst),
+        worst=tuple(_worst_of(folder, finding) for finding in worst),
     )
 
 

@@ -38,6 +38,7 @@ class ManifestCorrupt(ManifestError):
 
 def encode_head(head: Head) -> bytes:
     """Return the head object's bytes."""
+    # Field order is fixed, so that equal heads have equal bytes.
     return _dump(
         {
             "formatVersion": FORMAT_VERSION,
@@ -119,6 +120,7 @@ def _corrupt(where: str, error: Exception) -> ManifestCorrupt:
 
 def _head_of(fields: "_Fields") -> Head:
     version, place = _version_of(fields), _place_of(fields)
+    # Every field is read exactly once: ``done`` refuses the object if one is left.
     return Head(
         topic=place[0],
         topic_id=place[1],
@@ -283,7 +285,7 @@ def _decode_ref(row: object) -> PageRef:
 
 
 class _Fields:
-    """A JSON object that is read field by field and complains about what nobody asked for."""
+    """JSON object that is read field by field, and that refuses fields that were not read."""
 
     def __init__(self, fields: dict[str, object], what: str) -> None:
         self._fields = dict(fields)
@@ -341,7 +343,7 @@ def _integers(value: object, count: int) -> list[int]:
 
 
 def _integer(value: object) -> int:
-    if type(value) is not int:  # True and False are ints, too; a long manifest asks this often
+    if type(value) is not int:  # True and False are ints too; a long manifest checks this often
         raise TypeError(f"{value!r} is not a whole number")
     if not -_INT64_MAX <= value <= _INT64_MAX:
         raise ValueError("a number of more than 64 bits")

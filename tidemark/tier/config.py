@@ -12,9 +12,9 @@ The configuration is written in several places, always with the same names:
 
 * in the options of a Spark job, in one flat map.
 
-A kind has its names (``location_names``, ``credential_names``, ``instruction_names`` for what a
-manifest requests besides the location, and the option by which a job selects it), ``parse``,
-``from_options``, ``endpoints``, ``fields`` and ``moved``. This module opens and checks stores.
+A kind has its names (``location_names``, ``credential_names``, ``instruction_names`` for further
+fields of a manifest, and the option by which a job selects it), ``parse``, ``from_options``,
+``endpoints``, ``fields`` and ``moved``. This module opens and checks stores.
 """
 
 import json

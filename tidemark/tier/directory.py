@@ -160,7 +160,7 @@ class DirectoryStore:
             os.unlink(name, dir_fd=folder)
 
     def describe(self) -> str:
-        """Return ``directory /path``."""
+        """Return the directory's path, for messages."""
         return f"directory {self._root}"
 
     def _parts(self, key: str) -> Sequence[str]:

@@ -172,7 +172,7 @@ class Head:
 
     @property
     def claim(self) -> Claim:
-        """Who may write now."""
+        """Epochs under which the head may be written."""
         return Claim(self.leader_epoch, self.tiering.epoch)
 
     @property

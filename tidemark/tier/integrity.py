@@ -40,7 +40,7 @@ def damaged(entry: SegmentEntry, key: str, store: str, what: str) -> ObjectDamag
 
 
 def digest_of(data: Buffer) -> bytes:
-    """Return the SHA-256."""
+    """Return the SHA-256 digest of the data."""
     return hashlib.sha256(data).digest()
 
 

@@ -97,9 +97,11 @@ def segment_key(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What the key of a data object or of a page says. ``folder``: of its topic. ``name``: what a
-    manifest calls it, a segment's key without suffix or a page's name. ``number``: a segment's
-    start offset, or a page's sequence."""
+    """Content of the key of a data object or of a page.
+
+    ``folder``: the topic's. ``name``: the segment's key without suffix, or the page's name, as
+    manifests have it. ``number``: a segment's start offset, or a page's sequence.
+    """
 
     folder: str
     topic_id: uuid.UUID

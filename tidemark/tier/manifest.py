@@ -190,6 +190,7 @@ class ManifestStore:
             raise ManifestCorrupt(str(error)) from error
         where = f"{key} in {self._store.describe()}"
         head = decode_head(got.data, where)
+        # A head that was copied to another key would assign its records to another partition.
         if (head.topic_id, head.partition) != (topic_id, partition):
             raise ManifestCorrupt(_misplaced(where, f"{head.name} (id {id_text(head.topic_id)})"))
         return LoadedHead(head, got.version)

@@ -66,6 +66,7 @@ def expired_up_to(
     """
     expiring = Expiring(limits, all_bytes=live_bytes + local_bytes, now_ms=now_ms)
     log_start: int | None = None
+    # Without ``delete`` in cleanup.policy nothing expires.
     if limits.deletes:
         for entry in live:
             if not expiring.takes(entry):

@@ -89,7 +89,7 @@ class S3Store:
         self._deletes_singly = False
 
     def get(self, key: str) -> Got:
-        """The whole object."""
+        """Return the whole object."""
         result = self._call(key, lambda path: obstore.get(self._bucket, path))
         if result.meta["size"] > OBJECT_BYTES_MAX:
             raise ObjectTooLarge(key, self.describe(), result.meta["size"])
@@ -113,8 +113,12 @@ class S3Store:
         self._call(key, lambda path: obstore.put(self._bucket, path, data))
 
     def put_stream(self, key: str, parts: Iterable[bytes]) -> None:
-        """Upload as the parts come: in one request where they are few, else in several."""
+        """Upload the parts as they are produced:
+
+        in one request if they are small, else in several.
+        """
         stream = _Stream(parts)
+        # A small object costs one request; the first part decides.
         first = b"".join(_at_least(stream, _PART_BYTES))
         source = first if len(first) < _PART_BYTES else itertools.chain((first,), stream)
         try:
@@ -128,6 +132,7 @@ class S3Store:
                     max_concurrency=_UPLOADS_AT_ONCE,
                 ),
             )
+        # The store's client wraps errors of the iterator: raise the original one.
         except StoreError:
             if stream.error is not None:
                 raise stream.error from None
@@ -203,7 +208,7 @@ class S3Store:
         return s3_uploads.unfinished(self._config, self._name)
 
     def abort(self, upload: UnfinishedUpload) -> None:
-        """AbortMultipartUpload."""
+        """Drop the parts of an upload (AbortMultipartUpload)."""
         s3_uploads.abort(self._config, self._name, upload)
 
     def probe(self) -> None:
@@ -248,6 +253,8 @@ class S3Store:
 
 
 def _open(config: S3Config, bucket: str, request_s: int) -> _Bucket:
+    # With an endpoint of its own the bucket is in the path: a name in the host would need DNS for
+    # it.
     endpoint: _Config = {"endpoint": config.endpoint} if config.endpoint else {}
     return _Bucket(
         bucket,
@@ -312,7 +319,7 @@ class _RangeBeyondEnd(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class _Trouble:
-    """What a server's answer means to a person: S3 error codes or HTTP statuses, and advice."""
+    """Meaning of a server's answers for a person: S3 error codes or HTTP statuses, and advice."""
 
     answers: frozenset[str]
     reason: Reason

@@ -1,8 +1,7 @@
-"""Whether the buckets of an S3 exist, and making those that a manifest asks for.
+"""Check that the buckets of an S3 exist, and creation of those that a manifest requests.
 
-``obstore`` moves objects and makes no buckets, so that needs ``minio`` (the extra ``operator``).
-Whether one exists is asked through ``obstore``, whose time-outs hold for a whole answer: anything
-may stand at that address.
+``obstore`` cannot create buckets, so that needs ``minio`` (the extra ``operator``). Existence is
+checked through ``obstore``, whose time-outs cover a whole answer: any server may be at the address.
 """
 
 import logging
@@ -24,13 +23,16 @@ TIMEOUT_S = 5.0
 
 
 def ensure_buckets(config: S3Config, *, create: bool, in_use: bool) -> None:
-    """Every bucket exists, or is made where that was asked for (``create``). The first holds the
-    metadata: that of a store ``in_use`` is never made anew. Blocks; raises StoreUnavailable."""
+    """Check that every bucket exists, and create missing ones if ``create``.
+
+    The first has the metadata: it is never created for a store ``in_use``. Blocks; raises
+    StoreUnavailable.
+    """
     for bucket in config.buckets:
         if _exists(config, bucket):
             continue
         if in_use and bucket == config.buckets[0]:
-            raise _missing(f"bucket {bucket} is gone")
+            raise _missing(f"bucket {bucket} does not exist any more")
         if not create:
             raise _missing(f"bucket {bucket} does not exist: make it, or set createBuckets: true")
         _make(config, bucket)

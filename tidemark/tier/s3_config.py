@@ -74,7 +74,7 @@ class S3Config:
         return (parse_endpoint(self.endpoint),) if self.endpoint else ()
 
     def fields(self) -> dict[str, object]:
-        """What ``parse`` reads; with the secret."""
+        """Return the fields that ``parse`` reads, the secret included."""
         return {
             "endpoint": self.endpoint,
             "region": self.region,

@@ -63,7 +63,7 @@ def delete_objects(config: S3Config, bucket: str, keys: Sequence[str]) -> Mappin
     for error in elements(found, "Error"):
         code, key = text_of(error, "Code"), text_of(error, "Key").removeprefix(folder)
         if key not in asked:
-            raise BulkDeleteRefused(f"bucket {bucket}: {code} for a key that was not asked for")
+            raise BulkDeleteRefused(f"bucket {bucket}: {code} for a key that was not requested")
         if code not in _GONE:
             refused[key] = f"{code} {text_of(error, 'Message')}".strip()
     return refused

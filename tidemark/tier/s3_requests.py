@@ -59,9 +59,12 @@ def send(
     *,
     body: bytes = b"",
 ) -> Answer:
-    """Send a request and return the answer, whatever its status. Blocks. Raises StoreUnavailable
-    if there is no answer."""
+    """Send a request and return the answer, whatever its status. Blocks.
+
+    Raises StoreUnavailable if there is no answer.
+    """
     began_s = time.monotonic()
+    # Retry without an answer, and after statuses that pass (429, 5xx), up to a limit of time.
     for attempt in itertools.count(1):
         late = attempt >= _ATTEMPTS or time.monotonic() - began_s > TIMEOUT_S
         try:
@@ -79,6 +82,7 @@ def send(
 def _sent(
     config: S3Config, bucket: str, method: str, key: str, query: Mapping[str, str], body: bytes
 ) -> Answer:
+    # AWS Signature Version 4 signs method, path, ordered query and body.
     place = _place(config, bucket)
     path = urllib.parse.quote(f"{place.path}/{key}", safe="/-_.~")
     ordered = urllib.parse.urlencode(sorted(query.items()), quote_via=urllib.parse.quote)
@@ -89,6 +93,7 @@ def _sent(
     began_s = time.monotonic()
     try:
         connection.request(method, target, body=body or None, headers=headers)
+        # The socket's time-out covers single reads, so the body has a deadline of its own.
         response = connection.getresponse()
         return Answer(response.status, _body(response, until_s=began_s + ANSWER_S))
     except (OSError, http.client.HTTPException) as error:

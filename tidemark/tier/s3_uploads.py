@@ -34,13 +34,13 @@ def unfinished(config: S3Config, bucket: str) -> Iterator[UnfinishedUpload]:
                 "upload-id-marker": text_of(answer, "NextUploadIdMarker"),
             },
         )
-        # One that names the same mark again would be asked for ever.
+        # A server that repeats the same mark would be queried for ever.
         if text_of(answer, "IsTruncated") != "true" or not marks["key-marker"] or marks == former:
             return
 
 
 def abort(config: S3Config, bucket: str, upload: UnfinishedUpload) -> None:
-    """Drop its parts; one that is gone is fine. Blocks; raises StoreUnavailable."""
+    """Drop the parts of an upload; a missing one is no error. Blocks; raises StoreUnavailable."""
     path = f"{config.prefix}/{upload.key}" if config.prefix else upload.key
     answer = send(config, bucket, "DELETE", path, {"uploadId": upload.upload_id})
     if answer.status != 404:

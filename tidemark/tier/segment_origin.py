@@ -57,6 +57,7 @@ def read_origin(
         origin = _decode(aux.origin) if aux.origin else None
     except (ObjectNotFound, ObjectTooLarge, AuxCorrupt, ValueError, KeyError, TypeError):
         return None
+    # The recorded entry must be of this object: a copied or cut object proves nothing.
     if origin is None or origin.entry.key != key or origin.entry.size_bytes != log_bytes:
         return None
     finished = replace(

@@ -121,7 +121,10 @@ class SweepLease:
         return _decoded(got.data), got.version
 
     def _write(self, record: _Record, expected: Version | None) -> None:
-        """What a lost answer wrote is read: it is our name that counts."""
+        """Write the record.
+
+        After a lost answer the stored record decides: it is ours if it is equal.
+        """
         data = _encoded(record)
         try:
             if expected is None:
@@ -160,7 +163,10 @@ def _encoded(record: _Record) -> bytes:
 
 
 def _decoded(data: bytes) -> _Record:
-    """What cannot be read counts as nobody's: the lease guards requests, not objects."""
+    """Return the record in ``data``.
+
+    An unreadable one counts as free, because the lease only saves requests.
+    """
     try:
         found = json.loads(data)
         return _Record(
@@ -175,4 +181,4 @@ def _decoded(data: bytes) -> _Record:
 
 
 def _left(found: dict[str, object]) -> Left:
-    return Left(**{each.name: int(str(found[each.name])) for each in fields(Left)})
+    return Left(**{item.name: int(str(found[item.name])) for item in fields(Left)})

@@ -63,7 +63,7 @@ class _Item:
 
     @property
     def name(self) -> str:
-        """Name for messages."""
+        """Name of the item in messages: its key, or its upload."""
         if self.upload is None:
             return self.key
         return f"{self.key or 'temporary file'} (upload {self.upload.upload_id} not finished)"
@@ -80,7 +80,7 @@ class Found:
     size_bytes: int = 0
 
     def add(self, size_bytes: int) -> None:
-        """Count one more."""
+        """Count one more item of this size."""
         self.count += 1
         self.size_bytes += size_bytes
 

@@ -1,12 +1,12 @@
-"""A topic from the tier alone: what is to be restored, read from it, and the tier made a new
-cluster's.
+"""Restore of a topic from the tier alone, and transfer of the tier to a new cluster.
 
-When a cluster is lost with its brokers' disks and the API's data, the tier has each tiered topic
-up to its last copied segment: the topic object says what it was, the heads how far it goes. Three
-things make a new cluster go on from there, and each may be repeated: the store's identity gets the
-new cluster's id, each head is claimed for it under a higher leader epoch (what is left of the old
-cluster is fenced by both), and a Topic is made that says from where (``TierOrigin``). Its brokers
-find nothing on their disks and take the log over from the tier, as after any unclean election.
+When a cluster is lost with its brokers' disks and the API's data, the tier has each tiered topic up
+to its last copied segment: the topic object has its configuration, the heads have its ends. Three
+steps, all repeatable, let a new cluster continue from there. The store's identity gets the new
+cluster's id. Each head is claimed for the new cluster under a higher leader epoch (both fence what
+is left of the old cluster). A Topic is created with its origin in the tier (``TierOrigin``). The
+brokers find no data on their disks and take over the log from the tier, as after any unclean
+election.
 """
 
 import json
@@ -39,7 +39,7 @@ _FURTHER = (
 #: An annotation must not use up what only ever grows: far from any that came about by itself, and
 #: far from the end.
 _EPOCH_MAX, _PRODUCER_ID_MAX, _PARTITIONS_MAX = 2**30, 2**60, 10_000
-#: Of the id of a head's last writer, for heads that nobody has made yet.
+#: Last writer's id in heads that no broker has written yet.
 _NO_BROKER = -1
 
 
@@ -55,7 +55,7 @@ class TierOrigin:
     first_producer_id: int = 0
 
     def text(self) -> str:
-        """What ``parse`` reads."""
+        """Return the text that ``parse`` reads."""
         tiering = self.tiering
         fields = {
             "topicId": id_text(self.topic_id),
@@ -70,7 +70,7 @@ class TierOrigin:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises ValueError for what is no such text."""
+        """Return the origin in ``text``. Raises ValueError for any other text."""
         try:
             fields = json.loads(text)
             policy = fields["policy"]
@@ -87,6 +87,8 @@ class TierOrigin:
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"it is no text that tidemark restore writes: {error}") from error
+        # The text comes from an annotation that a person may have edited, so every number has
+        # bounds.
         numbers = (
             1 <= origin.partitions <= _PARTITIONS_MAX
             and 0 <= origin.leader_epoch <= _EPOCH_MAX
@@ -108,7 +110,7 @@ class Restorable:
 
     @property
     def partitions(self) -> int:
-        """Of the topic; its object may be older than its newest heads."""
+        """Number of partitions of the topic; its object may be older than its newest heads."""
         return max(self.topic.partitions, max(self.heads) + 1)
 
     @property
@@ -227,4 +229,4 @@ def _first_free_producer_id(tier: Tier, head: Head) -> int:
         producers = decode_snapshot(tier.segments.fetch_aux(entry).producer_snapshot)
     except (ObjectDamaged, AuxCorrupt, SnapshotFormatError, ObjectNotFound):
         return 0
-    return max((each.producer_id + 1 for each in producers), default=0)
+    return max((producer.producer_id + 1 for producer in producers), default=0)

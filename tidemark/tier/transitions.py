@@ -68,6 +68,7 @@ def claim(
     disablement with Delete is claimed by ``disable_delete``, which also moves the floor.
     """
     check_claim(head, leader_epoch, tiering, cluster_id)
+    # Two commits would leave a moment in which the old data counts as live in the new epoch.
     if tiering.has_to_delete(head.tiering.epoch):
         raise IllegalTransition(
             f"{head.name}: tiered epoch {tiering.epoch} disables with Delete, which moves the "

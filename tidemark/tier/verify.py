@@ -19,10 +19,12 @@ PIECE_BYTES = 8 * 1024 * 1024
 def verify_segment(
     segments: RemoteStorageManager, entry: SegmentEntry, listed_bytes: tuple[int, int] | None = None
 ) -> None:
-    """Read all of it. ``listed_bytes``: how large a listing says that ``.log`` and ``.aux`` are.
+    """Read and verify a whole segment. ``listed_bytes``: sizes of ``.log`` and ``.aux`` in a
+    listing.
 
-    Raises ObjectDamaged with what is wrong, ObjectNotFound where an object is gone,
-    StoreUnavailable where nobody can say."""
+    Raises ObjectDamaged with the cause, ObjectNotFound if an object is missing, StoreUnavailable if
+    the store does not answer.
+    """
     if listed_bytes is not None:
         _check_sizes(segments, entry, listed_bytes)
     aux = segments.fetch_aux(entry)

@@ -1,9 +1,10 @@
-"""Whole batches out of a segment that comes in parts: a batch that a part cuts is finished by the
-next.
+"""Whole batches of a segment that is received in parts:
 
-Whoever reads a segment in order needs this, and all need the same checks with it: digests while the
-bytes pass, and a length that is the manifest's. Memory is one part and what is left of the one
-before it. Nothing is fetched here.
+the next part completes a batch that a part cuts.
+
+Every sequential reader of a segment needs this, with the same checks: digests of the passing bytes,
+and the length in the manifest. Memory is one part and the rest of the one before it. Nothing is
+fetched here.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,22 +27,26 @@ def whole_batches(
     position: int = 0,
     end: int | None = None,
 ) -> Iterator[Batches]:
-    """Checked as far as digests go. ``parts``: the log's bytes from ``begin`` to ``end``, which lie
-    between two pieces (:class:`CheckedStream`), or all of it. ``digests``: of the log's pieces;
-    none where the entry has none. ``position``: where the first batch that is wanted begins.
+    """Yield batches that are verified as far as digests allow.
 
-    What belongs to a batch that ``end`` cuts is left out. Raises ObjectDamaged, and what taking a
-    part raises."""
+    ``parts``: the log's bytes from ``begin`` to ``end``, which are boundaries of pieces
+    (:class:`CheckedStream`), or all of it. ``digests``: of the log's pieces; none if the entry has
+    none. ``position``: start of the first requested batch.
+
+    A batch that ``end`` cuts is left out. Raises ObjectDamaged, and errors of the iterator.
+    """
     stream = CheckedStream(entry, digests, store, begin=begin, end=end)
     held, skip = b"", position - begin
     for part in parts:
         held += stream.feed(part)
+        # Verified ranges start at a piece, which may be before the first requested batch.
         if skip:
             held, skip = held[skip:], max(0, skip - len(held))
         try:
             headers = list(iter_headers(held))
         except CorruptBatch as error:
             raise damaged(entry, entry.log_key, store, str(error)) from error
+        # The rest of the last batch is completed by the next part.
         whole = headers[-1][0] + headers[-1][1].size_bytes if headers else 0
         yield position, held, headers
         position, held = position + whole, held[whole:]

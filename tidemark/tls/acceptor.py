@@ -164,7 +164,7 @@ class Acceptor:
 
 
 def _notice_its_end(accepted: socket.socket) -> None:
-    """Of a peer that is silent, also where its machine is gone."""
+    """Enable keepalive, which ends the connection of a silent peer whose machine has failed."""
     accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_KEEPIDLE"):
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_S)
@@ -174,7 +174,7 @@ def _notice_its_end(accepted: socket.socket) -> None:
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, NoCertificates):
-        return f"{error}; nobody can prove who they are"
+        return f"{error}; no peer can be authenticated"
     if isinstance(error, ssl.SSLError):
         return f"no TLS with a certificate that is trusted here ({error.reason or error})"
     return str(error) or "it did not prove in time who it is"

@@ -1,11 +1,11 @@
-"""Both ends of a connection prove who they are, and then go on in clear.
+"""Mutual authentication by TLS, after which the connection continues in clear.
 
-For replication where the network is trusted: the handshake is TLS's own, with the same
-certificates, and TLS is closed in order (``close_notify`` both ways) before the first byte of
-Kafka's. What is lost against staying encrypted: whoever can change packets on the way can take a
-proven connection over.
+For replication in a trusted network: the handshake is TLS's own, with the same certificates, and
+TLS is closed in order (``close_notify`` both ways) before the first byte of Kafka's protocol. The
+cost compared with encryption: an attacker who can change packets in transit can take over an
+authenticated connection.
 
-Records are read one by one: what comes behind the last one belongs to whoever goes on.
+Records are read one by one, because the bytes behind the last one belong to the next protocol.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Any
 _HEADER_BYTES = 5
 #: TLS's own limit for a record (RFC 8446, 5.2).
 _RECORD_BYTES_MAX = 2**14 + 256
-#: Handshake and close take a dozen; whoever sends more has something else in mind.
+#: Handshake and close take about a dozen records; a peer that sends more is refused.
 _RECORDS_MAX = 64
 
 
@@ -46,7 +46,7 @@ class _Exchange:
         self.tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
 
     async def run(self, step: Callable[[], object]) -> None:
-        """Go on with ``step`` until it is done, sending and reading what it needs."""
+        """Repeat ``step`` until it is done, sending and receiving what it needs."""
         while True:
             try:
                 step()

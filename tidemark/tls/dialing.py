@@ -92,6 +92,7 @@ async def _connected(host: str, port: int) -> socket.socket:
             connecting.close()
             problem = error
         except BaseException:
+            # Close the socket when the caller is cancelled too.
             connecting.close()
             raise
         else:

@@ -76,7 +76,7 @@ class ReloadedFolder(Generic[T]):
 
     def _look(self) -> tuple[tuple[int, int, int], ...]:
         found = ((self.folder / name).stat() for name in self._names)
-        return tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in found)
+        return tuple((status.st_mtime_ns, status.st_size, status.st_ino) for status in found)
 
     def _keep(self, error: OSError) -> None:
         """Keep the object that was loaded last. Raises NoCertificates if there is none."""

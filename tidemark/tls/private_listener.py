@@ -37,13 +37,18 @@ class PrivateListener:
         encrypted: bool = True,
         limits: AcceptLimits | None = None,
     ) -> None:
-        """``may_speak`` says why an identity may not, None where it may. ``factory``: the protocol
-        of a proven peer; :meth:`left` is to be called when its connection is lost."""
+        """Create the listener.
+
+        ``may_speak`` returns why an identity is refused, None if it is accepted. ``factory``:
+        creates the protocol of an authenticated peer; call :meth:`left` when its connection is
+        lost.
+        """
         self._files = files
         self._may_speak = may_speak
         self._factory = factory
         self._limits = limits or AcceptLimits()
         self._proven: Counter[Identity] = Counter()
+        # The policy is the same; only the bytes after the handshake differ.
         accept = self._accept_encrypted if encrypted else self._accept_clear
         self.refusals = Refusals(name)
         self._acceptor = Acceptor(listening, accept, refusals=self.refusals, limits=self._limits)
@@ -79,7 +84,7 @@ class PrivateListener:
         await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, accepted)
 
     def _welcome(self, certificate: Mapping[str, Any] | None) -> asyncio.BaseProtocol:
-        """Raises :class:`WrongPeer`."""
+        """Return the peer's protocol. Raises :class:`WrongPeer`."""
         peer = identity.of_certificate(certificate)
         why_not = self._may_speak(peer)
         if why_not is None and self._proven[peer] >= self._limits.per_peer_max:
@@ -91,8 +96,10 @@ class PrivateListener:
 
 
 class _Introduction(asyncio.Protocol):
-    """Stands at the end of a connection until its handshake is done; then whoever serves the peer
-    takes over, before any byte has come."""
+    """Protocol of a connection until its handshake is done.
+
+    The peer's protocol then replaces it, before any byte was received.
+    """
 
     def __init__(self, welcome: Callable[[Mapping[str, Any] | None], asyncio.BaseProtocol]) -> None:
         self._welcome = welcome

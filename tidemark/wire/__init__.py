@@ -1,1 +1,1 @@
-"""What goes over the wire beside the Kafka schemas themselves."""
+"""Kafka's wire format, and the messages of Tidemark beside Kafka's schemas."""

@@ -54,7 +54,7 @@ class BlockingConnection:
         self.close()
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection; pending answers are lost."""
         self._socket.close()
 
     def request(self, entity: Any, response_type: type[R], timeout_s: float) -> R:

@@ -76,6 +76,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         for clients, in clear.
         """
         made = functools.partial(cls, client_id=client_id, frame_bytes_max=frame_bytes_max)
+        # The dialer authenticates both ends within the same time limit.
         async with asyncio.timeout(timeout_s):
             if dialer is not None:
                 return await dialer.connect(made, host, port)

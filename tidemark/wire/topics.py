@@ -28,7 +28,7 @@ _nested = EntityType.nested
 
 
 class ChangeKind(enum.IntEnum):
-    """Kinds of changes."""
+    """Kinds of changes that clients request."""
 
     CREATE = 0
     GROW = 1
