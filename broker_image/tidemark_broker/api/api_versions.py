@@ -99,8 +99,7 @@ def answer(
         api_keys=tuple(
             ApiVersion(
                 api_key=api.key,
-                # A version can be served without being advertised, if only old librdkafka versions
-                # use it.
+                # Produce is advertised from a version below its first supported one.
                 min_version=(api.version_min if api.advertised_min is None else api.advertised_min),
                 max_version=api.version_max,
             )

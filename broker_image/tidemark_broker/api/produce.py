@@ -277,8 +277,8 @@ def _begin(entry: _Entry, acks: int, call: Call) -> "_Begun | ProduceResult":
         acks=acks,
         peer=call.client.peer,
         guard=entry.guard,
+        # The first batches of a connection are always inspected.
         is_early=call.client.batches_sent < FIRST_BATCHES,
-        # The first batches of a connection are always inspected (FIRST_BATCHES).
     )
     call.client.batches_sent += 1
     return _Begun(partition, append)

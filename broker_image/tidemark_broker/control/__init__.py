@@ -1,1 +1,1 @@
-"""The broker's end of the control protocol: registration, heartbeats, commands, reports."""
+"""Broker side of the control protocol: registration, heartbeats, commands and reports."""

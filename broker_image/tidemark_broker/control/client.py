@@ -1,12 +1,12 @@
-"""Staying with the controller: one session after another, each with whoever leads.
+"""Session with the leading controller, and its renewal.
 
-A session is a registration, an attached command connection, a thread of heartbeats, and the tasks
-that report and propose. Whatever ends one of them ends the session; then the controller is looked
-for (:mod:`~tidemark_broker.control.controller_discovery`), after a pause that grows while sessions
-keep failing; a short one while the controller waits for the end of this broker's former process.
-Between sessions the broker goes on with what it was told last. A broker whose disk lost records
-cannot answer for its ISRs any more: it registers as if it were another process, without the proof
-of a clean shutdown.
+A session consists of a registration, an attached command connection, a heartbeat thread, and the
+tasks that report and propose. If one of them ends, the session ends. Then the broker looks for the
+leading controller again (:mod:`~tidemark_broker.control.controller_discovery`), after a pause that
+grows while sessions keep failing. The pause is short while the controller waits for the end of this
+broker's previous process. Between sessions the broker continues with the state that it received
+last. A broker whose disk lost records must not answer for its ISRs. It registers as a new process,
+without the proof of a clean shutdown.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ _FORMER_PROCESS_PAUSE_S = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who this process is."""
+    """Identity of this process."""
 
     broker_id: int
     cluster_id: str
@@ -67,8 +67,10 @@ class Identity:
 
 
 class ControlClient:
-    """Owns the session; run :meth:`run` in a task. ``listeners`` gives the advertised ones, ports
-    resolved."""
+    """Owner of the session; run :meth:`run` in a task.
+
+    ``listeners`` returns the advertised endpoints with resolved ports.
+    """
 
     def __init__(
         self,
@@ -106,15 +108,15 @@ class ControlClient:
         self._has_lost_records = False
         self._heartbeat: HeartbeatThread | None = None
         self._ended: asyncio.Future[None] | None = None
-        #: When the present session began, and when the one whose heartbeats are sent did.
+        #: Start of the current session, and of the session whose heartbeats are being sent.
         self._session_began_s = self._heartbeat_of_s = time.monotonic()
         self._last_problem = ""
-        #: Where the last try came to no session.
+        #: Address at which the last attempt created no session.
         self._in_vain: Address | None = None
         self.broker_epoch = -1
         self.fenced = True
         self.connected = False
-        #: The present session, for those who ask over another connection.
+        #: The current session, for requests over another connection.
         self.link: ControllerLink | None = None
         self.want_shut_down = False
         self.unfenced = asyncio.Event()
@@ -123,27 +125,31 @@ class ControlClient:
     # ------------------------------------------------------------ sessions
 
     async def run(self) -> None:
-        """Keep a session with whichever controller leads, until cancelled."""
+        """Keep a session with the leading controller until cancelled."""
         clock = asyncio.get_running_loop().time
         backoff = Backoff(first_s=_FIRST_PAUSE_S, most_s=_LONGEST_PAUSE_S)
         while True:
             found = await self._finder.find(last=self._in_vain)
             began_s = clock()
             error = await self._try(found)
+            # The previous process expires within one session, so a short constant pause suffices.
             if isinstance(error, AliveElsewhere):
                 self._in_vain = None
                 await asyncio.sleep(_FORMER_PROCESS_PAUSE_S)
                 continue
+            # A session that lasted for a while was healthy, so the next failure starts with a short
+            # pause.
             if clock() - began_s > _LONGEST_PAUSE_S:
                 backoff = backoff.succeeded()
             backoff = backoff.failed(clock())
             await asyncio.sleep(backoff.until_s - clock())
 
     async def _try(self, found: Found) -> Exception | None:
-        """One session; why it has ended."""
+        """Run one session; return the error that ended it."""
         address = found.address
         try:
             await self._session(found)
+        # Normal during a change of the controller, so it is not a warning.
         except NotController as error:
             logger.debug("%s:%d: %s", *address, error)
             return error
@@ -159,7 +165,7 @@ class ControlClient:
         return None
 
     def _note_problem(self, address: Address, error: Exception) -> None:
-        """One line for each new problem, not one for each try."""
+        """Log each new problem once, not each attempt."""
         problem = f"controller at {address[0]}:{address[1]}: {error or type(error).__name__}"
         if self.connected or problem != self._last_problem:
             logger.warning("%s", problem)
@@ -168,16 +174,20 @@ class ControlClient:
     async def _session(self, found: Found) -> None:
         self._session_began_s = time.monotonic()
         address, requests = found
+        # Set before anything can fail: discovery then tries the other addresses first.
         self._in_vain = address
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(requests.close)
+            # Registration first: it returns the epoch and token with which the commands are
+            # attached.
             session_timeout_s = await self._register(requests)
             commands = await self._connect(address, "commands")
             stack.push_async_callback(commands.close)
             await self._attach(commands)
+            # The future exists before the heartbeats, which may end the session at once.
             self._ended = asyncio.get_running_loop().create_future()
             if self._has_lost_records:
-                raise SessionEnded("records were lost while it was being registered")
+                raise SessionEnded("records were lost during the registration")
             stack.callback(self._start_heartbeat(address, session_timeout_s).stop)
             self.connected = True
             self._in_vain = None
@@ -219,26 +229,30 @@ class ControlClient:
         )
 
     async def _register(self, connection: KafkaConnection) -> float:
-        """Register; gives the session's length in seconds."""
+        """Register the broker. Return the session's timeout in seconds."""
         me = self._identity
         answer = await self._ask_to_register(connection, me)
+        # The controller has lost its state, so it first reads what the brokers know of their
+        # replicas.
         if answer.wants_states:
             await self._say_states(connection, me)
             answer = await self._ask_to_register(connection, me)
+        # 41 is NOT_CONTROLLER, which the check below turns into a retry elsewhere.
         if answer.error_code and answer.error_message and answer.error_code != 41:
             former = answer.error_code == int(ErrorCode.duplicate_broker_registration.value)
             kind = AliveElsewhere if former else Refused
             if kind is Refused and self.want_shut_down:
-                # Its Broker may be deleted: this controller then moves no leaders for it.
+                # If its Broker object is deleted, this controller moves no leaders for it.
                 self.may_shut_down.set()
             raise kind(f"registration refused: {answer.error_message}")
         check(answer.error_code, "registration")
+        # A controller with an older epoch is superseded and does not know it yet.
         if not await self._epoch.accept(answer.controller_epoch):
             raise SessionEnded(
-                f"its epoch {answer.controller_epoch} is older than {self._epoch.highest}"
+                f"controller epoch {answer.controller_epoch} is older than {self._epoch.highest}"
             )
         if self._identity is not me:
-            raise SessionEnded("records were lost while it was being registered")
+            raise SessionEnded("records were lost during the registration")
         self._session_token = answer.session_token
         self._note_registration(answer.broker_epoch, connection.peer)
         return max(answer.session_timeout_ms, 1000) / 1000
@@ -264,7 +278,10 @@ class ControlClient:
         )
 
     async def _say_states(self, connection: KafkaConnection, me: Identity) -> None:
-        """What was told of the replicas: the controller decides nothing of them before it knows."""
+        """Send the recorded states of the replicas.
+
+        The controller decides nothing about them before.
+        """
         for number, page in enumerate(await pages(self._manager)):
             request = control.ReplicaStatesRequest(
                 broker_id=me.broker_id,
@@ -280,7 +297,7 @@ class ControlClient:
         if broker_epoch != self.broker_epoch:
             logger.info("registered with %s under broker epoch %d", peer, broker_epoch)
         self.broker_epoch = broker_epoch
-        # In this process nothing was lost since: its epoch is proof enough for the next session.
+        # This process has lost nothing, so its epoch is sufficient proof for the next session.
         self._previous_broker_epoch = broker_epoch
         if self._has_lost_records:
             self._has_lost_records = False
@@ -289,16 +306,17 @@ class ControlClient:
     # ------------------------------------------------------------ lost records
 
     def records_lost(self) -> None:
-        """A disk lost records that were appended: the session ends, the next one has no proof."""
+        """End the session after a disk lost appended records. The next session has no proof."""
         self._identity = replace(self._identity, incarnation_id=uuid.uuid4())
         self._previous_broker_epoch = -1
         self._has_lost_records = True
-        self._end_session(SessionEnded("records were lost: registering anew without proof"))
+        self._end_session(SessionEnded("records were lost: registering again without proof"))
 
     @property
     def proven_broker_epoch(self) -> int:
-        """What a clean shutdown may be proved by; -1 while the controller does not know of a
-        loss."""
+        """Broker epoch that proves a clean shutdown; -1 while the controller does not know of a
+        loss.
+        """
         return -1 if self._has_lost_records else self.broker_epoch
 
     async def _attach(self, connection: KafkaConnection) -> None:
@@ -331,6 +349,7 @@ class ControlClient:
             answered=lambda answer: self._heartbeat_answered(thread, answer),
             lost=lambda reason: self._heartbeat_lost(thread, reason),
         )
+        # A shutdown that was requested before this session continues in it.
         thread.want_shut_down = self.want_shut_down
         self._heartbeat = thread
         self._heartbeat_of_s = self._session_began_s
@@ -339,13 +358,13 @@ class ControlClient:
         return thread
 
     def snapshot_applied(self, controller_epoch: int) -> None:
-        """A full snapshot is in force: the next heartbeat says so at once."""
+        """Report an applied full snapshot with an immediate heartbeat."""
         if self._heartbeat is not None:
             self._heartbeat.snapshot_controller_epoch = controller_epoch
             self._heartbeat.kick()
 
     def request_shutdown(self) -> None:
-        """Have leaders moved away; ``may_shut_down`` is set when the controller agrees."""
+        """Request that leaders move away; ``may_shut_down`` is set when the controller agrees."""
         self.want_shut_down = True
         if self._heartbeat is not None:
             self._heartbeat.want_shut_down = True
@@ -354,6 +373,7 @@ class ControlClient:
     def _heartbeat_answered(
         self, thread: HeartbeatThread, answer: control.BrokerHeartbeatResponse
     ) -> None:
+        # A late answer of an earlier session must not affect this one.
         if thread is not self._heartbeat:
             return
         try:
@@ -366,9 +386,11 @@ class ControlClient:
         self.fenced = answer.is_fenced
         if not answer.is_fenced:
             self.unfenced.set()
+        # A loop that did not turn for a whole session must not act as leader: others may lead by
+        # now.
         in_force = not answer.is_fenced and thread.snapshot_controller_epoch >= 0
         if in_force and not self._clock.stall.heard(self._heartbeat_of_s):
-            self._end_session(SessionEnded("the loop stood still for longer than the session"))
+            self._end_session(SessionEnded("the event loop did not turn for a whole session"))
             return
         if answer.should_shut_down:
             self.may_shut_down.set()
@@ -387,7 +409,7 @@ async def _wait(future: "asyncio.Future[None]") -> None:
 
 
 async def first_of(*coroutines: Coroutine[None, None, None]) -> None:
-    """Run all until one ends; the others are cancelled and awaited; its error is raised."""
+    """Run coroutines until one ends, then cancel and await the others. Raises its error."""
     tasks = [asyncio.ensure_future(each) for each in coroutines]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,11 +1,10 @@
-"""What the controller sends over the command connection, and how it is answered.
+"""Commands of the controller and their answers.
 
-``PartitionStates`` and ``UserStates`` are applied in the order in which they come, and nothing that
-came after one begins before it was applied; everything else runs beside the rest and may be
-answered out of order. States never wait for commands, however many of these take their time: beyond
-those at work commands wait for their turn (not those that an election waits for), and beyond those
-that wait they are dropped. The controller repeats what was not answered. Requests of an older
-controller epoch are refused.
+``PartitionStates`` and ``UserStates`` are applied in the order of arrival, and later requests start
+only after them. Other commands run concurrently and may be answered out of order. States never wait
+for commands: commands beyond a limit wait for their turn (except those that an election waits for),
+and beyond a second limit they are dropped. The controller repeats commands without an answer.
+Requests of an older controller epoch are rejected.
 """
 
 import asyncio
@@ -54,17 +53,17 @@ _Answer = (
     | DeletionPointsResponse
     | DeleteTopicRecordsResponse
 )
-#: Takes a Kafka request's frame and a peer's name, gives the pieces of the answer's frame.
+#: Takes a Kafka request's frame and a peer's name; returns the pieces of the answer's frame.
 Serve = Callable[[Frame, str], Awaitable[Sequence[bytes] | None]]
 
-#: Users of more bytes are read in a thread: all of them come with each change.
+#: Larger sets of users are decoded in a thread, since each change contains all of them.
 _LONG_BYTES = 64 * 1024
 _in_thread = Threads("users", threads=1)
-#: What the controller is told with Attach: it sends no command that would end the connection.
+#: Sent with Attach, so that the controller sends no command that would close the connection.
 LAST_COMMAND = DELETE_TOPIC_RECORDS
 AT_ONCE = 32
 WAITING_MAX = 1024
-#: Answered from memory, and an election waits for the answer.
+#: Commands that are answered from memory and that an election waits for.
 URGENT = frozenset({control.REPLICA_LOG_INFO})
 _STALE = int(ErrorCode.stale_controller_epoch.value)
 _TIMED_OUT = int(ErrorCode.request_timed_out.value)
@@ -72,7 +71,10 @@ _STORAGE = int(ErrorCode.kafka_storage_error.value)
 
 
 class Turns:
-    """Commands of one connection: :data:`AT_ONCE` at work, :data:`WAITING_MAX` that wait."""
+    """Commands of one connection:
+
+    at most :data:`AT_ONCE` running and :data:`WAITING_MAX` waiting.
+    """
 
     def __init__(self, work: Callable[[Frame], Coroutine[None, None, None]]) -> None:
         self._work = work
@@ -80,8 +82,10 @@ class Turns:
         self._waiting: collections.deque[Frame] = collections.deque()
 
     def take(self, frame: Frame, *, urgent: bool = False) -> bool:
-        """Begin with it now or later, now if it is ``urgent``; False if too many wait already.
-        Never waits itself."""
+        """Start a command now or later, an ``urgent`` one now.
+
+        Return False if too many wait. Never blocks.
+        """
         if urgent or len(self._tasks) < AT_ONCE:
             self._begin(frame)
         elif len(self._waiting) < WAITING_MAX:
@@ -101,7 +105,7 @@ class Turns:
             self._begin(self._waiting.popleft())
 
     async def close(self) -> None:
-        """Forget those that wait, end those at work."""
+        """Drop waiting commands and cancel running ones."""
         self._waiting.clear()
         tasks = tuple(self._tasks)
         for task in tasks:
@@ -110,8 +114,11 @@ class Turns:
 
 
 class Commands:
-    """Serves one command connection after another; one at a time. ``snapshot_applied`` is told the
-    controller epoch of each full snapshot, before that is acknowledged."""
+    """Command connections, one at a time.
+
+    ``snapshot_applied`` is called with the controller epoch of each full snapshot, before its
+    acknowledgement.
+    """
 
     def __init__(
         self,
@@ -137,6 +144,8 @@ class Commands:
             while True:
                 frame = await connection.read_frame()
                 key, _, correlation_id = peek_request(frame)
+                # States are applied in this loop, so that nothing that arrived later overtakes
+                # them.
                 if key == control.PARTITION_STATES:
                     states = _body(control.PartitionStatesRequest, frame)
                     answer = await self._states(states, broker_epoch)
@@ -145,13 +154,14 @@ class Commands:
                     users = await self._user_states(frame, broker_epoch)
                     connection.write(encode_response(users, correlation_id))
                 elif not turns.take(frame, urgent=key in URGENT):
-                    logger.warning("%d commands wait already: one more is dropped", WAITING_MAX)
+                    logger.warning("command dropped: %d commands are waiting", WAITING_MAX)
         finally:
             await turns.close()
 
     async def _one(self, connection: KafkaConnection, frame: Frame, broker_epoch: int) -> None:
         try:
             pieces = await self._answer(frame, connection.peer, broker_epoch)
+            # A controller that does not read must not make the broker buffer answers without limit.
             await connection.drain()
             for piece in pieces or ():
                 connection.write(piece)
@@ -184,20 +194,22 @@ class Commands:
     async def _states(
         self, request: control.PartitionStatesRequest, broker_epoch: int
     ) -> control.PartitionStatesResponse:
+        # The epoch must be durable before its commands are obeyed.
         try:
             accepted = await self._epoch.accept(request.controller_epoch)
         except StorageError as error:
-            logger.warning("the controller's epoch cannot be kept: %s", error)
+            logger.warning("the controller's epoch was not stored: %s", error)
             return _states_answer(_STORAGE, broker_epoch)
         if not accepted:
             logger.warning(
-                "refused partition states of controller %s: epoch %d, seen was %d",
+                "rejected partition states of controller %s: epoch %d is older than %d",
                 request.controller_id,
                 request.controller_epoch,
                 self._epoch.highest,
             )
             return _states_answer(_STALE, broker_epoch)
         self._epoch.commit = max(self._epoch.commit, request.commit)
+        # Set before the partitions are applied, so that no client is served without ACLs.
         self._users.awaited = request.users_follow
         errors = await self._manager.apply(request)
         logger.info(
@@ -208,6 +220,7 @@ class Commands:
             len(request.removals),
             len(errors),
         )
+        # The controller unfences this broker after a full snapshot, which must be applied by then.
         if request.full:
             await self._snapshot_applied(request.controller_epoch)
         return _states_answer(0, broker_epoch, tuple(errors))
@@ -219,13 +232,15 @@ class Commands:
             request, users = self._users_of(frame)
         stale = self._epoch.is_stale(request.controller_epoch)
         if stale:
-            logger.warning("refused users of controller epoch %d", request.controller_epoch)
+            logger.warning(
+                "rejected users of controller epoch %d, which is too old", request.controller_epoch
+            )
         else:
             self._users.take(users)
             logger.info(
-                "%d users are known, ACLs %s",
+                "applied %d users, ACLs are %s",
                 len(request.users),
-                "decide" if request.authorize else "do not decide",
+                "enforced" if request.authorize else "not enforced",
             )
         return UserStatesResponse(error_code=_STALE if stale else 0, broker_epoch=broker_epoch)
 
@@ -248,7 +263,7 @@ class Commands:
         self, request: control.DeleteRemoteTopicRequest
     ) -> control.DeleteRemoteTopicResponse:
         if self._epoch.is_stale(request.controller_epoch):
-            return _delete_answer(_STALE, -1, "an older controller's request")
+            return _delete_answer(_STALE, -1, "the request is of an older controller")
         remote = self._manager.remote
         if remote is None:
             return _delete_answer(_STORAGE, -1, "this broker has no remote storage")
@@ -288,7 +303,7 @@ class Commands:
 def _body(request_type: type[Q], frame: Frame) -> Q:
     _, version, _ = peek_request(frame)
     if version != 0:
-        raise FrameError(f"{request_type.__name__} in version {version} is not known")
+        raise FrameError(f"{request_type.__name__} version {version} is not supported")
     return decode_request(request_type, frame)
 
 

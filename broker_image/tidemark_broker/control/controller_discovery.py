@@ -1,10 +1,10 @@
-"""Finding out who leads: every address is asked at once, and again until one of them does.
+"""Discovery of the leading controller: all addresses are queried concurrently until one leads.
 
-An operator that was stopped, or whose machine is gone, answers nothing. Asked one after the other,
-each such address would keep the broker for seconds from the one that leads; and whoever stands by
-would hear late that the broker lives, and lead over a cluster that it does not know yet. So each
-address is asked by itself, over a connection that stays, and the first that does not say
-NOT_CONTROLLER is where the broker registers. Nothing is registered by asking.
+An operator that has stopped, or whose machine is down, does not answer. Queried one after another,
+each such address would delay the broker for seconds. A standby would also learn late that the
+broker lives, and could lead over a cluster that it does not know yet. Each address is therefore
+queried separately over a persistent connection. The broker registers at the first one that does not
+answer NOT_CONTROLLER. A query registers nothing.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ logger = logging.getLogger(__name__)
 
 Address = tuple[str, int]
 
-#: An address at which nobody is any more is dialled anew after this long.
+#: Time-out of a connection attempt, after which the address is dialled again.
 DIAL_S = 3.0
-#: How long an answer may take: the other side decides nothing for it.
+#: Time-out of an answer, which needs no decision on the other side.
 ANSWER_S = 3.0
-#: One that stands by may lead in the next moment.
+#: Pause before a standby is queried again. It may take over at any time.
 ASK_AGAIN_S = 0.5
 LATER_S = 1.0
 LONGEST_PAUSE_S = 1.0
@@ -36,15 +36,17 @@ _NO_EPOCH = -1
 
 
 class Found(NamedTuple):
-    """Who leads, and the connection over which it said so: whoever gets it closes it."""
+    """The leading controller and the connection to it, which the caller closes."""
 
     address: Address
     connection: KafkaConnection
 
 
 class Finder:
-    """Belongs to the loop. ``connect`` dials an address; it raises ``OSError``, ``TimeoutError`` or
-    ``FrameError``."""
+    """Queries of all addresses. Used from the loop only.
+
+    ``connect`` dials an address and raises ``OSError``, ``TimeoutError`` or ``FrameError``.
+    """
 
     def __init__(
         self,
@@ -55,12 +57,15 @@ class Finder:
         self._broker_id = broker_id
         self._addresses = addresses
         self._connect = connect
-        #: The last one of each address: one line for each new problem, not one for each try.
+        #: Last problem of each address, so that only new problems are logged.
         self._problems: dict[Address, str] = {}
 
     async def find(self, *, last: Address | None = None) -> Found:
-        """The first address that leads, until cancelled. ``last``: one that said so and came to
-        nothing, as one does that hangs or was superseded: it is asked a little after the others."""
+        """Return the first address that leads.
+
+        ``last`` led before but created no session, because it hangs or was superseded. It is
+        queried a little later than the others.
+        """
         looking = [
             asyncio.ensure_future(self._look(address, LATER_S if address == last else 0.0))
             for address in self._addresses
@@ -68,11 +73,13 @@ class Finder:
         first: Found | None = None
         try:
             try:
+                # Each task only ends with a leader, so the first one that is done is the result.
                 await asyncio.wait(looking, return_when=asyncio.FIRST_COMPLETED)
                 first = next(task for task in looking if task.done()).result()
             finally:
                 for task in looking:
                     task.cancel()
+                # Several may have answered in the same turn. Only one connection is used.
                 for other in await asyncio.gather(*looking, return_exceptions=True):
                     if isinstance(other, Found) and other is not first:
                         other.connection.abort()
@@ -92,7 +99,7 @@ class Finder:
             except (OSError, TimeoutError, FrameError) as error:
                 self._note_problem(address, error)
             except Exception:
-                logger.exception("the controller at %s:%d cannot be asked", *address)
+                logger.exception("the query of the controller at %s:%d failed", *address)
             else:
                 self._problems.pop(address, None)
                 return Found(address, connection)
@@ -100,16 +107,19 @@ class Finder:
             await asyncio.sleep(_PAUSES.pause_s(failures))
 
     async def _until_it_leads(self, connection: KafkaConnection) -> None:
-        """Whatever goes wrong, the connection is ended."""
+        """Wait until the other side leads. On any error the connection is closed."""
         try:
-            while not await self._leads(connection):  # noqa: ASYNC110 - it tells nobody
+            while not await self._leads(connection):  # noqa: ASYNC110 - a standby sends no event
                 await asyncio.sleep(ASK_AGAIN_S)
         except BaseException:
             connection.abort()
             raise
 
     async def _leads(self, connection: KafkaConnection) -> bool:
-        """A heartbeat of no registration is a question: who leads answers that it knows of none."""
+        """Return whether the other side leads, by a heartbeat without a registration.
+
+        A leader answers that it does not know the registration.
+        """
         answer = await connection.request(
             control.BrokerHeartbeatRequest(
                 broker_id=self._broker_id,

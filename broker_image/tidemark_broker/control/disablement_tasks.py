@@ -1,9 +1,8 @@
-"""``DisableRemoteTopic`` (KIP-950): this broker's part, begun once and asked about until done.
+"""``DisableRemoteTopic`` (KIP-950): this broker's work, started once and queried until it is done.
 
-Each hosted partition's work goes on in a task of its own, also when the request times out; the
-controller repeats the request and finds the same task. An acknowledgement is given only under the
-leader epoch under which the work was done, and only once the tiered epoch is in the replica's
-state file.
+The work of each hosted partition is a task that continues after the request times out. The
+controller repeats the request, which finds the same task. An acknowledgement requires the leader
+epoch under which the work was done, and the tiered epoch in the replica's state file.
 """
 
 import asyncio
@@ -25,12 +24,12 @@ _NONE = 0
 _UNKNOWN = int(ErrorCode.unknown_topic_or_partition.value)
 _AT_WORK = int(ErrorCode.request_timed_out.value)
 
-#: topic id, partition, tiered epoch, leader epoch
+#: Topic id, partition, tiered epoch, leader epoch.
 _WorkKey = tuple[uuid.UUID, int, int, int]
 
 
 class DisablementTasks:
-    """The work under way; tasks end with :meth:`close`."""
+    """Running disablements; tasks end with :meth:`close`."""
 
     def __init__(self, manager: ReplicaManager) -> None:
         self._manager = manager
@@ -39,7 +38,7 @@ class DisablementTasks:
     async def disable(
         self, request: control.DisableRemoteTopicRequest
     ) -> tuple[control.DisableRemoteTopicResult, ...]:
-        """Begin or go on with each partition, wait for them at most ``timeout_ms``."""
+        """Start or continue the work of each partition, and wait at most ``timeout_ms``."""
         tasks = {
             partition: self._task(hosted, request)
             for partition in request.partitions
@@ -58,12 +57,14 @@ class DisablementTasks:
     ) -> "asyncio.Task[None]":
         key = _key(partition, request)
         task = self._tasks.get(key)
+        # A failed task is replaced, so that each repetition of the request retries the work.
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             self._forget_older(key)
             task = asyncio.create_task(self._work(partition, request))
             self._tasks[key] = task
         return task
 
+    # Work of an older tiered or leader epoch cannot be acknowledged any more.
     def _forget_older(self, key: _WorkKey) -> None:
         for other in [other for other in self._tasks if other[:2] == key[:2] and other != key]:
             self._tasks.pop(other).cancel()
@@ -107,8 +108,10 @@ class DisablementTasks:
         request: control.DisableRemoteTopicRequest,
         task: "asyncio.Task[None]",
     ) -> tuple[int, str]:
+        # The checks run in this order at each repetition, since the leader epoch may change any
+        # time.
         if not task.done():
-            return _AT_WORK, "still at work"
+            return _AT_WORK, "in progress"
         if task.cancelled():
             return _AT_WORK, "the work was interrupted"
         error = task.exception()
@@ -121,7 +124,7 @@ class DisablementTasks:
         return _NONE, ""
 
     async def close(self) -> None:
-        """End the work; the controller asks again later."""
+        """Cancel the work. The controller repeats its request to the next process."""
         tasks = tuple(self._tasks.values())
         self._tasks.clear()
         for task in tasks:

@@ -1,6 +1,6 @@
-"""The highest controller epoch this broker has obeyed, on disk before anything is obeyed.
+"""Highest controller epoch that this broker has obeyed, stored before anything is obeyed.
 
-A controller with a lower epoch is an older one that does not know it yet: its commands are refused,
+A controller with a lower epoch was superseded and does not know it yet. Its commands are rejected,
 also after a restart of the broker.
 """
 
@@ -16,8 +16,11 @@ logger = logging.getLogger(__name__)
 
 
 class ControllerEpoch:
-    """``highest`` is -1 before the first controller; ``commit``, the last that was told of in that
-    epoch, is in memory only: it costs no write, and most brokers outlive what it is for."""
+    """The stored epoch.
+
+    ``highest`` is -1 before the first controller. ``commit``, the last commit received in that
+    epoch, is only in memory: it costs no write, and most brokers live longer than it is needed.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -25,16 +28,17 @@ class ControllerEpoch:
         self.commit = -1
 
     def is_stale(self, epoch: int) -> bool:
-        """Is this an older controller's epoch?"""
+        """True for the epoch of a superseded controller."""
         return epoch < self.highest
 
     async def accept(self, epoch: int) -> bool:
-        """Obey this epoch from now on, durably; False if it is stale."""
+        """Obey this epoch from now on, durably. Return False if it is stale."""
         if self.is_stale(epoch):
             return False
         if epoch > self.highest:
             data = json.dumps({"version": 1, "controllerEpoch": epoch}).encode()
             await in_role_thread(write_whole, self._path, data)
+            # A higher epoch may have been accepted during the write.
             if epoch > self.highest:
                 self.highest, self.commit = epoch, -1
                 logger.info("controller epoch %d", epoch)
@@ -48,4 +52,4 @@ def _read(path: Path) -> int:
     except FileNotFoundError:
         return -1
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"{path} cannot be read: {error}") from error
+        raise StorageError(f"{path} is not readable: {error}") from error

@@ -1,41 +1,41 @@
-"""Why a session with a controller ends."""
+"""Errors that end a session with a controller."""
 
 from kio.schema.errors import ErrorCode
 
 
 class SessionEnded(Exception):
-    """The session is over; the next one begins with finding out who leads."""
+    """The session has ended. The next one starts with discovery."""
 
 
 class NotController(SessionEnded):
-    """The other side does not lead: try the next address at once."""
+    """The other side does not lead; the next address is tried at once."""
 
 
 class Refused(SessionEnded):
-    """The controller refuses this broker; the text says why. Worth a pause before another try."""
+    """The controller rejects this broker for the reason in the text. Retried after a pause."""
 
 
 class AliveElsewhere(Refused):
-    """The former process of this broker still counts as alive: that is over within a session."""
+    """The broker's previous process still counts as alive, for at most one session."""
 
 
 def name_of(code: int) -> str:
-    """Kafka's name of an error code."""
+    """Return Kafka's name of an error code."""
     try:
         return ErrorCode(code).name
     except ValueError:
         return f"error {code}"
 
 
-def check(code: int, what: str) -> None:
-    """Raise what an answer's error code means for the session."""
+def check(code: int, request: str) -> None:
+    """Raise the error that a code in the answer to ``request`` means for the session."""
     if code == 0:
         return
     if code == int(ErrorCode.not_controller.value):
-        raise NotController(f"{what}: not the controller")
+        raise NotController(f"{request}: not the controller")
     if code in (
         int(ErrorCode.stale_broker_epoch.value),
         int(ErrorCode.stale_controller_epoch.value),
     ):
-        raise SessionEnded(f"{what}: {name_of(code)}")
-    raise Refused(f"{what}: {name_of(code)}")
+        raise SessionEnded(f"{request}: {name_of(code)}")
+    raise Refused(f"{request}: {name_of(code)}")

@@ -1,9 +1,9 @@
-"""Heartbeats from a thread of their own, with the age of the main loop's last turn.
+"""Heartbeats from a separate thread, with the age of the event loop's last turn.
 
-A loop that is busy for a while must not cost the session; a loop that stands still must. So the
-thread reports how long ago the loop last turned and leaves the judgement to the controller. A
-connection that breaks is made again at once, also between two heartbeats: a controller that sees it
-close suspects that this process is dead.
+A busy loop must not cost the session, but a loop that has stopped must. The thread therefore
+reports how long ago the loop last turned, and the controller decides. A broken connection is
+replaced at once, also between two heartbeats, because a controller that sees it close suspects that
+the process is dead.
 """
 
 import asyncio
@@ -23,28 +23,31 @@ from tidemark_broker.replication.stall_detection import Stall
 
 logger = logging.getLogger(__name__)
 
-#: Fine enough for sessions of seconds; each tick wakes an idle broker.
+#: Fine enough for sessions of seconds. Each tick wakes an idle broker.
 _TICK_S = 0.2
 _MS_MAX = 2**31 - 1
 _RETRY_S = 0.2
-#: A broker that has said all that is asked of it may be unfenced in the next moment.
+#: Interval while unfencing is expected, which may happen at any moment.
 SOON_S = 0.5
 _ANSWER_BYTES_MAX = 1024 * 1024
 
 
 class LoopClock:
-    """When the loop last turned; ticked on the loop, read from any thread. ``stall`` is told."""
+    """Time of the loop's last turn; updated on the loop, read from any thread.
+
+    ``stall`` is notified.
+    """
 
     def __init__(self, stall: Stall | None = None) -> None:
         self.stall = Stall() if stall is None else stall
         self.turned_s = time.monotonic()
 
     def age_ms(self) -> int:
-        """How long ago that was."""
+        """Age of the last turn in ms."""
         return min(max(0, int((time.monotonic() - self.turned_s) * 1000)), _MS_MAX)
 
     async def run(self) -> None:
-        """Tick until cancelled."""
+        """Update the clock until cancelled."""
         while True:
             self.turned_s = time.monotonic()
             self.stall.turned(self.turned_s)
@@ -53,7 +56,9 @@ class LoopClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Whom to tell, as whom, how often (a quarter of the session)."""
+    """Destination of heartbeats, identity, and session length (heartbeats are sent four times
+    in it).
+    """
 
     host: str
     port: int
@@ -70,9 +75,9 @@ class Target:
 
 
 class HeartbeatThread:
-    """One per session. ``answered`` and ``lost`` are called on the loop's thread.
+    """Heartbeats of one session. ``answered`` and ``lost`` are called on the loop's thread.
 
-    ``snapshot_controller_epoch`` and ``want_shut_down`` may be set from the loop at any time;
+    ``snapshot_controller_epoch`` and ``want_shut_down`` may be set from the loop at any time.
     :meth:`kick` sends the next heartbeat at once.
     """
 
@@ -98,21 +103,21 @@ class HeartbeatThread:
         self._is_fenced = True
 
     def start(self) -> None:
-        """Begin; the first heartbeat goes out at once."""
+        """Start the thread; the first heartbeat is sent at once."""
         self._thread.start()
 
     def kick(self) -> None:
         """Send the next heartbeat now."""
-        with contextlib.suppress(OSError):  # enough kicks wait already, or the thread has ended
+        with contextlib.suppress(OSError):  # enough kicks are queued, or the thread has ended
             self._kicks.send(b"!")
 
     def stop(self) -> None:
-        """Ask the thread to end; it does at the latest after its request's time-out."""
+        """Signal the thread to end, at the latest after its request's time-out."""
         self._stopping.set()
         self.kick()
 
     def join(self) -> None:
-        """Wait until it has ended (blocks)."""
+        """Wait until the thread has ended (blocks)."""
         self._thread.join()
 
     def _run(self) -> None:
@@ -120,7 +125,10 @@ class HeartbeatThread:
             self._beat_until_stopped()
 
     def _beat_until_stopped(self) -> None:
-        """Give the session up after half of it without an answer."""
+        """Send heartbeats; give up after half a session without an answer.
+
+        The other half is left for a new session before the controller fences the broker.
+        """
         last_answer_s = time.monotonic()
         while not self._stopping.is_set():
             began_s = time.monotonic()
@@ -129,6 +137,7 @@ class HeartbeatThread:
                     while not self._stopping.is_set():
                         self._beat(connection)
                         last_answer_s = time.monotonic()
+                        # Wakes at a kick, and at once if the controller closes the connection.
                         connection.wait(self._kicked, self._pause_s())
             except (OSError, FrameError) as error:
                 if self._stopping.is_set():
@@ -137,6 +146,7 @@ class HeartbeatThread:
                 if time.monotonic() - last_answer_s > self._target.session_timeout_s / 2:
                     self._post(self._lost, f"no heartbeat was answered: {error}")
                     return
+                # A connection that fails immediately must not be retried in a busy loop.
                 if time.monotonic() - began_s < _RETRY_S:
                     self._stopping.wait(min(_RETRY_S, self._target.interval_s))
 
@@ -176,4 +186,4 @@ class HeartbeatThread:
         try:
             self._loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:
-            self._stopping.set()  # the loop is closed: the process is ending
+            self._stopping.set()  # the loop is closed: the process ends

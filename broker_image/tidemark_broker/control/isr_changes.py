@@ -1,7 +1,7 @@
-"""AlterPartition: proposals of many partitions in one request, repeated until answered.
+"""AlterPartition: ISR proposals of many partitions in one request, repeated until answered.
 
-A partition has one proposal at a time. What was sent and not answered when a session ended is
-sent again in the next one, unless the partition has moved on meanwhile.
+A partition has one proposal at a time. A proposal without an answer at the end of a session is sent
+again in the next one, unless the partition's state has changed meanwhile.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _TIMEOUT_S = 30.0
 
 
 class IsrChanges:
-    """The queue; at most one proposal per partition waits in it."""
+    """Queue with at most one proposal per partition."""
 
     def __init__(self) -> None:
         self._waiting: dict[TopicIdPartition, tuple[Partition, control.IsrChange]] = {}
@@ -33,16 +33,19 @@ class IsrChanges:
 
     @property
     def waiting(self) -> int:
-        """Proposals that were not answered yet."""
+        """Number of proposals without an answer."""
         return len(self._waiting)
 
     def submit(self, partition: "Partition", change: control.IsrChange) -> None:
-        """Send this as soon as there is a controller; replaces an older one of the partition."""
+        """Send the proposal once there is a controller; it replaces an older one of the
+        partition.
+        """
         self._waiting[change.topic_id, change.partition] = (partition, change)
         self._arrived.set()
 
     async def run(self, connection: KafkaConnection, session: Session) -> None:
-        """Send until the session ends (raises) or the task is cancelled."""
+        """Send proposals until the session ends (raises) or the task is cancelled."""
+        # Proposals of the previous session are still queued and must be sent first.
         self._arrived.set()
         while True:
             await self._arrived.wait()
@@ -61,6 +64,7 @@ class IsrChanges:
                 self._answered(batch, answer)
 
     def _batch(self) -> "list[tuple[Partition, control.IsrChange]]":
+        # A proposal for an older state would be rejected, and its retry may already be queued.
         for key in [key for key, entry in self._waiting.items() if not _still_meant(*entry)]:
             del self._waiting[key]
         return list(self._waiting.values())[:BATCH_MAX]
@@ -74,6 +78,7 @@ class IsrChanges:
         for partition, change in batch:
             key = (change.topic_id, change.partition)
             result = results.get(key)
+            # A newer proposal may have replaced the one that was answered.
             if self._waiting.get(key) == (partition, change):
                 del self._waiting[key]
             if result is None:

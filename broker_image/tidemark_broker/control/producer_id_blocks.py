@@ -1,6 +1,7 @@
-"""AllocateProducerIds: blocks of producer ids, asked for over the request connection, one at a
-time. Each is a write of the controller to the API server, and clients may ask for ids without end:
-so there are only so many in a while.
+"""AllocateProducerIds: blocks of producer ids, one request at a time.
+
+Each block is a write of the controller to the API server, and clients may request ids without end.
+The number of requests in an interval is therefore limited.
 """
 
 import asyncio
@@ -19,35 +20,37 @@ logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 30.0
 _PAUSE_S = 1.0
-#: Blocks that are asked for at once, and in which time no more: 4,000 ids a second.
+#: Number of blocks in an interval of seconds: 4,000 ids a second.
 _BLOCKS, _WHILE_S = 20, 5.0
 
 
 class Pace:
-    """When the next block may be asked for. Pure; times in seconds of one clock."""
+    """Rate limit of requests for blocks. Pure; times in seconds of one clock."""
 
     def __init__(self) -> None:
         self._asked: collections.deque[float] = collections.deque(maxlen=_BLOCKS)
 
     def wait_s(self, now_s: float) -> float:
-        """How long it is until then."""
+        """Return how long the next request must wait."""
         if len(self._asked) < _BLOCKS:
             return 0.0
         return max(0.0, self._asked[0] + _WHILE_S - now_s)
 
     def asked(self, now_s: float) -> None:
-        """It is asked for."""
+        """Count a request."""
         self._asked.append(now_s)
 
 
 async def allocate_blocks(
     producer_ids: ProducerIds, connection: KafkaConnection, session: Session
 ) -> None:
-    """Ask for a block whenever one is wanted, until the session ends (raises) or the task is
-    cancelled."""
+    """Request a block whenever one is wanted, until the session ends (raises) or the task is
+    cancelled.
+    """
     now, pace = asyncio.get_running_loop().time, Pace()
     while True:
         await producer_ids.wanted.wait()
+        # Waiting here delays only new producers. Those with an id continue.
         await asyncio.sleep(pace.wait_s(now()))
         pace.asked(now())
         answer = await connection.request(
@@ -60,7 +63,7 @@ async def allocate_blocks(
             _TIMEOUT_S,
         )
         if answer.error_code == int(ErrorCode.unknown_server_error):
-            logger.warning("the controller has no producer ids at present: asking again")
+            logger.warning("the controller has no producer ids now; retrying in %.0f s", _PAUSE_S)
             await asyncio.sleep(_PAUSE_S)
             continue
         check(answer.error_code, "AllocateProducerIds")

@@ -1,7 +1,8 @@
-"""Record deletions of the controller: which offsets they mean here, and deleting those.
+"""Record deletions of the controller: resolution of offsets, and the deletion itself.
 
-Both questions name the topic by its id and say in which epoch this broker leads, so what was meant
-for a former topic of that name, or for a former leader, touches nothing (invariants 12 to 14).
+Both requests identify the topic by id and contain the leader epoch of this broker. A request for an
+earlier topic of the same name, or for an earlier leadership, therefore changes nothing (invariants
+12 to 14).
 """
 
 import asyncio
@@ -20,17 +21,17 @@ from tidemark_broker.replication.remote import RemoteUnavailable
 from tidemark_broker.replication.threads import ThreadsBusy, in_lookup_thread
 from tidemark_broker.replication.types import TopicPartition
 
-#: Look-ups by time, and in the tier, of one request.
+#: Concurrent look-ups by time, and in the tier, of one request.
 _AT_ONCE = 16
-#: So many are begun or answered before others have the loop.
+#: Partitions that are started or answered before the loop is yielded.
 _SOME = 50
-#: The controller waits for the whole answer a little longer.
+#: Time-out of the look-ups. The controller waits a little longer for the answer.
 _LOOKUPS_S = 20.0
 WAIT_MAX_MS = 60_000
 
 
 class _Refused(Exception):
-    """An answer, which ends the question."""
+    """An error code that ends the processing of a partition."""
 
     def __init__(self, error: ErrorCode) -> None:
         super().__init__(error.name)
@@ -40,7 +41,7 @@ class _Refused(Exception):
 async def deletion_points(
     manager: ReplicaManager, request: wire.DeletionPointsRequest
 ) -> tuple[wire.PointMeant, ...]:
-    """One answer for each partition asked for, in that order."""
+    """Return one answer for each partition, in the order of the request."""
     gate, found = asyncio.Semaphore(_AT_ONCE), []
     until_s = asyncio.get_running_loop().time() + _LOOKUPS_S
 
@@ -60,6 +61,7 @@ async def _point(
     manager: ReplicaManager, topic_id: uuid.UUID, asked: wire.PointAsked, until_s: float
 ) -> wire.PointMeant:
     try:
+        # One deadline for all partitions, so that the answer arrives while the controller waits.
         async with asyncio.timeout_at(until_s):
             partition = _hosted(manager, topic_id, asked.partition, asked.leader_epoch)
             return await _meant(partition, asked)
@@ -81,7 +83,7 @@ async def _point(
 def _hosted(
     manager: ReplicaManager, topic_id: uuid.UUID, number: int, leader_epoch: int
 ) -> Partition:
-    if leader_epoch < 0:  # elsewhere "whatever it is": here it has to be the very one
+    if leader_epoch < 0:  # elsewhere "any epoch"; a deletion must name the exact one
         raise _Refused(ErrorCode.fenced_leader_epoch)
     partition = manager.by_id(topic_id, number)
     if partition is not None:
@@ -91,16 +93,16 @@ def _hosted(
 
 
 async def _meant(partition: Partition, asked: wire.PointAsked) -> wire.PointMeant:
-    if not partition.log.config.deletes:  # as the deletion itself would be, a dry run is refused
+    if not partition.log.config.deletes:  # a dry run fails like the deletion itself
         raise _Refused(ErrorCode.policy_violation)
-    # The high watermark first: "no record that late" says nothing of those that come meanwhile.
+    # The high watermark is read first: records that arrive during the look-ups are not covered.
     high_watermark = await _offset(partition, consumer_reads.LATEST, asked.leader_epoch)
     offset = high_watermark if asked.before_offset < 0 else asked.before_offset
     if asked.before_time_ms >= 0:
         by_time = await _offset(partition, asked.before_time_ms, asked.leader_epoch)
         offset = high_watermark if by_time < 0 else min(by_time, high_watermark)
     size_bytes = await _bytes_below(partition, min(offset, high_watermark))
-    # While that was looked up another leader may have been elected, and records have gone.
+    # Another leader may have been elected during the look-ups, and truncated records.
     error = partition.check_leader(asked.leader_epoch)
     if error is not ErrorCode.none:
         raise _Refused(error)
@@ -125,9 +127,13 @@ async def _offset(partition: Partition, timestamp: int, leader_epoch: int) -> in
 
 
 async def _bytes_below(partition: Partition, offset: int) -> int:
-    """-1 where the tier does not say: nobody has to wait for that figure."""
+    """Return the size in bytes below the offset, -1 if the tier does not answer:
+
+    the figure is optional.
+    """
     remote, end, tiered = partition.context.remote, partition.remote_end, 0
     try:
+        # Segments in both places count once, so the local part starts above the copied offset.
         if remote is not None and end is not None and partition.tiering.reads_tier:
             tiered = await remote.bytes_below(partition, offset)
         else:
@@ -139,7 +145,7 @@ async def _bytes_below(partition: Partition, offset: int) -> int:
 
 
 def _local_bytes(log: PartitionLog, copied: int, offset: int) -> int:
-    """Of the segments wholly below the offset that are not in the tier up to ``copied``."""
+    """Size of the segments wholly below the offset and above ``copied``, the end of the tier."""
     return sum(
         segment.size_bytes
         for segment in log.segments()
@@ -150,7 +156,9 @@ def _local_bytes(log: PartitionLog, copied: int, offset: int) -> int:
 async def delete_topic_records(
     manager: ReplicaManager, request: wire.DeleteTopicRecordsRequest, *, who: str
 ) -> tuple[wire.RecordsDeleted, ...]:
-    """Delete, wait, one answer for each partition in the order of the request."""
+    """Delete, wait for the followers, and return one result for each partition in the order of
+    the request.
+    """
     begun: list[Deletion] = []
     for number, below in enumerate(request.partitions):
         if number % _SOME == _SOME - 1:
@@ -163,7 +171,7 @@ async def delete_topic_records(
 
 
 def _begin(manager: ReplicaManager, topic_id: uuid.UUID, below: wire.RecordsBelow) -> Deletion:
-    """All that the controller relies on is looked at in the step that deletes."""
+    """Start a deletion. The conditions are checked in the same step of the loop that deletes."""
     try:
         partition = _hosted(manager, topic_id, below.partition, below.leader_epoch)
     except _Refused as refused:

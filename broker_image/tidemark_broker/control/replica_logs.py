@@ -1,7 +1,7 @@
-"""``ReplicaLogInfo`` (KIP-966): how far this broker's replicas reach, for an election among
-replicas of which each may have lost what it had not synced.
+"""``ReplicaLogInfo`` (KIP-966): log ends of this broker's replicas, for an unclean election.
 
-Answered from memory. A log whose storage refuses says so: what it holds is in doubt.
+Each replica may have lost unsynced records. Answered from memory. A log with a storage failure is
+reported as such, because its content is in doubt.
 """
 
 import uuid
@@ -19,7 +19,7 @@ _STORAGE = int(ErrorCode.kafka_storage_error.value)
 def replica_logs(
     manager: ReplicaManager, request: control.ReplicaLogInfoRequest
 ) -> tuple[control.ReplicaLog, ...]:
-    """One answer for each partition asked for, in that order."""
+    """Return one answer for each partition, in the order of the request."""
     return tuple(
         _replica_log(manager, topic.topic_id, partition)
         for topic in request.topics
@@ -28,8 +28,11 @@ def replica_logs(
 
 
 def last_epoch(log: PartitionLog) -> int:
-    """The leader epoch of the last record. Of a log that holds none, the epoch in which it starts
-    (its records expired, or were deleted); -1 where none was ever known."""
+    """Return the leader epoch of the last record.
+
+    For an empty log this is the epoch in which it starts (its records have expired or were
+    deleted), or -1 if none was ever known.
+    """
     epochs = log.epochs
     found = epochs.epoch_for_offset(log.next_offset - 1)
     return epochs.entries[0].epoch if found < 0 and epochs.entries else found
@@ -38,6 +41,7 @@ def last_epoch(log: PartitionLog) -> int:
 def _replica_log(manager: ReplicaManager, topic_id: uuid.UUID, number: int) -> control.ReplicaLog:
     partition = manager.by_id(topic_id, number)
     if partition is None:
+        # An offline replica may hold records that no other replica has, unlike a missing one.
         code = _STORAGE if manager.is_offline(topic_id, number) else _UNKNOWN
         return _answer(topic_id, number, code)
     log = partition.log

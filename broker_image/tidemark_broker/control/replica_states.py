@@ -1,9 +1,9 @@
-"""``ReplicaStates``: what this broker was told of its replicas, said before it is admitted.
+"""``ReplicaStates``: recorded states of this broker's replicas, sent before it is registered.
 
-The controller may have lost what it had decided, or been given an old backup of it; then what
-brokers keep beside their logs is what is left of that. Every replica is named, open or not. One of
-which nothing was ever told, or whose file cannot be read, is named without a state. Pages are
-small: whoever has not shown the secret of a session sends no more in one request.
+The controller may have lost its decisions, or been restored from an old backup. The state files
+beside the brokers' logs are then the remaining copy. Every replica is listed, open or not. A
+replica without a state, or with an unreadable file, is listed without one. Pages are small, because
+a peer without a session's secret may only send small requests.
 """
 
 import uuid
@@ -16,7 +16,7 @@ from tidemark_broker.replication.hosting.replica_manager import HeldReplica, Rep
 from tidemark_broker.replication.metadata import unknown_row
 from tidemark_broker.replication.threads import in_thread
 
-#: Of a page, by a generous estimate; the controller takes 64 KiB.
+#: Estimated size of a page, rounded up. The controller accepts 64 KiB.
 _PAGE_BYTES = 32 * 1024
 _ROW_BYTES = 64
 _TOPIC_BYTES = 64
@@ -25,17 +25,19 @@ _NODE_BYTES = 5
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What goes into one request."""
+    """Content of one request."""
 
     topics: tuple[control.TopicState, ...]
     is_last: bool
 
 
 async def pages(manager: ReplicaManager) -> list[Page]:
-    """All that is to be said; one page at least."""
+    """Return all pages, at least one."""
     held = manager.held()
+    # State files of replicas that are not open are read from disk, so in a thread.
     unopened = await in_thread(manager.held_unopened)
     parts = list(
+        # Sorted, so that a topic's replicas share its entry.
         _parts(sorted([*held, *unopened], key=lambda each: (each.topic_id, each.partition)))
     )
     return [Page(part, index == len(parts) - 1) for index, part in enumerate(parts)]
@@ -67,7 +69,7 @@ def _topics(page: dict[uuid.UUID, list[HeldReplica]]) -> tuple[control.TopicStat
 
 
 def _topic(topic_id: uuid.UUID, replicas: list[HeldReplica]) -> control.TopicState:
-    """The tiering that the newest state knows of."""
+    """Return the topic with the newest tiering state among its replicas."""
     told = (each.tiering for each in replicas if each.tiering is not None)
     tiering = max(told, key=lambda each: each.epoch, default=NEVER_TIERED)
     return control.TopicState(

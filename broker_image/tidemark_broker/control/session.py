@@ -1,11 +1,11 @@
-"""In whose name a broker asks the controller: proof that it is the process that registered last."""
+"""Identity of a session, as proof that this process is the one that registered last."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What the answer to a registration gave; ``token`` is a secret of the two ends."""
+    """Result of a registration. ``token`` is a secret between broker and controller."""
 
     broker_id: int
     broker_epoch: int

@@ -1,10 +1,10 @@
-"""BrokerStatus: what the operator shows of this broker and of the partitions it leads, or was
-elected for and cannot lead yet.
+"""BrokerStatus: state of this broker and of the partitions that it leads, or is elected for and
+cannot lead yet.
 
-Level-based: one report a second, if there is anything to report, with the partitions that differ
-from the last report that was acknowledged; all of them after a reconnect. A partition of which
-nothing has moved since its figures were last put together is only glanced at. That a replica's
-storage refuses, or works again, is reported at once: the controller moves leaders away.
+Level-based: at most one report a second, with the partitions that differ from the last acknowledged
+report. After a reconnect all are reported. An unchanged partition is only compared by a cheap key.
+Storage failures and recoveries of replicas are reported at once, because the controller moves
+leaders away.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from tidemark_broker.replication.types import TopicIdPartition
 
 PARTITIONS_MAX = 5000
 INTERVAL_S = 1.0
-#: How old the broker's bytes may be: to add them up takes a look at every log.
+#: Maximum age of the broker's total size, whose computation reads every log.
 _BYTES_AGE_S = 10.0
 _LEAST_PAUSE_S = 0.1
 _TIMEOUT_S = 10.0
@@ -35,7 +35,7 @@ _REPORTED = frozenset({Role.LEADER, Role.TAKING_OVER})
 
 @dataclass(frozen=True, slots=True)
 class _Health:
-    """The broker's own part of a report."""
+    """Part of a report about the broker itself."""
 
     log_bytes: int
     replicas: int
@@ -48,10 +48,11 @@ class _Health:
 
 
 def partition_status(partition: Partition) -> control.PartitionStatus:
-    """Figures of a partition that this broker leads, or is to lead and cannot yet (``offline``)."""
+    """Return the status of a partition that this broker leads, or is elected for (``offline``)."""
     remote = partition.context.remote
     summary = RemoteSummary() if remote is None else remote.summary(partition)
     reason, message = summary.error_reason, summary.error_message
+    # An error of the tier takes precedence, since it names the object that failed.
     if not reason and partition.context.failures.has_failed(partition.tp):
         reason, message = Reason.STORAGE_ERROR, partition.context.failures.message(partition.tp)
     offline = partition.role is Role.TAKING_OVER
@@ -80,8 +81,10 @@ def partition_status(partition: Partition) -> control.PartitionStatus:
 
 
 def glance(partition: Partition) -> Hashable:
-    """All that :func:`partition_status` is made of, cheaply: while this is equal, the figures are.
-    Bytes move only with the log's bounds; who is alive is the caller's to compare."""
+    """Return a cheap key that is equal as long as :func:`partition_status` would be.
+
+    The size only changes with the log's bounds. Liveness of brokers is compared by the caller.
+    """
     leader, log = partition.leader, partition.log
     remote, failures = partition.context.remote, partition.context.failures
     tiered = remote is not None and partition.tiering.ever_tiered
@@ -98,7 +101,7 @@ def glance(partition: Partition) -> Hashable:
 
 
 class StatusReporter:
-    """One per session, so that a reconnect reports everything again."""
+    """Reports of one session. A new session reports everything again."""
 
     def __init__(
         self,
@@ -118,7 +121,7 @@ class StatusReporter:
         self._added_up_s = -inf
 
     def kick(self) -> None:
-        """Report what has changed now."""
+        """Send a report now."""
         self._kicked.set()
 
     async def run(self, connection: KafkaConnection, session: Session) -> None:
@@ -132,19 +135,27 @@ class StatusReporter:
             await self._pause()
 
     async def _pause(self) -> None:
-        """A disk that fills up fails many replicas, one soon after the other."""
+        """Wait for the next report.
+
+        The minimum pause collects failures of a full disk, which affect many replicas.
+        """
         await asyncio.sleep(_LEAST_PAUSE_S)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(INTERVAL_S - _LEAST_PAUSE_S):
                 await self._kicked.wait()
 
     def _changed(self) -> list[control.PartitionStatus]:
-        """At most :data:`PARTITIONS_MAX`; what did not fit comes with the next report."""
+        """Return changed partitions, at most :data:`PARTITIONS_MAX`.
+
+        The rest is in the next report.
+        """
+        # Liveness of followers changes the low watermark without changing the partition.
         if self._brokers is not self._manager.metadata.brokers:
             self._brokers = self._manager.metadata.brokers
             self._glances.clear()
         before, self._glances = self._glances, {}
         led = [each for each in self._manager.partitions if each.role in _REPORTED]
+        # Partitions that moved away must be reported again if they return.
         if len(led) < len(self._acknowledged):
             self._forget_all_but(led)
         changed = []

@@ -1,1 +1,1 @@
-"""State machines that are kept in partitions of internal topics (see :mod:`.coordinators`)."""
+"""State machines stored in partitions of internal topics (see :mod:`.coordinators`)."""

@@ -1,5 +1,4 @@
-"""Which partition of an internal topic, and so which broker, coordinates a group or a
-transaction."""
+"""Lookup of the internal partition, and of the broker, that coordinates a group or transaction."""
 
 from collections.abc import Callable
 
@@ -11,28 +10,34 @@ from tidemark_broker.replication.metadata import MetadataCache
 
 
 class Finder:
-    """``want`` asks for a topic that is not there, and may be asked as often as one likes."""
+    """Lookup by key. ``want`` requests the creation of a missing topic, any number of times."""
 
     def __init__(self, cluster: MetadataCache, want: Callable[[str], None]) -> None:
         self._cluster = cluster
         self._want = want
 
     def partition_of(self, topic: str, key: str) -> int:
-        """The partition that ``key`` hashes to; raises :class:`CoordinatorError`
-        (COORDINATOR_NOT_AVAILABLE) while there is no topic, and asks for it."""
+        """Return the partition of ``key``.
+
+        Raises :class:`CoordinatorError` (COORDINATOR_NOT_AVAILABLE) if the topic does not exist,
+        and requests it.
+        """
         view = self._cluster.topics.get(topic)
+        # The topic may be known here while its object is being deleted, so both are checked.
         is_there = view is not None and bool(view.partitions)
         if not (is_there and self._cluster.has_topic(topic)):
             self._want(topic)
         if view is None or not is_there:
             raise CoordinatorError(
-                ErrorCode.coordinator_not_available, f"the topic {topic} is not there yet"
+                ErrorCode.coordinator_not_available, f"the topic {topic} does not exist yet"
             )
         return partition_of(key, len(view.partitions))
 
     def leader_of(self, topic: str, key: str) -> int:
-        """The broker that coordinates ``key``, -1 while nobody does; raises as
-        :meth:`partition_of` does."""
+        """Return the broker that coordinates ``key``, -1 without one.
+
+        Raises as :meth:`partition_of`.
+        """
         number = self.partition_of(topic, key)
         row = self._cluster.topics[topic].partitions.get(number)
         return -1 if row is None else row.leader

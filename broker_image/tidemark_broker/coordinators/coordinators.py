@@ -1,9 +1,10 @@
-"""The coordinators of one internal topic: which partitions this broker answers for, and since when.
+"""Coordinators of one internal topic: partitions that this broker coordinates, and their lifecycle.
 
-Whoever leads a partition of the topic coordinates what hashes to it. With a new leader epoch all of
-it is loaded anew; with a lost one it is given up at once, and whoever waits is told to look for
-the coordinator. While it loads, and until what its epoch began with is committed, the answer is
-COORDINATOR_LOAD_IN_PROGRESS: nobody is told what a later leader might not know.
+The leader of a partition coordinates the keys that hash to it. With a new leader epoch the
+partition is loaded completely. With a lost one it is given up at once, and waiting requests fail
+with NOT_COORDINATOR. While it loads, and until the log is committed up to the start of its epoch,
+the answer is COORDINATOR_LOAD_IN_PROGRESS: a client must not see state that a later leader might
+not have.
 """
 
 import asyncio
@@ -28,41 +29,41 @@ from tidemark_broker.replication.partition import Partition
 
 logger = logging.getLogger(__name__)
 
-#: How long to wait before a log that could not be read is read again.
+#: Pause before an unreadable log is loaded again.
 _LOAD_RETRY_S = 5.0
-#: For so long what is due is worked on before others have the loop.
+#: Time for expired deadlines before the loop is yielded.
 _SLICE_S = 0.005
-#: A timer may fire a millisecond early: nothing is slept shorter.
+#: Shortest sleep, because a timer may fire a millisecond early.
 _SLEEP_MIN_S = 0.001
 _SLEEP_MAX_S = 3600.0
 _NO_ROOM_S = 0.05
 
 
 class Shard(Replayed, Protocol):
-    """What is kept in one partition. The loop's, but for what :class:`Replayed` says."""
+    """State of one partition. Used from the loop, except for the methods of :class:`Replayed`."""
 
     def loaded(self, now_s: float) -> None:
-        """It is active from now on, and may set deadlines."""
+        """Become active. From now on deadlines may be set."""
 
     def expired(self, key: Hashable, now_s: float) -> None:
-        """A deadline that it has set is over."""
+        """Handle an expired deadline."""
 
     def resigned(self) -> None:
-        """It is not used any more: fail what waits; what was set is forgotten."""
+        """Stop: fail waiting requests. Deadlines are dropped."""
 
 
 S = TypeVar("S", bound=Shard)
 
 
 class State(enum.Enum):
-    """Of a coordinator on one partition."""
+    """State of a coordinator on one partition."""
 
     LOADING = enum.auto()
     ACTIVE = enum.auto()
 
 
 class _Seat(Generic[S]):
-    """One partition in one leader epoch."""
+    """Coordinator of one partition in one leader epoch."""
 
     def __init__(self, log: CoordinatorLog, shard: S, deadlines: Deadlines[Hashable]) -> None:
         self.log = log
@@ -72,8 +73,11 @@ class _Seat(Generic[S]):
 
 
 class Coordinators(Generic[S]):
-    """The loop thread owns it. ``make`` makes the state of a partition, its deadlines in seconds of
-    ``now``; ``want``: asks for the topic where it is not there, and may be asked often."""
+    """All partitions of one topic. Used from the loop thread only.
+
+    ``make`` creates the state of a partition, with deadlines in seconds of ``now``. ``want``
+    requests the creation of a missing topic, any number of times.
+    """
 
     def __init__(
         self,
@@ -94,23 +98,25 @@ class Coordinators(Generic[S]):
         self._loads: set[asyncio.Task[None]] = set()
         self._watch: Watch[int] = Watch()
         self._earlier = asyncio.Event()
-        #: The partition whose deadlines are looked at first, in turn.
+        #: Partition whose deadlines come first, in rotation.
         self._first_due = 0
 
-    # ------------------------------------------------------------ who coordinates what
+    # ------------------------------------------------------------ lookup
 
     def partition_of(self, key: str) -> int:
-        """See :meth:`Finder.partition_of`."""
+        """Return the partition of a key. See :meth:`Finder.partition_of`."""
         return self._finder.partition_of(self.topic, key)
 
     def shard_of(self, key: str) -> S:
-        """The state in which ``key`` is; raises :class:`CoordinatorError` where another broker
-        coordinates it (NOT_COORDINATOR), or this one cannot yet, or its partition is in doubt
-        (COORDINATOR_LOAD_IN_PROGRESS)."""
+        """Return the state that contains ``key``.
+
+        Raises :class:`CoordinatorError`: NOT_COORDINATOR if another broker coordinates it,
+        COORDINATOR_LOAD_IN_PROGRESS if this one is loading or the partition is in doubt.
+        """
         return self.shard_at(self.partition_of(key))
 
     def shard_at(self, number: int) -> S:
-        """The same of one partition."""
+        """Return the state of a partition. Raises as :meth:`shard_of`."""
         seat = self._seats.get(number)
         if seat is None:
             # The leader of a partition in doubt is not known, so the client must not look for
@@ -125,32 +131,36 @@ class Coordinators(Generic[S]):
         return seat.shard
 
     def held_at(self, number: int) -> S | None:
-        """The state of a partition that this broker coordinates, though it may have to be silent at
-        this moment (its loop stood still for longer than its session): for what is true all the
-        same, and will not be told again. None: it does not, or not yet."""
+        """Return the state of a partition even if this broker must not answer at the moment.
+
+        The loop may have stalled for longer than the session. For events that will not be repeated.
+        None if this broker does not coordinate the partition, or is still loading it.
+        """
         seat = self._seats.get(number)
         return seat.shard if seat is not None and _is_in_use(seat) else None
 
     def active(self) -> Iterator[S]:
-        """All that can be asked at present."""
+        """Yield all active states."""
         for seat in tuple(self._seats.values()):
             if _is_in_use(seat):
                 yield seat.shard
 
     @property
     def loading(self) -> bool:
-        """Is any partition of those led here still being read?"""
+        """True while any partition is loading."""
         return any(seat.state is State.LOADING for seat in self._seats.values())
 
     # ------------------------------------------------------------ roles
 
     def role_changed(self, partition: Partition) -> None:
-        """A replica leads, in another epoch than before, or does not lead any more."""
+        """Handle a change of a replica's leadership or leader epoch."""
         if partition.topic != self.topic:
             return
         seat = self._seats.get(partition.partition)
         leads = partition.is_leader and not partition.removed
         if seat is not None:
+            # Another partition object means that the replica was recreated, so its log must be read
+            # again.
             same = seat.log.partition is partition
             if leads and same and seat.log.leader_epoch == partition.leader_epoch:
                 return
@@ -200,34 +210,35 @@ class Coordinators(Generic[S]):
         )
 
     async def _load_until_read(self, seat: _Seat[S]) -> Loaded | None:
-        """None once another leads."""
+        """Load the partition, with retries. Return None once another broker leads."""
         partition, end_offset = seat.log.partition, seat.log.loaded_below
         while not seat.log.ended:
             try:
                 loaded = await in_loading_thread(
                     load, partition.log, seat.shard, end_offset, lambda: seat.log.ended
                 )
+                # Records before the epoch are only reliable once this leader has committed them.
                 await seat.log.committed(end_offset)
             except CoordinatorError:
                 return None
             except (CorruptBatch, LogError, ValueError) as error:
-                logger.error(  # noqa: TRY400 - what is wrong is in the log, not in the program
-                    "%s: cannot coordinate, for its records cannot be read: %s; trying again in "
-                    "%.0f s",
+                logger.error(  # noqa: TRY400 - the log is damaged, so a traceback does not help
+                    "%s: the coordinator's records are not readable: %s; next attempt in %.0f s",
                     partition.tp,
                     error,
                     _LOAD_RETRY_S,
                 )
                 await asyncio.sleep(_LOAD_RETRY_S)
+                # The failed attempt has filled the state partly.
                 seat.shard = self._make(seat.log, seat.deadlines)
             else:
                 return loaded
         return None
 
-    # ------------------------------------------------------------ what happens by itself
+    # ------------------------------------------------------------ background work
 
     async def run(self) -> None:
-        """Tell who waits what is committed, and what is due; until cancelled."""
+        """Notify waiters of commits and handle deadlines until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_high_watermarks())
             group.create_task(self._keep_deadlines())
@@ -236,7 +247,7 @@ class Coordinators(Generic[S]):
         watch = self._watch
         while True:
             if not await self._purgatory.wait([watch], lambda: bool(watch.changed), _SLEEP_MAX_S):
-                await asyncio.sleep(_NO_ROOM_S)  # else a full purgatory would be asked without end
+                await asyncio.sleep(_NO_ROOM_S)  # a full purgatory returns at once
             changed, watch.changed = watch.changed, {}
             for number in changed:
                 seat = self._seats.get(number)
@@ -254,11 +265,15 @@ class Coordinators(Generic[S]):
                 pass
 
     def _expire(self) -> float:
-        """Work on some of what is due, for a slice of the loop's time; in how many seconds there is
-        more. What is due of many groups may be so at once, and one may take long."""
+        """Handle expired deadlines for one slice of the loop's time. Return the seconds until the
+        next one.
+
+        Deadlines of many groups may expire together, and one may take long.
+        """
         now_s, wait_s = self._now(), _SLEEP_MAX_S
         until_s = time.perf_counter() + _SLICE_S
         seats = tuple(self._seats.values())
+        # The first partition rotates, so that one with many deadlines does not delay the others.
         self._first_due += 1
         for number in range(len(seats)):
             seat = seats[(self._first_due + number) % len(seats)]
@@ -272,14 +287,14 @@ class Coordinators(Generic[S]):
         return max(wait_s, _SLEEP_MIN_S)
 
     def _expire_one(self, seat: _Seat[S], key: Hashable, now_s: float) -> None:
-        """What goes wrong with one must not keep the others waiting."""
+        """Handle one deadline. An error must not affect the others."""
         try:
             seat.shard.expired(key, now_s)
         except Exception:
-            logger.exception("%s: what was due of %s failed", seat.log.partition.tp, key)
+            logger.exception("%s: the deadline %s failed", seat.log.partition.tp, key)
 
     async def close(self) -> None:
-        """Coordinate nothing any more."""
+        """Give up all partitions and cancel loading."""
         for seat in tuple(self._seats.values()):
             self._resign(seat)
         for task in self._loads:

@@ -1,9 +1,8 @@
-"""When what is due: a heap of deadlines by key.
+"""Deadlines by key in a heap.
 
-A member's session is put off with each of its heartbeats, so putting off must cost next to nothing:
-a key that is due later than the heap has it stays where it is, and is put back when its turn comes.
-Pure: whoever owns one hands in the time. Keys of several kinds must not equal each other (as tuples
-would).
+A member's session is postponed with each heartbeat, so postponing must be cheap. A postponed key
+stays in the heap at its old time, and is inserted again when that time comes. Pure: the owner
+passes the time. Keys of different kinds must not be equal (as tuples could be).
 """
 
 import heapq
@@ -12,19 +11,21 @@ from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-#: Entries of the heap that nothing stands for any more, before it is made anew.
+#: Number of stale heap entries that is tolerated before the heap is rebuilt.
 _STALE_MIN = 64
 
 
 class Deadlines(Generic[K]):
-    """Times in seconds of whatever clock the owner uses. ``earlier``: told when something is due
-    sooner than all else was."""
+    """Deadlines in seconds of the owner's clock.
+
+    ``earlier`` is called when a new deadline is the earliest.
+    """
 
     __slots__ = ("_count", "_due", "_heap", "_queued", "earlier")
 
     def __init__(self, earlier: Callable[[], None] | None = None) -> None:
         self._due: dict[K, float] = {}
-        #: When the heap's earliest entry of the key is.
+        #: Time of the key's earliest heap entry.
         self._queued: dict[K, float] = {}
         self._heap: list[tuple[float, int, K]] = []
         self._count = 0
@@ -37,33 +38,34 @@ class Deadlines(Generic[K]):
         return key in self._due
 
     def schedule(self, key: K, at_s: float) -> None:
-        """``key`` is due then, and not when it was until now."""
+        """Set the deadline of ``key``, replacing an earlier one."""
         self._due[key] = at_s
         queued_s = self._queued.get(key)
         if queued_s is None or at_s < queued_s:
             self._push(key, at_s)
 
     def cancel(self, key: K) -> None:
-        """``key`` is not due any more, if it was."""
+        """Remove the deadline of ``key``, if it has one."""
         if self._due.pop(key, None) is not None and (
             len(self._heap) > 2 * len(self._due) + _STALE_MIN
         ):
             self._make_anew()
 
     def next_s(self) -> float | None:
-        """When something may be due; nothing is before."""
+        """Return the earliest time at which a deadline may expire, None without deadlines."""
         while self._heap:
             at_s, _, key = self._heap[0]
             due_s = self._due.get(key)
             if due_s is not None and due_s <= at_s:
                 return at_s
             self._pop()
+            # The entry was stale. Its key may have a later deadline that is not in the heap yet.
             if due_s is not None and key not in self._queued:
                 self._push(key, due_s, tell=False)
         return None
 
     def due(self, now_s: float, most: int) -> list[K]:
-        """What is due by now, the earliest first, ``most`` of it; it is due no more."""
+        """Remove and return at most ``most`` expired keys, earliest first."""
         found: list[K] = []
         while len(found) < most:
             next_s = self.next_s()

@@ -1,12 +1,12 @@
-"""Why a coordinator cannot do what it is asked, as Kafka's clients are told."""
+"""Errors of a coordinator, with the codes that Kafka's clients receive."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from kio.schema.errors import ErrorCode
 
-#: What of an append's errors means what to whoever asked the coordinator (Kafka's
-#: CoordinatorOperationExceptionHelper): ask again, or look for the coordinator.
+#: Errors of an append, converted for the coordinator's client (Kafka's
+#: CoordinatorOperationExceptionHelper): retry, or look for the coordinator.
 _OF_APPENDS: Mapping[ErrorCode, ErrorCode] = MappingProxyType(
     {
         ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
@@ -22,7 +22,7 @@ _OF_APPENDS: Mapping[ErrorCode, ErrorCode] = MappingProxyType(
 
 
 class CoordinatorError(Exception):
-    """``error_code`` is what the client is told."""
+    """A failed request. ``error_code`` is sent to the client."""
 
     def __init__(self, error_code: ErrorCode, message: str = "") -> None:
         super().__init__(message or error_code.name)
@@ -30,16 +30,16 @@ class CoordinatorError(Exception):
 
 
 class RecordTooLarge(CoordinatorError):
-    """The topic takes no batch of that size: nothing was appended."""
+    """A batch exceeds the topic's limit. Nothing was appended."""
 
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(
             ErrorCode.unknown_server_error,
-            f"a batch of {size_bytes} bytes is above max.message.bytes={limit_bytes} of the "
+            f"a batch of {size_bytes} bytes exceeds max.message.bytes={limit_bytes} of the "
             "coordinator's topic",
         )
 
 
 def append_failed(error: ErrorCode, message: str | None) -> CoordinatorError:
-    """Nothing was appended, for that reason."""
+    """Return the error for an append that failed."""
     return CoordinatorError(_OF_APPENDS.get(error, error), message or "")

@@ -1,7 +1,7 @@
-"""Which partition of an internal topic answers for a group or a transactional id.
+"""Partition of an internal topic for a group or a transactional id.
 
-Kafka's ``Utils.abs(id.hashCode()) % partitions``: the same here, so that logs and tools of either
-are at home with the other.
+Kafka's ``Utils.abs(id.hashCode()) % partitions``. It must be identical, so that logs and tools of
+both are interchangeable.
 """
 
 import struct
@@ -10,7 +10,7 @@ _INT_MIN = -(2**31)
 
 
 def string_hash(text: str) -> int:
-    """Java's ``String.hashCode``: over UTF-16 code units, in 32 bits."""
+    """Return Java's ``String.hashCode``: over UTF-16 code units, in 32 bits."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for (unit,) in struct.iter_unpack(">H", units):
@@ -19,6 +19,9 @@ def string_hash(text: str) -> int:
 
 
 def partition_of(key: str, partitions: int) -> int:
-    """The partition among ``partitions`` of them; the smallest number has no positive one."""
+    """Return the partition of a key.
+
+    As in Kafka, the smallest integer maps to 0, since its absolute value overflows.
+    """
     value = string_hash(key)
     return 0 if value == _INT_MIN else abs(value) % partitions

@@ -1,8 +1,8 @@
-"""The log of one coordinator in one leader epoch: appends, and when they are committed.
+"""Log of one coordinator in one leader epoch: appends and commits.
 
-A record is appended as leader with acks=all. What it changes is in force in memory from then on,
-and told to nobody before the high watermark has passed it. What was appended is never taken back by
-the leader that appended it: either it is committed, or another broker leads, and decides.
+A record is appended as leader with acks=all. Its change is applied in memory at once, and reported
+to clients only after the high watermark has passed it. A leader never takes back an appended
+record: either it is committed, or another broker leads and decides.
 """
 
 import asyncio
@@ -19,72 +19,79 @@ from tidemark_broker.log import AppendOrigin, VerificationGuard
 from tidemark_broker.replication.partition import Partition, produce
 from tidemark_broker.replication.partition.produce import DelayedAppend
 
-#: Whose batches of the partition these are: no client's address.
+#: Client name of the coordinator's batches, in place of an address.
 _PEER = "coordinator"
-#: Producers whose transactions were verified and that have written nothing since.
+#: Limit of verified producers that have not written since.
 _VERIFIED_MAX = 10_000
-#: With so many who wait, those are looked for who wait no more.
+#: Number of waiting futures at which cancelled ones are removed.
 _WAITING_MIN = 1000
 
 
 class CoordinatorRecord(NamedTuple):
-    """A key and what it stands for now, None (a tombstone): nothing."""
+    """A key with its new value, or None for a tombstone."""
 
     key: bytes
     value: bytes | None
 
 
 class TransactionalProducer(NamedTuple):
-    """In whose transaction records are: they count once a marker commits them."""
+    """Producer of transactional records, which count once a marker commits them."""
 
     producer_id: int
     producer_epoch: int
 
 
 class CoordinatorLog:
-    """Of the partition in the leader epoch in which it was made, as long as this broker leads in
-    that one. The loop thread owns it."""
+    """Log of a partition in one leader epoch, while this broker leads in it.
+
+    Used from the loop only.
+    """
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
-        #: Behind what was there before: to be loaded, and committed, before anybody is answered.
+        #: End offset of earlier epochs: loaded and committed before the first answer.
         self.loaded_below = partition.next_offset
-        #: Behind the last record that was appended here.
+        #: End offset of the last record that was appended here.
         self.end_offset = self.loaded_below
-        #: A heap: who reads may wait for less than who wrote before.
+        #: A heap, because readers may wait for a lower offset than earlier writers.
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._count = 0
         self._looked_through_at = _WAITING_MIN
         self._ended = False
-        #: Of transactions that go on here, by what the transaction coordinator has said.
+        #: Guards of verified transactions, until their next append.
         self._verified: Lru[TransactionalProducer, VerificationGuard] = Lru(_VERIFIED_MAX)
 
     @property
     def ended(self) -> bool:
-        """Does another broker lead by now, or this one in another epoch?"""
+        """True if another broker leads, or this one in a later epoch."""
         return self._ended
 
     def begin_verification(self, producer: TransactionalProducer) -> VerificationGuard | None:
-        """Before the transaction coordinator is asked whether this partition is part of the
-        producer's transaction (KIP-890); None: it is under way here, and nobody has to be asked."""
+        """Start the verification of a producer's transaction (KIP-890).
+
+        Return the guard, or None if the transaction is open here and needs no query.
+        """
         self.check()
         return self.partition.log.begin_verification_of(
             producer.producer_id, producer.producer_epoch, self.partition.context.wall_ms()
         )
 
     def verified(self, producer: TransactionalProducer, guard: VerificationGuard) -> None:
-        """It is: the next :meth:`append` of the producer may begin the transaction here, unless a
-        marker came in between."""
+        """Store a verified guard.
+
+        The producer's next :meth:`append` may open the transaction, unless a marker has voided the
+        guard.
+        """
         self._verified.put(producer, guard)
         self._verified.evict()
 
     def append(
         self, records: Sequence[CoordinatorRecord], producer: TransactionalProducer | None = None
     ) -> int:
-        """Append them as one batch; the offset behind it, for :meth:`committed`.
+        """Append records as one batch. Return the end offset, for :meth:`committed`.
 
-        Raises :class:`CoordinatorError`: nothing was appended then.
+        Raises :class:`CoordinatorError` if nothing was appended.
         """
         self.check()
         now_ms = self.partition.context.wall_ms()
@@ -98,6 +105,7 @@ class CoordinatorLog:
                 producer_epoch=producer.producer_epoch,
                 is_transactional=True,
             )
+        # Checked here, because the error of the append would not contain the sizes.
         limit_bytes = self.partition.log.config.max_message_bytes
         if len(batch) > limit_bytes:
             raise RecordTooLarge(len(batch), limit_bytes)
@@ -109,7 +117,7 @@ class CoordinatorLog:
             origin=AppendOrigin.COORDINATOR,
             guard=None if producer is None else self._verified.pop(producer),
         )
-        if isinstance(begun, DelayedAppend):  # its timestamps are right: nothing to look into
+        if isinstance(begun, DelayedAppend):  # never inspected: the coordinator sets timestamps
             begun.give_up()
             raise CoordinatorError(ErrorCode.unknown_server_error, "the batch was not appended")
         if begun.error is not ErrorCode.none:
@@ -118,15 +126,18 @@ class CoordinatorLog:
         return begun.end_offset
 
     def check(self) -> None:
-        """Raise :class:`CoordinatorError` where this broker coordinates no more."""
+        """Raise :class:`CoordinatorError` if this broker is no longer the coordinator."""
         partition = self.partition
         is_ours = not self._ended and partition.leader_epoch == self.leader_epoch
         if not is_ours or partition.check_leader() is not ErrorCode.none:
             raise CoordinatorError(ErrorCode.not_coordinator)
 
     def committed(self, end_offset: int) -> "asyncio.Future[None]":
-        """Done once all below ``end_offset`` is committed; raises :class:`CoordinatorError`
-        (NOT_COORDINATOR) if this broker leads no more before it is. Nobody need wait for it."""
+        """Return a future that is done once the log is committed up to ``end_offset``.
+
+        It raises :class:`CoordinatorError` (NOT_COORDINATOR) if this broker loses the leadership
+        first.
+        """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._ended:
             self._fail(future)
@@ -140,13 +151,15 @@ class CoordinatorLog:
         return future
 
     def _forget_those_who_left(self) -> None:
-        """While nothing is committed, whoever asks gives up after a while and asks again."""
+        """Remove futures of requests that timed out, which accumulate while nothing is
+        committed.
+        """
         self._waiting = [each for each in self._waiting if not each[2].done()]
         heapq.heapify(self._waiting)
         self._looked_through_at = max(_WAITING_MIN, 2 * len(self._waiting))
 
     def high_watermark_moved(self) -> None:
-        """Answer those whose records are committed by now."""
+        """Resolve the futures of committed records."""
         high_watermark = self.partition.high_watermark
         while self._waiting and self._waiting[0][0] <= high_watermark:
             _, _, future = heapq.heappop(self._waiting)
@@ -154,7 +167,7 @@ class CoordinatorLog:
                 future.set_result(None)
 
     def end(self) -> None:
-        """This broker leads no more in that epoch: nobody here knows what becomes of the rest."""
+        """End this epoch. The outcome of uncommitted records is unknown here."""
         self._ended = True
         waiting, self._waiting = self._waiting, []
         for _, _, future in waiting:
@@ -163,4 +176,4 @@ class CoordinatorLog:
 
     def _fail(self, future: "asyncio.Future[None]") -> None:
         future.set_exception(CoordinatorError(ErrorCode.not_coordinator))
-        future.exception()  # it is no news to whoever has stopped waiting
+        future.exception()  # marks it as retrieved, since its waiter may have gone

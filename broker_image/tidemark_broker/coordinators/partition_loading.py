@@ -1,7 +1,7 @@
-"""What a coordinator's partition holds, read from its first record to where the epoch began.
+"""Replay of a coordinator's partition, from its first record to the start of the epoch.
 
-It runs in a thread, since a log may be long; what it fills is used by nobody else until then. The
-tier is never involved: internal topics are compacted, and what is compacted is not tiered.
+Runs in a thread, since a log may be long; nothing else uses the state until then. The tier is not
+involved: internal topics are compacted, and compacted topics are not tiered.
 """
 
 import struct
@@ -15,7 +15,7 @@ from tidemark_broker.log import PartitionLog
 from tidemark_broker.replication.threads import Threads
 
 READ_BYTES = 1024 * 1024
-#: A control record's key: its version, and whether the transaction is aborted (0) or committed.
+#: A control record's key: version, and abort (0) or commit (1).
 _MARKER = struct.Struct(">hh")
 _COMMIT = 1
 
@@ -23,20 +23,22 @@ in_loading_thread = Threads("coordinators that load", threads=2)
 
 
 class Replayed(Protocol):
-    """What records are replayed into: in a thread while it loads."""
+    """Target of the replay, called in a thread."""
 
     def replay(
         self, record: CoordinatorRecord, producer: TransactionalProducer | None, offset: int
     ) -> None:
-        """One record at that offset, in the transaction of ``producer`` or in none. Raises
-        ValueError for what cannot be read: the coordinator does not become active then."""
+        """Apply one record, of ``producer``'s transaction if set.
+
+        Raises ``ValueError`` for an unreadable record; the coordinator then does not become active.
+        """
 
     def replay_marker(self, producer: TransactionalProducer, *, committed: bool) -> None:
-        """The producer's transaction has ended."""
+        """Apply the end of a transaction."""
 
 
 class Loaded(NamedTuple):
-    """What was read."""
+    """Amount that was read."""
 
     records: int
     bytes_read: int
@@ -45,8 +47,10 @@ class Loaded(NamedTuple):
 def load(
     log: PartitionLog, into: Replayed, end_offset: int, given_up: Callable[[], bool]
 ) -> Loaded:
-    """T: replay all below ``end_offset``, unless nobody wants it any more. Raises
-    :class:`CorruptBatch` and errors of the log."""
+    """Replay all records below ``end_offset`` (blocks), unless ``given_up`` returns True.
+
+    Raises :class:`CorruptBatch` and errors of the log.
+    """
     records = bytes_read = 0
     offset = log.log_start_offset
     while offset < end_offset and not given_up():
@@ -55,6 +59,7 @@ def load(
             break
         view = memoryview(read.data)
         for position, header in iter_headers(view):
+            # The checksum is verified, since a damaged record would change the state silently.
             check_crc(view, position, header)
             records += _replay(view[position : position + header.size_bytes], header, into)
         offset = read.next_offset

@@ -1,1 +1,1 @@
-"""Consumer groups: their members, what these are assigned, and the offsets that they commit."""
+"""Consumer groups: membership, assignments and committed offsets."""

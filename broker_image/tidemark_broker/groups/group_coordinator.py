@@ -1,7 +1,7 @@
-"""The groups that this broker coordinates, for the handlers of Kafka's requests.
+"""Coordinator of this broker's groups, called by the request handlers.
 
-It finds the group's partition, hands the request to the rules (:mod:`.core`), and answers once what
-the answer tells of is committed.
+It finds the group's partition, calls the decision logic (:mod:`.core`), and answers once the
+records behind the answer are committed.
 """
 
 import asyncio
@@ -58,24 +58,27 @@ from tidemark_broker.replication.threads import Threads
 logger = logging.getLogger(__name__)
 A = TypeVar("A")
 
-#: Offsets that are put on record at a time: one batch of them is a slice of the loop's time.
+#: Offsets in one batch, which is a slice of the loop's time.
 COMMITTED_AT_ONCE = 250
-#: Gives the loop away where it is somebody else's turn.
+#: Yields the loop if the request's time slice is used up.
 Pause = Callable[[], Awaitable[None]]
-#: Those of some topics that a client may not describe.
+#: Returns those topics that a client may not describe.
 Denied = Callable[[Iterable[str]], Awaitable[Set[str]]]
-#: Expressions that are kept as what they were made into.
+#: Number of compiled expressions in the cache.
 _PATTERNS_MAX = 50
-#: What heartbeats of members of thousands of topics go through.
+#: Runs long steps of heartbeats.
 _in_heartbeat_thread = Threads("heartbeats", threads=1)
-#: What is assigned to the members of large groups.
+#: Computes the targets of large groups.
 _in_assignor_thread = Threads("assignors", threads=1)
-#: Topics that all expressions of a group are held against, before others have their turn.
+#: Topics that are matched with all expressions of a group before the loop is yielded.
 _TOPICS_AT_ONCE = 20
 
 
 class GroupCoordinator:
-    """The loop thread owns it. What it raises is :class:`CoordinatorError`."""
+    """Coordinator of all groups.
+
+    Used from the loop thread only. Raises :class:`CoordinatorError`.
+    """
 
     def __init__(
         self,
@@ -121,15 +124,19 @@ class GroupCoordinator:
     async def join(
         self, request: Callable[[Callable[[JoinAnswer], None]], JoinRequest], timeout_s: float
     ) -> JoinAnswer:
-        """Once the next generation begins; who waits longer than ``timeout_s`` is to ask again.
-        ``request`` is given where the answer goes."""
+        """Answer when the next generation starts; after ``timeout_s`` the member must retry.
+
+        ``request`` receives the callback for the answer.
+        """
         answer: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
         asked = request(self._answers.into(answer))
         shard = self.coordinators.shard_of(asked.group_id)
+        # Turns keep the order of requests, since a join may take several steps.
         async with shard.turn(asked.group_id):
             steps = shard.join(asked, self._cluster.topics_version, self._clock())
             joined = await _driven(steps)
             end_offset = shard.recorded_below(asked.group_id)
+        # A group of the consumer protocol answers at once, and its records must be committed first.
         if joined is not None:
             await self._committed(shard, end_offset)
             return joined
@@ -142,7 +149,7 @@ class GroupCoordinator:
     async def sync(
         self, request: Callable[[Callable[[SyncAnswer], None]], SyncRequest], timeout_s: float
     ) -> SyncAnswer:
-        """Once the leader has said what everybody does."""
+        """Answer when the leader has sent the assignments."""
         answer: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
         asked = request(self._answers.into(answer))
         shard = self.coordinators.shard_of(asked.group_id)
@@ -159,14 +166,14 @@ class GroupCoordinator:
             return SyncAnswer(error=ErrorCode.rebalance_in_progress)
 
     async def heartbeat(self, group_id: str, who: Identity, generation_id: int) -> ErrorCode:
-        """See :meth:`Rebalancing.heartbeat`."""
+        """Handle a classic heartbeat. See :meth:`Rebalancing.heartbeat`."""
         shard = self.coordinators.shard_of(group_id)
         async with shard.turn(group_id):
             steps = shard.classic_heartbeat(group_id, who, generation_id, self._clock())
             return await _driven(steps)
 
     async def leave(self, group_id: str, members: Sequence[Identity]) -> list[ErrorCode]:
-        """See :meth:`Rebalancing.leave`."""
+        """Remove members. See :meth:`Rebalancing.leave`."""
         shard = self.coordinators.shard_of(group_id)
         async with shard.turn(group_id):
             return shard.leave(group_id, members, self._clock())
@@ -176,15 +183,20 @@ class GroupCoordinator:
     async def consumer_heartbeat(
         self, request: HeartbeatRequest, denied: Denied, pause: Pause
     ) -> HeartbeatAnswer:
-        """A member of a consumer group is there; ``denied``: topics that it may not describe, which
-        no expression of the group stands for."""
+        """Handle a consumer-protocol heartbeat.
+
+        ``denied`` returns the topics that the member may not describe; the group's expressions do
+        not match them.
+        """
         topics_version, shard = self._cluster.topics_version, self._shard_of(request)
         unresolved = shard.consumers.unresolved(
             request.group_id, request.regex, topics_version, self._clock()
         )
+        # Expressions are resolved before the turn, since matching all topics takes long.
         if unresolved:
             resolved = await self._resolve(unresolved, request.regex, denied, pause)
             request = replace(request, resolved=resolved)
+            # The partition may have moved while the expressions were resolved.
             shard = self._shard_of(request)
         request = replace(request, topics_version=topics_version)
         async with shard.turn(request.group_id):
@@ -203,6 +215,7 @@ class GroupCoordinator:
             try:
                 patterns.append((regex, await self._pattern(regex)))
             except BadPattern as error:
+                # Only the member's own expression may fail its heartbeat.
                 if regex == asked:
                     wrong = (
                         f"SubscribedTopicRegex `{shown(regex)}` is not a valid expression: {error}"
@@ -221,7 +234,7 @@ class GroupCoordinator:
     async def _pattern(self, regex: str) -> Callable[[str], bool]:
         known = self._patterns.get(regex)
         if known is None:
-            # What reads them is loaded with the first one, which takes a while.
+            # The first call imports pydantic, which takes a while.
             known = await asyncio.to_thread(compiled, regex)
             self._patterns.put(regex, known)
             self._patterns.evict()
@@ -251,27 +264,29 @@ class GroupCoordinator:
             await _driven(shard.due(group_id, self._clock()))
 
     async def _assign(self, shard: GroupShard, made: Offload) -> None:
-        """Make the targets of a large group, one after another, while its members go on."""
+        """Compute the targets of a large group in a thread while its members continue."""
         try:
             targets = await _in_assignor_thread(made.compute)
             await _driven(shard.consumers.targets.bring_into_force(made, targets, self._clock()))
         except CoordinatorError as error:
             logger.warning(
-                "group %s: its targets are not on record: %s", shown(made.group.group_id), error
+                "group %s: targets were not recorded: %s", shown(made.group.group_id), error
             )
         finally:
             shard.consumers.targets.gave_up(made.group, self._clock())
 
     def may_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """May a client that says to be that member hear of the group's offsets? Only of groups of
-        KIP-848's protocol that is asked."""
+        """Check that the member may read the group's offsets.
+
+        Only consumer-protocol groups check that.
+        """
         group = self.consumer_group(group_id)
         if group is None or (member_id is None and member_epoch < 0):
             return ErrorCode.none
         return group.validate(member_id or "", member_epoch)
 
     def consumer_group(self, group_id: str) -> ConsumerGroup | None:
-        """A group of KIP-848's protocol as it is; None: there is none."""
+        """Return a consumer-protocol group, None if there is none."""
         return self.coordinators.shard_of(group_id).consumer_groups.get(group_id)
 
     # ------------------------------------------------------------ offsets
@@ -279,13 +294,16 @@ class GroupCoordinator:
     async def commit(
         self, by: Committer, new: Sequence[NewOffset], pause: Pause
     ) -> list[ErrorCode]:
-        """One error each, once those that are kept are committed. In a transaction its coordinator
-        is to be asked first (:meth:`log_of`)."""
+        """Commit offsets. Return one error each once the stored ones are committed.
+
+        In a transaction its coordinator must have been queried first (:meth:`log_of`).
+        """
         shard = self.coordinators.shard_of(by.group_id)
         errors: list[ErrorCode] = []
         end_offset = 0
         for start in range(0, max(len(new), 1), COMMITTED_AT_ONCE):
             part = new[start : start + COMMITTED_AT_ONCE]
+            # A turn for each part, so that heartbeats of the group are served in between.
             async with shard.turn(by.group_id):
                 changed = shard.group_offsets.commit(by, part, self._clock())
             errors += changed.errors
@@ -297,13 +315,14 @@ class GroupCoordinator:
     async def offsets(
         self, group_id: str
     ) -> tuple[dict[TopicPartition, CommittedOffset], frozenset[TopicPartition]]:
-        """What a group has committed, and the partitions of which a transaction may still change
-        that."""
+        """Return the group's committed offsets, and the partitions whose offset a transaction
+        may change.
+        """
         shard = self.coordinators.shard_of(group_id)
         known = dict(shard.offsets.of_group(group_id))
         pending = frozenset(shard.offsets.of_transactions(group_id))
         group = shard.group_offsets.find(group_id)
-        # A group that is not there may have been deleted a moment ago.
+        # A missing group may have been deleted just now, and its tombstones are not committed yet.
         below = shard.log.end_offset if group is None else group.recorded_below
         await self._committed(shard, below)
         return known, pending
@@ -311,7 +330,7 @@ class GroupCoordinator:
     async def delete_offsets(
         self, group_id: str, of: Sequence[TopicPartition]
     ) -> "list[ErrorCode] | ErrorCode":
-        """One error each, or one for all."""
+        """Delete offsets. Return one error each, or the error of the group."""
         shard = self.coordinators.shard_of(group_id)
         changed = shard.group_offsets.delete_offsets(group_id, of)
         if isinstance(changed, ErrorCode):
@@ -320,9 +339,10 @@ class GroupCoordinator:
         return changed.errors
 
     async def delete_group(self, group_id: str, pause: Pause) -> ErrorCode:
-        """Its offsets and itself."""
+        """Delete a group and its offsets."""
         more, end_offset = True, 0
         while more:
+            # Looked up again for each part, since the partition may move in between.
             shard = self.coordinators.shard_of(group_id)
             async with shard.turn(group_id):
                 error, more, end_offset = shard.group_offsets.delete_some_of_group(group_id)
@@ -339,26 +359,27 @@ class GroupCoordinator:
         except TimeoutError:
             raise CoordinatorError(
                 ErrorCode.coordinator_not_available,
-                "what was recorded is not replicated within offsets.commit.timeout.ms",
+                "the records were not replicated within offsets.commit.timeout.ms",
             ) from None
 
     # ------------------------------------------------------------ transactions
 
     def log_of(self, group_id: str) -> CoordinatorLog:
-        """Where its offsets are recorded."""
+        """Return the log of the group's offsets."""
         return self.coordinators.shard_of(group_id).log
 
     def ready_for_marker(self, partition: int) -> None:
-        """Before the end of a transaction is appended to that partition of
-        ``__consumer_offsets``: raises unless this broker coordinates it by now (a marker that comes
-        while it loads would pass unseen)."""
+        """Check that this broker may append a marker to that partition of ``__consumer_offsets``.
+
+        Raises unless the partition is loaded: a marker that arrives during the load would not be
+        applied.
+        """
         self.coordinators.shard_at(partition)
 
     def marker_appended(
         self, partition: int, producer: TransactionalProducer, *, committed: bool
     ) -> None:
-        """In the same step of the loop as the append: offsets of that transaction count now, or
-        never will."""
+        """Apply a marker, in the same step of the loop as its append."""
         shard = self.coordinators.shard_at(partition)
         shard.group_offsets.end_transaction(
             producer, committed=committed, end_offset=shard.log.partition.next_offset
@@ -367,26 +388,25 @@ class GroupCoordinator:
     # ------------------------------------------------------------ what there is
 
     def group(self, group_id: str) -> ClassicGroup | None:
-        """A group of the classic protocol as it is; None: there is none."""
+        """Return a classic group, None if there is none."""
         return self.coordinators.shard_of(group_id).groups.get(group_id)
 
     @property
     def count(self) -> int:
-        """How many groups there are."""
         shards = self.coordinators.active()
         return sum(len(shard.groups) + len(shard.consumer_groups) for shard in shards)
 
     def groups(self) -> Iterator[Group]:
-        """All of them; raises while some are not known yet."""
+        """Yield all groups. Raises while partitions are loading."""
         if self.coordinators.loading:
             raise CoordinatorError(ErrorCode.coordinator_load_in_progress)
         for shard in self.coordinators.active():
             yield from shard.all_groups()
 
-    # ------------------------------------------------------------ by itself
+    # ------------------------------------------------------------ background work
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run the background work until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.coordinators.run())
             group.create_task(self._follow_topics())
@@ -396,7 +416,7 @@ class GroupCoordinator:
         self._news.set()
 
     async def _follow_topics(self) -> None:
-        """Offsets of deleted topics go."""
+        """Delete offsets of deleted topics."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -412,11 +432,11 @@ class GroupCoordinator:
                     try:
                         more = shard.group_offsets.forget_some_of_topic(group_id, topic, topic_id)
                     except CoordinatorError:
-                        more = False  # what stays expires
+                        more = False  # the remaining offsets expire later
                     await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """Coordinate nothing any more."""
+        """Stop all work."""
         for task in tuple(self._assigning):
             task.cancel()
         await asyncio.gather(*self._assigning, return_exceptions=True)
@@ -424,7 +444,7 @@ class GroupCoordinator:
 
 
 async def _driven(steps: Steps[A]) -> A:
-    """What comes of them; their work is done in a thread."""
+    """Drive the steps; their work runs in a thread. Return the result."""
     try:
         work = next(steps)
         while True:
@@ -432,5 +452,6 @@ async def _driven(steps: Steps[A]) -> A:
     except StopIteration as ended:
         made: A = ended.value
         return made
+    # A cancelled request must run the steps' finally blocks at once.
     finally:
         steps.close()

@@ -1,7 +1,7 @@
-"""Answers to members that wait for their group, a few at a time.
+"""Delivery of answers to waiting members, a few in each turn of the loop.
 
-A generation begins for all of its members at once, which may be thousands. Each answer wakes a
-connection, which writes it: all in one turn of the loop, nobody else would be served meanwhile.
+A generation starts for all members at once, which may be thousands. Each answer wakes a connection
+that writes it. Delivered in one turn of the loop they would block all other clients.
 """
 
 import asyncio
@@ -11,18 +11,21 @@ from typing import Any, TypeVar
 
 A = TypeVar("A")
 
-#: In one turn of the loop.
+#: Answers in one turn of the loop.
 AT_ONCE = 100
 
 
 class Answers:
-    """Of one broker's groups. Belongs to its loop."""
+    """Answers of one broker's groups. Used from its loop only."""
 
     def __init__(self) -> None:
         self._due: collections.deque[tuple[asyncio.Future[Any], Any]] = collections.deque()
 
     def into(self, answer: "asyncio.Future[A]") -> Callable[[A], None]:
-        """What to call with the answer: it comes soon. Whoever asked may have gone."""
+        """Return a callback that delivers the answer soon.
+
+        The client may have disconnected by then.
+        """
 
         def tell(value: A) -> None:
             if not self._due:

@@ -1,5 +1,4 @@
-"""What the groups of a broker are and weigh. By state, not by group: a label for each would grow
-without limit."""
+"""Metrics of a broker's groups, by state: a label per group would grow without limit."""
 
 from collections.abc import Iterator
 
@@ -13,13 +12,13 @@ from tidemark_broker.groups.group_coordinator import GroupCoordinator
 
 
 class GroupCollector(Collector):
-    """Reads the figures when they are asked for; only reads, so another thread may."""
+    """Metrics of groups. Only reads, so another thread may collect them."""
 
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 
     def collect(self) -> Iterator[Metric]:
-        """A dead group is none any more."""
+        """Yield the metrics. Dead groups do not count."""
         (label,) = broker_table.GROUPS.labels
         counts = dict.fromkeys(label.values, 0)
         members = 0

@@ -1,4 +1,4 @@
-"""The groups of one partition of ``__consumer_offsets``: what stands on record, and who waits."""
+"""Groups of one partition of ``__consumer_offsets``: state from the log, and waiting members."""
 
 import asyncio
 import logging
@@ -60,13 +60,15 @@ from tidemark_broker.groups.core.values import (
 
 logger = logging.getLogger(__name__)
 
-#: How soon what is due of a group is looked at again that somebody changes at the moment.
+#: Delay of a deadline whose group is being changed by a request.
 _BUSY_S = 0.05
 
 
 class GroupShard:
-    """See :class:`~tidemark_broker.coordinators.coordinators.Shard`. ``clock``: this moment;
-    ``room`` is the broker's."""
+    """Groups of one partition, see :class:`~tidemark_broker.coordinators.coordinators.Shard`.
+
+    ``clock`` returns the current time. ``room`` is shared by all partitions of the broker.
+    """
 
     def __init__(
         self,
@@ -121,18 +123,18 @@ class GroupShard:
         )
 
     def all_groups(self) -> Iterator[Group]:
-        """Of both protocols, as they are now."""
+        """Groups of both protocols, as a snapshot."""
         yield from tuple(self.groups.values())
         yield from tuple(self.consumer_groups.values())
 
     def recorded_below(self, group_id: str) -> int:
-        """Behind the last record of the group or of its offsets."""
+        """End offset of the last record of the group or of its offsets."""
         group = self.group_offsets.find(group_id)
         return 0 if group is None else group.recorded_below
 
     @asynccontextmanager
     async def turn(self, group_id: str) -> AsyncIterator[None]:
-        """To change a group in steps: one after another, in the order in which they came."""
+        """Context of a change in steps. Requests for a group enter it in their order."""
         async with self._turns.setdefault(group_id, asyncio.Lock()):
             yield
 
@@ -140,12 +142,12 @@ class GroupShard:
         turn = self._turns.get(group_id)
         return turn is not None and turn.locked()
 
-    # ------------------------------------------------------------ while it loads
+    # ------------------------------------------------------------ loading
 
     def replay(
         self, record: CoordinatorRecord, producer: TransactionalProducer | None, offset: int
     ) -> None:
-        """One record of the log."""
+        """Apply one record of the log."""
         read = read_record(record)
         if read is None:
             return
@@ -157,6 +159,7 @@ class GroupShard:
             elif isinstance(value, OffsetCommitValue | ExpiringOffsetCommitValue):
                 committed = CommittedOffset.of(value, offset)
                 self.offsets.put(key.group, of, committed, producer)
+        # A record of the one protocol replaces a group of the other one: the group was migrated.
         elif isinstance(key, GroupMetadataKey):
             if value is None:
                 self.groups.pop(key.group, None)
@@ -180,14 +183,16 @@ class GroupShard:
             group.follow_moves()
 
     def replay_marker(self, producer: TransactionalProducer, *, committed: bool) -> None:
-        """The end of a transaction."""
+        """Apply a marker."""
         self.offsets.end_transaction(producer, committed=committed)
 
-    # ------------------------------------------------------------ while it is active
+    # ------------------------------------------------------------ active state
 
     def loaded(self, now_s: float) -> None:
-        """It answers from now on."""
+        """Become active: add the memory of the groups and start their timers."""
         now = self._clock()
+        # Offsets without a group record belong to standalone consumers. They need a group to
+        # expire.
         for group_id in self.offsets.groups():
             if self.group_offsets.find(group_id) is None:
                 self.groups[group_id] = ClassicGroup(group_id)
@@ -201,8 +206,7 @@ class GroupShard:
         self.consumers.loaded(at)
 
     def expired(self, key: Hashable, now_s: float) -> None:
-        """Something that it waited for has not come, or is to be looked at; in a moment, where the
-        group is being changed."""
+        """Handle a deadline, or postpone it while a request changes the group."""
         now = Now(now_s, self._clock().ms)
         if self._is_busy(getattr(key, "group_id", "")):
             self._deadlines.schedule(key, now_s + _BUSY_S)
@@ -216,12 +220,12 @@ class GroupShard:
         try:
             more = self.group_offsets.check(group_id, now)
         except CoordinatorError as error:
-            logger.warning("group %s: what has expired stays: %s", shown(group_id), error)
+            logger.warning("group %s: expired offsets were not deleted: %s", shown(group_id), error)
         if self.group_offsets.find(group_id) is not None:
             self.rebalancing.check_later(group_id, now, soon=more)
 
     def resigned(self) -> None:
-        """Another broker answers."""
+        """Give up the partition: fail waiting members and release the memory."""
         self.rebalancing.resigned()
         self._room.used_bytes -= self.offsets.weight_bytes
         for group in self.all_groups():
@@ -231,8 +235,11 @@ class GroupShard:
     # ------------------------------------------------------------ members of both protocols
 
     def join(self, request: JoinRequest, topics_version: int, now: Now) -> Steps[JoinAnswer | None]:
-        """A member of the classic protocol. None: ``request.answer`` is told later, or was. An
-        empty group of the other protocol makes way for it."""
+        """Join a member of the classic protocol.
+
+        None means that the answer goes to ``request.answer``. An empty group of the consumer
+        protocol is replaced.
+        """
         group = self.consumer_groups.get(request.group_id)
         if group is not None and not group.is_empty:
             return (yield from self._classic_members.join(group, request, topics_version, now))
@@ -244,7 +251,7 @@ class GroupShard:
         return None
 
     def sync(self, request: SyncRequest, now: Now) -> Steps[SyncAnswer | None]:
-        """A member of the classic protocol asks what it is to do; None as above."""
+        """Return the assignment of a classic member; None as in :meth:`join`."""
         group = self.consumer_groups.get(request.group_id)
         if group is not None:
             return (yield from self._classic_members.sync(group, request, now))
@@ -254,7 +261,7 @@ class GroupShard:
     def classic_heartbeat(
         self, group_id: str, who: Identity, generation_id: int, now: Now
     ) -> Steps[ErrorCode]:
-        """A member of the classic protocol is there."""
+        """Handle the heartbeat of a classic member."""
         group = self.consumer_groups.get(group_id)
         if group is not None:
             beat = self._classic_members.heartbeat(group, who, generation_id, now)
@@ -262,16 +269,18 @@ class GroupShard:
         return self.rebalancing.heartbeat(group_id, who, generation_id, now)
 
     def leave(self, group_id: str, members: Sequence[Identity], now: Now) -> list[ErrorCode]:
-        """Members go, or are sent away; what came of each."""
+        """Remove members. Return the error of each."""
         group = self.consumer_groups.get(group_id)
         if group is not None:
             return self._classic_members.leave(group, members, now)
         return self.rebalancing.leave(group_id, members, now)
 
     def heartbeat(self, request: HeartbeatRequest, now: Now) -> Steps[HeartbeatAnswer]:
-        """A member of KIP-848's protocol; a group of the classic one makes way for the first, or
-        becomes one of this protocol with the members that it has. Raises
-        :class:`CoordinatorError`."""
+        """Handle the heartbeat of a consumer-protocol member.
+
+        For the first one an empty classic group is replaced, and one with members is upgraded.
+        Raises :class:`CoordinatorError`.
+        """
         group_id = request.group_id
         is_known, end_offset = group_id in self.consumer_groups, 0
         classic = self.groups.get(group_id)
@@ -280,10 +289,12 @@ class GroupShard:
         try:
             answer = yield from self.consumers.heartbeat(request, now)
         finally:
+            # The join may fail after the classic group was replaced, so the outcome decides what
+            # exists.
             if not is_known and group_id in self.consumer_groups:
                 self.rebalancing.check_later(group_id, now)
                 self.consumers.downgrade_later(self.consumer_groups[group_id], now)
-            elif end_offset and group_id not in self.consumer_groups:  # nobody took its place
+            elif end_offset and group_id not in self.consumer_groups:  # replaced by nothing
                 classic = self.groups[group_id] = ClassicGroup(group_id, now.ms)
                 classic.recorded_below = end_offset
                 self._room.weigh(classic)
@@ -296,17 +307,19 @@ class GroupShard:
             raise CoordinatorError(ErrorCode.group_id_not_found, wrong)
         self.consumers.check(request)
         tombstone = record_of(GroupMetadataKey(group=classic.group_id), None)
+        # An empty group has nothing to convert.
         if classic.is_empty:
             end_offset = self._journal.append([tombstone])
             self.rebalancing.forget(classic)
             return end_offset
         migration.check_upgrade(classic, self._settings)
         made = yield from elsewhere(_size_of(classic), partial(self._upgraded, classic))
+        # Tombstone and new records are one batch, so that no reader sees the group twice.
         end_offset = self._journal.append([tombstone, *made.records])
         made.group.recorded_below = end_offset
         self.rebalancing.forget(classic)
         self.consumers.adopt(made.group, now)
-        logger.info("group %s: is of KIP-848's protocol now", shown(classic.group_id))
+        logger.info("group %s: upgraded to the consumer protocol", shown(classic.group_id))
         return end_offset
 
     def _upgraded(self, classic: ClassicGroup) -> "_Upgraded":
@@ -317,7 +330,7 @@ class GroupShard:
         return _Upgraded(group, records_of(entries))
 
     def due(self, group_id: str, now: Now) -> Steps[None]:
-        """The group may be one of the classic protocol again, or its targets are to be made."""
+        """Downgrade the group, or compute its targets if they are due."""
         group = self.consumer_groups.get(group_id)
         if group is None:
             return
@@ -325,7 +338,7 @@ class GroupShard:
             try:
                 yield from self._downgrade(group, now)
             except CoordinatorError as error:
-                logger.warning("group %s: keeps its protocol: %s", shown(group_id), error)
+                logger.warning("group %s: downgrade failed: %s", shown(group_id), error)
             else:
                 return
         yield from self.consumers.assign(group, now)
@@ -343,7 +356,7 @@ class GroupShard:
         classic = ClassicGroup.of(group.group_id, value)
         classic.recorded_below = end_offset
         self.rebalancing.adopt(classic, now)
-        logger.info("group %s: is of the classic protocol now", shown(group.group_id))
+        logger.info("group %s: downgraded to the classic protocol", shown(group.group_id))
 
 
 class _Upgraded(NamedTuple):
@@ -356,7 +369,7 @@ def _size_of(classic: ClassicGroup) -> int:
 
 
 class _Journal:
-    """See :class:`~tidemark_broker.groups.core.journal.Journal`."""
+    """Journal in a coordinator's log, see :class:`~tidemark_broker.groups.core.journal.Journal`."""
 
     def __init__(self, log: CoordinatorLog, clock: Callable[[], Now]) -> None:
         self._log = log
@@ -368,6 +381,7 @@ class _Journal:
         return self._log.append(records, producer)
 
     def when_committed(self, end_offset: int, then: Callable[[Now], None]) -> None:
+        # A failed future means that this broker lost the partition, so nothing is reported.
         def done(committed: "asyncio.Future[None]") -> None:
             if not committed.cancelled() and committed.exception() is None:
                 then(self._clock())

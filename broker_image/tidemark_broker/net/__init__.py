@@ -1,1 +1,1 @@
-"""The broker's sockets: frames in, frames out, limits; knows nothing of what the requests mean."""
+"""Sockets of the broker: frames, order and limits. Independent of the meaning of requests."""

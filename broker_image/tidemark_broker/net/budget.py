@@ -1,16 +1,16 @@
-"""How many bytes of unanswered requests the broker holds, over all connections.
+"""Memory of unanswered requests over all connections.
 
-Kafka's ``queued.max.request.bytes``: a request counts from the moment its bytes are here until it
-is answered. Above the limit no connection reads further; those with bytes to take go on in turn
-as requests are answered. What has begun to arrive is always finished, so nobody waits for anybody
-who waits.
+Kafka's ``queued.max.request.bytes``: a request counts from its arrival until it is answered. Above
+the limit no connection starts to read another request; they resume in turn as requests are
+answered. A request that has started to arrive is always read to its end, so two incomplete requests
+never wait for each other.
 """
 
 from collections.abc import Callable
 
 
 class RequestBudget:
-    """Counts bytes; whoever was turned away is called back once there is room."""
+    """Number of bytes in use. Paused connections are called back once there is room."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
@@ -19,15 +19,15 @@ class RequestBudget:
 
     @property
     def exhausted(self) -> bool:
-        """Whether reading must pause."""
+        """True if reading must pause."""
         return self.used_bytes >= self._limit
 
     def take(self, size: int) -> None:
-        """A request of ``size`` bytes is held."""
+        """Count a request of ``size`` bytes."""
         self.used_bytes += size
 
     def give(self, size: int) -> None:
-        """It is answered. May call back those who wait."""
+        """Uncount a request, and resume paused connections if there is room."""
         self.used_bytes -= size
         if self._waiting and not self.exhausted:
             waiting, self._waiting = self._waiting, {}

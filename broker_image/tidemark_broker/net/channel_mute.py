@@ -1,8 +1,8 @@
-"""When a connection rests: its client has used too much of its quotas (KIP-219).
+"""Mute of a connection whose client exceeds its quotas (KIP-219).
 
-So long nothing more is read from it, and nothing begun; what is under way goes on. A client whose
-quota is used up rests on a new connection too, before its first Produce is begun: otherwise each
-new connection would bring one for nothing.
+During the mute nothing is read from the connection and no request starts; running requests
+continue. A client with an exceeded quota is also muted on a new connection, before its first
+Produce starts. Otherwise each new connection would get one Produce for free.
 """
 
 import asyncio
@@ -10,17 +10,17 @@ from collections.abc import Callable
 
 from tidemark.wire.receiver import Frame
 
-#: Shorter ones are none.
+#: Shorter mutes are skipped.
 _LEAST_S = 0.001
-#: Nobody rests for longer before a first request: clients give one up after 30 s unless told
-#: otherwise, and a new one would begin to wait anew.
+#: Longest mute before a first request. Clients time out after 30 s by default, and would restart
+#: the wait on a new connection.
 FIRST_MAX_S = 10.0
-#: After so long it is asked again whether a first rest has to last: others may have stopped.
+#: Interval in which a first mute is computed again, since other clients may have stopped.
 _ASK_AGAIN_S = 1.0
 
 
 class Rest:
-    """Of one connection; ``over`` is called at its end."""
+    """Mute of one connection; ``over`` is called at its end."""
 
     __slots__ = ("_first_until_s", "_loop", "_over", "_timer", "_until_s", "before_first")
 
@@ -29,23 +29,23 @@ class Rest:
         self._over = over
         self._timer: asyncio.TimerHandle | None = None
         self._until_s = 0.0
-        #: For how many seconds it has to rest before a request, of which at least the header is
-        #: given; None: this is not the one. It never rests for longer than it is told at first.
+        #: Returns the seconds to wait before a request, of which at least the header is given, or
+        #: None if the request needs no mute. The first value bounds the total.
         self.before_first: Callable[[Frame], float | None] | None = None
         self._first_until_s: float | None = None
 
     @property
     def is_on(self) -> bool:
-        """Not asked of the clock: a timer of uvloop's may come before its time."""
+        """True while muted. Not derived from the clock, because a uvloop timer may fire early."""
         return self._timer is not None
 
     @property
     def is_first(self) -> bool:
-        """Nothing of its was begun before."""
+        """True if no request of the connection has started yet."""
         return self._first_until_s is not None and self.before_first is not None
 
     def begin(self, for_s: float) -> None:
-        """At least for so long from now."""
+        """Mute for at least that long from now."""
         until_s = self._loop.time() + for_s
         if self._timer is not None:
             if until_s <= self._until_s:
@@ -55,7 +55,7 @@ class Rest:
         self._timer = self._loop.call_at(until_s, self._end)
 
     def comes_first(self, request: Frame) -> bool:
-        """Does it rest before this request? Then it has begun to."""
+        """Return whether the connection is muted before this request, and start the mute."""
         for_s = None if self.before_first is None else self.before_first(request)
         if for_s is None:
             return False
@@ -70,7 +70,7 @@ class Rest:
         return True
 
     def cancel(self) -> None:
-        """The connection is gone."""
+        """Cancel the mute when the connection closes."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

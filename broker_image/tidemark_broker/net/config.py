@@ -1,4 +1,4 @@
-"""Limits of the client listener, by Kafka's broker keys."""
+"""Limits of client listeners, by Kafka's broker keys."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,9 +26,11 @@ def _default(field: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """``queued_request_bytes_max`` bounds what all connections together hold of requests that are
-    not answered yet, ``answer_bytes_max`` what they hold of answers; ``unsent_bytes_max`` is per
-    connection: above it no request is begun."""
+    """Limits of all connections.
+
+    ``queued_request_bytes_max`` bounds unanswered requests of all connections, ``answer_bytes_max``
+    their answers. ``unsent_bytes_max`` is per connection: above it no request starts.
+    """
 
     request_bytes_max: int = _default("request_bytes_max")
     idle_ms_max: int = _default("idle_ms_max")
@@ -42,5 +44,8 @@ class ServerConfig:
 
     @classmethod
     def of(cls, entries: Mapping[str, str]) -> Self:
-        """From Kafka's text configuration; raises ConfigError that names the key."""
+        """Read the limits from Kafka's text configuration.
+
+        Raises ``ConfigError`` that names the key.
+        """
         return cls(**{field: integer_of(entries, key) for field, key in _KEYS.items()})

@@ -1,10 +1,11 @@
-"""One client's connection: frames in, answers out in the order of the requests.
+"""Connection of one client: frames in, answers out in the order of the requests.
 
-Requests of a connection begin in the order in which they came. Produce, whose answers are small,
-may be in flight up to a limit; of all others one at a time, since its answer would wait for those
-before it anyway. An answer is held until all before it are written. Reading pauses while a request
-cannot begin, while the client does not take its answers, or while the broker as a whole holds too
-many unanswered bytes. Whatever is wrong with a connection ends that connection, with one line.
+Requests of a connection start in the order of their arrival. Several Produce requests, whose
+answers are small, may be in flight up to a limit. Other requests run one at a time, since their
+answers would wait for the previous ones anyway. An answer is held until all earlier ones are
+written. Reading pauses while a request cannot start, while the client does not read its answers, or
+while the broker holds too many unanswered bytes. Any error of a connection closes that connection,
+with one log line.
 """
 
 import asyncio
@@ -32,29 +33,28 @@ from tidemark_broker.response_memory import AnswerBudget, AnswerMemory
 
 logger = logging.getLogger(__name__)
 
-#: For so long a client may hold its connection that has been told why it is ended: some that find
-#: the end of a connection behind an answer do not look at the answer.
+#: Time between the last answer and the end of a connection. Some clients that see the end right
+#: after an answer ignore the answer.
 _LAST_WORD_S = 0.5
-#: Of a large request: its client id is in it.
+#: Part of a large request that surely contains its client id.
 _HEADER_BYTES = 10 + STRING_BYTES_MAX
-#: So long a peer may take what was sent before the end of a connection.
+#: Time for the peer to receive what was sent before the end of a connection.
 _CLOSING_S = 10.0
 
-#: Takes a request frame of one connection and the memory of its answer; gives the pieces of the
-#: answer's frame, or None where the request has no answer. Raises FrameError for a frame that is no
-#: request this broker can read and CloseConnection to end the connection without more ado.
+#: Takes a request frame and the memory of its answer; returns the pieces of the answer's frame, or
+#: None for a request without an answer. Raises FrameError for an unreadable frame, and
+#: CloseConnection to close the connection.
 Serve = Callable[[Frame, AnswerMemory], Awaitable[Sequence[bytes] | None]]
-#: Decides once, when a connection is up, who answers it.
+#: Selects the handler of a connection when it is established.
 OpenSession = Callable[["ServerConnection"], Serve]
 
 
 def _ignore(_: "ServerConnection") -> None:
-    """Whoever reaches this listener has proven who it is."""
+    """Do nothing: peers of this listener are authenticated by their certificate."""
 
 
 class CloseConnection(Exception):  # named as the order it gives
-    """The protocol's only answer to this request is to end the connection; ``answer`` goes out
-    before, if there is one."""
+    """Order to close the connection; ``answer`` is sent before, if set."""
 
     def __init__(
         self, text: str, *, reason: str = broker_table.ASKED, answer: Sequence[bytes] | None = None
@@ -66,8 +66,11 @@ class CloseConnection(Exception):  # named as the order it gives
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What all connections of one listener share; ``opened`` and ``lost`` are called with each,
-    ``confined`` and ``released`` with those that have to prove who they are, and have."""
+    """Parts that all connections of one listener share.
+
+    ``opened`` and ``lost`` are called for each connection. ``confined`` and ``released`` are called
+    for those that must authenticate, and have.
+    """
 
     open_session: OpenSession
     config: ServerConfig
@@ -85,7 +88,7 @@ class Shared:
 
 
 class _Slot:
-    """The place of one request in the order of answers."""
+    """Position of one request in the order of answers."""
 
     __slots__ = ("alone", "done", "memory", "pieces", "size")
 
@@ -98,7 +101,7 @@ class _Slot:
 
 
 class ServerConnection(asyncio.BufferedProtocol):
-    """See the module. One is made for each accepted socket."""
+    """Connection of one accepted socket. See the module."""
 
     def __init__(self, shared: Shared, address: str = "") -> None:
         self.shared = shared
@@ -135,11 +138,12 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        # It is resumed once all is sent: then nothing of it is held.
+        # Resume only when the buffer is empty, which is when no memory is held.
         self._transport.set_write_buffer_limits(high=self._config.unsent_bytes_max, low=0)
         self._unsent.transport = self._transport
         self.peer = peer_name(transport)
         self.last_received_s = self._now()
+        # Registered first, since opening the session may close the connection.
         self.shared.opened(self)
         self._serve = self.shared.open_session(self)
 
@@ -160,8 +164,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._advance()
 
     def _too_slow(self) -> None:
-        """Others wait for the memory that its request takes."""
-        self.end(broker_table.SLOW, "its request did not come to an end in time")
+        """Close, because other connections wait for the memory of its incomplete request."""
+        self.end(broker_table.SLOW, "its request was not complete in time")
 
     def pause_writing(self) -> None:
         self._may_write = False
@@ -185,8 +189,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.shared.lost(self)
 
     def _let_go(self) -> None:
-        """Of all that it holds but what is still being sent. Not only once it is lost: that may
-        take as long as its peer likes, who does not take what was sent."""
+        """Release all resources except unsent answers.
+
+        Called at the close already, because a peer that does not read can delay the loss of the
+        connection.
+        """
         self._rest.cancel()
         self._reading.stop()
         held = sum(map(weight, self._arrived)) + sum(slot.size for slot in self._in_flight)
@@ -196,25 +203,25 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._in_flight.clear()
         self.shared.budget.give(held)
 
-    # ------------------------------------------------------------ what the listener calls
+    # ------------------------------------------------------------ called by the listener
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is being done for this client, or it does not take what was done."""
+        """True if no request is in progress, or the client does not read its answers."""
         return not self._may_write or not (self._in_flight or self._arrived)
 
     @property
     def ended(self) -> bool:
-        """Whether this side has closed it; the socket may still be sending."""
+        """True if this side has closed it; the socket may still be sending."""
         return self._ended
 
     @property
     def tasks(self) -> set[asyncio.Task[None]]:
-        """What is being done for this client."""
+        """Running requests."""
         return self._tasks
 
     def end(self, reason: str, text: str) -> None:
-        """Close, with one log line; answers that are ready are still sent."""
+        """Close with one log line; answers that are ready are still sent."""
         if self._ended:
             return
         self._ended = True
@@ -223,7 +230,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _say_why(self, reason: str, text: str) -> None:
         self.shared.metrics.closed(reason)
-        if reason == broker_table.AUTHENTICATION:  # strangers do not fill the log
+        if reason == broker_table.AUTHENTICATION:  # summarized, so that attacks cannot fill the log
             self.shared.refusals.add(self.peer, text)
             return
         level = (
@@ -232,7 +239,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         logger.log(level, "connection from %s closed: %s", self.peer, text)
 
     def close(self) -> None:
-        """Close without a word."""
+        """Close without a log line."""
         self._ended = True
         for task in self._tasks:
             if task is not asyncio.current_task():
@@ -240,66 +247,75 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._let_go()
         if self._transport is not None and self._closing is None:
             self._transport.close()
+            # A peer that does not read could keep the socket, and its memory, for ever.
             self._closing = self.shared.loop.call_later(_CLOSING_S, self.abort)
 
     def abort(self) -> None:
-        """Close at once; what was not sent is lost."""
+        """Close at once. Unsent answers are lost."""
         if self._transport is not None:
             self._transport.abort()
 
-    # ------------------------------------------------------------ what a session calls
+    # ------------------------------------------------------------ called by a session
 
     def certificate(self) -> bytes | None:
-        """What the client has shown in its TLS handshake, as DER; None without one."""
+        """Return the client's TLS certificate as DER, None without one."""
         tls = None if self._transport is None else self._transport.get_extra_info("ssl_object")
         return None if tls is None else tls.getpeercert(binary_form=True)
 
     def confine(self, frame_bytes_max: int, timeout_s: float) -> None:
-        """Until :meth:`release`: one request at a time, none larger, and for so long at most."""
+        """Restrict the connection until :meth:`release`:
+
+        small frames, one at a time, with a deadline.
+        """
         self._reading.limit(frame_bytes_max)
         self._in_flight_max = 1
         self._deadline = self.shared.loop.call_later(timeout_s, self._not_proven)
         self.shared.confined(self)
 
     def release(self) -> None:
-        """It has proven who it is: the limits are those of all."""
+        """Lift the restrictions after authentication."""
         self._end_deadline()
         self._reading.limit(self._config.request_bytes_max)
         self._in_flight_max = self._config.requests_in_flight_max
         self.shared.released(self)
 
     def rests_before_first(self, rest_s: Callable[[Frame], float | None]) -> None:
-        """See :attr:`Rest.before_first`; of a large request only the beginning is read before."""
+        """Set :attr:`Rest.before_first`. Of a large request only the beginning is read before."""
         self._rest.before_first = rest_s
 
     def rest(self, for_s: float) -> None:
-        """It has used too much of its quotas."""
+        """Mute the connection, because its quotas are exceeded."""
         if not self._ended:
             self._rest.begin(for_s)
 
     def _rest_is_over(self) -> None:
-        """Whoever has gone before anything of its was begun may have asked for it again on another
-        connection: nobody has looked since reading was paused."""
+        """End the mute.
+
+        A client that disconnected before its first request started may already retry on another
+        connection. While reading was paused, the disconnect was not noticed.
+        """
         if self._rest.is_first and self._transport is not None and has_left(self._transport):
-            self.end(broker_table.ASKED, "its client has gone while it rested")
+            self.end(broker_table.ASKED, "the client disconnected while it was throttled")
             return
         self._advance()
 
     @property
     def parked_bytes(self) -> int:
-        """What it holds of requests that cannot begin for as long as it likes: behind one that
-        waits, or while it rests."""
+        """Bytes of requests that cannot start for an unlimited time:
+
+        behind a waiting one, or muted.
+        """
         if not (self._reading.behind_one or self._rest.is_on):
             return 0
         return self._reading.held_bytes + sum(map(weight, self._arrived))
 
     @property
     def unsent(self) -> "Unsent":
-        """What of its answers it has not taken yet."""
+        """Answers that the client has not read yet."""
         return self._unsent
 
     def _not_proven(self) -> None:
-        self.end(broker_table.AUTHENTICATION, "it did not prove in time who it is")
+        self.end(broker_table.AUTHENTICATION, "it did not authenticate in time")
 
     def _end_malformed(self, error: FrameError) -> None:
         stranger = self._deadline is not None
@@ -310,12 +326,14 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._deadline.cancel()
             self._deadline = None
 
-    # ------------------------------------------------------------ inside
+    # ------------------------------------------------------------ internal
 
     def _advance(self) -> None:
-        """Begin as many requests as may be in flight, and read on only if none is left over."""
+        """Start as many requests as permitted. Read on only if none is left over."""
         while self._arrived and self._may_begin():
             frame = self._arrived[0]
+            # Only Produce may overlap. A large answer would wait for the previous one and hold
+            # memory.
             alone = peek_key(frame) != PRODUCE_KEY
             if (alone and self._reading.behind_one) or self._rest.comes_first(frame):
                 break
@@ -324,6 +342,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not self._arrived and self._may_begin() and not self._large_one_rests_first():
             self._read_on(self._reading.may_go_on())
         else:
+            # Memory for incomplete requests goes to other connections meanwhile.
             self._reading.pause()
             self._read_on(False)
 
@@ -336,11 +355,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         task.add_done_callback(self._tasks.discard)
 
     def _large_one_rests_first(self) -> bool:
-        """It would only take memory meanwhile."""
+        """True if a large incomplete request must wait for a mute, during which it would only
+        hold memory.
+        """
         begun = self._reading.large_one
         return begun is not None and len(begun) >= _HEADER_BYTES and self._rest.comes_first(begun)
 
     def _may_begin(self) -> bool:
+        # The last condition bounds requests in flight; the others bound memory and fairness.
         return (
             self._may_write
             and not self._ended
@@ -361,6 +383,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     async def _run(self, frame: Frame, slot: _Slot) -> None:
         try:
             slot.pieces = await self._serve(frame, slot.memory)
+        # Errors end the connection; other requests of it are cancelled by the close.
         except CloseConnection as order:
             self._obey(order, slot)
         except FrameError as error:
@@ -378,13 +401,14 @@ class ServerConnection(asyncio.BufferedProtocol):
                 slot.memory.hold(0)
 
     def _obey(self, order: CloseConnection, slot: _Slot) -> None:
-        """End it, after the last answer if there is one."""
+        """Close the connection, after the last answer if there is one."""
         if order.answer is None:
             self.end(order.reason, str(order))
             return
         slot.pieces, slot.done = order.answer, True
         slot.memory.hold(sum(map(len, order.answer)))
         self._write_ready()
+        # Closed a moment later, so that the client reads the answer before the end.
         if not self._ended:
             self._ended = True
             self._say_why(order.reason, str(order))
@@ -392,7 +416,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._deadline = self.shared.loop.call_later(_LAST_WORD_S, self.close)
 
     def _write_ready(self) -> None:
-        """Write the answers at the head of the order."""
+        """Write the answers that are next in order."""
         transport = self._transport
         if transport is None or self._ended:
             return
@@ -400,6 +424,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         while self._in_flight and self._in_flight[0].done:
             slot = self._in_flight.popleft()
             freed += slot.size
+            # The request behind which others waited is answered, so the next one may start.
             if slot.alone:
                 self._reading.behind_one = False
             if slot.pieces:

@@ -1,7 +1,7 @@
-"""Who may open a further connection: each address so many at once, and so many in a while.
+"""Limits of new connections: concurrent ones and a rate, per address.
 
-It is asked before a handshake, which is what a connection costs most. A connection that is refused
-does not count: whoever was refused gets in once it comes less often, however often it tried.
+Checked before the TLS handshake, which is the largest cost of a connection. A rejected connection
+does not count, so a client is accepted as soon as it connects less often.
 """
 
 import time
@@ -11,13 +11,16 @@ from collections.abc import Callable
 from tidemark.lru import Lru
 from tidemark_broker.quotas.rate import WindowedRate, Windows
 
-#: So many addresses are remembered that have opened connections lately.
+#: Number of recent addresses whose rates are remembered.
 ADDRESSES_MAX = 10_000
 
 
 class Newcomers:
-    """Of all listeners for clients. ``per_address_max``: ``max.connections.per.ip``;
-    ``rate_per_address_max``: new ones a second, over all windows."""
+    """Limits over all client listeners.
+
+    ``per_address_max`` is ``max.connections.per.ip``. ``rate_per_address_max`` is new connections
+    per second, averaged over all windows.
+    """
 
     def __init__(
         self,
@@ -35,19 +38,22 @@ class Newcomers:
         self._rates: Lru[str, WindowedRate] = Lru(ADDRESSES_MAX)
 
     def refusal(self, address: str) -> str | None:
-        """Why no further connection of that address is taken; None: it is, and counts. To be told
-        of its end by :meth:`left`."""
+        """Return why a connection of that address is rejected, or None if it is accepted and
+        counted.
+
+        The end of an accepted one must be reported to :meth:`left`.
+        """
         if self._open[address] >= self._per_address_max:
-            return f"it has {self._per_address_max} connections already"
+            return f"the address already has {self._per_address_max} connections, the limit"
         rate, now_s = self._rate(address), self._now()
         if rate.per_second(now_s) >= self._rate_max:
-            return f"it opens more than {self._rate_max} connections a second"
+            return f"the address opens more than {self._rate_max} connections a second"
         rate.record(1, now_s)
         self._open[address] += 1
         return None
 
     def left(self, address: str) -> None:
-        """One of its connections is gone."""
+        """Uncount a closed connection."""
         self._open[address] -= 1
         if self._open[address] <= 0:
             del self._open[address]

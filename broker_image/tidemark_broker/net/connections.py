@@ -1,7 +1,7 @@
-"""All connections of clients, whatever listener they came to: their limits, and which are silent.
+"""All client connections of a broker: limits, and closing of idle or stuck connections.
 
-One of these in a broker. Those that have not proven yet who they are, where that is asked for, may
-have half of ``max.connections``: however many of them come, there is room for others.
+One object per broker. Connections that must authenticate and have not may use half of
+``max.connections``, so that they cannot lock out authenticated clients.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ logger = logging.getLogger(__name__)
 _IDLE_CHECKS_PER_LIMIT = 10
 _TAKES_NOTHING_S = 10.0
 _PARKED_CHECK_S = 1.0
-#: Less is not worth anybody's connection: all that there may be do not fill the memory so.
+#: Connections with less are spared: even all of them together hold little.
 _PARKED_BYTES = 8 * 1024
-#: Half of what is parked is at least such a part of all that there is for requests.
+#: Half of the parked bytes must be at least this fraction of the request memory.
 _PARKED_SHARE = 16
 
 
 class Connections:
-    """Belongs to the loop on which it was first used."""
+    """All connections. Used from the loop on which it was first used."""
 
     def __init__(self, config: ServerConfig, net_metrics: NetMetrics | None = None) -> None:
         self.config = config
@@ -54,8 +54,9 @@ class Connections:
         self._scratch = bytearray(SCRATCH_BYTES)
 
     def shared(self, open_session: OpenSession, name: str) -> Shared:
-        """What the connections of one listener share."""
+        """Return the shared parts of one listener's connections."""
         loop = asyncio.get_running_loop()
+        # The sweeps need a running loop, which does not exist in the constructor.
         if not self._sweepers:
             sweeps = (self._close_idle(), self._close_who_takes_nothing(), self._close_parked())
             self._sweepers = [loop.create_task(sweep) for sweep in sweeps]
@@ -76,7 +77,9 @@ class Connections:
         )
 
     async def close(self, of: Shared, grace_s: float) -> None:
-        """Let what is under way on one listener finish for ``grace_s`` seconds, then close."""
+        """Let running requests of a listener finish for ``grace_s`` seconds, then close its
+        connections.
+        """
         running = [task for each in self._of(of) for task in each.tasks]
         if running:
             await asyncio.wait(running, timeout=grace_s)
@@ -91,7 +94,7 @@ class Connections:
     async def _all_lost(self, of: Shared, grace_s: float) -> None:
         now = asyncio.get_running_loop().time
         deadline = now() + grace_s
-        while left := self._of(of):  # one leaves in connection_lost, a turn or two later
+        while left := self._of(of):  # removed in connection_lost, a turn or two later
             if now() >= deadline:
                 for connection in left:
                     connection.abort()
@@ -101,31 +104,31 @@ class Connections:
     def _of(self, listener: Shared) -> list[ServerConnection]:
         return [each for each in self._open if each.shared is listener]
 
-    # ------------------------------------------------------------ what a connection calls
+    # ------------------------------------------------------------ called by connections
 
     def _opened(self, connection: ServerConnection) -> None:
-        """A connection is up; over the limit it is closed again."""
+        """Register a connection, and close it again above the limit."""
         self.metrics.opened.inc()
         self._open.add(connection)
         if len(self._open) > self.config.connections_max:
             self._refuse(connection, self.config.connections_max, "connections")
 
     def _confine(self, connection: ServerConnection) -> None:
-        """It has to prove who it is."""
+        """Register a connection that must authenticate, and close it above the limit."""
         self._confined.add(connection)
         limit = max(1, self.config.connections_max // 2)
         if len(self._confined) > limit:
-            self._refuse(connection, limit, "connections that have not proven who they are")
+            self._refuse(connection, limit, "unauthenticated connections")
 
-    def _refuse(self, connection: ServerConnection, limit: int, what: str) -> None:
+    def _refuse(self, connection: ServerConnection, limit: int, kind: str) -> None:
         if not self._refusing:
             self._refusing = True
-            logger.warning("%d %s are open; further ones are refused", limit, what)
+            logger.warning("limit of %d %s reached: further ones are closed", limit, kind)
         self.metrics.closed(broker_table.LIMIT)
         connection.close()
 
     def _lost(self, connection: ServerConnection) -> None:
-        """A connection is gone."""
+        """Remove a closed connection."""
         self.newcomers.left(connection.address)
         self._open.discard(connection)
         self._confined.discard(connection)
@@ -143,38 +146,40 @@ class Connections:
             for connection in tuple(self._open):
                 if connection.last_received_s >= silent_since or not connection.idle:
                     continue
+                # Closed long ago, but its peer does not receive what was sent.
                 if connection.ended:
                     connection.abort()
                 connection.end(broker_table.IDLE, f"silent for {limit_s:.0f} s")
 
     async def _close_parked(self) -> None:
-        """While there is no room for requests, those go that hold most of it for what they cannot
-        begin, which may be for days."""
+        """Close connections that hold most of the request memory for requests that cannot start.
+
+        They might hold it for days. This happens only while there is no room for other requests.
+        """
         was_short = False
         while True:
             await asyncio.sleep(_PARKED_CHECK_S)
             is_short = self.budget.exhausted or self.unfinished.is_waited_for
+            # A shortage must last for two checks, since bursts pass by themselves.
             if is_short and was_short:
                 self._end_parked()
             was_short = is_short
 
     def _end_parked(self) -> None:
-        """Half of it; unless it is so little that all others would not have much more without."""
+        """Close connections with half of the parked bytes, unless that would free little."""
         held = ((each, each.parked_bytes) for each in self._open)
         parked = {each: size for each, size in held if size >= _PARKED_BYTES}
         missing = sum(parked.values()) // 2
         if missing < self.config.queued_request_bytes_max // _PARKED_SHARE:
             return
         for connection in sorted(parked, key=lambda each: parked[each], reverse=True):
-            connection.end(
-                broker_table.SLOW, "others have no room while it holds what it cannot begin"
-            )
+            connection.end(broker_table.SLOW, "it holds memory that other connections need")
             missing -= parked[connection]
             if missing <= 0:
                 break
 
     async def _close_who_takes_nothing(self) -> None:
-        """While memory for answers is short, those go that hold it and do not read."""
+        """Close connections that hold answer memory and do not read, while that memory is short."""
         while True:
             await asyncio.sleep(_TAKES_NOTHING_S / 10)
             if not self.answers.short:
@@ -183,6 +188,6 @@ class Connections:
                 if connection.unsent.takes_nothing(_TAKES_NOTHING_S):
                     connection.end(
                         broker_table.SLOW,
-                        f"it took nothing of its answers for {_TAKES_NOTHING_S:.0f} s",
+                        f"it did not read its answers for {_TAKES_NOTHING_S:.0f} s",
                     )
                     connection.abort()

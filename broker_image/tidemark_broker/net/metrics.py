@@ -1,4 +1,4 @@
-"""What the network layer counts, in the registry that the broker's page shows."""
+"""Counters of the network layer, in the registry of the broker's metrics page."""
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -9,7 +9,7 @@ _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 
 
 class NetMetrics:
-    """Counters of one broker, in the registry that its metrics listener serves."""
+    """Counters of one broker."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = counter(broker_table.REQUESTS, registry)
@@ -25,7 +25,7 @@ class NetMetrics:
         self._by_api: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
 
     def answered(self, api: str, version: int, seconds: float) -> None:
-        """One request was answered (or, with acks 0, done)."""
+        """Count an answered request (with acks 0: a completed one)."""
         key = (api, version)
         children = self._by_api.get(key)
         if children is None:
@@ -35,5 +35,5 @@ class NetMetrics:
         children[1].observe(seconds)
 
     def closed(self, reason: str) -> None:
-        """The broker ended a connection."""
+        """Count a connection that the broker closed."""
         self._closed.labels(reason).inc()

@@ -1,36 +1,36 @@
-"""How many bytes of requests that have begun to arrive, and not ended, the broker holds.
+"""Memory of incomplete requests over all connections.
 
-They count from their first byte: many connections that each send all but the end of a large request
-would else fill the memory with what nobody ever answers. Above the limit only small requests are
-read on, and two large ones at a time: one that misses little, and one that misses much. So nobody
-with a request of ordinary size waits for those who send as much as they may. Addresses have their
-turns one after another, and of an address by turns the request that misses least and the one that
-waits for longest. While others wait a turn has a limited time, so that whoever does not go on keeps
-nobody waiting for long. Nothing is refused: who waits is not read from, and TCP holds the sender
-back.
+Bytes count from the first one. Many connections that each send all but the end of a large request
+would otherwise fill the memory. Above the limit only small requests are read, and two large ones at
+a time: one with few missing bytes, and one with many. A request of ordinary size therefore never
+waits for maximal ones. Addresses take turns. Within an address the request with the fewest missing
+bytes and the longest waiting one alternate. While others wait, a turn has a time limit, so that a
+stalled sender delays the others only briefly. No request is rejected: a waiting connection is not
+read, and TCP slows its sender down.
 """
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: Requests of up to so many bytes are always read to their end.
+#: Requests of at most this size are always read to their end.
 SMALL_BYTES = 64 * 1024
-#: Read at a time of a connection while the limit is reached.
+#: Bytes read at a time from a connection while the limit is reached.
 CAUTIOUS_BYTES = 16 * 1024
-#: Up to so many missing bytes are little: producers send a megabyte at most unless told otherwise.
+#: Up to this number of missing bytes a request is in the short line. Producers send at most a
+#: megabyte by default.
 LITTLE_BYTES = 2 * 1024 * 1024
-#: Time for a large request whose turn it is, and per byte that was still missing.
+#: Time for a large request in its turn, plus time per missing byte.
 TURN_S = 1.0
 TURN_BYTES_PER_S = 16 * 1024 * 1024
-#: So often it is given ``TURN_S`` more, if so much has come since: links may be slow, or this loop.
+#: Number of extensions by ``TURN_S``, each for the bytes below: links may be slow, or this loop.
 RENEWALS_MAX = 4
 RENEWAL_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reader:
-    """One connection, as it waits: ``resume`` reads on, ``give_up`` ends it."""
+    """A waiting connection: ``resume`` reads on, ``give_up`` closes it."""
 
     address: str
     resume: Callable[[], None]
@@ -38,7 +38,7 @@ class Reader:
 
 
 class UnfinishedFrames:
-    """Of all connections of a broker. The loop thread owns it."""
+    """Incomplete requests of all connections of a broker. Used from the loop thread only."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
@@ -48,19 +48,22 @@ class UnfinishedFrames:
 
     @property
     def exhausted(self) -> bool:
-        """Is what they may take taken?"""
+        """True if the limit is reached."""
         return self.used_bytes >= self._limit
 
     def held(self, change_bytes: int) -> None:
-        """So many bytes more (or fewer) are held of frames that have not ended."""
+        """Add or remove bytes of incomplete frames."""
         self.used_bytes += change_bytes
+        # Below the limit turns are not needed, so all waiting connections resume.
         if change_bytes < 0 and not self.exhausted:
             for reader in (*self._little.dissolved(), *self._much.dissolved()):
                 reader.resume()
 
     def may_read(self, reader: Reader, frame_bytes: int, missing_bytes: int) -> bool:
-        """May a connection be read on that is in a frame of that length? If not, it is resumed once
-        it may."""
+        """Return whether a connection may read on in a frame of that length.
+
+        If not, it is resumed later.
+        """
         if frame_bytes <= SMALL_BYTES or not self.exhausted:
             return True
         for line in (self._little, self._much):
@@ -70,27 +73,29 @@ class UnfinishedFrames:
         return line.may_read(reader, missing_bytes)
 
     def has_turn(self, reader: Reader) -> bool:
-        """Is it read though the limit is reached?"""
+        """True if the connection is read although the limit is reached."""
         return reader is self._little.turn or reader is self._much.turn
 
     @property
     def is_waited_for(self) -> bool:
-        """Would somebody be read who is not?"""
+        """True if a connection waits for a turn."""
         return self._little.is_waited_for or self._much.is_waited_for
 
     def left(self, reader: Reader) -> None:
-        """Its frame has ended, or its connection, or something else keeps it from being read."""
+        """Remove a connection whose frame is complete, or that cannot be read for another
+        reason.
+        """
         self._little.left(reader)
         self._much.left(reader)
 
 
 class _Line:
-    """Those who wait for one turn."""
+    """Connections that wait for the same turn."""
 
     def __init__(self) -> None:
         self.turn: Reader | None = None
         self._waiting: dict[Reader, int] = {}
-        #: When an address had its last turn, or came to wait for its first; in halves of turns.
+        #: Time of an address's last turn, or of its arrival in the line, in half turns.
         self._last: dict[str, int] = {}
         self._turns = 0
         self._renewals = 0
@@ -102,7 +107,7 @@ class _Line:
         return bool(self._waiting)
 
     def goes_on(self, reader: Reader, missing_bytes: int) -> bool:
-        """Has it the turn? Then so much is left of it."""
+        """Return whether the connection has the turn, and update its missing bytes."""
         if reader is not self.turn:
             return False
         self._missing_bytes = missing_bytes
@@ -113,7 +118,7 @@ class _Line:
             self._begin(reader, missing_bytes)
             return True
         self._waiting.setdefault(reader, missing_bytes)
-        # Before whoever has the turn, and behind all who wait already.
+        # Odd values sort a new address behind earlier arrivals and before the turn's owner.
         self._last.setdefault(reader.address, 2 * self._turns - 1)
         return False
 
@@ -124,7 +129,7 @@ class _Line:
             self._next()
 
     def dissolved(self) -> list[Reader]:
-        """Nobody has to wait any longer; those who did."""
+        """End the turn and return the connections that waited."""
         waiting = list(self._waiting)
         self._waiting.clear()
         self._last.clear()
@@ -136,11 +141,12 @@ class _Line:
             self._last.clear()
             return
         waiting, last = self._waiting, self._last
+        # The address whose last turn is longest ago is next, however many connections it has.
         address = min((each.address for each in waiting), key=lambda each: last[each])
         own = [each for each in waiting if each.address == address]
         following = own[0] if self._turns % 2 else min(own, key=lambda each: waiting[each])
         self._begin(following, waiting.pop(following))
-        # Later: it may have to leave the line at once, and so may all the others after it.
+        # In a later turn of the loop, since it may leave the line at once, and all after it too.
         asyncio.get_running_loop().call_soon(following.resume)
 
     def _begin(self, reader: Reader, missing_bytes: int) -> None:

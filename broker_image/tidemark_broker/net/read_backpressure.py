@@ -1,9 +1,9 @@
-"""What is read of a connection, and when it is not read on.
+"""Backpressure on reading from a connection.
 
-Whatever has begun to arrive takes memory until it is answered. A small request is always read to
-its end, so nobody waits for anybody who waits. A large one is read on only while there is room for
-requests that wait for their answers, and for those that have begun and not ended; and not behind a
-request that the next one has to wait for anyway, which may take as long as its client likes.
+Received bytes occupy memory until the request is answered. A small request is always read to its
+end, so incomplete requests never wait for each other. A large one is read only while there is room
+for unanswered and for incomplete requests. It is also not read behind a request that it must wait
+for anyway, which may take arbitrarily long.
 """
 
 from collections.abc import Callable
@@ -17,20 +17,23 @@ from tidemark_broker.net.partial_requests import (
     UnfinishedFrames,
 )
 
-#: A request's header: key, version and correlation id.
+#: Header of a request: key, version and correlation id.
 REQUEST_BYTES_MIN = 8
-#: What a request takes beside its bytes: a small one weighs many times what it has.
+#: Memory of a request besides its bytes: small requests weigh many times their size.
 _OBJECTS_BYTES = 64
 
 
 def weight(frame: Frame) -> int:
-    """Of one request, as it counts until it is answered."""
+    """Memory of a request until it is answered."""
     return len(frame) + _OBJECTS_BYTES
 
 
 class Reading:
-    """Of one connection. ``go_on`` is called once it may be read on that could not be, ``give_up``
-    where others wait for the memory of a request that does not come to its end."""
+    """Reading of one connection.
+
+    ``go_on`` is called once a paused connection may be read again, ``give_up`` if others wait for
+    the memory of an incomplete request.
+    """
 
     __slots__ = (
         "_budget", "_go_on", "_reader", "_receiver", "_unfinished", "behind_one", "held_bytes",
@@ -51,26 +54,29 @@ class Reading:
         self._unfinished = unfinished
         self._go_on = go_on
         self._reader = Reader(address, go_on, give_up)
-        #: Of a request that has begun and not ended.
+        #: Bytes of an incomplete request.
         self.held_bytes = 0
-        #: Is a request under way that the next one waits for?
+        #: True while a request is in progress that the next one must wait for.
         self.behind_one = False
 
     def limit(self, frame_bytes_max: int) -> None:
-        """No frame that begins from now on may be longer."""
+        """Set the maximum length of frames that start from now on."""
         self._receiver.limit_bytes = frame_bytes_max
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes belong."""
+        """Return the buffer for the next bytes."""
         receiver, unfinished = self._receiver, self._unfinished
         receiver.cautious = unfinished.exhausted or self.behind_one
+        # A small buffer keeps a connection from passing the limit by much in a single read.
         if receiver.cautious and not unfinished.has_turn(self._reader):
             return receiver.get_buffer()[:CAUTIOUS_BYTES]
         return receiver.get_buffer()
 
     def received(self, count: int) -> list[Frame]:
-        """So many bytes are there; the requests that are complete with them, which take memory from
-        now on. Raises ``FrameError``."""
+        """Process received bytes. Return complete requests, which occupy memory from now on.
+
+        Raises ``FrameError``.
+        """
         frames = self._receiver.received(count)
         for frame in frames:
             self._budget.take(weight(frame))
@@ -81,15 +87,16 @@ class Reading:
 
     @property
     def large_one(self) -> Frame | None:
-        """What has arrived of a large request that has not ended; None where there is none."""
+        """Received part of an incomplete large request, None without one."""
         return self._receiver.begun if self._receiver.frame_bytes > SMALL_BYTES else None
 
     def may_go_on(self) -> bool:
-        """Is there room for more? If not, ``go_on`` is called once there is."""
+        """Return whether there is room to read on. If not, ``go_on`` is called later."""
         receiver = self._receiver
         if self.behind_one and receiver.frame_bytes > CAUTIOUS_BYTES:
             self.pause()
             return False
+        # Finishing a small request frees memory soon, so it is exempt from the limit.
         is_small = receiver.in_frame and receiver.frame_bytes <= SMALL_BYTES
         if self._budget.exhausted and not is_small:
             self.pause()
@@ -98,12 +105,12 @@ class Reading:
         return self._unfinished.may_read(self._reader, receiver.frame_bytes, receiver.missing_bytes)
 
     def pause(self) -> None:
-        """Something else keeps it from being read: others need not wait for it."""
+        """Leave the line, because something else prevents reading."""
         if self._receiver.in_frame:
             self._unfinished.left(self._reader)
 
     def stop(self) -> None:
-        """Nothing more is read of it; may be said again."""
+        """Stop reading for good. Idempotent."""
         self._budget.forget(self._go_on)
         self._unfinished.left(self._reader)
         self._receiver.drop()

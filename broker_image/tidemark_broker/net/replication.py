@@ -1,7 +1,8 @@
-"""The listener for other brokers of the cluster: mutual TLS, and one request that it serves.
+"""Replication listener: connections of other brokers with mutual TLS, and internal Apis only.
 
-A follower is heard once it has proven which broker it is (:mod:`tidemark.tls`). It has its address
-from the start, since a registration names it, and listens later, as the clients' one does.
+A peer is served once it has authenticated as a broker of the cluster (:mod:`tidemark.tls`). The
+address is bound at the start, since the registration contains it. Listening starts later, as for
+clients.
 """
 
 import asyncio
@@ -26,12 +27,12 @@ from tidemark_broker.response_memory import AnswerBudget, AnswerMemory
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 128
-#: A fetch names partitions by id: ten thousand of them are less than a megabyte.
+#: A fetch identifies partitions by id: ten thousand of them are less than a megabyte.
 REQUEST_BYTES_MAX = 16 * 1024 * 1024
 
 
 class ServePeer(Protocol):
-    """Answers a frame of a broker that has proven which one it is."""
+    """Handler of frames from an authenticated broker."""
 
     def __call__(
         self, frame: Frame, memory: AnswerMemory, peer: Identity
@@ -39,7 +40,7 @@ class ServePeer(Protocol):
 
 
 class ReplicationServer:
-    """One listening address. Belongs to the loop on which it was started."""
+    """One listening address. Used from the loop on which it was started."""
 
     def __init__(
         self,
@@ -68,13 +69,13 @@ class ReplicationServer:
         self.port = 0
 
     async def bind(self, host: str, port: int) -> Self:
-        """Take the address; port 0 picks a free one (see ``port``). Raises ``OSError``."""
+        """Bind the address; port 0 picks a free one (see ``port``). Raises ``OSError``."""
         self._socket = await bound_socket(host, port)
         self.host, self.port = self._socket.getsockname()[:2]
         return self
 
     async def listen(self) -> Self:
-        """Accept brokers on the address that was bound; once is enough. Raises ``OSError``."""
+        """Accept connections on the bound address. Idempotent. Raises ``OSError``."""
         if self._listening is None:
             self._socket.listen(_BACKLOG)
             shared = self._shared()
@@ -87,13 +88,13 @@ class ReplicationServer:
                 encrypted=self._encrypted,
             )
             self._listening = asyncio.get_running_loop().create_task(self._listener.run())
-            logger.info("brokers are heard on %s:%d", self.host, self.port)
+            logger.info("replication listener on %s:%d", self.host, self.port)
         return self
 
     def _why_not(self, peer: Identity) -> str | None:
         if peer.cluster_id != self._me.cluster_id:
-            return f"it is {peer}, which is another cluster"
-        return f"it is {peer}, no broker" if peer.node_id is None else None
+            return f"the peer is {peer}, which belongs to another cluster"
+        return f"the peer is {peer}, which is not a broker" if peer.node_id is None else None
 
     def _connection(self, shared: Shared, peer: Identity) -> ServerConnection:
         made = ServerConnection(shared)
@@ -123,7 +124,7 @@ class ReplicationServer:
             self._listener.left(peer)
 
     async def stop(self) -> None:
-        """Accept no more and close every connection."""
+        """Stop accepting, and close every connection."""
         if self._listening is None:
             self._socket.close()
             return

@@ -1,11 +1,11 @@
-"""A listener for clients, in clear or in TLS.
+"""Client listener, with or without TLS.
 
-It has its address from the start, since a registration names it, and listens later: whoever would
-be told that nothing exists is refused a connection, and tries again or elsewhere (Kafka's
-``SocketServer.enableRequestProcessing`` waits for the metadata in the same way).
+The address is bound at the start, since the registration contains it. Listening starts once
+metadata is available. Until then connections are refused, and clients retry or use another broker
+(Kafka's ``SocketServer.enableRequestProcessing`` waits for the metadata in the same way).
 
-With TLS a connection counts, and is heard, once its handshake is done. Handshakes have a time-out
-and limits of their own.
+With TLS a connection counts and is served only after its handshake. Handshakes have a time-out and
+separate limits.
 """
 
 import asyncio
@@ -25,14 +25,17 @@ from tidemark_broker.net.sockets import bound_socket
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 1024
-#: Clients start in crowds, many behind one address: more than brokers do.
+#: Clients start in large numbers, often behind one address, unlike brokers.
 _HANDSHAKES = AcceptLimits(unproven_max=1024, unproven_per_address_max=256)
 _TLS_SHUTDOWN_S = 2.0
 
 
 class KafkaServer:
-    """One listening address. Belongs to the loop on which it was started. ``open_session`` gives
-    what serves a connection, ``tls`` the context of the next one (None: in clear)."""
+    """One listening address. Used from the loop on which it was started.
+
+    ``open_session`` returns the handler of a connection, ``tls`` the context of the next one (None
+    without TLS).
+    """
 
     def __init__(
         self,
@@ -52,8 +55,11 @@ class KafkaServer:
         self.port = 0
 
     async def bind(self, host: str, port: int) -> Self:
-        """Take the address; port 0 picks a free one (see ``port``). Raises ``OSError``, also where
-        there is no certificate: nobody would get in, and nothing would say so."""
+        """Bind the address; port 0 picks a free one (see ``port``).
+
+        Raises ``OSError``, also without a readable certificate, since every handshake would fail
+        silently.
+        """
         if self._tls is not None:
             try:
                 self._tls()
@@ -65,10 +71,12 @@ class KafkaServer:
         return self
 
     async def listen(self) -> Self:
-        """Accept connections on the address that was bound; once is enough. Raises ``OSError``: two
-        may bind one address, only the first can listen."""
+        """Accept connections on the bound address. Idempotent.
+
+        Raises ``OSError``: two sockets may bind one address, but only the first can listen.
+        """
         if self._shared is None:
-            # Not left to create_server: uvloop's says nothing where listening fails.
+            # Done here, because uvloop's create_server does not report a failing listen.
             self._socket.listen(_BACKLOG)
             self._shared = self.connections.shared(self._open_session, self.name)
             self._accept(self._shared)
@@ -80,7 +88,7 @@ class KafkaServer:
             connection = ServerConnection(shared, address)
             try:
                 await self._connect(connection, accepted)
-            except Exception:  # it was never up, so nobody hears of its end
+            except Exception:  # without connection_made there is no connection_lost either
                 self.connections.newcomers.left(address)
                 raise
 
@@ -96,7 +104,7 @@ class KafkaServer:
     async def _connect(self, connection: ServerConnection, accepted: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         if self._tls is None:
-            # Cancelled, uvloop's would leave a connection that is up and never hears of its end.
+            # Shielded: cancelling uvloop's call would leave a connection that never closes.
             await asyncio.shield(loop.connect_accepted_socket(lambda: connection, accepted))
             return
         await loop.connect_accepted_socket(
@@ -108,7 +116,7 @@ class KafkaServer:
         )
 
     async def stop(self, grace_s: float = 1.0) -> None:
-        """Accept no more, let what is under way finish for ``grace_s`` seconds, then close."""
+        """Stop accepting, let running requests finish for ``grace_s`` seconds, then close."""
         if self._shared is None:
             self._socket.close()
             return

@@ -1,15 +1,14 @@
-"""What asyncio does not say of sockets: addresses that are taken before they are listened on, peers
-that have gone while nobody read."""
+"""Socket functions that asyncio lacks: binding without listening, and detection of a gone peer."""
 
 import asyncio
 import socket
 
-#: Linux's states of a connection whose peer sends no more: closed, and half closed.
+#: Linux TCP states of a connection whose peer sends no more: CLOSE and CLOSE_WAIT.
 _LEFT = frozenset({7, 8})
 
 
 async def bound_socket(host: str, port: int) -> socket.socket:
-    """A non-blocking socket of an address, not listening yet. Raises ``OSError``."""
+    """Return a non-blocking bound socket that does not listen yet. Raises ``OSError``."""
     infos = await asyncio.get_running_loop().getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
@@ -26,8 +25,10 @@ async def bound_socket(host: str, port: int) -> socket.socket:
 
 
 def has_left(transport: asyncio.Transport) -> bool:
-    """Has the peer closed the connection, though not all of what it sent was read? False where the
-    system does not tell."""
+    """Return whether the peer has closed the connection, even with unread data.
+
+    False if unknown.
+    """
     own = transport.get_extra_info("socket")
     if own is None or not hasattr(socket, "TCP_INFO"):
         return False

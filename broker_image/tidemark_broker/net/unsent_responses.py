@@ -1,7 +1,7 @@
-"""Answers that were written to a connection and that its client has not taken yet.
+"""Answers that were written to a connection and that its client has not received yet.
 
-They are memory of the broker's for as long as they wait in the socket's buffer, which tells its
-size only when asked: it is asked again and again while something is there.
+They occupy the broker's memory while they are in the transport's buffer. The transport does not
+report progress, so its size is polled while it is not empty.
 """
 
 import asyncio
@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 from tidemark_broker.response_memory import AnswerMemory
 
-#: Smaller answers are not followed on their way out.
+#: Smaller answers are not tracked.
 _FOLLOWED_BYTES = 4096
-#: How often is looked what of the others has been sent.
+#: Interval of polling the buffer's size.
 _SETTLE_S = 0.02
 
 
 class Unsent:
-    """Of one connection. ``emptied`` is called once all of it is sent."""
+    """Unsent answers of one connection. ``emptied`` is called once all are sent."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class Unsent:
 
     @property
     def held_bytes(self) -> int:
-        """As of the last look."""
+        """Bytes at the last poll."""
         return self._memory.held_bytes
 
     def add(self, answer: AnswerMemory) -> None:
-        """An answer was written: what it held is held until it is sent."""
+        """Take over the memory of a written answer until it is sent."""
         size = answer.held_bytes
         answer.hold(0)
         if size > _FOLLOWED_BYTES and self.transport is not None:
@@ -48,16 +48,16 @@ class Unsent:
                 self._loop.call_later(_SETTLE_S, self._settle)
 
     def forget(self) -> None:
-        """The connection is gone."""
+        """Release everything, because the connection is closed."""
         self.transport = None
         self._memory.hold(0)
 
     def pause(self) -> None:
-        """The buffer is full: the transport tells when it is empty again."""
+        """Stop polling: the buffer is full, and the transport reports when it is empty."""
         self._paused = True
 
     def resume(self) -> None:
-        """The buffer is empty."""
+        """Handle an empty buffer."""
         self._paused = False
         self._settle()
 
@@ -75,8 +75,10 @@ class Unsent:
         return 0 if self.transport is None else self.transport.get_write_buffer_size()
 
     def takes_nothing(self, for_s: float) -> bool:
-        """Has it answers to take, and has it taken none for so long? To be asked again and
-        again."""
+        """Return whether the client has received nothing for that long.
+
+        Must be called repeatedly.
+        """
         left = self._left()
         if left == 0 or left < self._not_taken_bytes or not self._not_taken_bytes:
             self._taken_s = self._loop.time()

@@ -1,1 +1,1 @@
-"""How much of a broker a client may use: Kafka's client quotas (KIP-13, -55, -124, -599)."""
+"""Kafka's client quotas (KIP-13, -55, -124, -599)."""

@@ -1,12 +1,13 @@
-"""What clients use of their quotas, and for how long they have to rest.
+"""Usage of client quotas, and the resulting throttle times.
 
-A request is served first and counted then; what it used too much of, its connection makes up for by
-a rest, of which the answer tells in ``throttle_time_ms`` (KIP-219). A Fetch of somebody who is over
-the quota already is answered with nothing, and one answer never has more than all windows together
-allow: otherwise many connections at once would each get theirs.
+A request is served first and counted afterwards. An excess is compensated by muting the connection,
+and the answer contains the time in ``throttle_time_ms`` (KIP-219). A Fetch of a client that is over
+its quota is answered empty, and one answer never exceeds the allowance of all windows. Otherwise
+many concurrent connections would each get a full answer.
 
-Bytes are counted for each broker by itself, as in Kafka. Percents are of the time of the broker's
-one thread; such a rest is one window at most (Kafka's ``ClientRequestQuotaManager``).
+As in Kafka, bytes are counted by each broker separately. Percentages are of the time of the
+broker's single thread, and such a throttle is at most one window (Kafka's
+``ClientRequestQuotaManager``).
 """
 
 import time
@@ -17,15 +18,15 @@ from tidemark.wire.users import ClientQuota
 from tidemark_broker.quotas.rate import WindowedRate, Windows
 from tidemark_broker.quotas.table import Limit, QuotaKind, QuotaTable
 
-#: So many who are measured are remembered of a kind; who has used nothing for longest goes first.
-#: Clients that are free to take any name drive out only each other.
+#: Number of measured clients of a kind; the least recently active is dropped first. Clients that
+#: choose their own names can only displace each other.
 MEASURED_MAX = 10_000
-#: Nobody rests for longer at a time, however small the quota: what was used counts on.
+#: Longest throttle at a time, however small the quota. The usage still counts afterwards.
 REST_MAX_S = 3600.0
 
 
 class ClientQuotas:
-    """Of one broker. Belongs to its loop."""
+    """Quotas of one broker. Used from its loop only."""
 
     def __init__(
         self, windows: Windows | None = None, now: Callable[[], float] = time.monotonic
@@ -39,24 +40,24 @@ class ClientQuotas:
 
     @property
     def entries(self) -> tuple[ClientQuota, ...]:
-        """All that hold."""
+        """All quotas."""
         return self._table.entries
 
     def apply(self, quotas: Iterable[ClientQuota] | QuotaTable) -> None:
-        """These and no others hold from now on; what was used counts on."""
+        """Replace the quotas; measured usage is preserved."""
         self._table = quotas if isinstance(quotas, QuotaTable) else QuotaTable(quotas)
 
     @property
     def is_empty(self) -> bool:
-        """Is nobody limited?"""
+        """True if no client is limited."""
         return self._table.is_empty
 
     def of(self, user: str, client_id: str) -> "RequestQuotas":
-        """What holds for one request."""
+        """Return the quotas of one request."""
         return RequestQuotas(self, self._table.limits(user, client_id))
 
     def use(self, kind: QuotaKind, limit: Limit, amount: float) -> float:
-        """Count it; for how many seconds its user has to rest."""
+        """Count usage; return the throttle time in seconds."""
         rate, now_s = self._rate(kind, limit), self._now()
         if amount:
             rate.record(amount, now_s)
@@ -74,7 +75,7 @@ class ClientQuotas:
 
 
 class RequestQuotas:
-    """What one request uses. ``rest_s``: for how long its connection has to rest afterwards."""
+    """Usage of one request. ``rest_s`` is the throttle time of its connection."""
 
     __slots__ = ("_limits", "_quotas", "rest_s")
 
@@ -84,21 +85,21 @@ class RequestQuotas:
         self.rest_s = 0.0
 
     def holds(self, kind: QuotaKind) -> bool:
-        """Is that limited for it?"""
+        """True if that kind is limited."""
         return kind in self._limits
 
     def use(self, kind: QuotaKind, amount: float) -> None:
-        """It has used so much more: bytes, partitions, or percents of a second."""
+        """Count usage in bytes, partitions, or percent of a second."""
         limit = self._limits.get(kind)
         if limit is not None:
             rest_s = min(self._quotas.use(kind, limit, amount), REST_MAX_S)
             self.rest_s = max(self.rest_s, rest_s)
 
     def room(self, kind: QuotaKind) -> float | None:
-        """How much it may use at most: 0 of a quota that is used up (then it has to rest), None
-        where that is not limited."""
+        """Return the remaining allowance: 0 for an exceeded quota, None without a limit."""
         limit = self._limits.get(kind)
         if limit is None:
             return None
+        # Refreshes rest_s from the usage of other connections, without counting anything.
         self.use(kind, 0)
         return 0.0 if self.rest_s else limit.value * self._quotas.windows.full_s

@@ -1,10 +1,8 @@
-"""How fast something goes over the last windows of time, and for how long it has to rest to come
-down to a limit.
+"""Rate over the last time windows, and the throttle time that reduces it to a limit.
 
-The arithmetic is Kafka's (``SampledStat``, ``Rate`` and ``QuotaUtils`` of its clients), so a client
-is told to wait for as long as Kafka would tell it. What is measured with fewer full windows than
-there are is taken as spread over all but one of them: what comes at once after a silence is a burst
-of ten seconds' worth, not a rate without bounds.
+The arithmetic is that of Kafka's clients (``SampledStat``, ``Rate`` and ``QuotaUtils``), so
+throttle times equal Kafka's. With fewer windows than configured, usage is spread over all but one
+of them. A burst after silence therefore counts as ten seconds' worth, not as an unbounded rate.
 """
 
 import collections
@@ -20,22 +18,22 @@ class Windows:
 
     @property
     def full_s(self) -> float:
-        """The time over which a rate is at least taken."""
+        """Minimum time over which a rate is computed."""
         return (self.count - 1) * self.size_s
 
 
 class WindowedRate:
-    """Of one who is measured. Times are seconds of one clock that does not go back."""
+    """Rate of one client. Times in seconds of a monotonic clock."""
 
     __slots__ = ("_began", "_windows")
 
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
-        #: (start of a window, what was recorded in it), the oldest first
+        #: Start of a window and usage in it, oldest first.
         self._began: collections.deque[tuple[float, float]] = collections.deque()
 
     def record(self, amount: float, now_s: float) -> None:
-        """So much more was used."""
+        """Add usage."""
         self._forget(now_s)
         if self._began and now_s - self._began[-1][0] < self._windows.size_s:
             start_s, used = self._began.pop()
@@ -44,18 +42,18 @@ class WindowedRate:
             self._began.append((now_s, amount))
 
     def per_second(self, now_s: float) -> float:
-        """The present rate."""
+        """Return the current rate."""
         self._forget(now_s)
         return sum(used for _, used in self._began) / self._elapsed_s(now_s)
 
     def rest_s(self, limit: float, now_s: float) -> float:
-        """For how long nothing may be used, for the rate to be ``limit``; 0 below it."""
+        """Return how long nothing may be used until the rate is ``limit``; 0 below it."""
         rate = self.per_second(now_s)
         return 0.0 if rate <= limit else (rate - limit) / limit * self._elapsed_s(now_s)
 
     @property
     def is_empty(self) -> bool:
-        """Was nothing recorded, of all that is remembered?"""
+        """True if no usage is remembered."""
         return not self._began
 
     def _forget(self, now_s: float) -> None:

@@ -1,8 +1,8 @@
-"""Which quota holds for a client: that of the most precise entity that has one of that kind.
+"""Selection of a client's quotas: for each kind that of the most specific entity.
 
-An entity is a user, a client id, or both; each may stand for all that have no quota of their own.
-Whom an entity names together share one quota, except that a default is each one's own. The order is
-KIP-55's.
+An entity is a user, a client id, or both. Each part may be the default for names without a quota.
+All clients of an entity share one quota, except that a default applies to each name separately. The
+order is KIP-55's.
 """
 
 import enum
@@ -12,12 +12,12 @@ from types import MappingProxyType
 
 from tidemark.wire.users import ClientQuota
 
-#: In an entity: whoever has no quota of their own.
+#: Part of an entity that stands for names without a quota of their own.
 DEFAULT = ""
 
 
 class QuotaKind(enum.Enum):
-    """What is limited, by the field of a :class:`ClientQuota`."""
+    """Limited resource, by its field in :class:`ClientQuota`."""
 
     PRODUCE = "producer_byte_rate"
     FETCH = "consumer_byte_rate"
@@ -27,9 +27,12 @@ class QuotaKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """``value``: bytes or partitions a second, or percent of a thread's time; ``shared_by``: (user,
-    client id) of those who use it together, None for any; ``by_any_name``: each client id has one
-    of its own, whatever it calls itself."""
+    """Limit of a client.
+
+    ``value`` is bytes or partitions per second, or percent of a thread's time. ``shared_by`` is the
+    user and client id that share it, None for any. ``by_any_name`` means that each client id has a
+    separate allowance, whatever name the client chooses.
+    """
 
     value: float
     shared_by: tuple[str | None, str | None]
@@ -52,11 +55,11 @@ class QuotaTable:
 
     @property
     def is_empty(self) -> bool:
-        """Is nobody limited?"""
+        """True if no client is limited."""
         return not self._limits
 
     def limits(self, user: str, client_id: str) -> dict[QuotaKind, Limit]:
-        """Those that hold for a client."""
+        """Return the limits of a client."""
         found = {}
         for kind, limits in self._limits.items():
             limit = _most_precise(limits, user, client_id)
@@ -68,6 +71,7 @@ class QuotaTable:
 def _most_precise(
     limits: Mapping[tuple[str | None, str | None], float], user: str, client_id: str
 ) -> Limit | None:
+    # Most specific first (KIP-55): the user before the client id, a name before the default.
     for entity in (
         (user, client_id),
         (user, DEFAULT),

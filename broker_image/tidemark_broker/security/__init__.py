@@ -1,1 +1,1 @@
-"""Who a client is, and what it may do. Nothing here knows of sockets or of Kafka's requests."""
+"""Authentication and authorization of clients. Independent of sockets and Kafka requests."""

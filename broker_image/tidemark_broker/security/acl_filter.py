@@ -1,4 +1,4 @@
-"""Which ACLs somebody asks for: Kafka's ``AclBindingFilter``."""
+"""Filter of ACLs: Kafka's ``AclBindingFilter``."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,8 +21,11 @@ _KNOWN = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
-    """None, and ANY, is whatever there is; a pattern of type MATCH is every one that is about the
-    resource of that name."""
+    """A filter.
+
+    None and ANY match everything. Pattern type MATCH matches every pattern that applies to the
+    resource.
+    """
 
     resource_type: int
     resource_name: str | None
@@ -34,12 +37,12 @@ class AclFilter:
 
     @property
     def is_known(self) -> bool:
-        """Does it ask for kinds of things that there are?"""
+        """True if all types in the filter are known."""
         asked = self.resource_type, self.pattern_type, self.operation, self.permission
         return all(number in known for number, known in zip(asked, _KNOWN, strict=True))
 
     def select(self, user: UserState) -> Iterator[tuple[str, Acl]]:
-        """(principal, ACL) of a user's that are asked for."""
+        """Yield the matching ACLs of a user, with the principal."""
         principal = PRINCIPAL_PREFIX + user.name
         if self.principal in (None, principal):
             yield from ((principal, acl) for acl in user.acls if self._is_asked_for(acl))

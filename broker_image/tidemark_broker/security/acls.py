@@ -1,4 +1,4 @@
-"""Kafka's names for what ACLs are about, and the numbers by which they travel.
+"""Kafka's ACL vocabulary with its numbers.
 
 From Kafka's ``AclOperation``, ``AclPermissionType``, ``PatternType`` and ``ResourceType``.
 """
@@ -6,17 +6,16 @@ From Kafka's ``AclOperation``, ``AclPermissionType``, ``PatternType`` and ``Reso
 import enum
 from collections.abc import Iterable
 
-#: The only resource of type CLUSTER.
+#: Name of the only resource of type CLUSTER.
 CLUSTER_NAME = "kafka-cluster"
-#: The literal name that is every resource of its type; the host that is every host; the user that
-#: is every user.
+#: Literal name for every resource of a type, for every host, and for every user.
 WILDCARD = "*"
 PRINCIPAL_PREFIX = "User:"
 ANONYMOUS = "User:ANONYMOUS"
 
 
 class Operation(enum.IntEnum):
-    """What may be done."""
+    """Operation on a resource."""
 
     ANY = 1
     ALL = 2
@@ -35,7 +34,7 @@ class Operation(enum.IntEnum):
 
 
 class Permission(enum.IntEnum):
-    """Whether it may."""
+    """Effect of an ACL."""
 
     ANY = 1
     DENY = 2
@@ -43,7 +42,7 @@ class Permission(enum.IntEnum):
 
 
 class PatternType(enum.IntEnum):
-    """How a resource's name is meant; ANY and MATCH stand in filters only."""
+    """Interpretation of a resource's name. ANY and MATCH are for filters only."""
 
     ANY = 1
     MATCH = 2
@@ -52,7 +51,7 @@ class PatternType(enum.IntEnum):
 
 
 class ResourceType(enum.IntEnum):
-    """What there is to be used."""
+    """Type of a resource."""
 
     ANY = 1
     TOPIC = 2
@@ -62,13 +61,13 @@ class ResourceType(enum.IntEnum):
     USER = 7
 
 
-#: An operation -> those whose permission includes it.
+#: Operation -> operations whose permission includes it.
 IMPLIED_BY = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
     Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
 }
 
-#: What can be done with a resource, as ``*_authorized_operations`` of answers count it (KIP-430).
+#: Possible operations on a resource, as ``*_authorized_operations`` counts them (KIP-430).
 OPERATIONS_OF = {
     ResourceType.TOPIC: (
         Operation.READ,
@@ -100,7 +99,7 @@ OPERATIONS_OF = {
 
 
 def bits(operations: Iterable[int]) -> int:
-    """A set of operations as a number, a bit for each."""
+    """Return a set of operations as a bit mask."""
     made = 0
     for operation in operations:
         made |= 1 << operation

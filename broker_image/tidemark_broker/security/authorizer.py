@@ -1,12 +1,12 @@
-"""Which principal may do what, from where: the semantics of Kafka's ``AclAuthorizer``.
+"""Authorization of principals: the semantics of Kafka's ``AclAuthorizer``.
 
-An ACL counts for a resource if it names it literally, by ``*``, or by a prefix of its name; for a
-client if it is its user's or everybody's (``User:*``), and for its host or every host. One that
-denies goes before all that allow. Where no ACL at all is about a resource, the configuration
-decides. Super users may do everything.
+An ACL applies to a resource by its literal name, ``*``, or a prefix. It applies to a client if it
+is for its user or for ``User:*``, and for its host or every host. A denying ACL precedes all
+allowing ones. Without any ACL for a resource, the configuration decides. Super users may do
+everything.
 
-What concerns one principal on one host is picked out once and kept: operations are bits, names are
-keys, so a decision costs a few look-ups, one for each length that a prefix has.
+ACLs of one principal on one host are collected once and cached. Operations are bits and names are
+keys, so a decision costs a few look-ups, one for each length of a prefix.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Set
@@ -25,7 +25,7 @@ from tidemark_broker.security.acls import (
     bits,
 )
 
-#: Principals and hosts whose ACLs are kept picked out.
+#: Number of cached pairs of principal and host.
 KEPT_MAX = 10_000
 
 _PATTERNS = (PatternType.LITERAL, PatternType.PREFIXED)
@@ -33,7 +33,7 @@ NOBODY: frozenset[str] = frozenset()
 
 
 def _granting(operation: Operation) -> int:
-    """The operations of which an ACL that allows one allows ``operation``, as bits."""
+    """Return the operations whose ACL allows ``operation``, as bits."""
     return bits((operation, Operation.ALL, *IMPLIED_BY.get(operation, ())))
 
 
@@ -42,7 +42,7 @@ _DENYING = {operation: bits((operation, Operation.ALL)) for operation in Operati
 
 
 class _Names:
-    """Of one resource type: name -> operations, literal ones, and prefixes by their length."""
+    """ACLs of one resource type: operations by literal name, and by prefix with its length."""
 
     __slots__ = ("_lengths", "_literal", "_prefixed")
 
@@ -52,14 +52,15 @@ class _Names:
         self._lengths: tuple[int, ...] = ()
 
     def add(self, acl: Acl) -> None:
-        """What an ACL says, whomever it concerns."""
+        """Add an ACL, for whatever principal."""
         names = self._literal if acl.pattern_type == PatternType.LITERAL else self._prefixed
+        # An unknown operation may be negative, which a shift rejects.
         names[acl.resource_name] = names.get(acl.resource_name, 0) | 1 << max(0, acl.operation)
         if names is self._prefixed and len(acl.resource_name) not in self._lengths:
             self._lengths = tuple(sorted((*self._lengths, len(acl.resource_name))))
 
     def of(self, name: str) -> int:
-        """The operations of all that match ``name``, as bits."""
+        """Return the operations of all patterns that match ``name``, as bits."""
         literal = self._literal
         found = literal.get(name, 0) | literal.get(WILDCARD, 0)
         for length in self._lengths:
@@ -69,14 +70,14 @@ class _Names:
         return found
 
     def having(self, operations: int) -> Iterator[tuple[str, bool]]:
-        """Names of which any of these operations stands here, and whether they are prefixes."""
+        """Yield names with any of the operations, and whether they are prefixes."""
         for names, is_prefix in ((self._literal, False), (self._prefixed, True)):
             for name, stands in names.items():
                 if stands & operations:
                     yield name, is_prefix
 
     def covers(self, name: str, operations: int, *, is_prefix: bool) -> bool:
-        """Does any of these operations stand here of ``name``, or of all that begin with it?"""
+        """Return whether any of the operations is set for ``name``, or for a prefix of it."""
         if not is_prefix:
             return bool(self.of(name) & operations)
         found = self._literal.get(WILDCARD, 0)
@@ -90,7 +91,7 @@ _NOTHING = _Names()
 
 
 class _Permissions:
-    """What some ACLs say, by resource type."""
+    """Some ACLs, by resource type."""
 
     __slots__ = ("_allowed", "_denied")
 
@@ -98,7 +99,7 @@ class _Permissions:
         self._allowed: dict[int, _Names] = {}
         self._denied: dict[int, _Names] = {}
         for acl in acls:
-            # What this broker does not know shall not open a door.
+            # An ACL with unknown values must not allow anything, but may deny.
             allows = acl.permission == Permission.ALLOW
             if allows and acl.pattern_type not in _PATTERNS:
                 continue
@@ -106,29 +107,30 @@ class _Permissions:
             of.setdefault(acl.resource_type, _Names()).add(acl)
 
     def denied(self, kind: ResourceType, name: str) -> int:
-        """As bits."""
+        """Denied operations, as bits."""
         return self._denied.get(kind, _NOTHING).of(name)
 
     def allowed(self, kind: ResourceType, name: str) -> int:
-        """As bits."""
+        """Allowed operations, as bits."""
         return self._allowed.get(kind, _NOTHING).of(name)
 
     def allows_any(self, operation: Operation, kind: ResourceType) -> bool:
-        """Is there a name that may be used so, as far as these say?"""
+        """Return whether these ACLs allow the operation on any resource of the type."""
         denied, denying = self._denied.get(kind, _NOTHING), _DENYING[operation]
         allowed = self._allowed.get(kind, _NOTHING)
+        # An allowed name counts only if no denying ACL covers all of it.
         return any(
             not denied.covers(name, denying, is_prefix=is_prefix)
             for name, is_prefix in allowed.having(_GRANTING[operation])
         )
 
     def denies_all(self, operation: Operation, kind: ResourceType) -> bool:
-        """Is none of that kind left?"""
+        """Return whether the operation is denied on all resources of the type."""
         return bool(self.denied(kind, WILDCARD) & _DENYING[operation])
 
 
 class Permissions:
-    """Of one principal on one host, until the users change."""
+    """Permissions of one principal on one host, until the users change."""
 
     def __init__(self, own: Iterable[Acl], everybodys: _Permissions, *, if_none: bool) -> None:
         self._own = _Permissions(own)
@@ -136,25 +138,28 @@ class Permissions:
         self._if_none = if_none
 
     def allows(self, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """May it?"""
+        """Return whether the operation is authorized."""
         own = self._own
         if own.denied(kind, name) & _DENYING[operation]:
             return False
         if own.allowed(kind, name) & _GRANTING[operation]:
             return True
+        # allow.everyone.if.no.acl.found applies only if no ACL of any user is about the resource.
         if not self._if_none:
             return False
         return not (self._of_all.denied(kind, name) | self._of_all.allowed(kind, name))
 
     def allows_any(self, operation: Operation, kind: ResourceType) -> bool:
-        """May it use any resource of that kind so (Kafka's ``authorizeByResourceType``)?"""
+        """Return whether the operation is authorized on any resource of the type (Kafka's
+        ``authorizeByResourceType``).
+        """
         if self._own.denies_all(operation, kind):
             return False
         return self._if_none or self._own.allows_any(operation, kind)
 
 
 class Authorizer:
-    """The ACLs of one state of the users. ``if_none``: ``allow.everyone.if.no.acl.found``."""
+    """ACLs of one state of the users. ``if_none`` is ``allow.everyone.if.no.acl.found``."""
 
     def __init__(self, states: UserStatesRequest, *, if_none: bool) -> None:
         self.decides = states.authorize
@@ -169,7 +174,7 @@ class Authorizer:
         self._kept: Lru[tuple[str, str], Permissions] = Lru(KEPT_MAX)
 
     def permissions(self, principal: str, host: str) -> Permissions | None:
-        """What a client may do; None: everything."""
+        """Return the permissions of a client, None if it may do everything."""
         if not self.decides or principal in self._super_users:
             return None
         kept = self._kept.get((principal, host))

@@ -1,10 +1,13 @@
-"""Why somebody is not let in."""
+"""Errors of authentication."""
 
 
 class AuthenticationFailed(Exception):
-    """It is not who it claims to be, or does not say so as it should. The text is for this broker's
-    log: a client hears the same of all of them. Never has a secret in it."""
+    """A failed authentication.
+
+    The text is for this broker's log and never contains a secret. Clients receive the same text for
+    all failures.
+    """
 
 
 class IllegalState(Exception):
-    """What a client sends is not what follows now."""
+    """A message of a client that is not expected in this state."""

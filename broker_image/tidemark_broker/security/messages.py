@@ -1,5 +1,7 @@
-"""What clients say in the mechanisms that take one message: PLAIN (RFC 4616) and OAUTHBEARER (RFC
-7628, KIP-255)."""
+"""Client messages of single-message mechanisms:
+
+PLAIN (RFC 4616) and OAUTHBEARER (RFC 7628, KIP-255).
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -13,43 +15,42 @@ _BEARER = re.compile(r"[Bb]earer +(?P<token>[A-Za-z0-9._~+/-]+=*) *")
 
 @dataclass(frozen=True, slots=True)
 class PlainMessage:
-    """A name and a password."""
-
     name: str
     password: str = field(repr=False)
 
 
 def plain(message: bytes) -> PlainMessage:
-    """Raises :class:`AuthenticationFailed`."""
+    """Parse a PLAIN message. Raises :class:`AuthenticationFailed`."""
     parts = message.split(b"\x00")
     if len(parts) != 3 or not parts[1] or not parts[2]:
-        raise AuthenticationFailed("a PLAIN message has a name and a password, after two NULs")
+        raise AuthenticationFailed("the PLAIN message lacks a name or a password")
     try:
         authzid, name, password = (part.decode("utf-8") for part in parts)
     except UnicodeDecodeError:
-        raise AuthenticationFailed("a PLAIN message is no UTF-8") from None
+        raise AuthenticationFailed("the PLAIN message is not UTF-8") from None
+    # Acting for another user (authorization id) is not supported, as in Kafka.
     if authzid not in ("", name):
-        raise AuthenticationFailed("it asks to act for another user")
+        raise AuthenticationFailed("the client requests to act for another user")
     return PlainMessage(name, password)
 
 
 @dataclass(frozen=True, slots=True)
 class BearerMessage:
-    """A token, and the name for which it shall stand ("" where the client does not say)."""
+    """A token, and the requested name ("" if absent)."""
 
     token: str = field(repr=False)
     authzid: str
 
 
 def bearer(message: bytes) -> BearerMessage:
-    """Raises :class:`AuthenticationFailed`."""
+    """Parse an OAUTHBEARER message. Raises :class:`AuthenticationFailed`."""
     try:
         header, *pairs = message.decode("ascii").split(_SEPARATOR)
     except UnicodeDecodeError:
-        raise AuthenticationFailed("an OAUTHBEARER message is no ASCII") from None
+        raise AuthenticationFailed("the OAUTHBEARER message is not ASCII") from None
     gs2 = _GS2.fullmatch(header)
     values = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     found = _BEARER.fullmatch(values.get("auth", ""))
     if gs2 is None or found is None or pairs[-2:] != ["", ""]:
-        raise AuthenticationFailed("an OAUTHBEARER message cannot be read")
+        raise AuthenticationFailed("the OAUTHBEARER message is malformed")
     return BearerMessage(found["token"], gs2["authzid"] or "")

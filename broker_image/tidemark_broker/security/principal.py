@@ -1,9 +1,9 @@
 """Kafka's default principals: ``User:`` and a name.
 
-Of a client certificate the name is what it is issued to, its distinguished name as Java's
-``X500Principal`` writes it (Kafka's ``DefaultKafkaPrincipalBuilder``), which is RFC 2253: the last
-part first, a few types of parts by their keywords, all others by number with their value in hex. It
-has to be the very same text, as ACLs are written for it.
+The name of a client certificate is its distinguished name as Java's ``X500Principal`` writes it
+(Kafka's ``DefaultKafkaPrincipalBuilder``). That is RFC 2253: last part first, a few attribute types
+by keyword, all others by OID with the value in hex. The text must be identical, since ACLs are
+written for it.
 """
 
 import ipaddress
@@ -29,18 +29,20 @@ _ESCAPED = frozenset(',=+<>#;"\\')
 
 
 def of_user(name: str) -> str:
-    """The principal of a user's name."""
+    """Return the principal of a user."""
     return PRINCIPAL_PREFIX + name
 
 
 def user_name(principal: str) -> str:
-    """The user's name of a principal, as quotas name it."""
+    """Return the user name of a principal, as quotas use it."""
     return principal.removeprefix(PRINCIPAL_PREFIX)
 
 
 def host_of(peer: str) -> str:
-    """The address of ``host:port`` as ACLs name it: in its shortest form, an IPv4 address also
-    where it came to a socket for both."""
+    """Return the address of ``host:port`` in the form of ACLs:
+
+    the shortest, IPv4 also from a dual-stack socket.
+    """
     host = peer.rpartition(":")[0].strip("[]").partition("%")[0]
     try:
         address = ipaddress.ip_address(host)
@@ -51,15 +53,17 @@ def host_of(peer: str) -> str:
 
 
 def of_certificate(der: bytes | None) -> str:
-    """The principal of a certificate that was verified; without one it is anybody. Raises
-    :class:`AuthenticationFailed` for one that cannot be read."""
+    """Return the principal of a verified certificate, ANONYMOUS without one.
+
+    Raises :class:`AuthenticationFailed` for an unreadable certificate.
+    """
     if der is None:
         return ANONYMOUS
     try:
         subject = x509.load_der_x509_certificate(der).subject
         name = ",".join("+".join(map(_part, rdn)) for rdn in reversed(subject.rdns))
     except (ValueError, IndexError):
-        raise AuthenticationFailed("its certificate cannot be read") from None
+        raise AuthenticationFailed("the client certificate is not readable") from None
     return PRINCIPAL_PREFIX + name if name else ANONYMOUS
 
 
@@ -79,13 +83,13 @@ def _escaped(value: str) -> str:
 
 
 def _der(attribute: "x509.NameAttribute[str | bytes]") -> bytes:
-    """Its value as it is encoded: what is behind its type, in a name that has nothing else."""
+    """Return the DER value of an attribute, cut from a name with only that attribute."""
     data = x509.Name([attribute]).public_bytes()
-    for _ in range(3):  # into the name, its only part, and that one's only attribute
+    for _ in range(3):  # into the name, its only part, and that part's only attribute
         data = data[_header_bytes(data) :]
     return data[2 + data[1] :]
 
 
 def _header_bytes(data: bytes) -> int:
-    """Of a DER value: its tag, and one byte of its length or several."""
+    """Length of a DER header: the tag, and a length of one or more bytes."""
     return 2 if data[1] < 0x80 else 2 + (data[1] & 0x7F)

@@ -1,8 +1,8 @@
-"""The server's side of SASL on one connection: which mechanism, which message is next, who it is.
+"""Server side of SASL on one connection: mechanism, message sequence, and authenticated user.
 
-What a client hears of a failure is the same of all failures; why it was is for the log. Checking a
-password takes a few milliseconds of a processor on purpose: it is done in threads, of which there
-are few, so that many who try hold up each other and nobody else.
+A client receives the same text for every failure; the cause is only logged. Checking a password
+deliberately takes a few milliseconds of CPU. It runs in few threads, so that many attempts delay
+only each other.
 """
 
 import asyncio
@@ -21,14 +21,17 @@ from tidemark_broker.security.tokens import TokenChecker
 from tidemark_broker.security.user_store import UserStore
 
 _PASSWORD_THREADS = 2
-#: RFC 7628, 3.2.2: what a client is told whose token is refused, before it is told that it failed.
+#: RFC 7628, 3.2.2: answer to a rejected token, before the failure itself.
 _INVALID_TOKEN = json.dumps({"status": "invalid_token"}).encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proven:
-    """Who a client is. ``credential``: by what it was let in, None where that was a token, which
-    is good until ``expires_s`` (seconds since 1970)."""
+    """An authenticated user.
+
+    ``credential`` was used for it, None for a token, which is valid until ``expires_s`` (seconds
+    since 1970).
+    """
 
     mechanism: str
     name: str
@@ -38,23 +41,25 @@ class Proven:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What to answer; ``proven`` once it is done."""
+    """Answer to a message; ``proven`` is set once authentication is complete."""
 
     answer: bytes
     proven: Proven | None = None
 
 
 class Exchange(Protocol):
-    """Of one mechanism; ``step`` raises :class:`AuthenticationFailed`."""
+    """Exchange of one mechanism; ``step`` raises :class:`AuthenticationFailed`."""
 
     async def step(self, message: bytes) -> Step:
-        """The next message of the client."""
+        """Process the client's next message."""
         ...
 
 
 class Verifier:
-    """What the exchanges of all connections need: the users, the tokens' keys, the threads.
-    ``tokens`` is None where no listener has OAUTHBEARER."""
+    """Shared parts of all exchanges: users, token keys and threads.
+
+    ``tokens`` is None if no listener has OAUTHBEARER.
+    """
 
     def __init__(self, users: UserStore, tokens: TokenChecker | None = None) -> None:
         self.users = users
@@ -62,32 +67,32 @@ class Verifier:
         self._threads = ThreadPoolExecutor(_PASSWORD_THREADS, "passwords")
 
     async def is_password(self, password: str, credential: Credential) -> bool:
-        """Does it fit?"""
+        """Return whether the password fits the credential."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, credential.is_of, password)
 
     async def check_token(self, message: messages.BearerMessage) -> Proven:
-        """Raises :class:`AuthenticationFailed`."""
+        """Verify a token. Raises :class:`AuthenticationFailed`."""
         if self._tokens is None:
             raise AuthenticationFailed("no keys for tokens are configured")
         token = await self._tokens.check(message.token)
         if message.authzid not in ("", token.name):
-            raise AuthenticationFailed("it asks to act for another user than its token's")
+            raise AuthenticationFailed("the client requests another user than that of its token")
         return Proven(mechanism=OAUTHBEARER, name=token.name, expires_s=token.expires_s)
 
     def begin(self, mechanism: str) -> Exchange:
-        """One of the mechanisms that are served."""
+        """Start an exchange of a supported mechanism."""
         if mechanism == PLAIN:
             return _Plain(self)
         return _Bearer(self) if mechanism == OAUTHBEARER else _Scram(self.users, mechanism)
 
     def is_current(self, proven: Proven) -> bool:
-        """Would it still be let in? A user that is gone, or has another password, is not."""
+        """Return whether the user still exists with the same password."""
         credential = proven.credential
         return credential is None or self.users.is_current(proven.name, credential)
 
     def close(self) -> None:
-        """Ends the threads; what they do takes milliseconds."""
+        """Stop the threads, whose work takes milliseconds."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
@@ -99,7 +104,7 @@ class _Plain:
         said = messages.plain(message)
         credential = self._verifier.users.password_credential(said.name)
         if not await self._verifier.is_password(said.password, credential):
-            raise AuthenticationFailed("no such user, or not its password")
+            raise AuthenticationFailed("unknown user or wrong password")
         return Step(b"", Proven(mechanism=PLAIN, name=said.name, credential=credential))
 
 
@@ -132,15 +137,18 @@ class _Bearer:
         try:
             return Step(b"", await self._verifier.check_token(said))
         except AuthenticationFailed as error:
+            # RFC 7628: the error is sent first, and the failure follows the client's empty answer.
             self._refusal = error
             return Step(_INVALID_TOKEN)
 
 
 class SaslState:
-    """Of one connection: handshake, messages, proven; and then perhaps again (KIP-368), as the same
-    user by the same mechanism. Raises :class:`IllegalState` for what does not follow. ``reauth_s``:
-    for how long it is good to be proven, 0 for as long as the connection lasts;
-    ``failure_pause_s``: how long whoever fails waits to hear so (KIP-306)."""
+    """State of one connection: handshake, messages, authenticated, and possibly again (KIP-368).
+
+    Reauthentication requires the same user and mechanism. Raises :class:`IllegalState` for an
+    unexpected message. ``reauth_s`` is the lifetime of a session, 0 for that of the connection.
+    ``failure_pause_s`` delays the answer to a failure (KIP-306).
+    """
 
     def __init__(
         self,
@@ -156,35 +164,39 @@ class SaslState:
         self._exchange: Exchange | None = None
         self._busy = False
         self.chosen = ""
-        #: Do the messages of the exchange come without Kafka's header?
+        #: True if the exchange's messages have no Kafka header.
         self.is_bare = False
         self.mechanisms = mechanisms
         self.proven: Proven | None = None
-        #: Until when it is good (monotonic), and for how long it was at first, 0 without an end.
+        #: End of the session (monotonic), and its lifetime in ms, 0 without an end.
         self.ends_s = math.inf
         self.lifetime_ms = 0
-        #: Why it failed; nothing more is to be heard then.
+        #: Cause of a failure, after which no message is accepted.
         self.failure = ""
 
     def choose(self, mechanism: str, *, bare: bool = False) -> bool:
-        """False where it is not served here. ``bare``: see :attr:`is_bare`."""
+        """Select a mechanism.
+
+        Return False if it is not supported. For ``bare`` see :attr:`is_bare`.
+        """
         if self._exchange is not None or self._busy:
-            raise IllegalState("a handshake in the middle of an authentication")
+            raise IllegalState("handshake during an authentication")
         if mechanism not in self.mechanisms:
             return False
         if self.proven is not None and mechanism != self.proven.mechanism:
-            raise IllegalState("it authenticates again by another mechanism")
+            raise IllegalState("reauthentication with another mechanism")
         if self.proven is not None and bare:
-            raise IllegalState("it authenticates again, by messages without Kafka's header")
+            raise IllegalState("reauthentication with messages without Kafka's header")
         self.chosen, self.is_bare = mechanism, bare
         self._exchange = self._verifier.begin(mechanism)
         return True
 
     async def step(self, message: bytes) -> Step:
-        """Raises :class:`AuthenticationFailed`, too."""
+        """Process a message. Also raises :class:`AuthenticationFailed`."""
         exchange = self._exchange
         if exchange is None or self._busy:
-            raise IllegalState("an authentication without a handshake before")
+            raise IllegalState("authentication without a handshake")
+        # The check of a password yields, and a second message must not run meanwhile.
         self._busy = True
         try:
             step = await exchange.step(message)
@@ -192,6 +204,7 @@ class SaslState:
                 self._enter(step.proven)
         except AuthenticationFailed as error:
             self.failure = f"{self.chosen}: {error}"
+            # Delays guessing. The connection holds no other resource meanwhile.
             await asyncio.sleep(self._failure_pause_s)
             raise
         finally:
@@ -201,13 +214,14 @@ class SaslState:
     def _enter(self, proven: Proven) -> None:
         before, self._exchange, self.is_bare = self.proven, None, False
         if before is not None and before.name != proven.name:
-            raise AuthenticationFailed("it authenticates again as another user")
+            raise AuthenticationFailed("reauthentication as another user")
         self.proven = proven
+        # A session cannot outlive its token.
         life_s = min(self._reauth_s, max(0.0, proven.expires_s - time.time()))
         self.ends_s = time.monotonic() + life_s
         self.lifetime_ms = 0 if math.isinf(life_s) else max(1, int(life_s * 1000))
 
     @property
     def is_current(self) -> bool:
-        """Would who was let in be let in now?"""
+        """True unless the authenticated user was deleted or has another password."""
         return self.proven is None or self._verifier.is_current(self.proven)

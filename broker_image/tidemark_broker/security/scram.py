@@ -1,11 +1,11 @@
-"""The server's side of SCRAM (RFC 5802, RFC 7677 for SHA-256; KIP-84 for its use in Kafka).
+"""Server side of SCRAM (RFC 5802, RFC 7677 for SHA-256; KIP-84 for Kafka).
 
-A server keeps what is derived from a password, never the password: who steals it cannot log in by
-it. Names that nobody has are answered like others, with a salt that stays the same, and fail where
-a wrong password fails.
+A server stores values derived from a password, never the password. They do not suffice to log in.
+Unknown names are answered like known ones, with a stable salt, and fail at the same point as a
+wrong password.
 
-hashlib and hmac are enough: the library that is there for it (scramp) refuses the authorization id
-that clients may send, and brings an ASN.1 parser along for a channel binding that Kafka has not.
+hashlib and hmac suffice: the available library (scramp) rejects the authorization id that clients
+may send, and needs an ASN.1 parser for a channel binding that Kafka lacks.
 """
 
 import base64
@@ -21,7 +21,7 @@ from types import MappingProxyType
 from tidemark_broker.listeners import SCRAM_SHA_256, SCRAM_SHA_512
 from tidemark_broker.security.errors import AuthenticationFailed
 
-#: Name of a mechanism -> its number in ``ScramMechanism`` (KIP-554).
+#: Mechanism -> its number in ``ScramMechanism`` (KIP-554).
 NUMBERS: Mapping[str, int] = MappingProxyType({SCRAM_SHA_256: 1, SCRAM_SHA_512: 2})
 _HASHES = MappingProxyType({1: "sha256", 2: "sha512"})
 _NONCE_BYTES = 24
@@ -41,7 +41,7 @@ _CLIENT_FINAL = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:
-    """What is kept of a password; ``mechanism`` by its number."""
+    """Stored values of a password; ``mechanism`` by its number."""
 
     mechanism: int
     iterations: int
@@ -50,7 +50,7 @@ class Credential:
     server_key: bytes = field(repr=False)
 
     def is_of(self, password: str) -> bool:
-        """Is that the password? Takes as long as the iterations take, whatever it is."""
+        """Return whether the password fits. The time does not depend on the password."""
         salted = hashlib.pbkdf2_hmac(
             _HASHES[self.mechanism], password.encode(), self.salt, self.iterations
         )
@@ -58,17 +58,19 @@ class Credential:
         return hmac.compare_digest(self.hash(client_key), self.stored_key)
 
     def hmac(self, key: bytes, message: bytes) -> bytes:
-        """HMAC of the mechanism's hash."""
+        """Return the HMAC with the mechanism's hash."""
         return hmac.digest(key, message, _HASHES[self.mechanism])
 
     def hash(self, message: bytes) -> bytes:
-        """The mechanism's hash."""
+        """Return the mechanism's hash."""
         return hashlib.new(_HASHES[self.mechanism], message).digest()
 
 
 class ScramServer:
     """One exchange: :meth:`first`, then :meth:`final`. Both raise :class:`AuthenticationFailed`.
-    ``credential_of`` gives one for every name, be it a user's or not."""
+
+    ``credential_of`` returns a credential for every name, known or not.
+    """
 
     def __init__(self, credential_of: Callable[[str], Credential]) -> None:
         self._credential_of = credential_of
@@ -80,13 +82,13 @@ class ScramServer:
         self._nonce = ""
 
     def first(self, message: bytes) -> bytes:
-        """The answer to the client's first message: nonce, salt, iterations."""
+        """Return the answer to the client's first message: nonce, salt, iterations."""
         found = _CLIENT_FIRST.fullmatch(_text(message))
         if found is None:
-            raise AuthenticationFailed("the client's first SCRAM message cannot be read")
+            raise AuthenticationFailed("the first SCRAM message is malformed")
         self.name = _saslname(found["name"])
         if found["authzid"] is not None and _saslname(found["authzid"]) != self.name:
-            raise AuthenticationFailed("it asks to act for another user")
+            raise AuthenticationFailed("the client requests to act for another user")
         self._gs2, self._client_first_bare = found["gs2"], found["bare"]
         self.credential = self._credential_of(self.name)
         self._nonce = found["nonce"] + secrets.token_urlsafe(_NONCE_BYTES)
@@ -95,13 +97,16 @@ class ScramServer:
         return self._server_first.encode()
 
     def final(self, message: bytes) -> bytes:
-        """The proof is checked; the answer proves that this side knows the user, too."""
+        """Check the client's proof; return the server's signature, which proves that it knows
+        the user.
+        """
         found = _CLIENT_FINAL.fullmatch(_text(message))
         if found is None:
-            raise AuthenticationFailed("the client's last SCRAM message cannot be read")
+            raise AuthenticationFailed("the last SCRAM message is malformed")
+        # Channel binding and nonce tie the message to this exchange, against replay.
         bound = _decoded(found["binding"]) == self._gs2.encode()
         if not bound or not hmac.compare_digest(found["nonce"].encode(), self._nonce.encode()):
-            raise AuthenticationFailed("the client's last SCRAM message is of another exchange")
+            raise AuthenticationFailed("the last SCRAM message belongs to another exchange")
         messages = self._client_first_bare, self._server_first, found["unproven"]
         signed = ",".join(messages).encode()
         self._check(_decoded(found["proof"]), signed)
@@ -110,25 +115,29 @@ class ScramServer:
 
     def _check(self, proof: bytes, signed: bytes) -> None:
         known = self.credential
+        # RFC 5802, 3: the proof is the client key xor a signature. Its hash must be the stored key.
         signature = known.hmac(known.stored_key, signed)
         if len(proof) != len(signature):
-            raise AuthenticationFailed("the proof has another length")
+            raise AuthenticationFailed("the proof has a wrong length")
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
         if not hmac.compare_digest(known.hash(client_key), known.stored_key):
-            raise AuthenticationFailed("no such user, or not its password")
+            raise AuthenticationFailed("unknown user or wrong password")
 
 
 def _text(message: bytes) -> str:
     try:
         return message.decode("utf-8")
     except UnicodeDecodeError:
-        raise AuthenticationFailed("a SCRAM message is no UTF-8") from None
+        raise AuthenticationFailed("the SCRAM message is not UTF-8") from None
 
 
 def _saslname(text: str) -> str:
-    """RFC 5802, 5.1: a comma is ``=2C``, an equals sign ``=3D``; no other ``=`` stands there."""
+    """Decode a name (RFC 5802, 5.1):
+
+    ``=2C`` is a comma, ``=3D`` an equals sign, any other ``=`` is invalid.
+    """
     if len(text) > _NAME_MAX or re.search(r"=(?!2C|3D)", text):
-        raise AuthenticationFailed("a user's name cannot be read")
+        raise AuthenticationFailed("the user name is malformed")
     return text.replace("=2C", ",").replace("=3D", "=")
 
 
@@ -136,4 +145,4 @@ def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise AuthenticationFailed("a SCRAM message has what is no base64") from None
+        raise AuthenticationFailed("the SCRAM message has invalid base64") from None

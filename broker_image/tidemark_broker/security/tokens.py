@@ -1,8 +1,8 @@
-"""Tokens of OAUTHBEARER: signed by somebody whose keys are at a URL (a JWK Set, RFC 7517).
+"""Verification of OAUTHBEARER tokens with the keys at a URL (a JWK Set, RFC 7517).
 
-The keys are read in a thread, at the first token, again in a while, and once more when a token
-names a key that is not there, not more often than every few seconds. While they cannot be read,
-those that are known count. Signatures are by key pairs only: no shared secret, never none.
+Keys are read in a thread: with the first token, periodically, and if a token names an unknown key,
+but at most every few seconds. If they are not readable, the known keys remain in use. Only
+asymmetric signatures are accepted.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ ALGORITHMS = (
 _SCHEMES = ("https://", "http://", "file://")
 _BYTES_MAX = 1024 * 1024
 _TIMEOUT_S = 10.0
-#: At least, between two looks at the keys.
+#: Minimum pause between two reads of the keys.
 _PAUSE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSettings:
-    """Kafka's ``sasl.oauthbearer.*`` keys; None and () where nothing is expected."""
+    """Kafka's ``sasl.oauthbearer.*`` keys; None and () if nothing is expected."""
 
     jwks_url: str
     refresh_s: float
@@ -44,7 +44,7 @@ class TokenSettings:
 
     @classmethod
     def of(cls, entries: Mapping[str, str]) -> Self:
-        """Raises :class:`ConfigError`."""
+        """Read the settings. Raises :class:`ConfigError`."""
         url = text_of(entries, "sasl.oauthbearer.jwks.endpoint.url")
         if not url.startswith(_SCHEMES):
             raise ConfigError(
@@ -62,15 +62,14 @@ class TokenSettings:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Whom a token that holds stands for, and until when (seconds since 1970, the skew
-    included)."""
+    """User of a verified token, and its expiry (seconds since 1970, skew included)."""
 
     name: str
     expires_s: float
 
 
 class Keys:
-    """The keys at a URL, by their ids. Belongs to the loop."""
+    """Keys of a URL, by id. Used from the loop only."""
 
     def __init__(self, url: str, refresh_s: float, now_s: Callable[[], float]) -> None:
         self._url = url
@@ -81,10 +80,10 @@ class Keys:
         self._keys: Mapping[str | None, jwt.PyJWK] = {}
 
     async def find(self, key_id: str | None) -> jwt.PyJWK | None:
-        """The key of that id; None where there is none."""
+        """Return the key with that id, or None."""
         if self._is_due(key_id):
             async with self._reading:
-                if self._is_due(key_id):  # else another connection has read them meanwhile
+                if self._is_due(key_id):  # another connection may have read them meanwhile
                     await self._read()
         return self._keys.get(key_id)
 
@@ -94,30 +93,32 @@ class Keys:
         return (is_old or key_id not in self._keys) and now_s - self._tried_s >= _PAUSE_S
 
     async def _read(self) -> None:
+        # Set before the read, so that a failing URL is not read for every token.
         self._tried_s = self._now_s()
         try:
             self._keys = await asyncio.to_thread(_fetch, self._url)
             self._read_s = self._tried_s
         except (OSError, ValueError) as error:
-            logger.warning("%s: no keys for tokens can be read: %s", self._url, error)
-        except Exception as error:  # noqa: BLE001 - whatever an answer can be; its text may have keys
-            logger.warning("%s: no keys for tokens: %s", self._url, type(error).__name__)
+            logger.warning("%s: the token keys are not readable: %s", self._url, error)
+        except Exception as error:  # noqa: BLE001 - any malformed answer; its text may have keys
+            logger.warning("%s: the token keys are invalid: %s", self._url, type(error).__name__)
 
 
 def _fetch(url: str) -> Mapping[str | None, jwt.PyJWK]:
-    """Raises whatever an answer that is none makes of it."""
+    """Read the keys (blocks). Raises any error of a malformed answer."""
     with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
         text = answer.read(_BYTES_MAX + 1)
     if len(text) > _BYTES_MAX:
         raise ValueError(f"more than {_BYTES_MAX} bytes")
     keys = jwt.PyJWKSet.from_dict(json.loads(text)).keys
+    # With a single key a token need not name it.
     if len(keys) == 1:
         return {keys[0].key_id: keys[0], None: keys[0]}
     return {key.key_id: key for key in keys if key.key_id is not None}
 
 
 class TokenChecker:
-    """Tells whom a token stands for."""
+    """Verification of tokens."""
 
     def __init__(
         self, settings: TokenSettings, now_s: Callable[[], float] = time.monotonic
@@ -126,21 +127,22 @@ class TokenChecker:
         self._keys = Keys(settings.jwks_url, settings.refresh_s, now_s)
 
     async def check(self, token: str) -> Token:
-        """Raises :class:`AuthenticationFailed`."""
+        """Verify a token; return its user. Raises :class:`AuthenticationFailed`."""
         try:
             key_id = jwt.get_unverified_header(token).get("kid")
             key = await self._keys.find(key_id)
             if key is None:
-                raise AuthenticationFailed("the token is signed with a key that is not known")
+                raise AuthenticationFailed("the token is signed with an unknown key")
             return self._token(self._claims(token, key))
         except (jwt.PyJWTError, ArithmeticError, TypeError, ValueError) as error:
-            raise AuthenticationFailed(f"the token does not hold: {type(error).__name__}") from None
+            raise AuthenticationFailed(f"the token is invalid: {type(error).__name__}") from None
 
     def _claims(self, token: str, key: jwt.PyJWK) -> dict[str, Any]:
         wanted = self._settings
         return jwt.decode(
             token,
             key,
+            # The key determines the algorithm, so a token cannot select a weaker one.
             algorithms=[name for name in ALGORITHMS if name == key.algorithm_name],
             audience=wanted.audience or None,
             issuer=wanted.issuer,

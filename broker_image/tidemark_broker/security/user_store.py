@@ -1,9 +1,7 @@
-"""The users as the controller told of them last: whose passwords are whose, who may do what, and
-how much of it.
+"""Users as received from the controller: credentials, ACLs and quotas.
 
-In memory only, the whole truth each time. Before it came for the first time ``known`` is False, and
-a broker lets nobody in that has a listener where clients prove who they are, or whose cluster has
-ACLs.
+In memory only; each update replaces everything. Before the first one ``known`` is False. The broker
+then rejects clients if any listener authenticates, or if the cluster has ACLs.
 """
 
 import hashlib
@@ -23,22 +21,24 @@ from tidemark_broker.security.scram import Credential
 _NO_USERS = UserStatesRequest(
     controller_epoch=-1, authorize=False, super_users=(), users=(), quotas=()
 )
-#: What a stranger's credential looks like where no user has any: as the operator makes them.
+#: Parameters of a stranger's credential without any real one, as the operator creates them.
 _ITERATIONS, _SALT_BYTES = 8192, 32
 _KEY_BYTES = MappingProxyType({1: 32, 2: 64})
 
 
 @dataclass(frozen=True, slots=True)
 class _Strangers:
-    """How names are answered that nobody has: as those of users would be. The salts must not tell
-    them apart either: they follow from the name and from what only this cluster's brokers know,
-    the same on all of them, whoever comes and goes."""
+    """Credentials for unknown names, indistinguishable from those of users.
+
+    Salts must not distinguish them either. They are derived from the name and a secret of the
+    cluster's brokers, so they are stable and equal on all brokers.
+    """
 
     secret: bytes
     shapes: Mapping[int, tuple[tuple[int, int], ...]]
 
     def credential(self, name: str, mechanism: int) -> Credential:
-        """No password fits."""
+        """Return a credential that no password fits."""
         drawn = hmac.digest(self.secret, f"{mechanism}:{name}".encode(), "sha512")
         shapes = self.shapes.get(mechanism) or ((_ITERATIONS, _SALT_BYTES),)
         iterations, salt_bytes = shapes[_number(drawn) % len(shapes)]
@@ -52,8 +52,10 @@ class _Strangers:
         )
 
     def mechanism(self, name: str) -> int:
-        """By which its password is checked, of those that users have: how long that takes would
-        tell, too."""
+        """Return the mechanism for the password check, among those in use.
+
+        Its duration would tell otherwise.
+        """
         kinds = sorted(self.shapes) or [2]
         drawn = hmac.digest(self.secret, f"kind:{name}".encode(), "sha512")
         return kinds[_number(drawn) % len(kinds)]
@@ -65,7 +67,7 @@ def _number(drawn: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """One state of them, made ready to be asked: any thread."""
+    """One immutable state of the users. Usable from any thread."""
 
     by_name: Mapping[str, UserState]
     credentials: Mapping[tuple[str, int], Credential]
@@ -75,7 +77,7 @@ class Users:
 
     @classmethod
     def of(cls, states: UserStatesRequest, *, if_none: bool) -> Self:
-        """As the controller told of it."""
+        """Convert the controller's message."""
         credentials = {
             (user.name, each.mechanism): Credential(
                 mechanism=each.mechanism,
@@ -98,51 +100,57 @@ class Users:
 
 
 class UserStore:
-    """Belongs to the broker's loop. ``if_none``: ``allow.everyone.if.no.acl.found``."""
+    """Current state of the users.
+
+    Used from the broker's loop. ``if_none``: ``allow.everyone.if.no.acl.found``.
+    """
 
     def __init__(self, *, if_none: bool = False, windows: Windows | None = None) -> None:
         self._if_none = if_none
         self.quotas = ClientQuotas(windows)
         self.known = False
-        #: Whether ACLs will decide, as the controller has said with the partitions.
+        #: Whether the controller has announced users with the partition states.
         self.awaited = False
         self._present = self.prepared(_NO_USERS)
 
     def prepared(self, states: UserStatesRequest) -> Users:
-        """What :meth:`take` is given. Of ten thousand users it takes seconds: any thread."""
+        """Convert users for :meth:`take`.
+
+        Takes seconds for ten thousand users; may run in any thread.
+        """
         return Users.of(states, if_none=self._if_none)
 
     def take(self, users: Users) -> None:
-        """These are all; what was known before is forgotten."""
+        """Replace all users."""
         self._present = users
         self.quotas.apply(users.quotas)
         self.known = True
 
     def apply(self, states: UserStatesRequest) -> None:
-        """Both at once."""
+        """Convert and replace the users."""
         self.take(self.prepared(states))
 
     @property
     def users(self) -> Mapping[str, UserState]:
-        """All, by their names."""
+        """All users, by name."""
         return self._present.by_name
 
     @property
     def authorizer(self) -> Authorizer:
-        """Another one each time that users have changed."""
+        """The current authorizer; a new object each time users change."""
         return self._present.authorizer
 
     def permissions(self, principal: str, host: str) -> Permissions | None:
-        """See :meth:`Authorizer.permissions`."""
+        """Return permissions. See :meth:`Authorizer.permissions`."""
         return self.authorizer.permissions(principal, host)
 
     def credential(self, name: str, mechanism: int) -> Credential:
-        """The user's, or a stranger's that no password fits."""
+        """Return the user's credential, or that of a stranger."""
         own = self._present.credentials.get((name, mechanism))
         return self._present.strangers.credential(name, mechanism) if own is None else own
 
     def password_credential(self, name: str) -> Credential:
-        """By which a password is checked that was sent as it is: the user's newest kind."""
+        """Return the credential for a password check, preferably the stronger mechanism."""
         for mechanism in (2, 1):
             own = self._present.credentials.get((name, mechanism))
             if own is not None:
@@ -150,7 +158,7 @@ class UserStore:
         return self._present.strangers.credential(name, self._present.strangers.mechanism(name))
 
     def is_current(self, name: str, credential: Credential) -> bool:
-        """Would the user still be let in by it?"""
+        """Return whether the credential is still the user's."""
         return self._present.credentials.get((name, credential.mechanism)) == credential
 
 
@@ -161,7 +169,7 @@ def _strangers(
     shapes: dict[int, list[tuple[int, int]]] = {}
     for (_, mechanism), credential in ordered:
         shapes.setdefault(mechanism, []).append((credential.iterations, len(credential.salt)))
-    # Of an older operator, which tells of no key: what only brokers know of two users.
+    # An older operator sends no key: derive one from what only brokers know of two users.
     keys = b"".join(each.server_key for _, each in (ordered[:1] + ordered[-1:]))
     return _Strangers(
         secret=strangers_key or hashlib.sha256(b"strangers" + keys).digest(),

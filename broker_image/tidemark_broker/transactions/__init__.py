@@ -1,2 +1,4 @@
-"""Transactions (KIP-98): the coordinator on ``__transaction_state``, its markers, and what leaders
-ask it about producers (KIP-890)."""
+"""Transactions (KIP-98):
+
+the coordinator on ``__transaction_state``, markers, and the verification of producers (KIP-890).
+"""

@@ -1,6 +1,6 @@
-"""Connections from this broker to others, for requests of one kind, dialled when first needed.
+"""Connections to other brokers for one kind of request, dialled on demand.
 
-Of a connection one request at a time is worked on by the other side, so each kind has its own.
+The other side processes one request per connection at a time, so each kind has its own.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ _DIAL_TIMEOUT_S = 3.0
 
 
 class Links:
-    """By broker. Belongs to the loop."""
+    """Connections by broker. Used from the loop only."""
 
     def __init__(
         self, cluster: MetadataCache, dialer_of: Callable[[int], Dialer], *, client_id: str
@@ -29,11 +29,15 @@ class Links:
         self._closed = False
 
     async def request(self, broker: int, entity: Any, answer: type[R], timeout_s: float) -> R:
-        """Ask that broker. Raises ``OSError`` or ``TimeoutError``, upon which nobody knows whether
-        it was heard, and ``FrameError``; the connection is another one then at the next time."""
+        """Send a request to a broker.
+
+        Raises ``OSError`` or ``TimeoutError``, after which it is unknown whether the request was
+        processed, and ``FrameError``. The next request then uses a new connection.
+        """
         connection = await self._connection(broker)
         try:
             return await connection.request(entity, answer, timeout_s)
+        # A late answer on the old connection would be taken for the next request's.
         except BaseException:
             self._connections.pop(broker, None)
             await asyncio.shield(connection.close())
@@ -50,7 +54,7 @@ class Links:
     async def _dial(self, broker: int) -> KafkaConnection:
         endpoint = self._cluster.endpoint(broker)
         if self._closed:
-            raise ConnectionError("this broker stops")
+            raise ConnectionError("this broker is shutting down")
         if endpoint is None:
             raise ConnectionError(f"broker {broker} is not registered")
         return await KafkaConnection.connect(
@@ -62,7 +66,7 @@ class Links:
         )
 
     async def close(self) -> None:
-        """End all of them, and make no more."""
+        """Close all connections, and open no more."""
         self._closed = True
         connections = [*self._connections.values()]
         self._connections.clear()

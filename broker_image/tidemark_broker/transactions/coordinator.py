@@ -1,5 +1,7 @@
-"""The transaction coordinator of one broker: its partitions of ``__transaction_state``, the markers
-that it has to have written, and what other brokers ask it."""
+"""Transaction coordinator of one broker:
+
+its partitions of ``__transaction_state``, the markers to write, and queries of other brokers.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
@@ -47,15 +49,18 @@ from tidemark_broker.transactions.wire import (
     WireVerdict,
 )
 
-#: How long one waits for a block of producer ids; clients ask again.
+#: Longest wait for a block of producer ids. Clients retry.
 _FRESH_ID_WAIT_S = 5.0
-#: Inquiries, each of which may append a record, before others have their turn.
+#: Inquiries, each of which may append a record, before the loop is yielded.
 _ANSWERED_AT_ONCE = 25
 
 
 class TransactionCoordinator:
-    """The loop's. ``want`` asks for the topic where it is not there; ``write_markers``: to
-    partitions that this broker leads."""
+    """Coordinator of one broker. Used from the loop only.
+
+    ``want`` requests the creation of the topic. ``write_markers`` writes to partitions that this
+    broker leads.
+    """
 
     def __init__(
         self,
@@ -80,6 +85,8 @@ class TransactionCoordinator:
             want=want,
             now=context.monotonic,
         )
+        # Separate connections: a marker request may take half a second, which would delay
+        # inquiries.
         self._links = (
             Links(context.metadata, dialer_of, client_id="transaction markers"),
             Links(context.metadata, dialer_of, client_id="transaction inquiries"),
@@ -105,12 +112,14 @@ class TransactionCoordinator:
         return TransactionShard(log, deadlines, self)
 
     def shard_of(self, transactional_id: str) -> TransactionShard:
-        """Where the id is. Raises :class:`CoordinatorError`."""
+        """Return the state that contains the id. Raises :class:`CoordinatorError`."""
         return self.coordinators.shard_of(transactional_id)
 
     async def init_producer_id(self, request: InitTransactionalId) -> Initialised:
-        """See :func:`rules.init_producer_id`. Two-phase commit (KIP-939) is off, as it is in Kafka
-        unless a broker is told otherwise."""
+        """Initialise a producer. See :func:`rules.init_producer_id`.
+
+        Two-phase commit (KIP-939) is off, as in Kafka by default.
+        """
         if request.enable_2pc:
             return Initialised(error=ErrorCode.transactional_id_authorization_failed)
         if request.keep_prepared:
@@ -133,8 +142,11 @@ class TransactionCoordinator:
         )
 
     def describe(self, transactional_id: str) -> TransactionMetadata | None:
-        """What is committed of it, None where it is unknown; of a decided transaction those
-        partitions that have no marker yet. Raises :class:`CoordinatorError`."""
+        """Return the committed state, None for an unknown id.
+
+        Of a decided transaction only partitions without markers are included. Raises
+        :class:`CoordinatorError`.
+        """
         shard = self.shard_of(transactional_id)
         known = shard.describe(transactional_id)
         if known is None or known.state not in PREPARED:
@@ -144,18 +156,18 @@ class TransactionCoordinator:
 
     @property
     def count(self) -> int:
-        """How many transactional ids there are."""
+        """Number of transactional ids."""
         return sum(each.count for each in self.shards())
 
     @property
     def is_loading(self) -> bool:
-        """Is any partition of those led here still being read?"""
+        """True while any partition is loading."""
         return self.coordinators.loading
 
-    # ------------------------------------------------------------ what shards need
+    # ------------------------------------------------------------ interface of the shards
 
     def wall_ms(self) -> int:
-        """See :class:`shard.Around`, these all."""
+        """See :class:`shard.Around`, also for the next methods."""
         return self._context.wall_ms()
 
     def now_s(self) -> float:
@@ -187,23 +199,23 @@ class TransactionCoordinator:
     def _markers_written(self, key: TransactionKey, marker: Marker) -> None:
         partition, transactional_id = key
         shard = self.coordinators.held_at(partition)
-        # else whoever coordinates now has them written once more
+        # Without one the next coordinator writes the markers again.
         if shard is not None and shard.log.leader_epoch == marker.coordinator_epoch:
             shard.markers_written(transactional_id, marker)
 
-    # ------------------------------------------------------------ what brokers ask
+    # ------------------------------------------------------------ queries of brokers
 
     async def serve(
         self, request: AskCoordinatorRequest, peer: Identity, memory: AnswerMemory
     ) -> AskCoordinatorResponse:
-        """Another broker's inquiries."""
+        """Answer another broker's inquiries."""
         verdicts = await self.answer(request.inquiries)
         return AskCoordinatorResponse(
             verdicts=tuple(WireVerdict(errors=tuple(map(int, each))) for each in verdicts)
         )
 
     async def answer(self, inquiries: Sequence[WireInquiry]) -> Sequence[Sequence[ErrorCode]]:
-        """In the order of the inquiries."""
+        """Return the results in the order of the inquiries."""
         tasks: list[asyncio.Task[Sequence[ErrorCode]]] = []
         async with asyncio.TaskGroup() as group:
             for inquiry in inquiries:
@@ -219,6 +231,7 @@ class TransactionCoordinator:
         producer = Producer(inquiry.producer_id, inquiry.producer_epoch)
         try:
             shard = self.shard_of(inquiry.transactional_id)
+            # Verification only reads, so it is answered without waiting.
             if not inquiry.adds:
                 verdict = shard.verify_partitions(
                     inquiry.transactional_id, producer=producer, partitions=set(tps)
@@ -227,8 +240,8 @@ class TransactionCoordinator:
             if not all(map(self._is_there, tps)):
                 return [ErrorCode.unknown_topic_or_partition] * len(tps)
             if shard.has_prepared(inquiry.transactional_id):
-                # A marker in the partition makes void what its leader shows to the log: it is to
-                # begin anew once that is written.
+                # The pending marker voids the leader's guard, so the verification must restart
+                # after it is written.
                 await shard.settled(inquiry.transactional_id)
                 return [ErrorCode.concurrent_transactions] * len(tps)
             error = await shard.add_partitions(
@@ -242,25 +255,27 @@ class TransactionCoordinator:
         return [error] * len(tps)
 
     def _is_there(self, tp: TopicPartition) -> bool:
-        """Its leader may have heard of it sooner. A marker for what is not known would be given
-        up."""
+        """Return whether the partition exists here.
+
+        Its leader may know it earlier, but a marker for an unknown partition could not be placed.
+        """
         view = self._context.metadata.topics.get(tp.topic)
         return view is not None and tp.partition in view.partitions
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ lifecycle
 
     def shards(self) -> Iterator[TransactionShard]:
-        """All that can be asked at present."""
+        """Yield all active shards."""
         return self.coordinators.active()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run the background work until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.coordinators.run())
             group.create_task(self.markers.run())
 
     async def close(self) -> None:
-        """Coordinate nothing any more."""
+        """Stop all work."""
         await self.coordinators.close()
         for task in self._tasks:
             task.cancel()

@@ -1,10 +1,10 @@
-"""What a leader asks the coordinator before it takes records of a transaction (KIP-890).
+"""Queries of a leader to the coordinator before it accepts transactional records (KIP-890).
 
-A Produce that came late, after its transaction has ended, would open one that nobody ends. So the
-first records of a transaction in a partition are taken only once its coordinator has said that the
-partition is in it; with producers of ``transaction.version`` 2, who do not tell the coordinator
-themselves, it is added by that question. Those that gather while a request to a coordinating broker
-is under way go together in the next one.
+A late Produce, after its transaction has ended, would open one that never ends. The first records
+of a transaction in a partition are therefore accepted only after its coordinator has confirmed the
+partition. Producers of ``transaction.version`` 2 do not add partitions themselves, so the query
+adds it. Queries to one broker accumulate while a request is in flight, and are sent together in the
+next one.
 """
 
 import asyncio
@@ -24,17 +24,17 @@ from tidemark_broker.transactions.wire import (
     WireInquiry,
 )
 
-#: Of one coordinating broker; whoever comes then is told to ask again.
+#: Limit of queries that wait for one broker. Further ones must be retried by the client.
 _WAITING_MAX = 10_000
 _BATCH_MAX = 500
-#: Of all inquiries of a request, unless one has more.
+#: Limit of partitions in one request, unless a single query has more.
 _PARTITIONS_MAX = 20_000
 _ANSWER_TIMEOUT_S = 5.0
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """Whose turn comes with the next request to one broker."""
+    """Queries for the next request to one broker."""
 
     inquiries: list[tuple[WireInquiry, "asyncio.Future[Sequence[ErrorCode]]"]] = field(
         default_factory=list
@@ -42,7 +42,7 @@ class _Waiting:
     task: "asyncio.Task[None] | None" = None
 
     def next_count(self) -> int:
-        """How many go together in the next request."""
+        """Return how many queries fit in the next request."""
         partitions = 0
         for count, (inquiry, _) in enumerate(self.inquiries[:_BATCH_MAX]):
             partitions += len(inquiry.partitions)
@@ -52,8 +52,11 @@ class _Waiting:
 
 
 class Inquiries:
-    """The loop's. ``leader_of``: the broker that coordinates an id (-1: nobody), raises
-    CoordinatorError; ``answer_here``: where that is this one."""
+    """Queries to all coordinators. Used from the loop only.
+
+    ``leader_of`` returns the broker that coordinates an id (-1: none), or raises CoordinatorError.
+    ``answer_here`` answers if it is this broker.
+    """
 
     def __init__(
         self,
@@ -77,7 +80,9 @@ class Inquiries:
         *,
         adds: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """The coordinator's error codes; ``none``: it is in the transaction."""
+        """Return the coordinator's error codes; ``none`` means that the partition is in the
+        transaction.
+        """
         inquiry = WireInquiry(
             transactional_id=transactional_id,
             producer_id=producer.producer_id,
@@ -95,6 +100,7 @@ class Inquiries:
         return dict(zip(partitions, await self._ask(broker, inquiry), strict=True))
 
     async def _ask(self, broker: int, inquiry: WireInquiry) -> Sequence[ErrorCode]:
+        # The local coordinator needs no batching, since no request is in flight.
         if broker == self._node_id:
             (errors,) = await self._answer_here([inquiry])
             return errors
@@ -110,6 +116,7 @@ class Inquiries:
 
     async def _send(self, broker: int, waiting: _Waiting) -> None:
         try:
+            # The loop ends when nothing has accumulated, and the next query starts a new task.
             while batch := waiting.inquiries[: waiting.next_count()]:
                 verdicts = await self._verdicts(broker, [inquiry for inquiry, _ in batch])
                 del waiting.inquiries[: len(batch)]
@@ -117,7 +124,7 @@ class Inquiries:
                     _answer(answer, verdict)
         finally:
             del self._waiting[broker]
-            for inquiry, answer in waiting.inquiries:  # none, unless this broker stops
+            for inquiry, answer in waiting.inquiries:  # only at shutdown
                 _answer(answer, _unheard(inquiry))
 
     async def _verdicts(
@@ -131,6 +138,7 @@ class Inquiries:
                 _ANSWER_TIMEOUT_S,
             )
             verdicts = [[ErrorCode(code) for code in each.errors] for each in answer.verdicts]
+            # A malformed answer must not be matched with the wrong queries.
             if [len(each) for each in verdicts] == [len(each.partitions) for each in inquiries]:
                 return verdicts
         except (OSError, TimeoutError, FrameError, ValueError):
@@ -138,7 +146,7 @@ class Inquiries:
         return [_unheard(each) for each in inquiries]
 
     async def close(self) -> None:
-        """Ask nothing any more."""
+        """Cancel all queries."""
         tasks = [each.task for each in self._waiting.values() if each.task is not None]
         for task in tasks:
             task.cancel()
@@ -146,7 +154,7 @@ class Inquiries:
 
 
 def _answer(answer: "asyncio.Future[Sequence[ErrorCode]]", verdict: Sequence[ErrorCode]) -> None:
-    """Whoever asked may have gone."""
+    """Resolve a future whose client may have disconnected."""
     if not answer.done():
         answer.set_result(verdict)
 

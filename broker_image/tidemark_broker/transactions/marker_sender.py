@@ -1,5 +1,7 @@
-"""Sends the markers of decided transactions to the leaders of their partitions, until all have
-theirs: :class:`MarkerQueue` decides, this waits and sends."""
+"""Sender of markers to the leaders of partitions, until all are written.
+
+:class:`MarkerQueue` decides what to send; this module waits and sends.
+"""
 
 import asyncio
 import logging
@@ -25,17 +27,20 @@ from tidemark_broker.transactions.wire import WireMarker, WriteMarkersRequest, W
 
 logger = logging.getLogger(__name__)
 
-#: Whoever writes markers answers after half a second at the latest.
+#: Time-out of a request. A marker writer answers after half a second at the latest.
 _ANSWER_TIMEOUT_S = 5.0
-#: A timer may fire a millisecond early: nothing is slept shorter.
+#: Shortest sleep, because a timer may fire a millisecond early.
 _SLEEP_MIN_S = 0.002
-#: Transactions that are told of, each of which appends a record, before others have their turn.
+#: Completed transactions, each of which appends a record, before the loop is yielded.
 _FINISHED_AT_ONCE = 25
 
 
 class MarkerSender:
-    """The loop's. ``write_here``: writes to partitions that this broker leads itself;
-    ``finished``: told of each transaction all of whose partitions have their marker."""
+    """Sender of one broker. Used from the loop only.
+
+    ``write_here`` writes to partitions that this broker leads. ``finished`` is called with each
+    transaction whose markers are all written.
+    """
 
     def __init__(
         self,
@@ -58,13 +63,13 @@ class MarkerSender:
 
     @property
     def unfinished(self) -> int:
-        """How many transactions wait for markers."""
+        """Number of transactions with missing markers."""
         return self._queue.unfinished
 
     def add(
         self, key: TransactionKey, marker: Marker, partitions: Iterable[TopicPartition]
     ) -> None:
-        """See :meth:`MarkerQueue.add`."""
+        """Queue a marker. See :meth:`MarkerQueue.add`."""
         self._queue.add(key, marker, partitions)
         self._woken.set()
 
@@ -77,12 +82,14 @@ class MarkerSender:
         return self._queue.left(key)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Send markers until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 self._woken.clear()
                 for broker, batch in self._queue.batches(self._now()).items():
                     group.create_task(self._send(broker, batch))
+                # Transactions without partitions, or with deleted ones only, finish without a
+                # request.
                 await self._tell_finished()
                 await self._sleep()
 
@@ -119,14 +126,18 @@ class MarkerSender:
             errors = await self._asked(broker, [_on_wire(each) for each in batch])
         except (OSError, TimeoutError, FrameError, ValueError) as error:
             logger.info(
-                "%d markers did not reach broker %d: %s", len(batch), broker, error_text(error)
+                "%d markers were not delivered to broker %d: %s",
+                len(batch),
+                broker,
+                error_text(error),
             )
         except Exception:
-            logger.exception("%d markers cannot be written by broker %d", len(batch), broker)
+            logger.exception("broker %d failed to write %d markers", broker, len(batch))
         else:
             if len(errors) == len(batch):
                 return errors
             logger.warning("broker %d answered %d of %d markers", broker, len(errors), len(batch))
+        # The markers may have been written. Repeating them is harmless.
         return [ErrorCode.network_exception] * len(batch)
 
     async def _asked(self, broker: int, markers: Sequence[WireMarker]) -> Sequence[ErrorCode]:

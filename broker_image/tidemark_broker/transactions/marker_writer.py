@@ -1,8 +1,8 @@
-"""Writes markers to partitions that this broker leads, for whichever coordinator asks.
+"""Writer of markers to partitions that this broker leads, for any coordinator.
 
-Each is appended at once and answered when it is committed, or when time is up: a partition that
-cannot commit must not hold up the markers of others that came with it. The coordinator asks again
-then, and waits for the same marker instead of having another one appended.
+Each marker is appended at once and answered when it is committed or after a time limit: a partition
+that cannot commit must not delay the other markers of the request. The coordinator then repeats its
+request, which waits for the same marker instead of appending another one.
 """
 
 import asyncio
@@ -21,40 +21,42 @@ from tidemark_broker.replication.types import ProduceResult
 from tidemark_broker.response_memory import AnswerMemory
 from tidemark_broker.transactions.wire import WireMarker, WriteMarkersRequest, WriteMarkersResponse
 
-#: How long the markers of one request may take to be committed.
+#: Longest wait for the markers of one request to be committed.
 _WAIT_S = 0.5
-#: Markers that are appended before others have their turn.
+#: Markers that are appended before the loop is yielded.
 _AT_ONCE = 50
-#: Markers that wait for their commit at once.
+#: Markers that wait for their commit at the same time.
 _SOME = 1000
-#: Markers that were appended and not known to be committed when their coordinator was answered.
+#: Limit of appended markers that were not committed when their coordinator was answered.
 _REMEMBERED_MAX = 10_000
 
 
 class TopicCoordinator(Protocol):
-    """Whoever keeps in memory what the log of a topic holds, ends of transactions included."""
+    """Coordinator whose in-memory state follows the log of a topic, including ends of
+    transactions.
+    """
 
     def ready_for_marker(self, partition: int) -> None:
-        """Raises :class:`CoordinatorError` while a marker would pass unseen."""
+        """Raise :class:`CoordinatorError` while a marker would not be applied."""
 
     def marker_appended(
         self, partition: int, producer: TransactionalProducer, *, committed: bool
     ) -> None:
-        """In the same step of the loop as the append."""
+        """Apply a marker, in the same step of the loop as its append."""
 
 
 class Replicas(Protocol):
-    """Where partitions are."""
+    """Access to the hosted replicas."""
 
     def get(self, topic: str, partition: int) -> Partition | None:
-        """A hosted replica."""
+        """Return a hosted replica, or None."""
 
     def error_of(self, topic: str, partition: int) -> ErrorCode:
-        """Why there is none."""
+        """Return why a replica is not available."""
 
 
 class MarkerWriter:
-    """The loop's. ``coordinators``: of topics that have one, by name."""
+    """Writer of one broker. Used from the loop only. ``coordinators``: by the topic they follow."""
 
     def __init__(
         self, replicas: Replicas, coordinators: Mapping[str, TopicCoordinator] | None = None
@@ -66,16 +68,19 @@ class MarkerWriter:
     async def serve(
         self, request: WriteMarkersRequest, peer: Identity, memory: AnswerMemory
     ) -> WriteMarkersResponse:
-        """Another broker's markers."""
+        """Write another broker's markers."""
         errors = await self.write(request.markers)
         return WriteMarkersResponse(errors=tuple(map(int, errors)))
 
     async def write(
         self, markers: Sequence[WireMarker], *, wait_s: float | None = None
     ) -> Sequence[ErrorCode]:
-        """Error codes in the order of the markers: INVALID_PRODUCER_EPOCH where the transaction has
-        ended before, TRANSACTION_COORDINATOR_FENCED where a later coordinator has written, and what
-        a Produce with acks=all is answered."""
+        """Write markers. Return error codes in their order.
+
+        INVALID_PRODUCER_EPOCH means that the transaction has ended before,
+        TRANSACTION_COORDINATOR_FENCED that a later coordinator has written. Other codes are those
+        of a Produce with acks=all.
+        """
         now_s = asyncio.get_running_loop().time
         until_s = now_s() + (_WAIT_S if wait_s is None else wait_s)
         errors: list[ErrorCode] = []
@@ -97,12 +102,14 @@ class MarkerWriter:
         partition = self._replicas.get(marker.topic, marker.partition)
         if partition is None:
             return self._replicas.error_of(marker.topic, marker.partition)
+        # A repeated request waits for the marker that was appended for the first one.
         appended = self._remembered.pop(marker)
         if appended is None or not _ended_by(appended, partition, marker):
             appended = self._append(partition, marker)
         written = await produce.acknowledged(
             partition, appended, acks=produce.ACKS_ALL, timeout_ms=int(wait_s * 1000)
         )
+        # Appended but not committed yet: the coordinator will repeat the request.
         if written.error is ErrorCode.request_timed_out:
             self._remembered.put(marker, appended)
             self._remembered.evict()
@@ -111,6 +118,7 @@ class MarkerWriter:
     def _append(self, partition: Partition, marker: WireMarker) -> ProduceResult:
         coordinator = self._coordinators.get(marker.topic)
         try:
+            # A marker during the load of the coordinator would be in the log but not in memory.
             if coordinator is not None:
                 coordinator.ready_for_marker(marker.partition)
         except CoordinatorError as error:
@@ -122,6 +130,7 @@ class MarkerWriter:
             producer_epoch=marker.producer_epoch,
             transaction_version=marker.version,
         )
+        # In the same step as the append, so that no request sees the log without the state.
         if coordinator is not None and appended.error is ErrorCode.none:
             producer = TransactionalProducer(marker.producer_id, marker.producer_epoch)
             coordinator.marker_appended(marker.partition, producer, committed=marker.commit)
@@ -129,8 +138,10 @@ class MarkerWriter:
 
 
 def _ended_by(appended: ProduceResult, partition: Partition, marker: WireMarker) -> bool:
-    """Is what the marker is to end ended by the same one, appended before? It is not where the
-    leader is another by now, nor if the producer has begun its next transaction since: in the old
-    protocol that one's marker looks the same."""
+    """Return whether an earlier append of this marker still ends the transaction.
+
+    It does not after a change of the leader. It also does not if the producer has started its next
+    transaction, whose marker looks the same in the old protocol.
+    """
     is_open = partition.log.has_ongoing_transaction(marker.producer_id, marker.producer_epoch)
     return appended.leader_epoch == partition.leader_epoch and not is_open

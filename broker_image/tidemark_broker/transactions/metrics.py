@@ -1,4 +1,4 @@
-"""The transaction coordinator's figures."""
+"""Metrics of the transaction coordinator."""
 
 from collections.abc import Iterator
 
@@ -11,13 +11,13 @@ from tidemark_broker.transactions.coordinator import TransactionCoordinator
 
 
 class TransactionsCollector(Collector):
-    """Reads the figures when they are asked for; only reads, so another thread may."""
+    """Metrics of a coordinator. Only reads, so another thread may collect them."""
 
     def __init__(self, coordinator: TransactionCoordinator) -> None:
         self._coordinator = coordinator
 
     def collect(self) -> Iterator[Metric]:
-        """Sums over the partitions of ``__transaction_state`` that this broker leads."""
+        """Yield sums over the partitions of ``__transaction_state`` that this broker leads."""
         weight = sum(each.weight_bytes for each in list(self._coordinator.shards()))
         yield single(broker_table.TRANSACTIONAL_IDS, self._coordinator.count)
         yield single(broker_table.TRANSACTIONS_BYTES, weight)

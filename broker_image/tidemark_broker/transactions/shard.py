@@ -1,8 +1,8 @@
 """One partition of ``__transaction_state``, coordinated by this broker in one leader epoch.
 
-Around :class:`Transactions`: a decision that changes something is appended, and answered once that
-is committed. What follows from a committed change (markers to be written, a time-out to be kept)
-follows whether or not whoever asked still waits.
+It drives :class:`Transactions`: a decision with a change is appended, and answered once that is
+committed. The consequences of a committed change (markers, timeouts) follow whether or not the
+client still waits.
 """
 
 import asyncio
@@ -37,21 +37,21 @@ from tidemark_broker.transactions.core.records import key_of, value_of
 from tidemark_broker.transactions.core.rules import Decision
 from tidemark_broker.transactions.core.transactions import Transactions
 
-#: How long whoever asks waits for the commit of a change, before it is told to ask again.
+#: Longest wait for the commit of a change, after which the client must retry.
 _COMMIT_WAIT_S = 30.0
-#: How long one that adds partitions waits for a change before its own (KIP-890: the markers of the
-#: transaction before are being written), instead of being told to ask again.
+#: Longest wait of added partitions for a change in progress (KIP-890: markers of the previous
+#: transaction), before the client must retry.
 _SETTLE_WAIT_S = 0.1
-#: Between looks for ids that nobody uses any more (Kafka's
+#: Interval of looking for expired ids (Kafka's
 #: ``transaction.remove.expired.transaction.cleanup.interval.ms``).
 _EXPIRY_INTERVAL_S = 3600.0
-#: Ids that are looked at, and tombstones that are appended, before others have their turn.
+#: Ids that are examined, and tombstones that are appended, before the loop is yielded.
 _AT_ONCE = 1000
 _FORGOTTEN_AT_ONCE = 50
-#: Partitions of one transaction: as many as a record is made of in 10 ms.
+#: Limit of partitions of one transaction: their record takes 10 ms to build.
 _PARTITIONS_MAX = 5_000
-#: What a record leaves free of the largest one that the topic takes, so that the end of what could
-#: be opened can be written too.
+#: Space that an opening record leaves free in the topic's largest record, so that the end of the
+#: transaction can be written too.
 _MARGIN_BYTES = 1024
 _RETRY = Backoff(first_s=0.05, most_s=5.0)
 _EXPIRY = object()
@@ -61,8 +61,9 @@ Rule = Callable[[TransactionMetadata | None, int | None], Decision]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """``transaction.max.timeout.ms``, ``transactional.id.expiration.ms``, and for how many bytes
-    of transactional ids and their partitions one broker coordinates."""
+    """``transaction.max.timeout.ms``, ``transactional.id.expiration.ms``, and the memory limit
+    in bytes of a broker's transactional ids with their partitions.
+    """
 
     timeout_max_ms: int
     expiration_ms: int
@@ -70,7 +71,7 @@ class Limits:
 
 
 class Around(Protocol):
-    """What the shards of a broker share."""
+    """Shared parts of a broker's shards."""
 
     @property
     def limits(self) -> Limits: ...
@@ -79,14 +80,14 @@ class Around(Protocol):
         """Milliseconds since the epoch."""
 
     def now_s(self) -> float:
-        """Seconds, as deadlines count them."""
+        """Seconds of the clock of deadlines."""
 
     @property
     def room(self) -> Shares:
-        """What the ids and what they hold take of memory, and may."""
+        """Memory of the ids and their state, with its limit."""
 
     async def fresh_producer_id(self) -> int:
-        """One that nobody has had. Raises CoordinatorError."""
+        """Return an unused producer id. Raises CoordinatorError."""
 
     def write_markers(
         self,
@@ -95,18 +96,23 @@ class Around(Protocol):
         marker: Marker,
         partitions: AbstractSet[TopicPartition],
     ) -> None:
-        """Until all have it; :meth:`TransactionShard.markers_written` then."""
+        """Write markers until all partitions have them, then call
+        :meth:`TransactionShard.markers_written`.
+        """
 
     def resigned(self, shard: "TransactionShard") -> None:
-        """It writes no more markers."""
+        """Stop writing markers of the shard."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do this beside."""
+        """Run a coroutine in the background."""
 
 
 class TransactionShard:
-    """The loop's. Methods that change something raise :class:`CoordinatorError` where this broker
-    coordinates no more, or nothing can be appended now."""
+    """Coordinator of one partition. Used from the loop only.
+
+    Changing methods raise :class:`CoordinatorError` if this broker is no longer the coordinator, or
+    cannot append at the moment.
+    """
 
     def __init__(self, log: CoordinatorLog, deadlines: Deadlines[Hashable], around: Around) -> None:
         self.log = log
@@ -119,35 +125,38 @@ class TransactionShard:
 
     @property
     def weight_bytes(self) -> int:
-        """What its ids weigh."""
+        """Approximate memory of the ids."""
         return self._table.weight_bytes
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of ids."""
         return len(self._table)
 
-    # ------------------------------------------------------------ the runtime's
+    # ------------------------------------------------------------ interface of Coordinators
 
     def replay(
         self, record: CoordinatorRecord, producer: TransactionalProducer | None, offset: int
     ) -> None:
-        """T: a record of a former leader."""
+        """Apply a record of the log (in a thread)."""
         self._table.replay(record.key, record.value)
 
     def replay_marker(self, producer: TransactionalProducer, *, committed: bool) -> None:
-        """T: nothing here is written in a transaction."""
+        """Ignore a marker (in a thread): nothing here is written in a transaction."""
 
     def loaded(self, now_s: float) -> None:
-        """What a former coordinator decided is brought to its end."""
+        """Become active, and complete the decisions of the previous coordinator."""
         self._around.room.used_bytes += self._table.weight_bytes
         self._deadlines.schedule(_EXPIRY, now_s + _EXPIRY_INTERVAL_S)
         self._around.spawn(self._take_over())
 
     async def _take_over(self) -> None:
-        """What has gone on meanwhile is followed up once more, which does no harm. But where a
-        change is under way its commit will be: markers that were written must not be written
-        anew, and reach partitions only when the next transaction has begun there."""
+        """Follow up on all committed states, which is harmless if repeated.
+
+        An id with a change in progress is skipped; its commit follows up. Its markers must not be
+        written again, since they could arrive after the next transaction has started in a
+        partition.
+        """
         for number, (transactional_id, metadata) in enumerate(self._table.all()):
             if self.log.ended:
                 return
@@ -157,8 +166,10 @@ class TransactionShard:
                 await asyncio.sleep(0)
 
     def expired(self, key: Hashable, now_s: float) -> None:
-        """A transaction is open for too long, or it is time to look for unused ids, or to try an
-        append again."""
+        """Handle a deadline:
+
+        a transaction timeout, the look for unused ids, or a repeated append.
+        """
         if key is _EXPIRY:
             self._deadlines.schedule(_EXPIRY, now_s + _EXPIRY_INTERVAL_S)
             self._around.spawn(self._forget_unused())
@@ -168,7 +179,7 @@ class TransactionShard:
             self._around.spawn(self._abort_if_timed_out(str(key)))
 
     def resigned(self) -> None:
-        """Another broker goes on from what is committed."""
+        """Give up the partition. The next coordinator continues from the committed state."""
         self._around.room.used_bytes -= self._table.weight_bytes
         for transactional_id in self._table.ids():
             self._around.room.leave(transactional_id)
@@ -182,7 +193,7 @@ class TransactionShard:
     async def init_producer_id(
         self, transactional_id: str, *, expected: Producer | None, timeout_ms: int
     ) -> Decision:
-        """See :func:`rules.init_producer_id`."""
+        """Initialise a producer. See :func:`rules.init_producer_id`."""
         if not 0 < timeout_ms <= self._around.limits.timeout_max_ms:
             return Decision(error=ErrorCode.invalid_transaction_timeout)
         return await self._change(
@@ -204,8 +215,10 @@ class TransactionShard:
         partitions: AbstractSet[TopicPartition],
         version: int,
     ) -> ErrorCode:
-        """See :func:`rules.add_partitions`; after a change that is under way, and after the markers
-        of the transaction before."""
+        """Add partitions. See :func:`rules.add_partitions`.
+
+        Waits shortly for a change in progress and for markers of the previous transaction.
+        """
         await self.settled(transactional_id)
         decision = await self._change(
             transactional_id,
@@ -222,15 +235,17 @@ class TransactionShard:
     def verify_partitions(
         self, transactional_id: str, *, producer: Producer, partitions: AbstractSet[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """See :func:`rules.verify_partitions`."""
+        """Verify partitions. See :func:`rules.verify_partitions`."""
         known = self._table.get(transactional_id)
         return dict(rules.verify_partitions(known, producer=producer, partitions=partitions))
 
     async def end(
         self, transactional_id: str, *, producer: Producer, commit: bool, version: int
     ) -> Decision:
-        """See :func:`rules.end`. It is answered once the decision is committed; the markers are
-        written afterwards."""
+        """End a transaction. See :func:`rules.end`.
+
+        Returns once the decision is committed; markers are written afterwards.
+        """
         return await self._change(
             transactional_id,
             lambda known, fresh: rules.end(
@@ -244,24 +259,27 @@ class TransactionShard:
         )
 
     def describe(self, transactional_id: str) -> TransactionMetadata | None:
-        """What is committed of it."""
+        """Return the committed state."""
         return self._table.get(transactional_id)
 
     def all(self) -> Iterator[tuple[str, TransactionMetadata]]:
-        """All ids."""
+        """Yield all ids."""
         return self._table.all()
 
     # ------------------------------------------------------------ changes
 
     async def _change(self, transactional_id: str, rule: Rule) -> Decision:
+        # Decide without a new producer id first, since nearly no change needs one.
         self.log.check()
         decision = self._table.decide(transactional_id, lambda known: rule(known, None))
         if decision.needs_producer_id:
             fresh = await self._around.fresh_producer_id()
+            # The leadership or the id's state may have changed during the wait for the id.
             self.log.check()
             decision = self._table.decide(transactional_id, lambda known: rule(known, fresh))
         if decision.change is None:
             return decision
+        # Limits are checked before the append, because an appended change cannot be taken back.
         if len(decision.change.partitions) > _PARTITIONS_MAX:
             return Decision(error=ErrorCode.policy_violation)
         value = value_of(decision.change)
@@ -270,14 +288,16 @@ class TransactionShard:
         committed = self._append(transactional_id, decision.change, value)
         await asyncio.wait([committed], timeout=_COMMIT_WAIT_S)
         if not committed.done():
-            raise CoordinatorError(ErrorCode.coordinator_not_available, "it is not committed yet")
+            raise CoordinatorError(
+                ErrorCode.coordinator_not_available, "the change is not committed yet"
+            )
         committed.result()
         return decision
 
     def _has_room(
         self, transactional_id: str, change: TransactionMetadata, value_bytes: int
     ) -> bool:
-        """What ends something always has."""
+        """Return whether the change fits. A change that ends something always fits."""
         known = self._table.get(transactional_id)
         if known is not None and len(change.partitions) <= len(known.partitions):
             return True
@@ -288,7 +308,10 @@ class TransactionShard:
     def _append(
         self, transactional_id: str, change: TransactionMetadata | None, value: bytes | None
     ) -> "asyncio.Future[None]":
-        """From here on it is never taken back. ``value``: of the change, None of a tombstone."""
+        """Append a change. From here on it is never taken back.
+
+        ``value`` is the encoded change, None for a tombstone.
+        """
         end_offset = self.log.append([CoordinatorRecord(key_of(transactional_id), value)])
         before = self._table.weight_bytes
         self._table.appended(transactional_id, change)
@@ -298,6 +321,7 @@ class TransactionShard:
         return committed
 
     def _committed(self, transactional_id: str, committed: "asyncio.Future[None]") -> None:
+        # Without a commit here the next coordinator decides the outcome.
         if self.log.ended or committed.cancelled() or committed.exception() is not None:
             return
         before = self._table.weight_bytes
@@ -306,6 +330,7 @@ class TransactionShard:
         self._deadlines.cancel(transactional_id)
         if metadata is not None:
             self._follow_up(transactional_id, metadata)
+        # A prepared transaction still waits for its markers, so its waiters stay.
         if metadata is None or metadata.state not in PREPARED:
             settling = self._settling.pop(transactional_id, None)
             if settling is not None and not settling.done():
@@ -320,13 +345,12 @@ class TransactionShard:
             self._deadlines.schedule(transactional_id, self._around.now_s() + max(left_s, 0.0))
 
     def has_prepared(self, transactional_id: str) -> bool:
-        """Are markers of a transaction being written?"""
+        """Return whether markers of a transaction are being written."""
         known = self._table.get(transactional_id)
         return known is not None and known.state in PREPARED
 
     async def settled(self, transactional_id: str) -> None:
-        """Until no change of the id is under way and no markers are being written, or for a
-        while."""
+        """Wait a short time until no change is in progress and no markers are missing."""
         if not self._is_unsettled(transactional_id):
             return
         settling = self._settling.get(transactional_id)
@@ -352,13 +376,14 @@ class TransactionShard:
         self._around.write_markers(self, transactional_id, marker, metadata.partitions)
 
     def markers_written(self, transactional_id: str, marker: Marker) -> None:
-        """Every partition has it."""
+        """Complete the transaction, because all partitions have its marker."""
         known = self._table.get(transactional_id)
+        # Markers of an earlier epoch must not complete the current transaction.
         if known is not None and known.producer_epoch == marker.producer_epoch:
             self._complete(transactional_id)
 
     def _complete(self, transactional_id: str) -> None:
-        """Write that it has ended; again later where nothing can be appended now."""
+        """Record that the transaction has ended; retry later if the append fails."""
         known = self._table.get(transactional_id)
         if (
             known is None
@@ -390,7 +415,7 @@ class TransactionShard:
             await self._change(transactional_id, rule)
         known = self._table.get(transactional_id)
         is_open = known is not None and known.state is TransactionState.ONGOING
-        if is_open and not self.log.ended:  # a change came in between, or nothing can be appended
+        if is_open and not self.log.ended:  # another change came first, or the append failed
             self._deadlines.schedule(transactional_id, self._around.now_s() + 1.0)
 
     async def _forget_unused(self) -> None:
@@ -405,11 +430,11 @@ class TransactionShard:
                     forgotten = 0
                     await asyncio.sleep(0)
         except CoordinatorError:
-            return  # at the next look
+            return  # retried at the next interval
 
 
 @dataclass(frozen=True, slots=True)
 class _Completion:
-    """When to try again to write that this id's transaction has ended."""
+    """Deadline for recording again that the id's transaction has ended."""
 
     transactional_id: str

@@ -1,12 +1,12 @@
-"""Before the first records of a transaction are appended to a partition, its coordinator is asked
-(KIP-890), else they could open, too late, a transaction that nobody ends.
+"""Verification of transactions before their first records are appended (KIP-890).
 
-A guard is taken from the log, the coordinator is asked, and the guard is shown with the records: a
-marker that came in between has made it void. While the markers of the transaction before are being
-written that is bound to happen; the coordinator answers CONCURRENT_TRANSACTIONS once they are, and
-it begins anew. So it does where the marker came before the coordinator was heard: what it says then
-is of the next transaction, and an append with the void guard would be INVALID_TXN_STATE, which ends
-a producer that has done nothing wrong.
+Without it late records could open a transaction that never ends. A guard is taken from the log, the
+coordinator is queried, and the guard is passed with the records. A marker in between voids the
+guard. While markers of the previous transaction are being written this is bound to happen: the
+coordinator answers CONCURRENT_TRANSACTIONS once they are written, and the verification restarts. It
+also restarts if a marker arrived before the answer. The answer is then about the next transaction,
+and an append with the void guard would fail with INVALID_TXN_STATE, which is fatal for a correct
+producer.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,9 +18,9 @@ from tidemark_broker.replication.types import TopicPartition
 from tidemark_broker.transactions.core.metadata import Producer
 from tidemark_broker.transactions.inquiries import Inquiries
 
-#: How often it begins anew: a coordinator that writes markers waits a tenth of a second first.
+#: Number of restarts. A coordinator that writes markers first waits a tenth of a second.
 _TRIES = 5
-#: What passes by itself, once the transaction's coordinator has been found or is done.
+#: Transient errors, which end when the coordinator is found or has finished.
 PASSES = frozenset(
     {
         ErrorCode.concurrent_transactions,
@@ -31,7 +31,7 @@ PASSES = frozenset(
     }
 )
 
-#: Takes one from a log; None: nobody has to be asked.
+#: Takes a guard from a log; None if no query is needed.
 TakeGuard = Callable[[], VerificationGuard | None]
 
 
@@ -43,10 +43,13 @@ async def verified(
     *,
     adds: bool,
 ) -> Mapping[TopicPartition, VerificationGuard | ErrorCode]:
-    """The guard to show, or the coordinator's error code; neither where nobody had to be asked.
-    ``adds``: those that are not in the transaction are added to it."""
+    """Return the guard or the coordinator's error code of each partition that needs a query.
+
+    ``adds``: partitions that are not in the transaction are added to it.
+    """
     found: dict[TopicPartition, VerificationGuard | ErrorCode] = {}
     for is_last in (*[False] * _TRIES, True):
+        # Guards are taken before the query, so that a marker during the query voids them.
         guards = {tp: guard for tp, take in partitions.items() if (guard := take()) is not None}
         if not guards:
             break
@@ -65,7 +68,7 @@ async def verified(
 
 
 def as_client_knows(error: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
-    """Of what does not pass: as a client is told it that has not asked the coordinator itself."""
+    """Convert a permanent error for a client that has not queried the coordinator itself."""
     if error is ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch
     if error is ErrorCode.transaction_abortable and not knows_abortable:

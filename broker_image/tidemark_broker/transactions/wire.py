@@ -1,8 +1,7 @@
-"""What brokers say to each other about transactions, on the listener for brokers.
+"""Messages between brokers about transactions, on the replication listener.
 
-Kafka uses its public WriteTxnMarkers and AddPartitionsToTxn for this; those are served to clients
-with the permissions that Kafka asks for. Between brokers, who have proven which ones they are, the
-same travels in messages of our own, many transactions in each.
+Kafka uses its public WriteTxnMarkers and AddPartitionsToTxn, which are served to clients with
+Kafka's permissions. Authenticated brokers use internal messages with many transactions each.
 """
 
 from kio.static.constants import EntityType
@@ -30,22 +29,24 @@ class WireMarker:
 
 @entity(EntityType.request, WRITE_MARKERS)
 class WriteMarkersRequest:
-    """Of one coordinating broker to the leader of all these partitions."""
+    """Markers of one coordinator for partitions that the receiver leads."""
 
     markers: tuple[WireMarker, ...]
 
 
 @entity(EntityType.response, WRITE_MARKERS)
 class WriteMarkersResponse:
-    """Kafka's error codes, in the order of the request; 0: the marker is committed."""
+    """Kafka's error codes in the order of the request; 0 means that the marker is committed."""
 
     errors: tuple[int, ...] = wire("int16")
 
 
 @entity(_nested, ASK_COORDINATOR)
 class WireInquiry:
-    """A leader that was sent records of a transaction asks whether these partitions are in it, or,
-    with ``adds`` (KIP-890: producers of ``transaction.version`` 2), adds them."""
+    """Query of a leader that received transactional records: are the partitions in the transaction?
+
+    With ``adds`` they are added (KIP-890: producers of ``transaction.version`` 2).
+    """
 
     transactional_id: str = wire("string")
     producer_id: int = wire("int64")
@@ -57,21 +58,23 @@ class WireInquiry:
 
 @entity(EntityType.request, ASK_COORDINATOR)
 class AskCoordinatorRequest:
-    """Of one leading broker to a coordinating one. ``topics`` and ``partitions`` of an inquiry go
-    together, one to one."""
+    """Queries of a leading broker to a coordinating one.
+
+    ``topics`` and ``partitions`` of a query are parallel.
+    """
 
     inquiries: tuple[WireInquiry, ...]
 
 
 @entity(_nested, ASK_COORDINATOR)
 class WireVerdict:
-    """Kafka's error codes, one for each partition of the inquiry."""
+    """Kafka's error codes, one for each partition of the query."""
 
     errors: tuple[int, ...] = wire("int16")
 
 
 @entity(EntityType.response, ASK_COORDINATOR)
 class AskCoordinatorResponse:
-    """In the order of the request."""
+    """Results in the order of the request."""
 
     verdicts: tuple[WireVerdict, ...]

@@ -81,11 +81,11 @@ async def test_a_token_holds_by_keys_from_a_server(provider: Provider) -> None:
 )
 async def test_without_keys_no_token_holds(provider: Provider, status: int, body: bytes) -> None:
     provider.answer = (status, body)
-    with pytest.raises(AuthenticationFailed, match="a key that is not known"):
+    with pytest.raises(AuthenticationFailed, match="an unknown key"):
         await checker(provider).check(token())
 
 
 async def test_a_server_does_not_lead_to_a_file(provider: Provider) -> None:
     provider.answer, provider.location = (302, b""), "file:///etc/passwd"
-    with pytest.raises(AuthenticationFailed, match="a key that is not known"):
+    with pytest.raises(AuthenticationFailed, match="an unknown key"):
         await checker(provider).check(token())

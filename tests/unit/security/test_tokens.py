@@ -123,7 +123,7 @@ async def test_a_public_key_is_no_shared_secret(issuer: Issuer) -> None:
 async def test_a_key_that_is_new_is_looked_for_once_in_a_while(issuer: Issuer) -> None:
     await issuer.checker.check(token())
     issuer.show(shown(KEY, "k1"), shown(OTHER, "k2"))
-    with pytest.raises(AuthenticationFailed, match="key that is not known"):
+    with pytest.raises(AuthenticationFailed, match="an unknown key"):
         await issuer.checker.check(token(OTHER, "k2"))
     issuer.now_s += 11
     assert (await issuer.checker.check(token(OTHER, "k2"))).name == "robot"

@@ -1,1 +1,4 @@
-"""What a group decides: requests and the time in, records and answers out."""
+"""Decision logic of groups:
+
+requests and the current time are inputs, records and answers are outputs.
+"""

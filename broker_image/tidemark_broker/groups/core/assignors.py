@@ -1,9 +1,9 @@
-"""Who is to consume what: the two assignors that Kafka's coordinator has.
+"""Assignors of the group coordinator (KIP-848): ``uniform`` and ``range``.
 
-``uniform`` balances the number of partitions and leaves with everybody what it has as far as that
-goes; ``range`` gives neighbours of each topic to one member, the same numbers of topics that are
-alike (KIP-848). Neither looks at racks. Both are pure, so they may run in a thread. Their time goes
-with subscriptions and partitions, with a logarithm where members subscribe to different topics.
+``uniform`` balances the number of partitions and otherwise leaves members what they have. ``range``
+gives contiguous partitions of each topic to a member, and the same numbers of topics with equal
+counts. Neither considers racks. Both are pure, so they may run in a thread. Their time is linear in
+subscriptions and partitions, with a logarithmic factor if members subscribe to different topics.
 """
 
 import heapq
@@ -18,15 +18,17 @@ from typing import TypeAlias
 #: Partitions by topic.
 Assignment: TypeAlias = Mapping[uuid.UUID, AbstractSet[int]]
 _Assigned: TypeAlias = dict[str, dict[uuid.UUID, set[int]]]
-#: Through all topics, until none of their partitions has to move: it ends sooner but for odd
-#: subscriptions.
+#: Passes over all topics until no partition has to move. Only odd subscriptions reach the limit.
 _ROUNDS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscriber:
-    """``topics`` are those that exist; members that subscribe to the same ones share the set.
-    ``target`` is what it was to have until now."""
+    """A member for the assignor.
+
+    ``topics`` contains existing topics only, and members with equal subscriptions share the set.
+    ``target`` is the member's target so far.
+    """
 
     instance_id: str | None
     topics: frozenset[uuid.UUID]
@@ -35,30 +37,33 @@ class Subscriber:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What there is to assign to whom: members by id, partitions by topic."""
+    """Input of an assignor: members by id, number of partitions by topic."""
 
     members: Mapping[str, Subscriber]
     partitions: Mapping[uuid.UUID, int]
 
     @property
     def size(self) -> int:
-        """About what it takes to assign it, in partitions: a member is put on record."""
+        """Approximate cost of the assignment in partitions.
+
+        A member counts for the record it causes.
+        """
         return 10 * len(self.members) + sum(self.partitions.values())
 
 
 def uniform(spec: Spec) -> dict[str, Assignment]:
-    """As even as subscriptions allow, and sticky."""
+    """Return an assignment as balanced as the subscriptions allow, and sticky."""
     subscriptions = {each.topics for each in spec.members.values()}
     return dict(_even(spec) if len(subscriptions) == 1 else _mixed(spec))
 
 
 def _even(spec: Spec) -> _Assigned:
-    """Everybody subscribes to the same: each gets a share, some one more."""
+    """Assign equal shares to members with equal subscriptions. Some get one partition more."""
     topics = next(iter(spec.members.values())).topics
     total = sum(spec.partitions[topic] for topic in topics)
     share, more = divmod(total, len(spec.members))
     kept, free = _keep(spec)
-    #: Who has more than a share keeps one more first.
+    # Members with more than a share keep one more, so that fewer partitions move.
     order = sorted(spec.members, key=lambda each: (-_count(kept[each]), each))
     for place, member_id in enumerate(order):
         quota = share + (place < more)
@@ -67,6 +72,7 @@ def _even(spec: Spec) -> _Assigned:
         free += surplus
         for topic, number in surplus:
             mine[topic].discard(number)
+    # Sorting makes the result independent of set order, which differs between brokers.
     unassigned = iter(sorted(free))
     for place, member_id in enumerate(order):
         lacks = share + (place < more) - _count(kept[member_id])
@@ -76,22 +82,27 @@ def _even(spec: Spec) -> _Assigned:
 
 
 def _mixed(spec: Spec) -> _Assigned:
-    """Subscriptions differ: the least loaded member that may gets the next partition, and then
-    partitions move from the most loaded to the least loaded of a topic's subscribers."""
+    """Assign with different subscriptions.
+
+    The least loaded subscriber gets the next free partition. Then partitions move from the most to
+    the least loaded subscribers of each topic.
+    """
     kept, free = _keep(spec)
     loads = {member_id: _count(mine) for member_id, mine in kept.items()}
     subscribers: dict[uuid.UUID, list[str]] = {}
     for member_id in sorted(spec.members):
         for topic in spec.members[member_id].topics:
             subscribers.setdefault(topic, []).append(member_id)
+    # Topics with few subscribers are assigned first, as they leave the least choice.
     by_choice = sorted(free, key=lambda each: (len(subscribers.get(each[0], ())), each))
     for topic, numbers in itertools.groupby(by_choice, key=lambda each: each[0]):
         least = _Loads(subscribers.get(topic, ()), loads, 1)
         for _, number in numbers:
-            member_id = least.first() or ""  # somebody wants it
+            member_id = least.first() or ""  # a free partition has at least one subscriber
             kept[member_id].setdefault(topic, set()).add(number)
             loads[member_id] += 1
     order = sorted(subscribers, key=lambda each: (len(subscribers[each]), each))
+    # A move for one topic may unbalance another one, so the passes repeat until nothing moves.
     for _ in range(_ROUNDS_MAX):
         moved = [_balance(topic, subscribers[topic], kept, loads) for topic in order]
         if True not in moved:
@@ -102,12 +113,15 @@ def _mixed(spec: Spec) -> _Assigned:
 def _balance(
     topic: uuid.UUID, subscribers: Sequence[str], kept: _Assigned, loads: dict[str, int]
 ) -> bool:
-    """Move the topic's partitions until no subscriber that has one has two more in all than
-    another; did any move?"""
+    """Move partitions of a topic from owners to subscribers with at least two fewer in total.
+
+    Return whether any moved.
+    """
     owners = [each for each in subscribers if kept[each].get(topic)]
     most, least, moved = _Loads(owners, loads, -1), _Loads(subscribers, loads, 1), False
     while True:
         giver, taker = most.first(), least.first()
+        # A difference of one cannot improve by a move, and moving anyway would never end.
         if giver is None or taker is None or loads[giver] - loads[taker] < 2:
             return moved
         number = max(kept[giver][topic])
@@ -121,7 +135,7 @@ def _balance(
 
 
 class _Loads:
-    """The least loaded of some members, or with ``sign`` -1 the most loaded, as loads change."""
+    """Least loaded of some members, or most loaded with ``sign`` -1, while loads change."""
 
     def __init__(self, members: Iterable[str], loads: Mapping[str, int], sign: int) -> None:
         self._loads, self._sign = loads, sign
@@ -135,6 +149,8 @@ class _Loads:
             now = self._sign * self._loads[member_id]
             if member_id in self._gone:
                 heapq.heappop(self._heap)
+            # The entry is stale because loads have changed. It is re-sorted when it reaches the
+            # top.
             elif load != now:
                 heapq.heapreplace(self._heap, (now, member_id))
             else:
@@ -146,7 +162,7 @@ class _Loads:
 
 
 def _keep(spec: Spec) -> tuple[_Assigned, list[tuple[uuid.UUID, int]]]:
-    """What members have and may keep, and what nobody has."""
+    """Return the partitions that members keep, and those without an owner."""
     taken: dict[uuid.UUID, set[int]] = {topic: set() for topic in spec.partitions}
     kept: _Assigned = {}
     for member_id, member in spec.members.items():
@@ -154,6 +170,8 @@ def _keep(spec: Spec) -> tuple[_Assigned, list[tuple[uuid.UUID, int]]]:
         for topic, numbers in member.target.items():
             if topic in member.topics:
                 count = spec.partitions[topic]
+                # Two members may claim one partition after a change of the assignor. The first
+                # keeps it.
                 allowed = {each for each in numbers if each < count} - taken[topic]
                 taken[topic] |= allowed
                 mine[topic] = allowed
@@ -175,13 +193,16 @@ def _count(mine: Assignment) -> int:
 
 
 def _pairs(mine: Assignment) -> Iterable[tuple[uuid.UUID, int]]:
-    """In order."""
+    """Return the partitions in order."""
     return ((topic, number) for topic in sorted(mine) for number in sorted(mine[topic]))
 
 
 def range_(spec: Spec) -> dict[str, Assignment]:
-    """Of each topic neighbours go together, the more of them the sooner a member comes; static
-    members come first, by their names."""
+    """Assign contiguous partitions of each topic. Earlier members get one more.
+
+    Static members come first, in the order of their instance ids.
+    """
+    # One order for all topics, so that topics with equal counts are co-partitioned.
     order = sorted(spec.members, key=lambda each: _place(each, spec.members[each]))
     subscribers: dict[uuid.UUID, list[str]] = {}
     for member_id in order:
@@ -206,7 +227,7 @@ def _place(member_id: str, member: Subscriber) -> tuple[bool, str]:
     return False, member.instance_id
 
 
-#: By the names that clients ask for; the first one is what they get that ask for none.
+#: Assignors by the name that clients use. The first one is the default.
 ASSIGNORS: Mapping[str, Callable[[Spec], dict[str, Assignment]]] = MappingProxyType(
     {"uniform": uniform, "range": range_}
 )

@@ -1,7 +1,8 @@
-"""A group of the classic protocol: its members, generation, leader, and which state comes of what.
+"""State of a group of the classic protocol: members, generation, leader and state machine.
 
-Nothing here waits or decides when to rebalance (see :mod:`.rebalancing`); it keeps what belongs
-together together. Counts are kept as members come and go, since a group may have thousands of them.
+This class neither waits nor decides when to rebalance (see :mod:`.rebalancing`). It keeps the parts
+consistent. Counts are maintained as members join and leave, since a group may have thousands of
+them.
 """
 
 from collections import Counter
@@ -29,16 +30,16 @@ from tidemark_broker.groups.core.values import (
 
 CONSUMER = "consumer"
 _OVERHEAD_BYTES = 1000
-#: What an id that was given away weighs.
+#: Size of a member id that was handed out and not used yet.
 PENDING_BYTES = 700
-#: Topics that its members name, each its own. Of a group that has more it is not known.
+#: Limit of distinct topics of all members. Above it the subscription counts as unknown.
 _SUBSCRIBED_MAX = 100_000
-#: What one of them weighs beside its text.
+#: Size of a topic in memory, without its name.
 _TOPIC_BYTES = 100
 
 
 class ClassicGroup:
-    """``state_timestamp_ms``: since when it is in its state, -1 where that is not known."""
+    """One group. ``state_timestamp_ms`` is the time of the last state change, -1 if unknown."""
 
     def __init__(self, group_id: str, now_ms: int = NO_TIMESTAMP) -> None:
         self.group_id = group_id
@@ -50,18 +51,18 @@ class ClassicGroup:
         self.leader: str | None = None
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}
-        #: Ids that were given to members that have not joined with them yet.
+        #: Ids that were handed out, whose members have not joined with them yet.
         self.pending_join: set[str] = set()
         self.pending_sync: set[str] = set()
         self.awaiting_join = 0
-        #: Has anybody joined since the initial rebalance was last put off?
+        #: Whether a member has joined since the initial rebalance was last extended.
         self.new_member_added = False
-        #: None: it is not known what the group consumes.
+        #: None: the subscription is unknown.
         self.subscribed: frozenset[str] | None = frozenset()
         self.weight_bytes = _OVERHEAD_BYTES + len(group_id)
-        #: As much of that is counted among what the broker's groups weigh.
+        #: Part of ``weight_bytes`` that is included in the broker's total.
         self.weighed_bytes = 0
-        #: Behind the last record of the group or of its offsets.
+        #: End offset of the last record of the group or of its offsets.
         self.recorded_below = 0
         self._supported: Counter[str] = Counter()
 
@@ -69,30 +70,32 @@ class ClassicGroup:
 
     @property
     def is_empty(self) -> bool:
-        """Has it no members? An id may have been given to one all the same."""
+        """True without members. Ids may have been handed out nevertheless."""
         return self.state is GroupState.EMPTY
 
     @property
     def is_consumer_group(self) -> bool:
-        """Do its members consume topics, rather than coordinate something else (as Connect)?"""
+        """True if the members consume topics, instead of coordinating something else (such as
+        Connect).
+        """
         return self.protocol_type == CONSUMER
 
     @property
     def all_joined(self) -> bool:
-        """Does everybody wait for the next generation?"""
+        """True if every member waits for the next generation."""
         return self.awaiting_join == len(self.members) and not self.pending_join
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest of its members'."""
+        """Longest rebalance timeout of the members."""
         return max((each.rebalance_timeout_ms for each in self.members.values()), default=0)
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Do its members consume the topic, or may they?"""
+        """True if the members consume the topic, or might."""
         return self.is_consumer_group if self.subscribed is None else topic in self.subscribed
 
     def validate(self, who: Identity) -> ErrorCode:
-        """Is that one of its members, under the name that it says to have?"""
+        """Check that the member exists and owns its instance id."""
         if who.instance_id is not None:
             owner = self.static_members.get(who.instance_id)
             if owner is None:
@@ -102,17 +105,22 @@ class ClassicGroup:
         return ErrorCode.none if who.member_id in self.members else ErrorCode.unknown_member_id
 
     def supports(self, protocol_type: str, protocols: tuple[Protocol, ...]) -> bool:
-        """Has the member a protocol in common with all others?"""
+        """True if the member has a protocol in common with all others."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         count = len(self.members)
         return protocol_type == self.protocol_type and any(
-            self._supported[name] == count for name in {p.name for p in protocols}
+            # A protocol whose count equals the number of members is supported by each of them.
+            self._supported[name] == count
+            for name in {p.name for p in protocols}
         )
 
     def select_protocol(self) -> str:
-        """The one that most members like best of those that all can do; of several that one that
-        was named first."""
+        """Return the protocol with most votes among those that all members support.
+
+        Each member votes for the first common protocol of its list. On a tie the first voted one
+        wins.
+        """
         candidates = {name for name, n in self._supported.items() if n == len(self.members)}
         votes = Counter(
             vote
@@ -124,7 +132,7 @@ class ClassicGroup:
         return max(votes, key=lambda name: votes[name])
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
-        """As the leader is told of them."""
+        """Members in the form that the leader receives."""
         name = self.protocol_name or ""
         return tuple(
             JoinedMember(each.member_id, each.instance_id, each.metadata_of(name))
@@ -134,7 +142,7 @@ class ClassicGroup:
     # ------------------------------------------------------------ members that come and go
 
     def add(self, member: Member, join: Join | None, protocol_type: str) -> None:
-        """A new member; the first one leads."""
+        """Add a member. The first one becomes leader."""
         if not self.members:
             self.protocol_type = protocol_type
         self.leader = self.leader or member.member_id
@@ -146,12 +154,15 @@ class ClassicGroup:
         self.remove_pending(member.member_id)
 
     def add_pending(self, member_id: str) -> None:
-        """An id that was given away."""
+        """Register an id that was handed out."""
         self.pending_join.add(member_id)
         self.weight_bytes += PENDING_BYTES
 
     def remove_pending(self, member_id: str) -> bool:
-        """It has joined with it, or will not; was it pending?"""
+        """Remove a handed-out id, because the member has joined or will not.
+
+        Return whether it was pending.
+        """
         if member_id not in self.pending_join:
             return False
         self.pending_join.discard(member_id)
@@ -166,8 +177,10 @@ class ClassicGroup:
         session_timeout_ms: int,
         join: Join | None,
     ) -> None:
-        """A member joins again; who waited under its id until now is answered by the client's own
-        retry."""
+        """Update a rejoining member.
+
+        A join that still waits under the same id gets no answer: the client has retried it.
+        """
         self._count(member, -1)
         member.protocols = protocols
         self._count(member, 1)
@@ -176,7 +189,7 @@ class ClassicGroup:
         self._await_join(member, join)
 
     def remove(self, member_id: str) -> Member | None:
-        """It is a member no more, nor will be by an id that it was given."""
+        """Remove a member or a handed-out id. Return the member."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count(member, -1)
@@ -184,6 +197,7 @@ class ClassicGroup:
             instance_id = member.instance_id
             if instance_id is not None and self.static_members.get(instance_id) == member_id:
                 del self.static_members[instance_id]
+        # Another member leads until the next generation elects one of those that have joined.
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
         self.remove_pending(member_id)
@@ -191,12 +205,14 @@ class ClassicGroup:
         return member
 
     def replace_static(self, instance_id: str, new_id: str) -> Member:
-        """The process of a static member was started again: its former one is fenced."""
+        """Give the instance id to a restarted process; the previous member is fenced."""
         old_id = self.static_members[instance_id]
         old = self.members[old_id]
         was_leader = self.leader == old_id
+        # The old member's join is answered with FENCED by fence(), so it no longer waits.
         self.awaiting_join -= old.join is not None
         old.fence()
+        # The new process takes over the assignment, so a restart needs no rebalance (KIP-345).
         new = Member(
             Identity(new_id, instance_id),
             client_id=old.client_id,
@@ -217,18 +233,18 @@ class ClassicGroup:
         return new
 
     def answer_join(self, member: Member, answer: JoinAnswer) -> None:
-        """Tell it, if it waits for that."""
+        """Answer the member's join, if it waits."""
         join = member.join
         self._await_join(member, None)
         if join is not None:
             join(answer)
 
     def not_rejoined(self) -> list[Member]:
-        """Those that do not wait for the next generation."""
+        """Members that do not wait for the next generation."""
         return [each for each in self.members.values() if each.join is None]
 
     def elect_joined_leader(self) -> bool:
-        """Has the group a leader that waits for the next generation? Another one if need be."""
+        """Return whether a leader waits for the next generation; elect another one if needed."""
         if self.leader is None:
             return False
         if self.members[self.leader].join is None:
@@ -241,12 +257,12 @@ class ClassicGroup:
     # ------------------------------------------------------------ states
 
     def transition_to(self, state: GroupState, now_ms: int) -> None:
-        """It is in that state from now on."""
+        """Enter a state."""
         self.previous_state, self.state = self.state, state
         self.state_timestamp_ms = now_ms
 
     def next_generation(self, now_ms: int) -> None:
-        """Everybody who is to take part has joined; nobody: the group is empty."""
+        """Start the next generation with the joined members; without members the group is empty."""
         self.generation_id += 1
         self.pending_sync.clear()
         self.protocol_name = self.select_protocol() if self.members else None
@@ -256,7 +272,7 @@ class ClassicGroup:
         )
 
     def metadata(self, assignments: "dict[str, bytes] | None" = None) -> GroupMetadataValue:
-        """As it stands on record; ``assignments``: those that are to be, None: those that are."""
+        """Return the group's record. ``assignments`` replaces the members' current assignments."""
         name = self.protocol_name or ""
         members = tuple(
             MemberMetadata(
@@ -283,12 +299,12 @@ class ClassicGroup:
         )
 
     def empty_metadata(self) -> GroupMetadataValue:
-        """As it stands on record with no members."""
+        """Return the group's record without members."""
         return replace(self.metadata(), protocol=None, leader=None, members=())
 
     @classmethod
     def of(cls, group_id: str, value: GroupMetadataValue) -> "ClassicGroup":
-        """From its record: stable with members, else empty."""
+        """Restore a group from its record: stable with members, else empty."""
         group = cls(group_id, value.current_state_timestamp)
         group.generation_id = value.generation
         group.protocol_name = value.protocol
@@ -299,6 +315,8 @@ class ClassicGroup:
                 client_host=each.client_host,
                 rebalance_timeout_ms=each.rebalance_timeout,
                 session_timeout_ms=each.session_timeout,
+                # Only the selected protocol is in the record. Members send the others when they
+                # rejoin.
                 protocols=(Protocol(value.protocol or "", each.subscription),),
                 assignment=each.assignment,
             )
@@ -310,6 +328,7 @@ class ClassicGroup:
         return group
 
     def _subscribe(self) -> None:
+        # The weight includes the topics, so it is corrected around the change.
         self.weight_bytes -= _weight(self.subscribed)
         self.subscribed = self._subscribed()
         self.weight_bytes += _weight(self.subscribed)
@@ -321,12 +340,14 @@ class ClassicGroup:
             return None
         name, left = self.protocol_name, _SUBSCRIBED_MAX
         topics: set[str] = set()
+        # Members with equal metadata are parsed once, since most groups have one subscription.
         try:
             for metadata in {each.metadata_of(name) for each in self.members.values()}:
                 named = subscribed_topics(metadata, left)
                 left -= len(named)
                 topics.update(named)
         except FrameError:
+            # Another embedded protocol, or too many topics: treat every topic as consumed.
             return None
         return frozenset(topics)
 

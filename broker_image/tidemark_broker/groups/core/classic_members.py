@@ -1,9 +1,10 @@
-"""Members of the classic protocol in a group that the coordinator leads, for others of its members
-are of KIP-848's protocol (Kafka's classicGroupJoinToConsumerGroup and its likes).
+"""Members of the classic protocol in a group of the consumer protocol (Kafka's
+classicGroupJoinToConsumerGroup).
 
-To such a member a generation is an epoch, and somebody else always leads. Where it is to give
-something up or may have more, its heartbeats tell it to join again: with JoinGroup it says what it
-still owns, SyncGroup tells it what it may consume. Answers come at once: nobody is waited for.
+For such a member a generation is an epoch, and another member always leads. If it must give up
+partitions or may have more, its heartbeat tells it to rejoin. In JoinGroup it reports its owned
+partitions, and SyncGroup returns its assignment. Answers are immediate, as no member waits for
+another.
 """
 
 import uuid
@@ -52,8 +53,10 @@ from tidemark_broker.groups.core.values import (
 
 
 class ClassicMembers:
-    """In all groups of KIP-848's protocol of one partition. ``topic`` by its name, ``name`` of a
-    topic by its id, None where there is none. What goes wrong is a :class:`CoordinatorError`. Pure.
+    """Classic members in all consumer-protocol groups of one partition.
+
+    ``topic`` returns a topic by name, ``name`` a topic's name by id, or None. Errors are
+    :class:`CoordinatorError`. Pure.
     """
 
     def __init__(
@@ -78,18 +81,22 @@ class ClassicMembers:
     def join(
         self, group: ConsumerGroup, request: JoinRequest, topics_version: int, now: Now
     ) -> Steps[JoinAnswer]:
-        """A member joins, or joins again."""
+        """Join or rejoin."""
         member = self._check_join(group, request)
         member_id, instance_id = request.who
+        # KIP-394: a dynamic member first gets an id, so that a retry does not create a second
+        # member.
         if member_id == UNKNOWN_MEMBER_ID:
             if instance_id is None and request.needs_member_id:
                 return JoinAnswer(error=ErrorCode.member_id_required, member_id=request.new_id)
             member_id = request.new_id
+        # Large subscriptions are parsed in a thread, see steps.
         said = yield from elsewhere(request.weight_bytes // 50, partial(_read, request))
         described = yield from elsewhere(
             len(said.topics), partial(_described, request, said, member)
         )
         check_room(group, member, described, self._settings, self._room)
+        # A different id under the same instance id is a restarted static member.
         takes_over = member is not None and member.member_id != member_id
         wants_others = yield from self._consumers.update(
             group,
@@ -99,9 +106,11 @@ class ClassicMembers:
             topics_version,
             now,
         )
+        # The member reports what it owns by topic name. Reconciliation works with ids.
         owned = yield from elsewhere(len(said.owned), partial(self._by_id, said))
         member = group.members[member_id]
         yield from self._consumers.reconcile(group, member, owned, now, wants_others=wants_others)
+        # The session restarts only now, after the steps above, which may fail.
         self._consumers.hear_of(group, member, now)
         self._consumers.downgrade_later(group, now)
         self._room.weigh(group)
@@ -114,8 +123,9 @@ class ClassicMembers:
         )
 
     def _check_join(self, group: ConsumerGroup, request: JoinRequest) -> ConsumerMember | None:
-        """The member that joins again, or the static one whose place it takes; None: a new one."""
+        """Return the rejoining member, or the static one it replaces; None for a new one."""
         settings, session_ms = self._settings, request.session_timeout_ms
+        # The checks are in Kafka's order, since the first failing one decides the error.
         if settings.migration is Migration.DISABLED:
             wrong = "Cannot join the consumer group with the classic protocol because the group "
             raise refused(ErrorCode.inconsistent_group_protocol, f"{wrong}migration is disabled.")
@@ -131,7 +141,7 @@ class ClassicMembers:
         if member_id == UNKNOWN_MEMBER_ID or named is None:
             return named
         if named.member_id != member_id:
-            wrong = "Another process has that static name by now."
+            wrong = "Another process owns that instance id now."
             raise refused(ErrorCode.fenced_instance_id, wrong)
         return named
 
@@ -146,7 +156,7 @@ class ClassicMembers:
     # ------------------------------------------------------------ SyncGroup
 
     def sync(self, group: ConsumerGroup, request: SyncRequest, now: Now) -> Steps[SyncAnswer]:
-        """What the member may consume in its epoch."""
+        """Return the member's assignment in its epoch."""
         member, classic = self._member(group, request.who, request.generation_id)
         protocol = classic.supported_protocols[0]
         if (request.protocol_type or CONSUMER, request.protocol_name or protocol.name) != (
@@ -156,9 +166,11 @@ class ClassicMembers:
             wrong = f"The group's protocol is {protocol.name} of {CONSUMER}."
             raise refused(ErrorCode.inconsistent_group_protocol, wrong)
         position = member.position
+        # The epoch advanced after the join. An answer now would skip partitions to revoke.
         if group.epoch > position.epoch and position.state != UNREVOKED_PARTITIONS:
             self._rejoin(group, member, now)
-            raise refused(ErrorCode.rebalance_in_progress, "The member is to join again.")
+            raise refused(ErrorCode.rebalance_in_progress, "The member must rejoin.")
+        # The member has taken part, so it is no longer at risk of being removed.
         self._deadlines.cancel(RejoinDeadline(group.group_id, member.member_id))
         self._consumers.hear_of(group, member, now)
         assignment = yield from elsewhere(
@@ -170,7 +182,7 @@ class ClassicMembers:
         )
 
     def _by_name(self, assignment: Held) -> dict[str, frozenset[int]]:
-        """Of topics that are still there."""
+        """Return the assignment by name, without deleted topics."""
         named = ((self._name(topic), numbers) for topic, numbers in assignment.items())
         return {name: frozenset(numbers) for name, numbers in named if name is not None}
 
@@ -179,11 +191,13 @@ class ClassicMembers:
     def heartbeat(
         self, group: ConsumerGroup, who: Identity, generation_id: int, now: Now
     ) -> Steps[ErrorCode]:
-        """REBALANCE_IN_PROGRESS: the member is to give something up, or may have more."""
+        """Return REBALANCE_IN_PROGRESS if the member must give up partitions or may have more."""
         member, _ = self._member(group, who, generation_id)
         self._consumers.hear_of(group, member, now)
         position = member.position
         is_to_rejoin = position.epoch < group.epoch or position.state == UNREVOKED_PARTITIONS
+        # Whether a partition is free needs a look at all holders, so it is only computed when
+        # needed.
         if not is_to_rejoin and position.state == UNRELEASED_PARTITIONS:
             target = group.target_of(member.member_id)
             size = size_of(target) + group.moves_size
@@ -198,7 +212,7 @@ class ClassicMembers:
             self._await_rebalance(group, member, now)
 
     def leave(self, group: ConsumerGroup, members: Sequence[Identity], now: Now) -> list[ErrorCode]:
-        """Members of either protocol go, or are sent away; what came of each."""
+        """Remove members of either protocol. Return the error of each."""
         errors: list[ErrorCode] = []
         for who in members:
             try:
@@ -227,19 +241,22 @@ def _known(group: ConsumerGroup, who: Identity) -> ConsumerMember:
     if who.instance_id is not None:
         named = group.static_member(who.instance_id)
         if named is None:
-            raise refused(ErrorCode.unknown_member_id, "Nobody has that static name.")
+            raise refused(ErrorCode.unknown_member_id, "No member has that instance id.")
         if named.member_id != who.member_id:
-            wrong = "Another process has that static name by now."
+            wrong = "Another process owns that instance id now."
             raise refused(ErrorCode.fenced_instance_id, wrong)
         return named
     member = group.members.get(who.member_id)
     if member is None:
-        raise refused(ErrorCode.unknown_member_id, "It is not a member of the group.")
+        raise refused(ErrorCode.unknown_member_id, "The group has no member with that id.")
     return member
 
 
 def _leaving(group: ConsumerGroup, who: Identity) -> ConsumerMember:
-    """An administrator names static ones without their ids (KIP-345)."""
+    """Return the leaving member.
+
+    An administrator may identify a static one without its id (KIP-345).
+    """
     if who.instance_id is not None and who.member_id == UNKNOWN_MEMBER_ID:
         named = group.static_member(who.instance_id)
         if named is not None:
@@ -248,7 +265,7 @@ def _leaving(group: ConsumerGroup, who: Identity) -> ConsumerMember:
 
 
 def _may_have_more(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Does nobody else hold any more what it waits for?"""
+    """True if no other member holds a partition that this one waits for."""
     assigned = member.position.assigned
     return not any(
         group.is_held(topic, number)
@@ -261,12 +278,12 @@ def _read(request: JoinRequest) -> Subscribed:
     try:
         return subscribed(request.protocols[0].metadata)
     except FrameError as error:
-        wrong = f"The member's subscription cannot be read: {error}."
+        wrong = f"The member's subscription is not readable: {error}."
         raise refused(ErrorCode.inconsistent_group_protocol, wrong) from error
 
 
 def _described(request: JoinRequest, said: Subscribed, member: ConsumerMember | None) -> Described:
-    """The same object where that is nothing new."""
+    """Return the member's description, as the same object if it has not changed."""
     known = None if member is None else member.described
     former = (known or UNKNOWN).metadata
     made = replace(

@@ -1,7 +1,7 @@
-"""What is wrong with a heartbeat of KIP-848's protocol, before anything comes of it.
+"""Validation of heartbeats of the consumer protocol, before any change.
 
-Kafka's throwIfConsumerGroupHeartbeatRequestIsInvalid and its likes; all errors are
-:class:`CoordinatorError`.
+Corresponds to Kafka's throwIfConsumerGroupHeartbeatRequestIsInvalid and related methods. All errors
+are :class:`CoordinatorError`.
 """
 
 from kio.schema.errors import ErrorCode
@@ -23,7 +23,7 @@ from tidemark_broker.groups.core.values import shown
 
 
 def check_request(request: HeartbeatRequest, settings: GroupSettings) -> None:
-    """Is it a request at all?"""
+    """Check the fields of a request."""
     for name, value in (
         ("MemberId", request.member_id),
         ("GroupId", request.group_id),
@@ -32,6 +32,7 @@ def check_request(request: HeartbeatRequest, settings: GroupSettings) -> None:
     ):
         if value is not None and not value.strip():
             raise refused(ErrorCode.invalid_request, f"{name} can't be empty.")
+    # Only a join must be complete. Later heartbeats contain what has changed.
     if request.member_epoch == JOIN:
         _check_join(request)
     elif request.member_epoch == LEAVE_FOR_NOW:
@@ -59,13 +60,15 @@ def _check_join(request: HeartbeatRequest) -> None:
 
 
 def known_member(group: ConsumerGroup, request: HeartbeatRequest) -> ConsumerMember | None:
-    """The member that asks, or the static one whose place it takes; None: a new one."""
+    """Return the member of the request, or the static one it replaces; None for a new one."""
     member = group.members.get(request.member_id)
     if request.instance_id is not None:
         named = group.static_member(request.instance_id)
         if request.member_epoch == JOIN:
             if named is None:
                 return member
+            # A static member is replaceable only after it left for now, or if it is a classic
+            # member.
             is_free = named.position.epoch == LEAVE_FOR_NOW or named.metadata.classic is not None
             if is_free or named.member_id == request.member_id:
                 return named
@@ -81,7 +84,7 @@ def known_member(group: ConsumerGroup, request: HeartbeatRequest) -> ConsumerMem
 
 
 def static_member(group: ConsumerGroup, request: HeartbeatRequest) -> ConsumerMember:
-    """The one of the name that it says to have."""
+    """Return the member with the request's instance id."""
     member = group.static_member(request.instance_id or "")
     if member is None:
         wrong = f"Instance id {shown(request.instance_id or '')} is unknown."
@@ -93,7 +96,10 @@ def static_member(group: ConsumerGroup, request: HeartbeatRequest) -> ConsumerMe
 
 
 def _check_epoch(member: ConsumerMember, request: HeartbeatRequest) -> None:
-    """A lower epoch is fine where the answer with the next one may have been lost."""
+    """Check the member epoch.
+
+    The previous epoch is accepted if the answer with the current one may have been lost.
+    """
     position, epoch = member.position, request.member_epoch
     if epoch in (JOIN, position.epoch):
         return
@@ -121,11 +127,12 @@ def check_room(
     settings: GroupSettings,
     room: Room,
 ) -> None:
-    """Is there room for a member that says this of itself?"""
+    """Check that the group and the broker's memory have room for the member."""
     size_max = settings.consumer_size_max
     if member is None and len(group.members) >= size_max:
         wrong = f"The group has reached its maximum capacity of {size_max} members."
         raise refused(ErrorCode.group_max_size_reached, wrong)
+    # An unchanged member needs no new memory, and must be able to continue when it is full.
     is_new = member is None or described is not member.described
     if is_new and room.lacks(described.weight_bytes):
         wrong = "The groups of this broker have reached tidemark.groups.bytes.max."
@@ -133,12 +140,12 @@ def check_room(
 
 
 def refused(error: ErrorCode, message: str) -> CoordinatorError:
-    """With what to say about it."""
+    """Return the error with its message."""
     return CoordinatorError(error, message)
 
 
 def unknown(group: ConsumerGroup, request: HeartbeatRequest) -> CoordinatorError:
-    """Nobody of that id is a member."""
+    """Return the error for an unknown member id."""
     wrong = f"Member {shown(request.member_id)} is not a member of group {shown(group.group_id)}."
     return refused(ErrorCode.unknown_member_id, wrong)
 

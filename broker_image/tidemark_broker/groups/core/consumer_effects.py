@@ -1,7 +1,7 @@
-"""What the records of a consumer group stand for in memory, and which records these become.
+"""In-memory values of a consumer group's records, and conversion in both directions.
 
-A record that is decided and one that is read come into force the same way: as what is made of it
-here. That goes through all that the record names, so it may be done in a thread.
+A record that this coordinator decides and one that it reads are applied in the same way, as the
+value made here. The conversion iterates over everything in the record, so it may run in a thread.
 """
 
 from collections.abc import Iterable
@@ -14,34 +14,34 @@ from tidemark_broker.groups.core.reconciliation import Held, Position
 from tidemark_broker.groups.core.records import record_of
 
 _MEMBER_BYTES, _PARTITION_BYTES, _NAME_BYTES = 1500, 120, 60
-#: What a record costs beside what it names, in names.
+#: Fixed cost of a record, in names.
 _RECORD_SIZE = 20
 
 
 def size_of(assignment: "Assignment | Held") -> int:
-    """Topics and partitions."""
+    """Number of topics and partitions."""
     return len(assignment) + sum(map(len, assignment.values()))
 
 
 def names_weigh(names: "frozenset[str] | tuple[str, ...]") -> int:
-    """About what they take of memory."""
+    """Approximate memory in bytes of names."""
     return _NAME_BYTES * len(names) + sum(map(len, names))
 
 
 def partitions_weigh(assignment: "Assignment | Held") -> int:
-    """About what it takes of memory."""
+    """Approximate memory in bytes of an assignment."""
     return _NAME_BYTES * len(assignment) + _PARTITION_BYTES * sum(map(len, assignment.values()))
 
 
 class Subscription(NamedTuple):
-    """What a member wants; members that want the same share it."""
+    """Subscription of a member. Members with equal subscriptions share it."""
 
     names: frozenset[str]
     regex: str | None
 
 
 class Described(NamedTuple):
-    """What a member says of itself, and about what that takes of memory."""
+    """Description of a member by itself, with its approximate memory in bytes."""
 
     metadata: records.ConsumerGroupMemberMetadataValue
     subscription: Subscription
@@ -49,7 +49,7 @@ class Described(NamedTuple):
 
     @classmethod
     def of(cls, metadata: records.ConsumerGroupMemberMetadataValue) -> "Described":
-        """From its record."""
+        """Convert a record's value."""
         names, regex = metadata.subscribed_topic_names, metadata.subscribed_topic_regex
         texts = len(metadata.client_id) + len(metadata.client_host) + len(regex or "")
         weight_bytes = _MEMBER_BYTES + texts + names_weigh(names)
@@ -60,8 +60,9 @@ class Described(NamedTuple):
 
 
 class ResolvedRegex(NamedTuple):
-    """Which topics an expression stood for: in which version of the cluster's topics, and when, in
-    milliseconds since the epoch."""
+    """Topics that match an expression, with the version of the cluster's topics and the time in
+    ms.
+    """
 
     topics: frozenset[str]
     version: int
@@ -79,14 +80,14 @@ Effect: TypeAlias = (
 
 
 class Entry(NamedTuple):
-    """What is to be on record under a key; None: nothing."""
+    """Desired value of a key; None is a tombstone."""
 
     key: records.Key
     effect: Effect | None
 
     @property
     def size(self) -> int:
-        """About how long it takes to write it down, in names."""
+        """Approximate cost of encoding the record, in names."""
         effect = self.effect
         if isinstance(effect, Described):
             return _RECORD_SIZE + len(effect.metadata.subscribed_topic_names)
@@ -99,11 +100,11 @@ class Entry(NamedTuple):
         return _RECORD_SIZE
 
     def record(self) -> CoordinatorRecord:
-        """As it is written down."""
+        """Return the encoded record."""
         return record_of(self.key, None if self.effect is None else _value_of(self.effect))
 
 
-#: Nothing is known of a member.
+#: Description of a member of which no record exists.
 UNKNOWN = Described.of(
     records.ConsumerGroupMemberMetadataValue(
         instance_id=None,
@@ -118,7 +119,7 @@ UNKNOWN = Described.of(
 
 
 def effect_of(value: records.Value) -> Effect:
-    """What a record stands for that was read."""
+    """Convert a value that was read from the log."""
     if isinstance(value, records.ConsumerGroupMemberMetadataValue):
         return Described.of(value)
     if isinstance(value, records.ConsumerGroupTargetAssignmentMemberValue):
@@ -196,11 +197,11 @@ def _current(held: Held) -> tuple[records.CurrentTopicPartitions, ...]:
     )
 
 
-# ------------------------------------------------------------ what a group puts on record
+# ------------------------------------------------------------ records of a group
 
 
 def epoch_entry(group_id: str, epoch: int, metadata_hash: int) -> Entry:
-    """The group's epoch, and the hash of the topics that it consumes."""
+    """Entry of the group's epoch and of the hash of its topics."""
     return Entry(
         records.ConsumerGroupMetadataKey(group_id=group_id),
         records.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
@@ -208,7 +209,7 @@ def epoch_entry(group_id: str, epoch: int, metadata_hash: int) -> Entry:
 
 
 def assigned_entry(group_id: str, epoch: int, timestamp_ms: int) -> Entry:
-    """For which epoch its targets are made, and when that was."""
+    """Entry of the epoch and time of the targets."""
     return Entry(
         records.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
         records.ConsumerGroupTargetAssignmentMetadataValue(
@@ -218,31 +219,32 @@ def assigned_entry(group_id: str, epoch: int, timestamp_ms: int) -> Entry:
 
 
 def member_entry(group_id: str, member_id: str, described: Described | None) -> Entry:
-    """What a member says of itself."""
+    """Entry of a member's description."""
     key = records.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)
     return Entry(key, described)
 
 
 def target_entry(group_id: str, member_id: str, target: Assignment | None) -> Entry:
-    """Where it is to be."""
+    """Entry of a member's target assignment."""
     key = records.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
     return Entry(key, target)
 
 
 def position_entry(group_id: str, member_id: str, position: Position | None) -> Entry:
-    """Where it is."""
+    """Entry of a member's current assignment."""
     key = records.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
     return Entry(key, position)
 
 
 def regex_entry(group_id: str, regex: str, resolved: ResolvedRegex | None) -> Entry:
-    """What an expression stands for."""
+    """Entry of the topics that match an expression."""
     key = records.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
     return Entry(key, resolved)
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[Entry]:
-    """It is a member no more."""
+    """Tombstones of a member."""
+    # In reverse order of creation: a reader that stops in between still finds a consistent member.
     return [
         position_entry(group_id, member_id, None),
         target_entry(group_id, member_id, None),
@@ -251,7 +253,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[Entry]:
 
 
 def group_tombstones(group_id: str) -> list[Entry]:
-    """Nothing is left of a group without members, targets and expressions."""
+    """Tombstones of a group without members, targets and expressions."""
     return [
         Entry(records.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), None),
         Entry(records.ConsumerGroupMetadataKey(group_id=group_id), None),
@@ -259,5 +261,5 @@ def group_tombstones(group_id: str) -> list[Entry]:
 
 
 def records_of(entries: Iterable[Entry]) -> list[CoordinatorRecord]:
-    """As they are written down, in that order."""
+    """Encode the entries, in their order."""
     return [each.record() for each in entries]

@@ -1,8 +1,8 @@
-"""One group of KIP-848's protocol: who is in it, where each is, and where each is to be.
+"""State of one group of the consumer protocol (KIP-848): members, current and target assignments.
 
-All that is kept stands on record, and comes into force by :meth:`ConsumerGroup.apply`, the same way
-when it is decided and when another coordinator reads it. Counts and sets that depend on all members
-are kept as these change, since a group may have thousands of them.
+All state is in records. :meth:`ConsumerGroup.apply` applies them both when this coordinator decides
+and when another one reads the log. Counts and sets over all members are maintained incrementally,
+since a group may have thousands of members.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from tidemark_broker.groups.core.consumer_values import ConsumerGroupState, Topi
 from tidemark_broker.groups.core.reconciliation import NOWHERE, Held, Position
 from tidemark_broker.groups.core.steps import AT_ONCE_MAX
 
-#: The type of the classic protocol that consumers speak.
+#: Protocol type of consumers in the classic protocol.
 CONSUMER = "consumer"
 _GROUP_BYTES = 1500
 _NO_ASSIGNMENT: Assignment = {}
@@ -37,7 +37,7 @@ _NO_ASSIGNMENT: Assignment = {}
 
 @dataclass(slots=True)
 class ConsumerMember:
-    """What it says of itself, and where it is."""
+    """One member: its description, and its current assignment."""
 
     member_id: str
     described: Described
@@ -46,26 +46,30 @@ class ConsumerMember:
 
     @property
     def metadata(self) -> records.ConsumerGroupMemberMetadataValue:
-        """As it stands on record."""
+        """Description in the form of the record."""
         return self.described.metadata
 
     @property
     def instance_id(self) -> str | None:
-        """Its name, where it has one that outlives its process."""
+        """Instance id of a static member (KIP-345), else None."""
         return self.metadata.instance_id
 
 
 class TopicsSeen(NamedTuple):
-    """In which version of the cluster's topics, -1 in none since the group was loaded, and after so
-    many changes of what its members want."""
+    """Version of the cluster's topics at the last look (-1 for none since the load), and the
+    number of subscription changes before it.
+    """
 
     version: int
     changes: int
 
 
 class ConsumerGroup:
-    """``recorded_below``: behind its last record, or that of its offsets. ``topics_seen``: when
-    its topics were looked at last."""
+    """One group.
+
+    ``recorded_below`` is the end offset of the last record of the group or of its offsets.
+    ``topics_seen`` is the state of the last look at its topics.
+    """
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -83,10 +87,10 @@ class ConsumerGroup:
         self.topics_seen = TopicsSeen(-1, 0)
         self.regexes_version = -1
         self.regexes_checked_ms = 0
-        #: Raised with each topic that is wanted for the first time, or no longer.
+        #: Incremented when a topic is subscribed for the first time, or no longer.
         self.topic_changes = 0
         self.is_being_assigned = False
-        #: By topic and partition, as of before ``_moves``: members, with where each was and is.
+        #: Owner by topic and partition, before ``_moves``: members with old and new positions.
         self._holders: dict[uuid.UUID, dict[int, str]] = {}
         self._moves: list[tuple[str, Position, Position]] = []
         self.moves_size = 0
@@ -94,17 +98,17 @@ class ConsumerGroup:
         self._counts: Counter[Subscription] = Counter()
         self._regex_counts: Counter[str] = Counter()
         self._assignors: Counter[str] = Counter()
-        #: Of members of the classic protocol: how many there are, and can do which protocol.
+        #: Number of members of the classic protocol, and how many support each protocol.
         self.classic_count = 0
         self._classic_protocols: Counter[str] = Counter()
-        #: In how many different subscriptions a topic is named.
+        #: Number of different subscriptions that contain a topic.
         self._names: dict[str, int] = {}
 
     # ------------------------------------------------------------ what it is
 
     @property
     def state(self) -> ConsumerGroupState:
-        """Goes through the members, as long as these are where they are to be."""
+        """Current state. Iterates over the members while all of them are at their target."""
         if not self.members:
             return ConsumerGroupState.EMPTY
         if self.epoch > self.assignment_epoch:
@@ -116,22 +120,21 @@ class ConsumerGroup:
 
     @property
     def is_empty(self) -> bool:
-        """Is nobody a member?"""
         return not self.members
 
     @property
     def subscribed(self) -> set[str]:
-        """All topics that any member wants, whether they exist or not."""
+        """All topics of any subscription, whether they exist or not."""
         return set(self._names).union(*(each.topics for each in self.regexes.values()))
 
     @property
     def topics_size(self) -> int:
-        """About how many topics :attr:`subscribed` has, counted and not looked at."""
+        """Approximate size of :attr:`subscribed`, without iterating over it."""
         return len(self._names) + sum(len(each.topics) for each in self.regexes.values())
 
     @property
     def spec_size(self) -> int:
-        """About how long :meth:`spec` takes, in names."""
+        """Approximate cost of :meth:`spec`, in names."""
         topics = sum(len(each.names) + self._regex_size(each.regex) for each in self._subscriptions)
         return len(self.members) + topics
 
@@ -140,74 +143,76 @@ class ConsumerGroup:
         return 0 if resolved is None else len(resolved.topics)
 
     def topics_of(self, subscription: Subscription) -> frozenset[str]:
-        """Those that it names, and those that its expression stands for."""
+        """Topics that a subscription names, and those that match its expression."""
         if subscription.regex is None:
             return subscription.names
         resolved = self.regexes.get(subscription.regex)
         return subscription.names if resolved is None else subscription.names | resolved.topics
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Does any member want it?"""
         return topic in self._names or any(topic in each.topics for each in self.regexes.values())
 
     @property
     def wanted_regexes(self) -> Collection[str]:
-        """The expressions of all members."""
+        """Expressions of all members."""
         return self._regex_counts.keys()
 
     def wants_regex(self, regex: str) -> bool:
-        """Has any member that expression?"""
         return regex in self._regex_counts
 
     def users_of(self, regex: str) -> int:
-        """How many members have that expression."""
+        """Number of members with the expression."""
         return self._regex_counts[regex]
 
     @property
     def is_all_classic(self) -> bool:
-        """Has it members, and none of KIP-848's protocol?"""
+        """True if all members are of the classic protocol, and there is at least one."""
         return bool(self.members) and self.classic_count == len(self.members)
 
     def supports(self, protocol_type: str, protocols: Iterable[str]) -> bool:
-        """Has a member of the classic protocol one of ``protocols`` in common with all others?"""
+        """True if a classic member has one of ``protocols`` in common with all other classic
+        members.
+        """
         return protocol_type == CONSUMER and any(
             self._classic_protocols[name] == self.classic_count for name in protocols
         )
 
     def preferred_assignor(self, default: str) -> str:
-        """The one that most members ask for, of those that ask."""
+        """Return the assignor that most members request."""
         if not self._assignors:
             return default
+        # The name breaks ties, so that every coordinator chooses the same.
         return max(self._assignors, key=lambda name: (self._assignors[name], name))
 
     def is_held(self, topic_id: uuid.UUID, partition: int) -> bool:
-        """Does any member have it, or not say yet that it has not any more?"""
+        """True if any member owns the partition, or has not confirmed its revocation."""
         if self._moves:
             self.follow_moves()
         return partition in self._holders.get(topic_id, ())
 
     def target_of(self, member_id: str) -> Assignment:
-        """Where it is to be."""
         return self.targets.get(member_id, _NO_ASSIGNMENT)
 
     def static_member(self, instance_id: str) -> ConsumerMember | None:
-        """The one of that name."""
         member_id = self.static_members.get(instance_id)
         return None if member_id is None else self.members.get(member_id)
 
     def hash_of(self, topic: Callable[[str], Topic | None]) -> int:
-        """Of the topics that it consumes: another one where any came, went or grew."""
+        """Return a hash of the consumed topics. It changes if one is created, deleted or grows."""
         digest = hashlib.blake2b(digest_size=8)
         for name in sorted(self.subscribed):
             found = topic(name)
             if found is not None:
                 digest.update(f"{name} {found.topic_id} {found.partitions};".encode())
+        # The record has a signed 64-bit field.
         return int.from_bytes(digest.digest(), "big", signed=True)
 
     def spec(self, topic: Callable[[str], Topic | None]) -> Spec:
-        """What is to be assigned to whom; nothing of it changes any more."""
+        """Return an immutable input for the assignor."""
         partitions: dict[uuid.UUID, int] = {}
         topics: dict[Subscription, frozenset[uuid.UUID]] = {}
+        # Subscriptions that resolve to equal topics share a set, so assignors can compare by
+        # identity.
         shared: dict[frozenset[uuid.UUID], frozenset[uuid.UUID]] = {}
         for subscription in self._subscriptions:
             found = [topic(name) for name in self.topics_of(subscription)]
@@ -225,10 +230,10 @@ class ConsumerGroup:
         }
         return Spec(members=members, partitions=partitions)
 
-    # ------------------------------------------------------------ who may commit and fetch
+    # ------------------------------------------------------------ authorization of offset requests
 
     def validate(self, member_id: str, epoch: int) -> ErrorCode:
-        """Is it a member, and in that epoch? One of the classic protocol: in that generation?"""
+        """Check membership and member epoch; for a classic member, the generation."""
         member = self.members.get(member_id)
         if member is None:
             return ErrorCode.unknown_member_id
@@ -241,8 +246,11 @@ class ConsumerGroup:
         )
 
     def may_commit(self, member_id: str, epoch: int, topic_id: uuid.UUID | None, of: int) -> bool:
-        """Is the partition the member's, and was it already in the epoch in which that commits
-        (KIP-1251)? A commit may be under way while the member gets to another epoch."""
+        """Return whether the member may commit the partition in that epoch (KIP-1251).
+
+        A commit may be in flight while the member advances. It is accepted if the partition was
+        assigned to it in that epoch already.
+        """
         member = self.members.get(member_id)
         if member is None or epoch > member.position.epoch:
             return False
@@ -250,16 +258,18 @@ class ConsumerGroup:
             return True
         if topic_id is None or member.metadata.classic is not None:
             return False
+        # The partition may be on its way out (revoking). The member still commits its last offsets
+        # then.
         for held in (member.position.assigned, member.position.revoking):
             since = held.get(topic_id, {}).get(of)
             if since is not None:
                 return epoch >= since
         return False
 
-    # ------------------------------------------------------------ what comes into force
+    # ------------------------------------------------------------ application of records
 
     def apply(self, key: records.Key, effect: Effect | None) -> None:
-        """A record of the group; None, or what does not fit its key, is nothing."""
+        """Apply a record. A tombstone, or a value that does not fit the key, removes the state."""
         if isinstance(key, records.ConsumerGroupMetadataKey):
             if isinstance(effect, records.ConsumerGroupMetadataValue):
                 self.epoch, self.metadata_hash = effect.epoch, effect.metadata_hash
@@ -286,6 +296,7 @@ class ConsumerGroup:
         if member is None:
             member = self.members[member_id] = ConsumerMember(member_id, described)
         else:
+            # Counts of the old description are removed before it is replaced.
             self._count(member, -1)
             member.described = described
         wanted = described.subscription
@@ -295,12 +306,14 @@ class ConsumerGroup:
             self.static_members[member.instance_id] = member_id
 
     def _remove_member(self, member_id: str) -> None:
+        # Positions first: the holders index is keyed by member and must not keep a removed one.
         self._put_position(member_id, NOWHERE)
         member = self.members.pop(member_id, None)
         if member is None:
             return
         self._count(member, -1)
         instance_id = member.instance_id
+        # A successor may own the instance id already.
         if instance_id is not None and self.static_members.get(instance_id) == member_id:
             del self.static_members[instance_id]
 
@@ -308,6 +321,8 @@ class ConsumerGroup:
         subscription, regex = member.subscription, member.subscription.regex
         self.weight_bytes += sign * (member.described.weight_bytes + len(member.member_id))
         self._counts[subscription] += sign
+        # Names are only counted when the subscription's first member is added or its last one
+        # removed.
         if self._counts[subscription] == max(sign, 0):
             self._count_names(subscription.names, sign)
         if not self._counts[subscription]:
@@ -344,11 +359,12 @@ class ConsumerGroup:
         if member is None:
             if position is NOWHERE:
                 return
-            # Compaction keeps the latest record of each kind: what it says of itself comes later.
+            # Compaction reorders records by their last write: the member's description may follow.
             self._put_member(member_id, UNKNOWN)
             member = self.members[member_id]
         before, member.position = member.position, position
         self.weight_bytes += _weight(position) - _weight(before)
+        # Large moves are applied later in a thread, when a caller needs the holders.
         self._moves.append((member_id, before, position))
         self.moves_size += before.size + position.size
         if self.moves_size <= AT_ONCE_MAX:
@@ -356,13 +372,17 @@ class ConsumerGroup:
 
     @property
     def moves_pending(self) -> int:
-        """How many members' moves are not followed yet."""
+        """Number of moves that are not applied to the holders yet."""
         return len(self._moves)
 
     def follow_moves(self) -> None:
-        """Who holds what since members have moved. Where that is much it is left to whoever asks,
-        since it takes a while (:attr:`moves_size`, in partitions)."""
+        """Apply the members' moves to the index of holders.
+
+        Large moves are left to the caller that needs the index, since it takes long
+        (:attr:`moves_size`, in partitions).
+        """
         moves, self._moves, self.moves_size = self._moves, [], 0
+        # All releases of a move come before its claims, so partitions that it keeps stay with it.
         for member_id, before, after in moves:
             self._let_go(member_id, before.assigned, after.assigned)
             self._let_go(member_id, before.revoking, after.revoking)
@@ -371,10 +391,12 @@ class ConsumerGroup:
 
     def _let_go(self, member_id: str, held: Held, new: Held) -> None:
         for topic, numbers in held.items():
+            # Unchanged topics share the object, which skips most of a large assignment.
             if new.get(topic) is numbers:
                 continue
             holders = self._holders.get(topic, {})
             for number in numbers:
+                # Another member may have claimed the partition already. Its claim must stay.
                 if holders.get(number) == member_id:
                     del holders[number]
             if not holders:

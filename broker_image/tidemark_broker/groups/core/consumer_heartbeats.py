@@ -1,9 +1,10 @@
-"""The rules of KIP-848 (Kafka's GroupMetadataManager), all of them about heartbeats.
+"""Heartbeats of the consumer protocol (KIP-848, Kafka's GroupMetadataManager).
 
-Whoever joins, goes or wants other topics raises the group's epoch; then targets are made for all
-members (:mod:`.consumer_targets`), and each gets there by itself (:mod:`.reconciliation`). Nobody
-waits for anybody. A heartbeat that changes nothing costs the same in a group of thousands; what one
-brings of a member of thousands of topics is worked on in steps (:mod:`.steps`).
+A member that joins, leaves or changes its subscription raises the group's epoch. Then targets are
+computed for all members (:mod:`.consumer_targets`), and each member converges to its target by
+itself (:mod:`.reconciliation`). No member waits for another. A heartbeat without changes costs the
+same in a group of thousands. Work on a member with thousands of topics is done in steps
+(:mod:`.steps`).
 """
 
 import logging
@@ -71,7 +72,7 @@ _AGAIN_S, _SOON_S = 1.0, 0.01
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSessionDeadline:
-    """A member that was not heard of is gone."""
+    """The member's session has expired."""
 
     group_id: str
     member_id: str
@@ -79,7 +80,7 @@ class ConsumerSessionDeadline:
 
 @dataclass(frozen=True, slots=True)
 class RevocationDeadline:
-    """A member that has not given up what is no longer its own is gone."""
+    """The member has not given up its revoked partitions in time."""
 
     group_id: str
     member_id: str
@@ -87,8 +88,9 @@ class RevocationDeadline:
 
 @dataclass(frozen=True, slots=True)
 class RejoinDeadline:
-    """A member of the classic protocol that was to join again, or to ask for its assignment, and
-    has not, is gone."""
+    """A member of the classic protocol has not rejoined, or not requested its assignment, in
+    time.
+    """
 
     group_id: str
     member_id: str
@@ -96,22 +98,22 @@ class RejoinDeadline:
 
 @dataclass(frozen=True, slots=True)
 class DowngradeDeadline:
-    """No member is of KIP-848's protocol any more."""
+    """The group has no member of the consumer protocol any more."""
 
     group_id: str
 
 
 _MemberDeadline: TypeAlias = ConsumerSessionDeadline | RevocationDeadline | RejoinDeadline
 _OVERDUE: dict[type[_MemberDeadline], str] = {
-    ConsumerSessionDeadline: "it was not heard of in time",
-    RevocationDeadline: "it did not give up its partitions in time",
-    RejoinDeadline: "it did not take part in a rebalance in time",
+    ConsumerSessionDeadline: "its session has expired",
+    RevocationDeadline: "it did not give up its revoked partitions in time",
+    RejoinDeadline: "it did not rejoin the rebalance in time",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """Which member says what of itself; ``takes_over``: as the successor of a static one."""
+    """Description of a member. ``takes_over``: as the successor of a static member."""
 
     member_id: str
     described: Described
@@ -119,11 +121,14 @@ class Update:
 
 
 class ConsumerGroups:
-    """All groups of KIP-848's protocol of one partition of ``__consumer_offsets``. ``topic``: by
-    its name, None where there is none; ``offload`` takes targets that are to be made elsewhere,
-    ``due`` the name of a group whose targets are due (:meth:`assign`), or
-    that may be one of the classic protocol again. What goes wrong is a
-    :class:`CoordinatorError`, with which nothing has changed. Pure."""
+    """All consumer-protocol groups of one partition of ``__consumer_offsets``.
+
+    - ``topic`` returns a topic by name, or None
+    - ``offload`` receives targets to compute outside
+    - ``due`` receives a group id whose targets are due (:meth:`assign`), or that may be downgraded
+
+    Errors are :class:`CoordinatorError` and mean that nothing has changed. Pure.
+    """
 
     def __init__(
         self,
@@ -157,10 +162,10 @@ class ConsumerGroups:
             offload=offload,
         )
 
-    # ------------------------------------------------------------ a life of its own
+    # ------------------------------------------------------------ timers
 
     def loaded(self, now: Now) -> None:
-        """Every member that is on record is heard of anew."""
+        """Start the sessions of all members after the log was loaded."""
         for group in self._groups.values():
             for member in group.members.values():
                 self.hear_of(group, member, now)
@@ -170,7 +175,7 @@ class ConsumerGroups:
             self.downgrade_later(group, now)
 
     def expired(self, key: object, now: Now) -> bool:
-        """What was due is; is it one of these?"""
+        """Handle an expired deadline. Return whether it is one of this class's types."""
         if isinstance(key, AssignmentDeadline | DowngradeDeadline):
             self._due(key.group_id)
             return True
@@ -182,7 +187,8 @@ class ConsumerGroups:
         try:
             self._overdue(group, key, now)
         except CoordinatorError as error:
-            logger.warning("group %s: nothing is on record: %s", shown(key.group_id), error)
+            logger.warning("group %s: records were not written: %s", shown(key.group_id), error)
+            # The member is removed only with a record. Without one the attempt is repeated.
             self._deadlines.schedule(key, now.s + _AGAIN_S)
         return True
 
@@ -191,7 +197,7 @@ class ConsumerGroups:
         if member is None:
             return
         logger.info(
-            "group %s: %s is gone, for %s",
+            "group %s: member %s is removed: %s",
             shown(key.group_id),
             shown(key.member_id),
             _OVERDUE[type(key)],
@@ -199,23 +205,24 @@ class ConsumerGroups:
         self.fence(group, member, now)
 
     def assign(self, group: ConsumerGroup, now: Now) -> Steps[None]:
-        """Targets are due."""
+        """Compute targets that are due."""
         try:
+            # Topics may have changed since the epoch was raised, so the hash is refreshed first.
             yield from self._see_topics(group, group.topics_seen.version, is_new=False)
             yield from self.targets.make_if_due(group, now)
         except CoordinatorError as error:
-            logger.warning("group %s: nothing is on record: %s", shown(group.group_id), error)
+            logger.warning("group %s: records were not written: %s", shown(group.group_id), error)
             self._deadlines.schedule(AssignmentDeadline(group.group_id), now.s + _AGAIN_S)
 
     def adopt(self, group: ConsumerGroup, now: Now) -> None:
-        """A group that was one of the classic protocol until now, with its members."""
+        """Take over a group that was upgraded from the classic protocol."""
         self._groups[group.group_id] = group
         self._room.weigh(group)
         for member in group.members.values():
             self.hear_of(group, member, now)
 
     def forget(self, group: ConsumerGroup) -> int:
-        """Take an empty group off the record; the offset behind that."""
+        """Write tombstones for an empty group. Return the end offset of the records."""
         group_id = group.group_id
         entries = [regex_entry(group_id, regex, None) for regex in tuple(group.regexes)]
         entries += [target_entry(group_id, each, None) for each in tuple(group.targets)]
@@ -224,7 +231,7 @@ class ConsumerGroups:
         return group.recorded_below
 
     def forgotten(self, group: ConsumerGroup) -> None:
-        """Nothing is on record of it any more."""
+        """Remove a group without records from memory."""
         self._groups.pop(group.group_id, None)
         self._room.forget(group)
         self._deadlines.cancel(AssignmentDeadline(group.group_id))
@@ -241,15 +248,17 @@ class ConsumerGroups:
     # ------------------------------------------------------------ ConsumerGroupHeartbeat
 
     def heartbeat(self, request: HeartbeatRequest, now: Now) -> Steps[HeartbeatAnswer]:
-        """A member is there, or goes."""
+        """Handle a heartbeat: join, keep the session or leave."""
         self.check(request)
         if request.member_epoch in (LEAVE, LEAVE_FOR_NOW):
             return (yield from self._leave(request, now))
         group = self._group(request)
         member = known_member(group, request)
+        # A static member takes over when it returns, or from another process with its instance id.
         takes_over = member is not None and (
             member.position.epoch == LEAVE_FOR_NOW or member.member_id != request.member_id
         )
+        # Everything that may reject the request comes before the first record is written.
         described = yield from _described(request, None if member is None else member.described)
         check_room(group, member, described, self._settings, self._room)
         expressions.check_limit(group, request.regex)
@@ -272,9 +281,11 @@ class ConsumerGroups:
         topics_version: int,
         now: Now,
     ) -> Steps[bool]:
-        """A member, None: a new one, says something of itself: put that on record, with what the
-        group's expressions stand for by now, and make targets where they are due. Does it want
-        other topics than before?"""
+        """Record a member's description, together with newly resolved expressions; compute due
+        targets.
+
+        ``member`` is None for a new one. Return whether its subscription has changed.
+        """
         described = by.described
         entries = expressions.no_longer_used(group, member, described.subscription.regex)
         if member is not None and by.takes_over:
@@ -282,17 +293,19 @@ class ConsumerGroups:
         elif member is None or described is not member.described:
             entries.append(member_entry(group.group_id, by.member_id, described))
         entries += resolved
+        # Any of these changes the input of the assignor, so the epoch is raised.
         wants_others = member is not None and described.subscription != member.subscription
         bump = member is None or wants_others or bool(resolved)
         yield from self._change(group, entries, bump=bump)
         yield from self._see_topics(group, topics_version, is_new=bump)
+        # The predecessor's timers would otherwise remove the new member's state.
         if by.takes_over and member is not None and member.member_id != by.member_id:
             self._forget_deadlines(group, member.member_id)
         yield from self.targets.make_if_due(group, now)
         return wants_others
 
     def check(self, request: HeartbeatRequest) -> None:
-        """Is it a request at all?"""
+        """Check the fields of a request."""
         check_request(request, self._settings)
 
     def _group(self, request: HeartbeatRequest) -> ConsumerGroup:
@@ -310,8 +323,10 @@ class ConsumerGroups:
         before = member.position
         yield from self.reconcile(group, member, request.owned, now, wants_others=wants_others)
         after = member.position
+        # The session is renewed last: a failed heartbeat must not keep a member alive.
         self.hear_of(group, member, now)
         self._room.weigh(group)
+        # Comparing large assignments takes a thread, unless the position is the same object.
         size = 0 if before is after and not request.is_full else before.size + after.size
         assignment = yield from elsewhere(
             size, partial(_told, before, after, is_full=request.is_full)
@@ -324,7 +339,7 @@ class ConsumerGroups:
             recorded_below=group.recorded_below,
         )
 
-    # ------------------------------------------------------------ who goes
+    # ------------------------------------------------------------ leaving
 
     def _leave(self, request: HeartbeatRequest, now: Now) -> Steps[HeartbeatAnswer]:
         group = self._group(request)
@@ -345,13 +360,14 @@ class ConsumerGroups:
         )
 
     def _leave_for_now(self, group: ConsumerGroup, member: ConsumerMember) -> Steps[None]:
+        # A static member keeps its assignment and only leaves the epoch, so no rebalance follows.
         position = replace(member.position, epoch=LEAVE_FOR_NOW, revoking={})
         entry = position_entry(group.group_id, member.member_id, position)
         yield from self._journal.record(group, [entry])
         self._deadlines.cancel(RevocationDeadline(group.group_id, member.member_id))
 
     def fence(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
-        """It is a member no more."""
+        """Remove a member, in one batch with the new epoch."""
         entries = [
             *expressions.no_longer_used(group, member, None),
             *member_tombstones(group.group_id, member.member_id),
@@ -360,11 +376,12 @@ class ConsumerGroups:
         self._journal.record_now(group, entries)
         self._forget_deadlines(group, member.member_id)
         self._room.weigh(group)
+        # Deadlines are cleared before timers are set for the remaining members.
         self.targets.make_later(group, now)
         self.downgrade_later(group, now)
 
     def downgrade_later(self, group: ConsumerGroup, now: Now) -> None:
-        """Look soon whether it may be a group of the classic protocol again."""
+        """Check soon whether the group can be downgraded to the classic protocol."""
         if group.is_all_classic and self._settings.migration.may_downgrade:
             self._deadlines.schedule(DowngradeDeadline(group.group_id), now.s + _SOON_S)
 
@@ -376,8 +393,7 @@ class ConsumerGroups:
     # ------------------------------------------------------------ epochs
 
     def _change(self, group: ConsumerGroup, entries: list[Entry], *, bump: bool) -> Steps[None]:
-        """Put changes of members on record, with the next epoch where targets are to be made
-        anew."""
+        """Record changes of members, and the next epoch if targets must be recomputed."""
         if bump:
             entries.append(epoch_entry(group.group_id, group.epoch + 1, group.metadata_hash))
         if entries:
@@ -386,13 +402,17 @@ class ConsumerGroups:
     def _see_topics(
         self, group: ConsumerGroup, topics_version: int, *, is_new: bool
     ) -> Steps[None]:
-        """Where topics are others than in the epoch before, that is over, unless it ``is_new``: it
-        has just begun, and nothing is made for it."""
+        """Record a changed topics hash, and raise the epoch unless ``is_new``:
+
+        a new epoch has no targets yet.
+        """
         seen = TopicsSeen(topics_version, group.topic_changes)
         if seen == group.topics_seen:
             return
         metadata_hash = yield from elsewhere(group.topics_size, partial(group.hash_of, self._topic))
         if metadata_hash != group.metadata_hash:
+            # Targets for the current epoch are not being computed, so it can still include the new
+            # topics.
             is_new |= group.epoch > group.assignment_epoch and not group.is_being_assigned
             entry = epoch_entry(group.group_id, group.epoch + (not is_new), metadata_hash)
             self._journal.record_now(group, [entry])
@@ -409,13 +429,15 @@ class ConsumerGroups:
         *,
         wants_others: bool,
     ) -> Steps[None]:
-        """See :func:`.reconciliation.advance`."""
+        """Advance the member towards its target, see :func:`.reconciliation.advance`."""
         before = member.position
+        # The member is at its target, which is the case for nearly every heartbeat.
         if before.is_at(group.assignment_epoch) and not wants_others:
             return
         target = Target(group.assignment_epoch, group.target_of(member.member_id), group.is_held)
 
         def advanced() -> Position:
+            # is_held below needs the moves, and this function may already run in a thread.
             if group.moves_pending:
                 group.follow_moves()
             subscribed = None
@@ -432,6 +454,7 @@ class ConsumerGroups:
             return
         entry = position_entry(group.group_id, member.member_id, after)
         yield from self._journal.record(group, [entry])
+        # The deadline starts with the revocation and is not extended by later heartbeats.
         if after.state != UNREVOKED_PARTITIONS:
             self._deadlines.cancel(RevocationDeadline(group.group_id, member.member_id))
         elif before.state != UNREVOKED_PARTITIONS or after.revoking:
@@ -444,7 +467,7 @@ class ConsumerGroups:
         )
 
     def hear_of(self, group: ConsumerGroup, member: ConsumerMember, now: Now) -> None:
-        """Its session begins anew."""
+        """Restart the member's session."""
         classic = member.metadata.classic
         if classic is None:
             timeout_ms = self._configs.session_timeout_ms(group.group_id)
@@ -457,7 +480,9 @@ class ConsumerGroups:
 def _replacement(
     group: ConsumerGroup, former: ConsumerMember, member_id: str, described: Described
 ) -> list[Entry]:
-    """A static member is back as another process: what the former one had is its own."""
+    """Entries for a static member that returned as another process and takes over its
+    assignment.
+    """
     position = replace(former.position, epoch=JOIN, previous_epoch=JOIN)
     return [
         *member_tombstones(group.group_id, former.member_id),
@@ -468,7 +493,7 @@ def _replacement(
 
 
 def _described(request: HeartbeatRequest, known: Described | None) -> Steps[Described]:
-    """What a member says of itself by now: the same object where that is nothing new."""
+    """Return the member's current description, as the same object if it has not changed."""
     if (
         known is not None
         and not request.says_more
@@ -476,6 +501,7 @@ def _described(request: HeartbeatRequest, known: Described | None) -> Steps[Desc
         == (request.client_id, request.client_host)
     ):
         return known
+    # Sorting thousands of names takes long, so it is a step of its own.
     size = len(request.topic_names or ()) + len((known or UNKNOWN).subscription.names)
     return (yield from elsewhere(size, partial(_described_anew, request, known)))
 
@@ -504,7 +530,7 @@ def _described_anew(request: HeartbeatRequest, known: Described | None) -> Descr
 
 
 def _told(before: Position, after: Position, *, is_full: bool) -> Assignment | None:
-    """What the member may consume; None: it knows that."""
+    """Return the assignment to send, or None if the member has it already."""
     if not is_full and (before is after or before.assigned == after.assigned):
         return None
     return {topic: frozenset(held) for topic, held in after.assigned.items()}

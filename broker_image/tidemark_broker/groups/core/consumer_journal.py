@@ -1,4 +1,4 @@
-"""A consumer group's changes: put on record, then in force, in one step of the loop."""
+"""Records of a consumer group's changes, written and applied in one step of the loop."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,30 +12,33 @@ from tidemark_broker.groups.core.steps import Steps, elsewhere
 
 
 class ConsumerJournal:
-    """Of all groups of KIP-848's protocol of one partition; a group that is recorded for the first
-    time is there from then on. Raises CoordinatorError where nothing was recorded."""
+    """Journal of all consumer-protocol groups of one partition.
+
+    A group exists from its first record. Raises CoordinatorError if nothing was recorded.
+    """
 
     def __init__(self, groups: dict[str, ConsumerGroup], journal: Journal) -> None:
         self._groups = groups
         self._journal = journal
 
     def record(self, group: ConsumerGroup, entries: Sequence[Entry]) -> Steps[None]:
-        """All of them or none."""
+        """Encode and write entries, all or none."""
         size = sum(each.size for each in entries)
         records = yield from elsewhere(size, partial(records_of, entries))
         self._append(group, entries, records)
 
     def record_now(self, group: ConsumerGroup, entries: Sequence[Entry]) -> None:
-        """Those that name nothing but the group and a member."""
+        """Write entries that only name the group and a member, which are quick to encode."""
         self._append(group, entries, records_of(entries))
 
     def record_targets(
         self, group: ConsumerGroup, targets: Sequence[tuple[str, Assignment]]
     ) -> Steps[None]:
-        """Those of members that are still there once they are written down."""
+        """Write targets of members that still exist once the targets are encoded."""
         entries = [target_entry(group.group_id, *each) for each in targets]
         size = sum(each.size for each in entries)
         records = yield from elsewhere(size, partial(records_of, entries))
+        # Encoding yields, so the group or some members may have been removed meanwhile.
         if self._groups.get(group.group_id) is not group:
             return
         there = [
@@ -52,6 +55,7 @@ class ConsumerJournal:
         entries: Sequence[Entry],
         records: Sequence[CoordinatorRecord],
     ) -> None:
+        # If the append raises, nothing was applied. Memory never precedes the log.
         group.recorded_below = self._journal.append(records)
         self._groups.setdefault(group.group_id, group)
         for key, effect in entries:

@@ -1,7 +1,7 @@
-"""What a consumer group of KIP-848 has on record: its epoch, members, targets and where each is.
+"""Records of a consumer-protocol group (KIP-848): epoch, members, targets and current assignments.
 
-Types 3 and 5 to 8 and 16 of ``__consumer_offsets``, byte for byte as Kafka 4.3 writes them; type 4
-is what Kafka wrote before 4.1 (KIP-1101), and is not read.
+Types 3, 5 to 8 and 16 of ``__consumer_offsets``, byte for byte as Kafka 4.3 writes them. Type 4 was
+written before Kafka 4.1 (KIP-1101) and is not read.
 """
 
 import uuid
@@ -15,12 +15,12 @@ from kio.static.primitive import i16
 from tidemark.wire.entity import wire
 
 VALUE_VERSION = 0
-#: What Kafka calls it where a member is between two assignments.
+#: Kafka's states of a member between two assignments.
 STABLE, UNREVOKED_PARTITIONS, UNRELEASED_PARTITIONS = 0, 1, 2
 
 
 class Entity:
-    """kio's marks of an entity that is no request."""
+    """Attributes that kio expects of an entity that is not a request."""
 
     __slots__ = ()
     __type__: ClassVar = EntityType.data
@@ -35,15 +35,17 @@ class _Flexible(Entity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupMetadataKey(Entity):
-    """Which group a ConsumerGroupMetadataValue is of."""
+    """Key of a ConsumerGroupMetadataValue."""
 
     group_id: str = wire("string")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupMetadataValue(_Flexible):
-    """``metadata_hash``: of the topics that its members subscribe to; another one, and the group
-    assigns anew."""
+    """Epoch of a group.
+
+    ``metadata_hash`` covers its topics; if it changes, targets are recomputed.
+    """
 
     epoch: int = wire("int32")
     metadata_hash: int = wire("int64", default=0, tag=0)
@@ -51,7 +53,7 @@ class ConsumerGroupMetadataValue(_Flexible):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupMemberMetadataKey(Entity):
-    """Which member a ConsumerGroupMemberMetadataValue is of."""
+    """Key of a ConsumerGroupMemberMetadataValue."""
 
     group_id: str = wire("string")
     member_id: str = wire("string")
@@ -59,7 +61,7 @@ class ConsumerGroupMemberMetadataKey(Entity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicProtocol(_Flexible):
-    """An assignor that a member of the classic protocol can do, and what it subscribes to."""
+    """An assignor that a classic member supports, with its subscription."""
 
     name: str = wire("string")
     metadata: bytes = wire("bytes")
@@ -67,8 +69,10 @@ class ClassicProtocol(_Flexible):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicMemberMetadata(_Flexible):
-    """What a member of the classic protocol says beside that. ``is_there``: 1, or -1 where there is
-    none, the mark of a structure that may be null."""
+    """Additional data of a classic member.
+
+    ``is_there`` is 1, or -1 for null: the marker of a nullable structure.
+    """
 
     is_there: int = wire("int8")
     session_timeout_ms: int = wire("int32")
@@ -80,7 +84,7 @@ _NOT_CLASSIC = ClassicMemberMetadata(is_there=-1, session_timeout_ms=0, supporte
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupMemberMetadataValue(_Flexible):
-    """What a member says of itself; its timeout in milliseconds."""
+    """Description of a member by itself. The timeout is in ms."""
 
     instance_id: str | None = wire("string")
     rack_id: str | None = wire("string")
@@ -96,21 +100,21 @@ class ConsumerGroupMemberMetadataValue(_Flexible):
 
     @property
     def classic(self) -> ClassicMemberMetadata | None:
-        """None: it is of KIP-848's protocol."""
+        """Data of a classic member, None for a member of the consumer protocol."""
         classic = self.classic_member_metadata
         return classic if classic.is_there == 1 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupTargetAssignmentMetadataKey(Entity):
-    """Which group a ConsumerGroupTargetAssignmentMetadataValue is of."""
+    """Key of a ConsumerGroupTargetAssignmentMetadataValue."""
 
     group_id: str = wire("string")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupTargetAssignmentMetadataValue(_Flexible):
-    """Of which epoch the targets are, and when they were made, in milliseconds since the epoch."""
+    """Epoch of the targets, and their time in ms since the epoch."""
 
     assignment_epoch: int = wire("int32")
     assignment_timestamp: int = wire("int64", default=0, tag=0)
@@ -118,7 +122,7 @@ class ConsumerGroupTargetAssignmentMetadataValue(_Flexible):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupTargetAssignmentMemberKey(Entity):
-    """Which member a ConsumerGroupTargetAssignmentMemberValue is of."""
+    """Key of a ConsumerGroupTargetAssignmentMemberValue."""
 
     group_id: str = wire("string")
     member_id: str = wire("string")
@@ -134,14 +138,14 @@ class TargetTopicPartition(_Flexible):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupTargetAssignmentMemberValue(_Flexible):
-    """Where a member is to get to."""
+    """Target assignment of a member."""
 
     topic_partitions: tuple[TargetTopicPartition, ...] = wire(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupCurrentMemberAssignmentKey(Entity):
-    """Which member a ConsumerGroupCurrentMemberAssignmentValue is of."""
+    """Key of a ConsumerGroupCurrentMemberAssignmentValue."""
 
     group_id: str = wire("string")
     member_id: str = wire("string")
@@ -149,7 +153,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(Entity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentTopicPartitions(_Flexible):
-    """Partitions of one topic, and in which epoch each was assigned (KIP-1251)."""
+    """Partitions of one topic, with the epoch in which each was assigned (KIP-1251)."""
 
     topic_id: uuid.UUID | None = wire("uuid")  # noqa: RUF009
     partitions: tuple[int, ...] = wire("int32")
@@ -158,7 +162,7 @@ class CurrentTopicPartitions(_Flexible):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupCurrentMemberAssignmentValue(_Flexible):
-    """Where a member is."""
+    """Current assignment of a member."""
 
     member_epoch: int = wire("int32")
     previous_member_epoch: int = wire("int32")
@@ -169,7 +173,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(_Flexible):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupRegularExpressionKey(Entity):
-    """Which expression of a group a ConsumerGroupRegularExpressionValue is of."""
+    """Key of a ConsumerGroupRegularExpressionValue."""
 
     group_id: str = wire("string")
     regular_expression: str = wire("string")
@@ -177,7 +181,7 @@ class ConsumerGroupRegularExpressionKey(Entity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupRegularExpressionValue(_Flexible):
-    """Which topics it stands for; ``timestamp`` in milliseconds since the epoch."""
+    """Topics that match the expression; ``timestamp`` in ms since the epoch."""
 
     topics: tuple[str, ...] = wire("string")
     version: int = wire("int64")

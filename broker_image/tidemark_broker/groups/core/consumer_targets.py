@@ -1,9 +1,8 @@
-"""Where the members of a consumer group are to be: when that is decided anew, and how it comes into
-force.
+"""Target assignments of a consumer group: when they are recomputed, and how they are applied.
 
-Targets are made for all members at once (:mod:`.assignors`), for the group's epoch as it is then,
-not more often than ``group.consumer.assignment.interval.ms`` says (KIP-1263). Those of a large
-group are made elsewhere while its members go on, and come into force in parts.
+Targets are computed for all members at once (:mod:`.assignors`), for the group's epoch at that
+time, and not more often than ``group.consumer.assignment.interval.ms`` (KIP-1263). Those of a large
+group are computed outside while its members continue, and are applied in parts.
 """
 
 import logging
@@ -29,22 +28,22 @@ from tidemark_broker.groups.core.values import shown
 
 logger = logging.getLogger(__name__)
 
-#: Members whose targets come into force at a time: a slice of the loop's time.
+#: Members whose targets are applied at a time: one slice of the loop's time.
 TARGETS_AT_ONCE = 250
-#: The size of a group whose targets a heartbeat waits for; nobody waits for those of a larger one.
+#: Size of a group up to which a heartbeat waits for its targets.
 ASSIGNED_AT_ONCE_MAX = 4000
 _LATER_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentDeadline:
-    """Targets are to be made anew."""
+    """Targets must be recomputed."""
 
     group_id: str
 
 
 class Offload(NamedTuple):
-    """Targets to be made elsewhere: ``compute`` looks at nothing that changes."""
+    """Targets to compute outside. ``compute`` reads only immutable data."""
 
     group: ConsumerGroup
     epoch: int
@@ -52,13 +51,16 @@ class Offload(NamedTuple):
     spec: Spec
 
     def compute(self) -> dict[str, Assignment]:
-        """All of them, by member."""
+        """Return all targets, by member."""
         return ASSIGNORS[self.assignor](self.spec) if self.spec.members else {}
 
 
 class ConsumerTargets:
-    """Of all groups of KIP-848's protocol of one partition. ``topic``: by its name, None where
-    there is none; ``offload`` takes what is to be made elsewhere. Pure."""
+    """Targets of all consumer-protocol groups of one partition.
+
+    ``topic`` returns a topic by name, or None. ``offload`` receives targets to compute outside.
+    Pure.
+    """
 
     def __init__(
         self,
@@ -82,18 +84,19 @@ class ConsumerTargets:
         self._offload = offload
 
     def make_if_due(self, group: ConsumerGroup, now: Now) -> Steps[None]:
-        """Make targets for the group's epoch, unless that was done a moment ago."""
+        """Compute targets for the group's epoch, unless that was done too recently."""
         if group.epoch <= group.assignment_epoch or group.is_being_assigned or group.is_empty:
             return
         if not self._is_due(group, now):
             self.make_later(group, now)
             return
+        # The flag stops other heartbeats from computing the same targets while this one yields.
         group.is_being_assigned, is_offloaded = True, False
         try:
             spec = yield from elsewhere(group.spec_size, partial(group.spec, self._topic))
             is_offloaded = spec.size > ASSIGNED_AT_ONCE_MAX
             if is_offloaded and not group.assignment_epoch:
-                # The first member is told an epoch at once, and gets its partitions later.
+                # The first member gets an epoch at once, and its partitions with the next one.
                 first = assigned_entry(group.group_id, group.epoch, 0)
                 following = epoch_entry(group.group_id, group.epoch + 1, group.metadata_hash)
                 self._journal.record_now(group, [first, following])
@@ -104,6 +107,7 @@ class ConsumerTargets:
                 return
             targets = yield from elsewhere(spec.size, made.compute)
             yield from self.bring_into_force(made, targets, now)
+        # An offloaded computation keeps the flag until its result is applied.
         finally:
             if not is_offloaded:
                 self.gave_up(group, now)
@@ -111,11 +115,13 @@ class ConsumerTargets:
     def bring_into_force(
         self, made: Offload, targets: Mapping[str, Assignment], now: Now
     ) -> Steps[None]:
-        """Part by part; in between others may have their turn, also members of the group."""
+        """Apply targets in parts; in between other requests, also of this group, are served."""
         group = made.group
+        # The group may have been deleted or replaced during the computation.
         if self._groups.get(group.group_id) is not group:
             return
         now_there = {each: group.target_of(each) for each in group.members}
+        # Members may have changed during the computation. New ones get targets in the next epoch.
         targets = _with_successors(made, targets, group)
         changed = yield from elsewhere(
             len(now_there) + made.spec.size, partial(_changed, now_there, targets)
@@ -125,6 +131,7 @@ class ConsumerTargets:
             yield from self._journal.record_targets(group, part)
         if self._groups.get(group.group_id) is not group:
             return
+        # The epoch is recorded last: until then a new coordinator would recompute the targets.
         self._journal.record_now(group, [assigned_entry(group.group_id, made.epoch, now.ms)])
         self._room.weigh(group)
         logger.info(
@@ -136,14 +143,14 @@ class ConsumerTargets:
         )
 
     def gave_up(self, group: ConsumerGroup, now: Now) -> None:
-        """They are not being made any more; what is left to be done is done later."""
+        """End a computation, and schedule the next one if it is needed."""
         group.is_being_assigned = False
         if self._groups.get(group.group_id) is group:
             self._room.weigh(group)
             self.make_later(group, now)
 
     def make_later(self, group: ConsumerGroup, now: Now) -> None:
-        """As soon as they are due."""
+        """Schedule the computation for the time at which it is due."""
         if group.epoch <= group.assignment_epoch or group.is_empty:
             return
         wait_s = _LATER_S
@@ -154,7 +161,9 @@ class ConsumerTargets:
         self._deadlines.schedule(AssignmentDeadline(group.group_id), now.s + wait_s)
 
     def _is_due(self, group: ConsumerGroup, now: Now) -> bool:
-        """The first targets are due at once; clocks of brokers may differ."""
+        """True if the interval has passed, for the first targets, or if the timestamp is in the
+        future because clocks differ.
+        """
         since_ms = now.ms - group.assignment_timestamp_ms
         return not 0 <= since_ms < self._configs.assignment_interval_ms(group.group_id)
 
@@ -162,8 +171,7 @@ class ConsumerTargets:
 def _with_successors(
     made: Offload, targets: Mapping[str, Assignment], group: ConsumerGroup
 ) -> Mapping[str, Assignment]:
-    """A static member that has come back under another id while targets were made has those of its
-    former process."""
+    """Add targets of static members that returned under another id during the computation."""
     former = {
         subscriber.instance_id: member_id
         for member_id, subscriber in made.spec.members.items()
@@ -182,7 +190,7 @@ def _with_successors(
 def _changed(
     now_there: Mapping[str, Assignment], targets: Mapping[str, Assignment]
 ) -> list[tuple[str, Assignment]]:
-    """Whose targets are to be others, and which."""
+    """Return the members whose targets differ, with the new targets."""
     found: list[tuple[str, Assignment]] = []
     for member_id, before in now_there.items():
         target = {

@@ -1,4 +1,4 @@
-"""What a member says in a heartbeat, and what it is told; times in milliseconds."""
+"""Values of consumer-protocol heartbeats and answers. Times are in milliseconds."""
 
 import enum
 import uuid
@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from tidemark_broker.groups.core.assignors import Assignment
 
-#: Epochs that are none: a member that joins, that leaves, and a static one that will be back.
+#: Special epochs: a joining member, a leaving one, and a static one that leaves temporarily.
 JOIN, LEAVE, LEAVE_FOR_NOW = 0, -1, -2
 NO_TIMEOUT = -1
 
 
 class ConsumerGroupState(enum.StrEnum):
-    """As ListGroups and ConsumerGroupDescribe name them."""
+    """States as ListGroups and ConsumerGroupDescribe name them."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -23,7 +23,7 @@ class ConsumerGroupState(enum.StrEnum):
 
 
 class Topic(NamedTuple):
-    """A topic that exists, and how many partitions it has."""
+    """An existing topic and its number of partitions."""
 
     topic_id: uuid.UUID
     partitions: int
@@ -31,9 +31,12 @@ class Topic(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRequest:
-    """None and :data:`NO_TIMEOUT` mean: as before. ``regex`` "": none any more. ``resolved``: the
-    topics of expressions, as far as the group asked for them
-    (:meth:`~.consumer_heartbeats.ConsumerGroups.unresolved`), as of ``topics_version``."""
+    """One heartbeat.
+
+    None and :data:`NO_TIMEOUT` mean unchanged, ``regex`` "" means removed. ``resolved`` has the
+    topics of the expressions that the group requested
+    (:meth:`~.consumer_heartbeats.ConsumerGroups.unresolved`), as of ``topics_version``.
+    """
 
     group_id: str
     member_id: str
@@ -52,7 +55,7 @@ class HeartbeatRequest:
 
     @property
     def says_more(self) -> bool:
-        """Does the member say anything of itself, but that it is there?"""
+        """True if the heartbeat contains anything about the member itself."""
         return self.rebalance_timeout_ms != NO_TIMEOUT or any(
             each is not None
             for each in (
@@ -66,7 +69,7 @@ class HeartbeatRequest:
 
     @property
     def is_full(self) -> bool:
-        """Does the member say everything? Then it is told everything."""
+        """True if all fields are set. The answer then contains the assignment even if unchanged."""
         return self.member_epoch == JOIN or (
             self.rebalance_timeout_ms != NO_TIMEOUT
             and (self.topic_names is not None or self.regex is not None)
@@ -76,7 +79,10 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatAnswer:
-    """``assignment`` None: as before. To be told once all below ``recorded_below`` is committed."""
+    """Answer to a heartbeat. ``assignment`` None means unchanged.
+
+    It may be sent once the log is committed up to ``recorded_below``.
+    """
 
     member_id: str
     member_epoch: int

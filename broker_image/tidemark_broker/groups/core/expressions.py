@@ -1,9 +1,9 @@
-"""Expressions of a consumer group's members: which are to be looked up, and what is on record of
-them.
+"""Regular expressions in subscriptions: which must be resolved, and their records.
 
-The coordinator looks them up, in what one member may describe for all (see
-:meth:`~tidemark_broker.groups.group_coordinator.GroupCoordinator.consumer_heartbeat`); whoever has
-an expression gets the topics that stand on record for it.
+The coordinator resolves an expression for the whole group, among the topics that the requesting
+member may describe (see
+:meth:`~tidemark_broker.groups.group_coordinator.GroupCoordinator.consumer_heartbeat`). Each member
+with the expression gets the recorded topics.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from tidemark_broker.groups.core.consumer_group import ConsumerGroup, ConsumerMe
 from tidemark_broker.groups.core.consumer_values import HeartbeatRequest
 from tidemark_broker.groups.core.settings import Now
 
-#: Different expressions in one group: each is looked up in all topics.
+#: Limit of different expressions in one group. Each is matched against all topics.
 REGEXES_MAX = 50
-#: Expressions are looked up again this long after the last time where topics have changed (Kafka's
+#: Minimum interval of resolving expressions again after a change of topics (Kafka's
 #: REGEX_BATCH_REFRESH_MIN_INTERVAL_MS).
 _PAUSE_MS = 10_000
 
@@ -30,9 +30,11 @@ def unresolved(
     refresh_ms: int,
     now: Now,
 ) -> Sequence[str]:
-    """Expressions whose topics are to be looked up before the heartbeat that brings ``regex``:
-    those that nobody has looked up, and all of the group's where topics may have changed, or after
-    ``refresh_ms``."""
+    """Return the expressions to resolve before the heartbeat that contains ``regex``.
+
+    They are the unresolved ones, or all of the group if topics may have changed or after
+    ``refresh_ms``.
+    """
     if group is None:
         return [regex] if regex else []
     wanted = dict.fromkeys(group.wanted_regexes)
@@ -43,23 +45,24 @@ def unresolved(
     changed = group.regexes_version != topics_version
     pause_ms = _PAUSE_MS if changed else refresh_ms
     if now.ms - group.regexes_checked_ms >= pause_ms:
-        group.regexes_checked_ms = now.ms  # by this member, not by all that are heard of now
+        group.regexes_checked_ms = now.ms  # so that concurrent heartbeats do not resolve them too
         return list(wanted)
     return [each for each in wanted if each not in group.regexes]
 
 
 def check_limit(group: ConsumerGroup, regex: str | None) -> None:
-    """May there be one more?"""
+    """Check the limit of expressions."""
     if regex and not group.wants_regex(regex) and len(group.wanted_regexes) >= REGEXES_MAX:
-        wrong = f"The group has {REGEXES_MAX} different expressions already."
+        wrong = f"The group already has {REGEXES_MAX} different expressions, which is the limit."
         raise refused(ErrorCode.invalid_regular_expression, wrong)
 
 
 def resolved(group: ConsumerGroup, request: HeartbeatRequest, now: Now) -> list[Entry]:
-    """Those of the group whose topics are others than on record."""
+    """Return entries for expressions whose topics differ from the record."""
     found = request.resolved or {}
     if not found:
         return []
+    # Only a complete set marks the version as checked, else the others would never be refreshed.
     if all(each in found for each in group.wanted_regexes):
         group.regexes_version = request.topics_version
         group.regexes_checked_ms = now.ms
@@ -74,8 +77,7 @@ def resolved(group: ConsumerGroup, request: HeartbeatRequest, now: Now) -> list[
 def no_longer_used(
     group: ConsumerGroup, member: ConsumerMember | None, regex: str | None
 ) -> list[Entry]:
-    """The expression that the member had until now, where it was the only one and is to have
-    ``regex``."""
+    """Return the tombstone of the member's previous expression, if no other member uses it."""
     former = None if member is None else member.subscription.regex
     if former is None or former == regex or group.users_of(former) > 1:
         return []

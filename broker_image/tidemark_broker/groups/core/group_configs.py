@@ -1,5 +1,7 @@
-"""What holds for one consumer group: what is set for it, where something is, else what the broker's
-file says for all (Kafka's GroupConfigManager)."""
+"""Effective configuration of a consumer group:
+
+its own value, else the broker's (Kafka's GroupConfigManager).
+"""
 
 from collections.abc import Callable, Mapping
 
@@ -10,30 +12,32 @@ from tidemark.configuration.group_keys import (
 )
 from tidemark_broker.groups.core.settings import GroupSettings
 
-#: Of a group that has a configuration, by Kafka's keys.
+#: Returns a group's own configuration by Kafka's keys.
 GroupConfigOf = Callable[[str], Mapping[str, str]]
 
 
 class GroupConfigs:
-    """Of all groups of KIP-848's protocol. What is set for one, beyond what the broker allows,
-    counts as the nearest that it does; times in milliseconds. Pure."""
+    """Configuration of consumer-protocol groups, in ms.
+
+    A group's value outside the broker's bounds is replaced by the nearest bound. Pure.
+    """
 
     def __init__(self, settings: GroupSettings, own: GroupConfigOf) -> None:
         self._settings = settings
         self._own = own
 
     def session_timeout_ms(self, group_id: str) -> int:
-        """After how long a member that is not heard of is gone."""
+        """Session timeout of the group's members."""
         default_ms = self._settings.consumer_session_timeout_ms
         return self._of(group_id, SESSION_TIMEOUT_MS, default_ms)
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        """How often its members are to be heard of."""
+        """Interval in which members should send heartbeats."""
         default_ms = self._settings.consumer_heartbeat_interval_ms
         return self._of(group_id, HEARTBEAT_INTERVAL_MS, default_ms)
 
     def assignment_interval_ms(self, group_id: str) -> int:
-        """How long its targets stay as they are at least."""
+        """Minimum interval between two computations of targets."""
         default_ms = self._settings.consumer_assignment_interval_ms
         return self._of(group_id, ASSIGNMENT_INTERVAL_MS, default_ms)
 
@@ -41,13 +45,15 @@ class GroupConfigs:
         text = self._own(group_id).get(key)
         if text is None:
             return default_ms
+        # Bounds may have been narrowed after the value was set, so it is clamped when it is read.
         least, most = self._settings.group_bounds[key]
         return min(max(int(text), least), most)
 
 
 def wrong_with(config: Mapping[str, str], settings: GroupSettings) -> str | None:
-    """What is wrong with the numbers that are to be set for a group, as Kafka's
-    ``GroupConfig.validate`` says it; None: nothing."""
+    """Return the problem with a group's values in the words of Kafka's
+    ``GroupConfig.validate``, or None.
+    """
     for key, (least, most) in settings.group_bounds.items():
         if key not in config:
             continue
@@ -56,6 +62,7 @@ def wrong_with(config: Mapping[str, str], settings: GroupSettings) -> str | None
             return f"{key} must be greater than or equal to group.consumer.min.{name}"
         if value > most:
             return f"{key} must be less than or equal to group.consumer.max.{name}"
+    # The two values are compared after defaults, since only one of them may be set.
     session_ms = int(config.get(SESSION_TIMEOUT_MS, settings.consumer_session_timeout_ms))
     heartbeat_ms = int(config.get(HEARTBEAT_INTERVAL_MS, settings.consumer_heartbeat_interval_ms))
     if session_ms <= heartbeat_ms:

@@ -1,7 +1,8 @@
-"""Who may commit, fetch and delete offsets of a group, and when they and the group expire.
+"""Commits and deletions of offsets: permission, validation and expiry (Kafka's
+OffsetMetadataManager).
 
-Kafka's OffsetMetadataManager. What names many partitions is asked for in parts, each judged anew,
-so that nobody else waits for the whole of it.
+Requests with many partitions are processed in parts, each validated again, so that other requests
+do not wait for all of it.
 """
 
 import uuid
@@ -28,17 +29,17 @@ from tidemark_broker.groups.core.records import GroupMetadataKey, record_of
 from tidemark_broker.groups.core.settings import GroupSettings, Now
 from tidemark_broker.groups.core.values import NO_GENERATION, GroupState, Identity
 
-#: Tombstones that are written at a time.
+#: Tombstones written in one part.
 _AT_ONCE = 250
-#: Since this version of OffsetCommit a group that is not there is told from a generation that is
-#: over (KIP-848).
+#: From this version of OffsetCommit a missing group has an error of its own, distinct from an old
+#: generation (KIP-848).
 _NOT_FOUND_SINCE = 9
-#: Of either protocol.
+#: A group of either protocol.
 Group: TypeAlias = ClassicGroup | ConsumerGroup
 
 
 class NewOffset(NamedTuple):
-    """What a client wants to keep; ``metadata`` None: nothing; ``leader_epoch`` -1: not known."""
+    """An offset to commit. ``metadata`` None means no metadata, ``leader_epoch`` -1 unknown."""
 
     of: TopicPartition
     offset: int
@@ -49,8 +50,11 @@ class NewOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committer:
-    """Who commits: a member in a generation, or, with -1 and no id, somebody who takes no part.
-    ``version`` of OffsetCommit; ``retention_ms`` -1: as the broker says."""
+    """The committer: a member in a generation, or a standalone consumer with generation -1 and no
+    id.
+
+    ``version`` is that of OffsetCommit. ``retention_ms`` -1 means the broker's setting.
+    """
 
     group_id: str
     who: Identity
@@ -61,14 +65,17 @@ class Committer:
 
 
 class Changed(NamedTuple):
-    """One error each; ``end_offset``: once all below is committed it is true."""
+    """One error for each offset.
+
+    The result may be sent once the log is committed up to ``end_offset``.
+    """
 
     errors: list[ErrorCode]
     end_offset: int
 
 
 class GroupOffsets:
-    """Of all groups of one partition of ``__consumer_offsets``. Pure."""
+    """Offsets of all groups of one partition of ``__consumer_offsets``. Pure."""
 
     def __init__(
         self,
@@ -91,13 +98,13 @@ class GroupOffsets:
         self._room = room
 
     def find(self, group_id: str) -> Group | None:
-        """A group of either protocol."""
+        """Return a group of either protocol, or None."""
         return self._classic.get(group_id) or self._consumer.get(group_id)
 
     # ------------------------------------------------------------ OffsetCommit
 
     def commit(self, by: Committer, new: Sequence[NewOffset], now: Now) -> Changed:
-        """Keep those that may be kept. Raises CoordinatorError where none could be recorded."""
+        """Store the permitted offsets. Raises CoordinatorError if none could be recorded."""
         group = self.find(by.group_id)
         error = self._refusal(group, by)
         if error is ErrorCode.none and group is None and self._room.is_full:
@@ -106,6 +113,7 @@ class GroupOffsets:
             return Changed([error] * len(new), 0)
         errors = [self._offset_error(group, by, each) for each in new]
         kept = [n for n, error in zip(new, errors, strict=True) if error is ErrorCode.none]
+        # A commit renews a classic member's session, as in Kafka.
         if by.producer is None and isinstance(group, ClassicGroup):
             self._rebalancing.heard_of(group, by.who.member_id, now)
         if not kept:
@@ -129,6 +137,7 @@ class GroupOffsets:
             value.record(by.group_id, each.of) for each, value in zip(kept, values, strict=True)
         ]
         end_offset = self._journal.append(records, by.producer)
+        # The offset of each record decides between commits inside and outside of transactions.
         first, before = end_offset - len(records), self._offsets.weight_bytes
         for number, (each, value) in enumerate(zip(kept, values, strict=True)):
             self._offsets.put(by.group_id, each.of, value.at(first + number), by.producer)
@@ -138,13 +147,14 @@ class GroupOffsets:
 
     def _group(self, group_id: str, now: Now) -> Group:
         group = self.find(group_id)
-        if group is None:  # a group that has offsets only
+        if group is None:  # offsets of a standalone consumer create a group without members
             group = self._classic[group_id] = ClassicGroup(group_id, now.ms)
             self._room.weigh(group)
             self._rebalancing.check_later(group_id, now)
         return group
 
     def _refusal(self, group: Group | None, by: Committer) -> ErrorCode:
+        # The order of these checks is Kafka's (ClassicGroup.validateOffsetCommit).
         is_transactional = by.producer is not None
         takes_part = by.generation_id > NO_GENERATION
         if group is None:
@@ -155,6 +165,7 @@ class GroupOffsets:
             return ErrorCode.illegal_generation
         if isinstance(group, ConsumerGroup):
             return _consumer_refusal(group, by)
+        # A standalone consumer may commit to an empty group.
         if not takes_part and group.state is GroupState.EMPTY:
             return ErrorCode.none
         if takes_part or by.who.member_id or by.who.instance_id is not None:
@@ -163,8 +174,10 @@ class GroupOffsets:
                 return error
             if by.generation_id != group.generation_id:
                 return ErrorCode.illegal_generation
+        # TxnOffsetCommit of older clients has no member, and is accepted for any generation.
         elif not is_transactional:
             return ErrorCode.unknown_member_id
+        # Assignments are being distributed. The member must rejoin before it commits.
         if not is_transactional and group.state is GroupState.COMPLETING_REBALANCE:
             return ErrorCode.rebalance_in_progress
         return ErrorCode.none
@@ -173,6 +186,8 @@ class GroupOffsets:
         if isinstance(group, ConsumerGroup) and by.generation_id > NO_GENERATION:
             member_id, epoch = by.who.member_id, by.generation_id
             if not group.may_commit(member_id, epoch, new.topic_id, new.of.partition):
+                # Memory may only grow within the limit. Replacing metadata by a shorter one always
+                # succeeds.
                 return _stale(group, by)
         if new.metadata is not None and len(new.metadata) > self._settings.offset_metadata_max:
             return ErrorCode.offset_metadata_too_large
@@ -187,23 +202,28 @@ class GroupOffsets:
     def end_transaction(
         self, producer: TransactionalProducer, *, committed: bool, end_offset: int
     ) -> None:
-        """A marker was appended, below ``end_offset``: nobody is told of what it changes before it
-        is committed."""
+        """Apply the end of a transaction whose marker ends at ``end_offset``.
+
+        Its changes are only reported once the marker is committed.
+        """
         about = self._offsets.end_transaction(producer, committed=committed)
         for group_id, more_bytes in about.items():
             self._room.add(group_id, more_bytes)
             group = self.find(group_id)
             if group is not None:
+                # Readers wait for the marker, since it could still be lost with this leader.
                 group.recorded_below = end_offset
 
     # ------------------------------------------------------------ OffsetDelete, DeleteGroups
 
     def delete_offsets(self, group_id: str, of: Sequence[TopicPartition]) -> Changed | ErrorCode:
-        """Forget those that the group does not consume; the error of all where it cannot be
-        asked."""
+        """Delete offsets of topics that the group does not consume; return the error of the
+        group if it rejects all.
+        """
         group = self.find(group_id)
         if group is None:
             return ErrorCode.group_id_not_found
+        # A classic group of another type may consume anything, so it must be empty.
         consumes = isinstance(group, ConsumerGroup) or group.is_consumer_group
         if not consumes and not group.is_empty:
             return ErrorCode.non_empty_group
@@ -222,13 +242,16 @@ class GroupOffsets:
         return Changed(errors, self._remove(group, gone))
 
     def delete_some_of_group(self, group_id: str) -> tuple[ErrorCode, bool, int]:
-        """Delete an empty group, or a part of its offsets: (error, is there more to delete, the
-        offset below which all is to be committed)."""
+        """Delete an empty group or a part of its offsets.
+
+        Return the error, whether more remains, and the end offset of the records.
+        """
         group = self.find(group_id)
         if group is None:
             return ErrorCode.group_id_not_found, False, 0
         if not group.is_empty:
             return ErrorCode.non_empty_group, False, 0
+        # Pending offsets are included, or a later marker would revive the group.
         known = chain(self._offsets.of_group(group_id), self._offsets.of_transactions(group_id))
         gone = list(dict.fromkeys(islice(known, _AT_ONCE)))
         end_offset = self._remove(group, gone)
@@ -240,6 +263,7 @@ class GroupOffsets:
         return bool(self._offsets.of_group(group_id) or self._offsets.of_transactions(group_id))
 
     def _remove(self, group: Group, gone: Sequence[TopicPartition]) -> int:
+        # An empty list would only append an empty batch.
         if gone:
             group.recorded_below = self._journal.append(
                 [tombstone(group.group_id, each) for each in gone]
@@ -259,11 +283,13 @@ class GroupOffsets:
         self._rebalancing.forget(group)
         return end_offset
 
-    # ------------------------------------------------------------ what nobody needs any more
+    # ------------------------------------------------------------ expiry
 
     def check(self, group_id: str, now: Now) -> bool:
-        """Let go of some offsets that have expired, and of a group that has nothing else (KIP-211);
-        is there more to let go of? Raises CoordinatorError."""
+        """Delete some expired offsets, and the group if nothing else remains (KIP-211).
+
+        Return whether more may be expired. Raises CoordinatorError.
+        """
         group = self.find(group_id)
         if group is None:
             return False
@@ -277,8 +303,10 @@ class GroupOffsets:
         return len(gone) == _AT_ONCE
 
     def forget_some_of_topic(self, group_id: str, topic: str, topic_id: uuid.UUID) -> bool:
-        """A topic was deleted, nothing is left to go on with; is there more to forget? Raises
-        CoordinatorError."""
+        """Delete some offsets of a deleted topic.
+
+        Return whether more may remain. Raises CoordinatorError.
+        """
         group = self.find(group_id)
         if group is None:
             return False
@@ -293,7 +321,9 @@ class GroupOffsets:
 
 
 def _consumer_refusal(group: ConsumerGroup, by: Committer) -> ErrorCode:
-    """What is wrong whatever is committed; a former epoch may be right for some partitions."""
+    """Return errors independent of the partition; an old epoch may still be valid for some
+    partitions.
+    """
     is_transactional = by.producer is not None
     if by.generation_id <= NO_GENERATION:
         is_nobody = is_transactional and not by.who.member_id and by.who.instance_id is None
@@ -321,7 +351,9 @@ def _stale(group: ConsumerGroup, by: Committer) -> ErrorCode:
 def _unused_since(
     group: Group,
 ) -> Callable[[TopicPartition, CommittedOffset], int | None]:
-    """Since when an offset of the group is not in use, None while it is."""
+    """Return a function that tells since when an offset is unused, None while it is used
+    (KIP-211).
+    """
 
     def committed(_: TopicPartition, value: CommittedOffset) -> int | None:
         return value.commit_timestamp_ms
@@ -336,6 +368,7 @@ def _unused_since(
     def never(_: TopicPartition, __: CommittedOffset) -> int | None:
         return None
 
+    # The protocol decides what unused means; see Kafka's OffsetExpirationCondition.
     if isinstance(group, ConsumerGroup):
         return committed if group.is_empty else unsubscribed
     if group.protocol_type is None:

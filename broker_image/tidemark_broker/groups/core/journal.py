@@ -1,4 +1,4 @@
-"""How what a group decides is put on record."""
+"""Interface through which groups record their decisions, and the memory that they use."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -9,17 +9,20 @@ from tidemark_broker.memory_shares import Shares
 
 
 class Journal(Protocol):
-    """The log of the partition that the group is in."""
+    """Log of the partition that contains the group."""
 
     def append(
         self, records: Sequence[CoordinatorRecord], producer: TransactionalProducer | None = None
     ) -> int:
-        """Put them on record, all or none; the offset behind them. Raises CoordinatorError where
-        nothing was."""
+        """Append records, all or none.
+
+        Return the end offset. Raises CoordinatorError if nothing was appended.
+        """
 
     def when_committed(self, end_offset: int, then: Callable[[Now], None]) -> None:
-        """Call it once all below is committed; never, if this broker coordinates no more by
-        then."""
+        """Call ``then`` once the log is committed up to ``end_offset``; never if this broker
+        loses the coordinator role first.
+        """
 
 
 class Weighed(Protocol):
@@ -27,24 +30,24 @@ class Weighed(Protocol):
 
     group_id: str
     weight_bytes: int
-    #: As much of that is counted among what the broker's groups weigh.
+    #: Part of ``weight_bytes`` that is included in the broker's total.
     weighed_bytes: int
 
 
 class Room(Shares):
-    """How many bytes the groups of a broker take of memory, and may."""
+    """Memory in bytes of the groups of a broker, and its limit."""
 
     def weigh(self, group: Weighed) -> None:
-        """The group has changed; may be said again."""
+        """Update the total after a change of the group. Idempotent."""
         self.add(group.group_id, group.weight_bytes - group.weighed_bytes)
         group.weighed_bytes = group.weight_bytes
 
     def forget(self, group: Weighed) -> None:
-        """The group is gone."""
+        """Remove the group from the total."""
         self.add(group.group_id, -group.weighed_bytes)
         group.weighed_bytes = 0
 
     @property
     def is_full(self) -> bool:
-        """Then nothing new is begun; what there is goes on."""
+        """True if nothing new may be created. Existing state continues."""
         return self.lacks(0)

@@ -12,13 +12,16 @@ from tidemark_broker.groups.core.values import (
     weight_of,
 )
 
-#: What a member weighs beside its texts and its protocols.
+#: Size of a member without its texts and protocols.
 _OVERHEAD_BYTES = 1000
 
 
 class Member:
-    """``join`` and ``sync``: where the answer goes that it waits for. ``is_new``: it has not been
-    told of a generation yet."""
+    """One member.
+
+    ``join`` and ``sync`` receive the answers it waits for. ``is_new``: it has not received a
+    generation yet.
+    """
 
     __slots__ = (
         "assignment", "client_host", "client_id", "instance_id", "is_new", "join", "member_id",
@@ -49,25 +52,25 @@ class Member:
 
     @property
     def is_static(self) -> bool:
-        """Has it a name that outlives its process (KIP-345)?"""
+        """True if it has an instance id (KIP-345)."""
         return self.instance_id is not None
 
     @property
     def weight_bytes(self) -> int:
-        """About what it takes of memory."""
+        """Approximate memory in bytes."""
         texts = len(self.member_id) + len(self.client_id) + len(self.assignment)
         return _OVERHEAD_BYTES + texts + weight_of(self.protocols)
 
     def metadata_of(self, protocol_name: str) -> bytes:
-        """What it says with that protocol, nothing where it does not do it."""
+        """Return its metadata for a protocol, empty if unsupported."""
         return next((p.metadata for p in self.protocols if p.name == protocol_name), b"")
 
     def vote(self, candidates: "frozenset[str] | set[str]") -> str | None:
-        """Which of ``candidates`` it likes best."""
+        """Return its most preferred protocol among ``candidates``."""
         return next((p.name for p in self.protocols if p.name in candidates), None)
 
     def answer_sync(self, answer: SyncAnswer) -> bool:
-        """Tell it, if it waits for that; did it?"""
+        """Answer its sync, if it waits. Return whether it did."""
         waiting, self.sync = self.sync, None
         if waiting is None:
             return False
@@ -75,7 +78,9 @@ class Member:
         return True
 
     def fence(self) -> None:
-        """Another process has its name now."""
+        """Answer pending requests with FENCED_INSTANCE_ID, because another process has its
+        instance id.
+        """
         if self.join is not None:
             self.join(JoinAnswer(error=ErrorCode.fenced_instance_id, member_id=self.member_id))
             self.join = None

@@ -1,9 +1,9 @@
-"""From one protocol to the other, with the members in the group (Kafka's ConsumerGroup
-fromClassicGroup and ClassicGroup fromConsumerGroup).
+"""Online migration between the two protocols (Kafka's ConsumerGroup.fromClassicGroup and
+ClassicGroup.fromConsumerGroup).
 
-Nothing moves by that: each member keeps what it was assigned, and whoever came or went raises the
-epoch, or begins a rebalance, afterwards. All of it stands in one batch on record: a coordinator
-that reads half of it would know neither group.
+The migration moves no partitions: each member keeps its assignment. Later joins and leaves raise
+the epoch or start a rebalance as usual. All records are one batch, because a coordinator that reads
+only half of them would know neither group.
 """
 
 import uuid
@@ -45,8 +45,10 @@ from tidemark_broker.groups.core.values import Protocol, shown
 
 
 def check_upgrade(group: ClassicGroup, settings: GroupSettings) -> None:
-    """May members of KIP-848's protocol join it? As Kafka's validateOnlineUpgrade: raises
-    GROUP_ID_NOT_FOUND."""
+    """Check that consumer-protocol members may join, as Kafka's validateOnlineUpgrade.
+
+    Raises GROUP_ID_NOT_FOUND.
+    """
     because = None
     if not settings.migration.may_upgrade:
         because = "online upgrade is disabled"
@@ -63,8 +65,10 @@ def check_upgrade(group: ClassicGroup, settings: GroupSettings) -> None:
 
 
 def upgraded(group: ClassicGroup, topic: Callable[[str], Topic | None]) -> list[Entry]:
-    """What is to be on record of the group from now on; its epoch is the generation. Raises
-    GROUP_ID_NOT_FOUND where what its members say to each other cannot be read."""
+    """Return the records of the upgraded group, whose epoch is the generation.
+
+    Raises GROUP_ID_NOT_FOUND if the members' embedded protocol is not readable.
+    """
     group_id, epoch = group.group_id, group.generation_id
     entries = [epoch_entry(group_id, epoch, 0), assigned_entry(group_id, epoch, 0)]
     for member in group.members.values():
@@ -74,6 +78,7 @@ def upgraded(group: ClassicGroup, topic: Callable[[str], Topic | None]) -> list[
         except FrameError as error:
             wrong = f"Cannot upgrade classic group {shown(group_id)} to consumer group: {error}."
             raise refused(ErrorCode.group_id_not_found, wrong) from error
+        # Target and position are equal, so that the upgraded group is stable at once.
         position = Position(
             epoch=epoch,
             previous_epoch=epoch,
@@ -91,7 +96,7 @@ def upgraded(group: ClassicGroup, topic: Callable[[str], Topic | None]) -> list[
 def classic_metadata(
     session_timeout_ms: int, protocols: tuple[Protocol, ...]
 ) -> consumer.ClassicMemberMetadata:
-    """What stands on record of a member of the classic protocol."""
+    """Return the record's data of a classic member."""
     return consumer.ClassicMemberMetadata(
         is_there=1,
         session_timeout_ms=session_timeout_ms,
@@ -102,6 +107,7 @@ def classic_metadata(
 
 
 def _metadata(member: Member, protocol_name: str) -> consumer.ConsumerGroupMemberMetadataValue:
+    # A stable member has metadata for the protocol. Another one falls back to its first.
     said = subscribed(member.metadata_of(protocol_name) or member.protocols[0].metadata)
     return replace(
         UNKNOWN.metadata,
@@ -123,7 +129,7 @@ def _by_id(
 
 
 def may_downgrade(group: ConsumerGroup, settings: GroupSettings) -> bool:
-    """As Kafka's validateOnlineDowngradeWithFencedMembers."""
+    """True if the group can be downgraded, as Kafka's validateOnlineDowngradeWithFencedMembers."""
     return (
         settings.migration.may_downgrade
         and group.is_all_classic
@@ -132,11 +138,12 @@ def may_downgrade(group: ConsumerGroup, settings: GroupSettings) -> bool:
 
 
 def tombstones(group: ConsumerGroup) -> list[Entry]:
-    """Nothing is to be on record of the group any more."""
+    """Return tombstones for all records of the group."""
     group_id = group.group_id
     entries = [regex_entry(group_id, regex, None) for regex in group.regexes]
     for member_id in group.members:
         entries += member_tombstones(group_id, member_id)
+    # Targets may exist for members that left before the targets were applied.
     entries += [
         target_entry(group_id, member_id, None)
         for member_id in group.targets
@@ -148,8 +155,10 @@ def tombstones(group: ConsumerGroup) -> list[Entry]:
 def downgraded(
     group: ConsumerGroup, name: Callable[[uuid.UUID], str | None], now_ms: int
 ) -> GroupMetadataValue:
-    """The group as one of the classic protocol: a generation in which everybody has what was to be
-    its own."""
+    """Return the group in the classic protocol:
+
+    a generation in which each member has its target.
+    """
     protocol = _common_protocol(group)
     members = []
     for member in group.members.values():
@@ -158,6 +167,7 @@ def downgraded(
         named = (
             (name(topic), numbers) for topic, numbers in group.target_of(member.member_id).items()
         )
+        # Topics that were deleted have no name, and a classic assignment contains names.
         partitions = {each: numbers for each, numbers in named if each is not None}
         members.append(
             MemberMetadata(
@@ -182,7 +192,7 @@ def downgraded(
 
 
 def _common_protocol(group: ConsumerGroup) -> str:
-    """One that all can do, and the first member likes best: who joins has one in common."""
+    """Return a protocol that all support, preferred by the first member."""
     first = next(iter(group.members.values()))
     names = [each.name for each in first.metadata.classic_member_metadata.supported_protocols]
     return next((each for each in names if group.supports(CONSUMER, (each,))), names[0])

@@ -1,8 +1,8 @@
-"""The offsets that groups have committed, those that wait for a transaction, and which may go.
+"""Committed offsets of groups, offsets pending in transactions, and expiry.
 
-A change is put on record first and is in force from then on; what is in a transaction is put aside
-and counts once its marker says so. Of two for one partition the one that is later in the log counts
-(a commit in a transaction may be older than one that was made outside it meanwhile).
+A change is recorded first and then applied. Offsets of an open transaction are pending and count
+once its marker commits them. Of two offsets for a partition the later one in the log counts: a
+transactional commit may be older than one outside the transaction.
 """
 
 import uuid
@@ -24,7 +24,7 @@ _OVERHEAD_BYTES = 300
 
 
 class TopicPartition(NamedTuple):
-    """What an offset is of."""
+    """Partition of an offset."""
 
     topic: str
     partition: int
@@ -32,8 +32,11 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset:
-    """Times in milliseconds since the epoch; ``expire_timestamp_ms`` None: as the broker says;
-    ``leader_epoch`` -1: not known; ``record_offset``: where it stands on record."""
+    """A committed offset.
+
+    Times are in ms since the epoch. ``expire_timestamp_ms`` None means the broker's retention.
+    ``leader_epoch`` -1 means unknown. ``record_offset`` is the offset of its record.
+    """
 
     offset: int
     leader_epoch: int
@@ -45,15 +48,15 @@ class CommittedOffset:
 
     @property
     def weight_bytes(self) -> int:
-        """About what it takes of memory."""
+        """Approximate memory in bytes."""
         return _OVERHEAD_BYTES + len(self.metadata)
 
     def at(self, record_offset: int) -> "CommittedOffset":
-        """The same, where it stands on record."""
+        """Return a copy with the offset of its record."""
         return replace(self, record_offset=record_offset)
 
     def record(self, group_id: str, of: TopicPartition) -> CoordinatorRecord:
-        """As it stands on record."""
+        """Return the encoded record."""
         key = OffsetCommitKey(group=group_id, topic=of.topic, partition=of.partition)
         if self.expire_timestamp_ms is not None:
             return record_of(
@@ -80,7 +83,7 @@ class CommittedOffset:
     def of(
         cls, value: OffsetCommitValue | ExpiringOffsetCommitValue, record_offset: int
     ) -> "CommittedOffset":
-        """From its record."""
+        """Convert a record's value."""
         if isinstance(value, ExpiringOffsetCommitValue):
             return cls(
                 offset=value.offset,
@@ -101,44 +104,46 @@ class CommittedOffset:
 
 
 def tombstone(group_id: str, of: TopicPartition) -> CoordinatorRecord:
-    """The offset is gone."""
+    """Return the tombstone of an offset."""
     key = OffsetCommitKey(group=group_id, topic=of.topic, partition=of.partition)
     return record_of(key, None)
 
 
 class Offsets:
-    """Of all groups of one partition of ``__consumer_offsets``. Pure."""
+    """Offsets of all groups of one partition of ``__consumer_offsets``. Pure."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[TopicPartition, CommittedOffset]] = {}
-        #: By producer id, and by epoch: a marker ends those of one id.
+        #: Pending offsets by producer id and epoch. A marker ends those of one id.
         self._pending: dict[int, dict[int, dict[str, dict[TopicPartition, CommittedOffset]]]] = {}
-        #: How many open transactions have one for the partition.
+        #: Number of open transactions with an offset for the partition.
         self._open: dict[str, dict[TopicPartition, int]] = {}
         self.weight_bytes = 0
 
     # ------------------------------------------------------------ what is there
 
     def of_group(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """All that the group has committed."""
+        """Committed offsets of the group."""
         return self._groups.get(group_id, {})
 
     def groups(self) -> tuple[str, ...]:
-        """Groups that have offsets, or will have once a transaction ends."""
+        """Ids of groups with committed or pending offsets."""
         return tuple(self._groups.keys() | self._open.keys())
 
     def is_pending(self, group_id: str, of: TopicPartition) -> bool:
-        """Is there a transaction that may change it?"""
+        """True if an open transaction may change the offset."""
         return of in self._open.get(group_id, {})
 
     def of_transactions(self, group_id: str) -> tuple[TopicPartition, ...]:
-        """Those that a transaction may change."""
+        """Partitions whose offset an open transaction may change."""
         return tuple(self._open.get(group_id, ()))
 
     def held(
         self, group_id: str, of: TopicPartition, producer: TransactionalProducer | None
     ) -> CommittedOffset | None:
-        """What another one of that producer's transaction, or of none, takes the place of."""
+        """Return the offset that a new one of the same producer, or outside of transactions,
+        replaces.
+        """
         if producer is None:
             return self.of_group(group_id).get(of)
         epochs = self._pending.get(producer.producer_id, {})
@@ -153,7 +158,7 @@ class Offsets:
         value: CommittedOffset,
         producer: TransactionalProducer | None = None,
     ) -> None:
-        """It stands on record, in that producer's transaction or in none."""
+        """Apply a recorded offset, pending in the producer's transaction or committed."""
         if producer is None:
             offsets = self._groups.setdefault(group_id, {})
             self._reweigh(offsets.get(of), value)
@@ -168,7 +173,7 @@ class Offsets:
         pending[of] = value
 
     def remove(self, group_id: str, of: TopicPartition) -> None:
-        """Its tombstone stands on record: what was put aside before does not count either."""
+        """Apply a tombstone. It also removes offsets that were pending before."""
         if self.is_pending(group_id, of):
             for groups in chain.from_iterable(each.values() for each in self._pending.values()):
                 value = groups.get(group_id, {}).pop(of, None)
@@ -185,11 +190,14 @@ class Offsets:
     def end_transaction(
         self, producer: TransactionalProducer, *, committed: bool
     ) -> Mapping[str, int]:
-        """A marker stands on record: what the producer has put aside, in that epoch or an earlier
-        one, counts from now on, or never will. The groups that this is about, and how many bytes
-        more each takes."""
+        """Apply a marker: offsets that the producer wrote in that epoch or earlier are committed or
+        dropped.
+
+        Return the affected groups, with the change in bytes of each.
+        """
         about: Counter[str] = Counter()
         epochs = self._pending.get(producer.producer_id, {})
+        # A marker may have a newer epoch than the offsets, after the producer was fenced.
         for epoch in [each for each in epochs if each <= producer.producer_epoch]:
             for group_id, offsets in epochs.pop(epoch).items():
                 before = self.weight_bytes
@@ -197,6 +205,7 @@ class Offsets:
                     self._close(group_id, of)
                     self._reweigh(value, None)
                     known = self._groups.get(group_id, {}).get(of)
+                    # A commit outside the transaction may be later in the log, and then stays.
                     if committed and (known is None or known.record_offset < value.record_offset):
                         self.put(group_id, of, value)
                 about[group_id] += self.weight_bytes - before
@@ -217,7 +226,7 @@ class Offsets:
             0 if before is None else before.weight_bytes
         )
 
-    # ------------------------------------------------------------ what may go
+    # ------------------------------------------------------------ expiry
 
     def expired(
         self,
@@ -226,14 +235,18 @@ class Offsets:
         now_ms: int,
         retention_ms: int,
     ) -> Iterator[TopicPartition]:
-        """Those that nobody needs any more (KIP-211). ``since_ms``: since when one is not in use,
-        None: it is."""
+        """Yield expired offsets (KIP-211).
+
+        ``since_ms`` tells since when one is unused, None while it is used.
+        """
         for of, value in self.of_group(group_id).items():
+            # The transaction would write the offset again, so it is not expired yet.
             if self.is_pending(group_id, of):
                 continue
             base_ms = since_ms(of, value)
             if base_ms is None:
                 continue
+            # Set by the client (OffsetCommit below version 5); it replaces the broker's retention.
             if value.expire_timestamp_ms is not None:
                 if now_ms >= value.expire_timestamp_ms:
                     yield of

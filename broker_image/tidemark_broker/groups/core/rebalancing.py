@@ -1,10 +1,10 @@
-"""The classic protocol (Kafka's GroupMetadataManager): who joins, what comes of it, who is gone.
+"""The classic protocol (Kafka's GroupMetadataManager): joins, syncs, heartbeats and rebalances.
 
-A rebalance has two halves. In the first (PreparingRebalance) members join, until all have or their
-time is over; in the second (CompletingRebalance) their leader says what each is to do, which is put
-on record, and once that is committed everybody is told (Stable). Whoever joins or leaves begins
-anew. No step goes through all members unless a generation begins or ends, so that thousands of them
-join in the time that so many answers take.
+A rebalance has two phases. In PreparingRebalance members join, until all have or the time is over.
+In CompletingRebalance the leader sends the assignments, which are recorded, and once that is
+committed all members receive theirs (Stable). A join or leave restarts the rebalance. Only the
+start and end of a generation iterate over all members, so that thousands of members can join
+quickly.
 """
 
 import logging
@@ -34,31 +34,31 @@ from tidemark_broker.groups.core.values import (
 
 logger = logging.getLogger(__name__)
 
-#: How long a new member may wait for its first answer (Kafka's classicGroupNewMemberJoinTimeoutMs):
-#: it has no session yet, and may be gone.
+#: Session of a member that waits for its first generation (Kafka's
+#: classicGroupNewMemberJoinTimeoutMs): it sends no heartbeats yet, and may have disconnected.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
-#: How soon a group is looked at again of which more has expired than is let go of at once.
+#: Delay of the next expiry check if one check did not delete everything that has expired.
 _SOON_S = 0.1
 _AFTER_JOIN = (GroupState.STABLE, GroupState.COMPLETING_REBALANCE)
 
 
 @dataclass(frozen=True, slots=True)
 class JoinDeadline:
-    """The first half of a rebalance ends."""
+    """The join phase of a rebalance ends."""
 
     group_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class SyncDeadline:
-    """Who has not asked what it is to do is gone."""
+    """Members that have not requested their assignment are removed."""
 
     group_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class SessionDeadline:
-    """A member that was not heard of is gone."""
+    """The member's session has expired."""
 
     group_id: str
     member_id: str
@@ -72,7 +72,7 @@ class CheckDeadline:
 
 
 class _InitialDelay(NamedTuple):
-    """By how much the first half of a new group's rebalance was put off, and still may be."""
+    """Delay of a new group's first rebalance, and how much longer it may be extended."""
 
     delay_ms: int
     remaining_ms: int
@@ -96,26 +96,26 @@ class Rebalancing:
         self._room = room
         self._initial: dict[str, _InitialDelay] = {}
 
-    # ------------------------------------------------------------ a life of its own
+    # ------------------------------------------------------------ timers
 
     def loaded(self, now: Now) -> None:
-        """Every member that is on record is heard of anew."""
+        """Start the sessions of all members after the log was loaded."""
         for group in self._groups.values():
             self.check_later(group.group_id, now)
             for member in group.members.values():
                 self._hear_of(group, member, now)
             if len(group.members) > self._settings.size_max:
-                self._prepare(group, "it has more members than it may have", now)
+                self._prepare(group, "the group exceeds group.max.size", now)
 
     def resigned(self) -> None:
-        """Another broker coordinates them: whoever waits is to look for it."""
+        """Answer all waiting members NOT_COORDINATOR, because another broker took over."""
         for group in self._groups.values():
             for member in group.waiting():
                 group.answer_join(member, JoinAnswer(error=ErrorCode.not_coordinator))
                 member.answer_sync(SyncAnswer(error=ErrorCode.not_coordinator))
 
     def expired(self, key: object, now: Now) -> None:
-        """What was due is."""
+        """Handle an expired deadline."""
         if isinstance(key, SessionDeadline):
             group = self._groups.get(key.group_id)
             if group is not None:
@@ -126,17 +126,16 @@ class Rebalancing:
             self._sync_over(key.group_id, now)
 
     def check_later(self, group_id: str, now: Now, *, soon: bool = False) -> None:
-        """Something of it may expire; ``soon``: more than was let go of at once."""
+        """Schedule an expiry check. ``soon``: the last one did not delete everything."""
         at_s = now.s + (_SOON_S if soon else self._settings.retention_check_ms / 1000)
         self._deadlines.schedule(CheckDeadline(group_id), at_s)
 
     def check_no_more(self, group_id: str) -> None:
-        """There is nothing left of it."""
+        """Cancel the expiry check."""
         self._deadlines.cancel(CheckDeadline(group_id))
 
     def forget(self, group: ClassicGroup) -> None:
-        """An empty group is deleted, or it is one of the other protocol from now on: whoever waits
-        is to ask again."""
+        """Remove a group that was deleted or upgraded. Waiting members must rejoin."""
         for member in group.waiting():
             again = ErrorCode.rebalance_in_progress
             group.answer_join(member, JoinAnswer(error=again, member_id=member.member_id))
@@ -152,19 +151,18 @@ class Rebalancing:
         self._initial.pop(group.group_id, None)
 
     def adopt(self, group: ClassicGroup, now: Now) -> None:
-        """A group that was one of the other protocol until now: its members go on, and rebalance
-        anew."""
+        """Take over a group that was downgraded. Its members rebalance."""
         self._groups[group.group_id] = group
         self.check_later(group.group_id, now)
         for member in group.members.values():
             self._hear_of(group, member, now)
         self._room.weigh(group)
-        self._prepare(group, "its last member of the other protocol has gone", now)
+        self._prepare(group, "the last member of the consumer protocol left", now)
 
     # ------------------------------------------------------------ JoinGroup
 
     def join(self, request: JoinRequest, now: Now) -> None:
-        """A member wants to take part in the next generation."""
+        """Join the next generation."""
         settings = self._settings
         session_ms = request.session_timeout_ms
         if not settings.session_timeout_min_ms <= session_ms <= settings.session_timeout_max_ms:
@@ -178,13 +176,15 @@ class Rebalancing:
         self._room.weigh(group)
 
     def _join_new_group(self, request: JoinRequest, now: Now) -> None:
-        """The first member makes the group, which goes on record empty."""
+        """Create the group with its first member; its first record has no members."""
         if request.who.member_id != UNKNOWN_MEMBER_ID:
             self._refuse_join(request, ErrorCode.unknown_member_id)
             return
         if self._room.lacks(request.weight_bytes):
             self._refuse_join(request, ErrorCode.group_max_size_reached)
             return
+        # The record precedes the group in memory, so a group that cannot be recorded does not
+        # exist.
         group = ClassicGroup(request.group_id, now.ms)
         try:
             self._record(group, group.metadata())
@@ -197,6 +197,7 @@ class Rebalancing:
         self._room.weigh(group)
 
     def _join(self, group: ClassicGroup, request: JoinRequest, now: Now) -> None:
+        # The order of the checks is Kafka's, since the first failing one decides the error.
         member_id, instance_id = request.who
         if not self._accepts(group, member_id):
             group.remove(member_id)
@@ -210,6 +211,7 @@ class Rebalancing:
             self._refuse_join(request, ErrorCode.group_max_size_reached)
         elif instance_id is not None:
             self._join_static(group, request, instance_id, now)
+        # KIP-394: the member rejoins with the id. A client that gave up leaves only the pending id.
         elif request.needs_member_id:
             group.add_pending(request.new_id)
             self._deadlines.schedule(
@@ -221,8 +223,9 @@ class Rebalancing:
             self._add(group, request, request.new_id, now)
 
     def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
-        """Has it room for that one (``group.max.size``)?"""
+        """True if the group has room for the member (``group.max.size``)."""
         size_max = self._settings.size_max
+        # During a rebalance only members that have joined count, since the others may not return.
         if group.state is GroupState.PREPARING_REBALANCE:
             member = group.members.get(member_id)
             awaits = member is not None and member.join is not None
@@ -234,6 +237,7 @@ class Rebalancing:
     def _join_with_id(self, group: ClassicGroup, request: JoinRequest, now: Now) -> None:
         member_id = request.who.member_id
         if member_id in group.pending_join:
+            # A pending id belongs to a dynamic member. A static one has no pending phase.
             if request.who.instance_id is not None:
                 self._refuse_join(request, ErrorCode.unknown_member_id)
             elif self._room.lacks(request.weight_bytes):
@@ -252,8 +256,9 @@ class Rebalancing:
             return
         leads = group.leader == member_id
         if group.state is GroupState.COMPLETING_REBALANCE and same:
-            # It may not have got the first answer.
+            # A retry after a lost answer. The generation continues unchanged.
             request.answer(self._joined(group, member_id, with_members=leads))
+        # A follower's rejoin in a stable group is a retry. The leader's may report new topics.
         elif group.state is GroupState.STABLE and same and not leads:
             request.answer(self._joined(group, member_id, with_members=False))
         elif group.state is GroupState.EMPTY:
@@ -263,7 +268,10 @@ class Rebalancing:
             self._prepare_or_complete(group, f"{member_id} joins again", now)
 
     def _update(self, group: ClassicGroup, member: Member, request: JoinRequest) -> None:
-        """What it says by now; an answer that it still waits for is not wanted any more."""
+        """Apply a rejoin.
+
+        A pending join of the same member is answered, as the client has retried.
+        """
         if member.join is not None:
             group.answer_join(
                 member,
@@ -287,6 +295,7 @@ class Rebalancing:
             protocols=request.protocols,
         )
         member.is_new = True
+        # A new member extends the delay of a new group's first rebalance.
         if (
             group.state is GroupState.PREPARING_REBALANCE
             and group.previous_state is GroupState.EMPTY
@@ -299,18 +308,20 @@ class Rebalancing:
     def _join_static(
         self, group: ClassicGroup, request: JoinRequest, instance_id: str, now: Now
     ) -> None:
-        """KIP-345: it takes the place of its former process, if there is one."""
+        """Join a static member, which replaces its previous process (KIP-345)."""
         old_id = group.static_members.get(instance_id)
         if old_id is None:
             self._add(group, request, request.new_id, now)
             return
         former_leader = group.leader
         member = group.replace_static(instance_id, request.new_id)
+        # The old id's session would remove the new process after its timeout.
         self._deadlines.cancel(SessionDeadline(group.group_id, old_id))
         self._update(group, member, request)
         self._hear_of(group, member, now)
         if group.state is not GroupState.STABLE:
             self._prepare_or_complete(group, f"{instance_id} joins again", now)
+        # The generation can only continue if the new process supports its protocol.
         elif group.protocol_name != group.select_protocol():
             self._prepare_or_complete(group, f"{instance_id} changes the protocol", now)
         else:
@@ -324,8 +335,10 @@ class Rebalancing:
         former_leader: str | None,
         now: Now,
     ) -> None:
-        """Nobody else need notice: it gets what its former process had, once its id is on
-        record."""
+        """Let a restarted static member continue its generation once its id is recorded.
+
+        The other members need no rebalance.
+        """
         try:
             end_offset = self._record(group, group.metadata())
         except CoordinatorError:
@@ -335,12 +348,13 @@ class Rebalancing:
         answer = self._joined(
             group, member.member_id, with_members=leads and request.may_skip_assignment
         )
-        if not request.may_skip_assignment:  # or it would assign, in the middle of a generation
+        if not request.may_skip_assignment:  # a leader would compute a new assignment (KIP-814)
             answer = replace(answer, leader=former_leader or "")
         elif leads:
             answer = replace(answer, skip_assignment=True)
 
         def tell(_: Now) -> None:
+            # Another restart or a rebalance may have happened before the commit.
             if group.members.get(member.member_id) is member and member.join is request.answer:
                 group.answer_join(member, answer)
 
@@ -366,7 +380,7 @@ class Rebalancing:
             )
         )
 
-    # ------------------------------------------------------------ the two halves
+    # ------------------------------------------------------------ phases of a rebalance
 
     def _prepare_or_complete(self, group: ClassicGroup, reason: str, now: Now) -> None:
         if group.state is not GroupState.PREPARING_REBALANCE:
@@ -375,7 +389,10 @@ class Rebalancing:
             self._complete_if_all_joined(group, now)
 
     def _complete_if_all_joined(self, group: ClassicGroup, now: Now) -> None:
-        """A new group waits for its delay to end."""
+        """End the join phase if all members have joined.
+
+        A new group waits for its initial delay.
+        """
         if (
             group.state is GroupState.PREPARING_REBALANCE
             and group.all_joined
@@ -384,18 +401,20 @@ class Rebalancing:
             self._complete_join(group, now)
 
     def _prepare(self, group: ClassicGroup, reason: str, now: Now) -> None:
-        """A rebalance begins: everybody is to join again."""
+        """Start a rebalance: all members must rejoin."""
+        # Assignments of the interrupted generation will not come, so its members must not wait.
         if group.state is GroupState.COMPLETING_REBALANCE:
             self._answer_syncs(group, ErrorCode.rebalance_in_progress, now)
         self._deadlines.cancel(SyncDeadline(group.group_id))
         is_initial = group.state is GroupState.EMPTY
         group.transition_to(GroupState.PREPARING_REBALANCE, now.ms)
         logger.info(
-            "group %s: rebalances after generation %d, for %s",
+            "group %s: rebalance after generation %d: %s",
             shown(group.group_id),
             group.generation_id,
             shown(reason),
         )
+        # A new group waits for more members (KIP-134), instead of rebalancing with each of them.
         if is_initial:
             delay_ms = self._settings.initial_rebalance_delay_ms
             remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
@@ -418,6 +437,7 @@ class Rebalancing:
         delay = self._initial.pop(group_id, None)
         if group is None or group.state is not GroupState.PREPARING_REBALANCE:
             return
+        # Members joined during the delay, so it is extended, at most to the rebalance timeout.
         if delay is not None and group.new_member_added and delay.remaining_ms:
             group.new_member_added = False
             more_ms = min(self._settings.initial_rebalance_delay_ms, delay.remaining_ms)
@@ -427,8 +447,7 @@ class Rebalancing:
         self._complete_join(group, now)
 
     def _complete_join(self, group: ClassicGroup, now: Now) -> None:
-        """The first half ends: those that have not joined are members no more, but for static
-        ones."""
+        """End the join phase: dynamic members that have not joined are removed."""
         self._deadlines.cancel(JoinDeadline(group.group_id))
         self._initial.pop(group.group_id, None)
         for member in group.not_rejoined():
@@ -436,7 +455,7 @@ class Rebalancing:
                 self._drop(group, member.member_id)
         self._room.weigh(group)
         if group.members and not group.elect_joined_leader():
-            self._schedule_join(group, now)  # until their sessions are over
+            self._schedule_join(group, now)  # only absent static members are left to wait for
             return
         group.next_generation(now.ms)
         self._room.weigh(group)
@@ -449,6 +468,7 @@ class Rebalancing:
         if not group.members:
             self._record_empty(group)
             return
+        # Answers are queued for each member. Sending them is spread over turns of the loop.
         for member in group.members.values():
             leads = member.member_id == group.leader
             group.answer_join(member, self._joined(group, member.member_id, with_members=leads))
@@ -461,9 +481,9 @@ class Rebalancing:
     def _record_empty(self, group: ClassicGroup) -> None:
         try:
             self._record(group, group.empty_metadata())
-        except CoordinatorError as error:  # a later coordinator hears of members that are gone
+        except CoordinatorError as error:  # a later coordinator loads members, which then expire
             name = shown(group.group_id)
-            logger.warning("group %s: that it is empty is not on record: %s", name, error)
+            logger.warning("group %s: the empty generation was not recorded: %s", name, error)
 
     def _sync_over(self, group_id: str, now: Now) -> None:
         group = self._groups.get(group_id)
@@ -472,12 +492,12 @@ class Rebalancing:
         for member_id in tuple(group.pending_sync):
             self._drop(group, member_id)
         self._room.weigh(group)
-        self._prepare(group, "members that did not ask for their assignment", now)
+        self._prepare(group, "members did not request their assignment", now)
 
     # ------------------------------------------------------------ SyncGroup
 
     def sync(self, request: SyncRequest, now: Now) -> None:
-        """A member asks what it is to do; the leader says so for all."""
+        """Answer a member with its assignment; the leader provides all assignments."""
         group = self._groups.get(request.group_id)
         error = self._sync_error(group, request)
         if group is None or error is not ErrorCode.none:
@@ -488,11 +508,12 @@ class Rebalancing:
         if group.state is GroupState.STABLE:
             request.answer(self._synced(group, member))
             return
-        member.answer_sync(SyncAnswer(error=ErrorCode.rebalance_in_progress))  # to its own retry
+        member.answer_sync(SyncAnswer(error=ErrorCode.rebalance_in_progress))  # replaced by a retry
         member.sync = request.answer
         if group.leader == member.member_id:
             self._assign(group, dict(request.assignments), now)
 
+    # The order of the checks is Kafka's.
     def _sync_error(self, group: ClassicGroup | None, request: SyncRequest) -> ErrorCode:
         if group is None:
             return ErrorCode.unknown_member_id
@@ -517,7 +538,7 @@ class Rebalancing:
             self._deadlines.cancel(SyncDeadline(group.group_id))
 
     def _assign(self, group: ClassicGroup, assignments: dict[str, bytes], now: Now) -> None:
-        """What everybody is to do goes on record; once it is committed, all are told."""
+        """Record the assignments; send them once they are committed."""
         generation_id = group.generation_id
         try:
             end_offset = self._record_assigned(group, assignments)
@@ -527,6 +548,7 @@ class Rebalancing:
             return
 
         def tell(then: Now) -> None:
+            # A new rebalance may have started before the commit.
             if (
                 group.state is GroupState.COMPLETING_REBALANCE
                 and group.generation_id == generation_id
@@ -555,8 +577,10 @@ class Rebalancing:
                 self._hear_of(group, member, now)
 
     def _answer_syncs(self, group: ClassicGroup, error: ErrorCode, now: Now) -> None:
-        """Nothing comes of this generation. Sessions that ended while members waited count from
-        now."""
+        """Fail all pending syncs and clear the assignments.
+
+        Sessions restart for members that waited.
+        """
         for member in group.members.values():
             group.weight_bytes -= len(member.assignment)
             member.assignment = b""
@@ -574,7 +598,7 @@ class Rebalancing:
     # ------------------------------------------------------------ Heartbeat
 
     def heartbeat(self, group_id: str, who: Identity, generation_id: int, now: Now) -> ErrorCode:
-        """A member is there."""
+        """Keep a member's session, and report a rebalance."""
         group = self._groups.get(group_id)
         if group is None:
             return ErrorCode.unknown_member_id
@@ -585,13 +609,14 @@ class Rebalancing:
             return ErrorCode.illegal_generation
         if group.state is GroupState.EMPTY:
             return ErrorCode.unknown_member_id
+        # The session is kept even during a rebalance, until the member rejoins or times out.
         self._hear_of(group, group.members[who.member_id], now)
         if group.state is GroupState.PREPARING_REBALANCE:
             return ErrorCode.rebalance_in_progress
         return ErrorCode.none
 
     def heard_of(self, group: ClassicGroup, member_id: str, now: Now) -> None:
-        """A commit of offsets is as good as a heartbeat."""
+        """Keep a member's session after an offset commit."""
         member = group.members.get(member_id)
         if member is not None and group.state in (
             GroupState.STABLE,
@@ -610,18 +635,19 @@ class Rebalancing:
     # ------------------------------------------------------------ LeaveGroup
 
     def leave(self, group_id: str, members: Sequence[Identity], now: Now) -> list[ErrorCode]:
-        """Members go, or are sent away by their static names; what came of each."""
+        """Remove members, or static ones by instance id. Return the error of each."""
         group = self._groups.get(group_id)
         if group is None:
             return [ErrorCode.unknown_member_id] * len(members)
         errors = [self._leave(group, who) for who in members]
         self._room.weigh(group)
         if ErrorCode.none in errors:
-            self._someone_left(group, "members that have left", now)
+            self._someone_left(group, "members left the group", now)
         return errors
 
     def _leave(self, group: ClassicGroup, who: Identity) -> ErrorCode:
         member_id = who.member_id
+        # An administrator removes static members by instance id only (KIP-345).
         if member_id == UNKNOWN_MEMBER_ID:
             named = None
             if who.instance_id is not None:
@@ -643,7 +669,10 @@ class Rebalancing:
             self._complete_if_all_joined(group, now)
 
     def _drop(self, group: ClassicGroup, member_id: str) -> None:
-        """It is a member no more; if it waits for an answer it may join anew."""
+        """Remove a member.
+
+        A pending request is answered UNKNOWN_MEMBER_ID, so it may join again.
+        """
         member = group.members.get(member_id)
         if member is not None:
             group.answer_join(member, JoinAnswer(error=ErrorCode.unknown_member_id))
@@ -657,17 +686,17 @@ class Rebalancing:
             return
         waits = member is not None and (member.join is not None or member.sync is not None)
         if waits and member is not None and not member.is_new:
-            return  # it is there; its session begins anew with the answer
+            return  # it waits for an answer; the session restarts with that
         name = shown(group.group_id)
-        logger.info("group %s: nothing was heard of %s in time", name, shown(member_id))
+        logger.info("group %s: session of member %s has expired", name, shown(member_id))
         self._drop(group, member_id)
         self._room.weigh(group)
         if member is None:
             self._complete_if_all_joined(group, now)
         else:
-            self._someone_left(group, f"{member_id}, which was not heard of", now)
+            self._someone_left(group, f"the session of {member_id} expired", now)
 
-    # ------------------------------------------------------------ the record
+    # ------------------------------------------------------------ records
 
     def _record(self, group: ClassicGroup, value: GroupMetadataValue) -> int:
         record = record_of(GroupMetadataKey(group=group.group_id), value)
@@ -676,7 +705,7 @@ class Rebalancing:
 
 
 def _growth(group: ClassicGroup, assignments: dict[str, bytes]) -> int:
-    """By how many bytes its members would weigh more with these."""
+    """Change of the members' size in bytes with these assignments."""
     return sum(
         len(assignments.get(each.member_id, b"")) - len(each.assignment)
         for each in group.members.values()

@@ -1,8 +1,9 @@
-"""How one member gets from where it is to where it is to be (Kafka's CurrentAssignmentBuilder).
+"""Reconciliation of one member from its current to its target assignment (Kafka's
+CurrentAssignmentBuilder).
 
-It gives up first what is no longer its own, stays in its epoch until it has said so, and gets then
-what nobody else holds; what others still hold comes as they let go of it. So no partition is ever
-given to two.
+A member first gives up partitions that are no longer assigned to it, and stays in its epoch until
+it has confirmed that. Then it gets the partitions that no other member owns, and later the others
+as they are released. A partition is therefore never assigned to two members.
 """
 
 import uuid
@@ -19,13 +20,16 @@ from tidemark_broker.groups.core.consumer_records import (
 )
 
 _NOTHING: AbstractSet[int] = frozenset()
-#: Partitions by topic, each with the epoch in which it was assigned.
+#: Partitions by topic, each with the epoch of its assignment.
 Held: TypeAlias = Mapping[uuid.UUID, Mapping[int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where a member is. ``previous_epoch``: an answer with ``epoch`` may have been lost."""
+    """Current assignment of a member.
+
+    ``previous_epoch`` is still accepted, because the answer with ``epoch`` may have been lost.
+    """
 
     epoch: int = 0
     previous_epoch: int = 0
@@ -34,7 +38,7 @@ class Position:
     revoking: Held
 
     def moved_to(self, epoch: int, state: int, assigned: Held, revoking: Held) -> "Position":
-        """The next one; the previous epoch is that which it had before this one."""
+        """Return the following position, with this one's epoch as the previous one."""
         return Position(
             epoch=epoch,
             previous_epoch=self.epoch,
@@ -45,13 +49,13 @@ class Position:
 
     @property
     def size(self) -> int:
-        """About how many partitions stand in it, topics counted as well."""
+        """Approximate number of topics and partitions."""
         return sum(
             len(held) + sum(map(len, held.values())) for held in (self.assigned, self.revoking)
         )
 
     def is_at(self, target_epoch: int) -> bool:
-        """Is there nothing to be done?"""
+        """True if the member has reached the target epoch."""
         return self.state == STABLE and self.epoch == target_epoch
 
 
@@ -59,7 +63,10 @@ NOWHERE = Position(assigned={}, revoking={})
 
 
 class Target(NamedTuple):
-    """Where it is to be, and what of that ``is_held`` by somebody, itself included."""
+    """Target of a member.
+
+    ``is_held`` tells whether any member, itself included, owns a partition.
+    """
 
     epoch: int
     partitions: Assignment
@@ -72,9 +79,12 @@ def advance(
     owned: Assignment | None,
     subscribed: Callable[[uuid.UUID], bool] | None = None,
 ) -> Position:
-    """The same one where there is nothing to be done yet. ``owned``: what the member says that it
-    has, None: nothing new. ``subscribed`` where its subscription has just changed: what it no
-    longer wants is revoked at once."""
+    """Return the next position, or the same object if nothing changes.
+
+    ``owned`` is what the member reports, None for no change. ``subscribed`` is passed if its
+    subscription has just changed: topics that it dropped are revoked at once.
+    """
+    # Until the member confirms the revocation it stays as it is, whatever the target is.
     if position.state == UNREVOKED_PARTITIONS:
         if not _owns_any(position.revoking, owned):
             return _towards(position, position.epoch, target, owned)
@@ -89,20 +99,23 @@ def _owns_any(revoking: Held, owned: Assignment | None) -> bool:
     return any(not numbers.isdisjoint(revoking.get(topic, ())) for topic, numbers in owned.items())
 
 
+# Split the assignment into what remains and what must be revoked.
 def _towards(position: Position, epoch: int, target: Target, owned: Assignment | None) -> Position:
     assigned: dict[uuid.UUID, Mapping[int, int]] = {}
     revoking: dict[uuid.UUID, Mapping[int, int]] = {}
     for topic, held in position.assigned.items():
         wanted = target.partitions.get(topic, _NOTHING)
         if held.keys() <= wanted:
-            assigned[topic] = held  # the same object: who compares it with what was sees that
+            assigned[topic] = held  # the same object, which makes comparisons cheap
             continue
         kept = {number: since for number, since in held.items() if number in wanted}
         if kept:
             assigned[topic] = kept
         revoking[topic] = {number: since for number, since in held.items() if number not in wanted}
+    # Partitions that the member does not own any more need no confirmation.
     if revoking and _owns_any(revoking, owned):
         return _settled(position, epoch, UNREVOKED_PARTITIONS, assigned, revoking)
+    # Nothing is left to revoke, so the member enters the target epoch and takes free partitions.
     waits = False
     for topic, wanted in target.partitions.items():
         mine = assigned.get(topic, {})

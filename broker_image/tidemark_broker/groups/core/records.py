@@ -1,10 +1,9 @@
-"""The records of ``__consumer_offsets``, byte for byte as Kafka 4.3 writes them.
+"""Records of ``__consumer_offsets``, byte for byte as Kafka 4.3 writes them.
 
-So Kafka's DumpLogSegments reads our log with ``--offsets-decoder``. A key begins with its type (an
-int16), a value with its version: 3 of GroupMetadataValue and 4 of OffsetCommitValue, or 1 where a
-client has set when its offset expires (OffsetCommit below version 5), 0 of those of KIP-848's
-groups (:mod:`.consumer_records`). Records of types that are not known are left alone, as
-Kafka does.
+Kafka's DumpLogSegments can therefore read this log with ``--offsets-decoder``. A key begins with
+its type (int16), a value with its version: 3 for GroupMetadataValue, 4 for OffsetCommitValue, or 1
+if a client set the expiry (OffsetCommit below version 5), and 0 for consumer-protocol groups
+(:mod:`.consumer_records`). Records of unknown types are ignored, as in Kafka.
 """
 
 import struct
@@ -28,14 +27,14 @@ NO_TIMESTAMP = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadataKey(Entity):
-    """Which group a GroupMetadataValue is of."""
+    """Key of a GroupMetadataValue."""
 
     group: str = wire("string")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitKey(Entity):
-    """Which partition an offset was committed for, by which group."""
+    """Key of an offset: group and partition."""
 
     group: str = wire("string")
     topic: str = wire("string")
@@ -44,7 +43,7 @@ class OffsetCommitKey(Entity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberMetadata(Entity):
-    """One member as its generation began; timeouts in milliseconds."""
+    """One member at the start of its generation. Timeouts in ms."""
 
     member_id: str = wire("string")
     group_instance_id: str | None = wire("string")
@@ -58,8 +57,10 @@ class MemberMetadata(Entity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadataValue(Entity):
-    """Version 3: a generation and its members; none: the group is empty. The timestamp of its state
-    in milliseconds since the epoch, -1 unknown."""
+    """Version 3: a generation with its members; without members the group is empty.
+
+    The state's timestamp is in ms since the epoch, -1 if unknown.
+    """
 
     protocol_type: str = wire("string")
     generation: int = wire("int32")
@@ -71,7 +72,7 @@ class GroupMetadataValue(Entity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitValue(Entity):
-    """Version 4; times in milliseconds since the epoch. ``topic_id`` None: not known."""
+    """Version 4. Times in ms since the epoch. ``topic_id`` None means unknown."""
 
     __flexible__: ClassVar = True
     offset: int = wire("int64")
@@ -83,7 +84,7 @@ class OffsetCommitValue(Entity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiringOffsetCommitValue(Entity):
-    """Version 1; times in milliseconds since the epoch."""
+    """Version 1. Times in ms since the epoch."""
 
     offset: int = wire("int64")
     metadata: str = wire("string")
@@ -120,7 +121,7 @@ _VERSION_OF: dict[type[Value], int] = {kind: version for (_, version), kind in _
 
 
 def record_of(key: Key, value: Value | None) -> CoordinatorRecord:
-    """The bytes of a record, of a tombstone where ``value`` is None."""
+    """Return the encoded record, a tombstone without ``value``."""
     written = None
     if value is not None:
         written = _INT16.pack(_VERSION_OF[type(value)]) + encode(value)
@@ -128,12 +129,15 @@ def record_of(key: Key, value: Value | None) -> CoordinatorRecord:
 
 
 def read_record(record: CoordinatorRecord) -> tuple[Key, Value | None] | None:
-    """Key and value; None for a type that is not known. Raises ValueError for what does not fit its
-    type."""
+    """Return key and value, None for an unknown type.
+
+    Raises ``ValueError`` for bytes that do not fit their type.
+    """
     if len(record.key) < _INT16.size:
         raise FrameError(f"a key of {len(record.key)} bytes has no type")
     (kind,) = _INT16.unpack_from(record.key)
     key_type = _KEYS.get(kind)
+    # A newer broker may write other types. Skipping them allows a downgrade, as in Kafka.
     if key_type is None:
         return None
     key = decode(key_type, record.key, _INT16.size)

@@ -1,4 +1,4 @@
-"""What groups read of a broker's configuration, by Kafka's keys."""
+"""Settings of groups from the broker's configuration, by Kafka's keys."""
 
 import enum
 from collections.abc import Mapping
@@ -14,14 +14,13 @@ from tidemark_broker.config import BrokerConfig
 from tidemark_broker.config_entries import text_of
 from tidemark_broker.groups.core.assignors import ASSIGNORS
 
-#: Of one group, whatever is configured: the record of a generation of more is larger than a log
-#: takes by default, and is made in one go.
+#: Limit of one group, whatever is configured. The record of a larger generation exceeds a log's
+#: default limit, and is written as one record.
 MEMBERS_MAX = 10_000
 
 
 class Migration(enum.Enum):
-    """``group.consumer.migration.policy``: whether a group changes its protocol with its members
-    in it."""
+    """Values of ``group.consumer.migration.policy``: online changes of a group's protocol."""
 
     BIDIRECTIONAL = "bidirectional"
     UPGRADE = "upgrade"
@@ -30,18 +29,17 @@ class Migration(enum.Enum):
 
     @property
     def may_upgrade(self) -> bool:
-        """When the first member of KIP-848's protocol joins."""
+        """True if a group is upgraded when its first consumer-protocol member joins."""
         return self in (Migration.BIDIRECTIONAL, Migration.UPGRADE)
 
     @property
     def may_downgrade(self) -> bool:
-        """When the last one goes."""
+        """True if a group is downgraded when its last consumer-protocol member leaves."""
         return self in (Migration.BIDIRECTIONAL, Migration.DOWNGRADE)
 
 
 class Now(NamedTuple):
-    """One moment, by two clocks: seconds of a monotonic one, for what is due, and milliseconds
-    since the epoch, for what stands on record."""
+    """One moment in two clocks: monotonic seconds for deadlines, ms since the epoch for records."""
 
     s: float
     ms: int
@@ -49,7 +47,7 @@ class Now(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """Times in milliseconds. ``bytes_max``: what the groups of a broker may take of memory."""
+    """Settings of groups. Times in ms. ``bytes_max`` is the memory limit of a broker's groups."""
 
     initial_rebalance_delay_ms: int
     session_timeout_min_ms: int
@@ -64,16 +62,16 @@ class GroupSettings:
     consumer_heartbeat_interval_ms: int
     consumer_size_max: int
     consumer_assignment_interval_ms: int
-    #: What one group may have, by its key: the least and the most.
+    #: Minimum and maximum of a group's own values, by key.
     group_bounds: Mapping[str, tuple[int, int]]
     migration: Migration
-    #: By their names, the one first that members get who ask for none.
+    #: Names of assignors; the first one is the default.
     consumer_assignors: tuple[str, ...]
     regex_refresh_ms: int
 
     @classmethod
     def of(cls, config: BrokerConfig) -> "GroupSettings":
-        """As the broker's file says."""
+        """Read the settings from the broker's file."""
         return cls(
             initial_rebalance_delay_ms=config.integer("group.initial.rebalance.delay.ms"),
             session_timeout_min_ms=config.integer("group.min.session.timeout.ms"),

@@ -1,9 +1,9 @@
-"""Decisions in steps: what goes through thousands of topics is done in a thread.
+"""Decisions in steps, with long computations in a thread.
 
-A heartbeat that brings a few names is decided at once. One of a member of thousands of topics has
-the long parts of it, which change nothing, done in a thread: its steps give them away as
-:class:`Work` and go on with what comes back. Between two steps the group is as it should be, on
-record and in memory; nobody else may change it meanwhile (whoever drives the steps sees to that).
+A heartbeat with a few names is decided at once. For a member with thousands of topics the long
+parts, which change nothing, run in a thread: the steps yield them as :class:`Work` and continue
+with the result. Between two steps the group's memory and records are consistent. The driver of the
+steps ensures that no other request changes the group meanwhile.
 """
 
 from collections.abc import Callable, Generator
@@ -11,23 +11,25 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 R = TypeVar("R")
 
-#: Names, partitions, and such; so many take a millisecond or two.
+#: Names or partitions that take about a millisecond or two.
 AT_ONCE_MAX = 1000
 
 
 class Work(NamedTuple):
-    """To be done in a thread: it changes nothing, and looks at nothing that anybody changes until
-    the steps go on."""
+    """A computation for a thread.
+
+    It changes nothing, and reads only data that stays unchanged until the steps continue.
+    """
 
     do: Callable[[], Any]
 
 
-#: What comes of them, once all their work is done.
+#: Generator of work that returns the result.
 Steps: TypeAlias = Generator[Work, Any, R]
 
 
 def elsewhere(size: int, do: Callable[[], R]) -> Steps[R]:
-    """Do it: at once where it is small, of no more than :data:`AT_ONCE_MAX` names or partitions."""
+    """Run ``do``: at once for at most :data:`AT_ONCE_MAX` names or partitions, else as a step."""
     if size <= AT_ONCE_MAX:
         return do()
     made: R = yield Work(do)

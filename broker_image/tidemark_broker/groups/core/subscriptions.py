@@ -1,8 +1,8 @@
-"""What the members of a group of the classic protocol tell each other (Kafka's ConsumerProtocol).
+"""Embedded protocol of classic consumer groups (Kafka's ConsumerProtocol).
 
-Assignors are the clients' business; the coordinator reads the topics only, so that offsets of a
-topic that is still consumed are not deleted. Where the group is led by the coordinator, since some
-of its members are of KIP-848's protocol, it reads all of it, and writes assignments itself.
+Assignment is the clients' task. The coordinator only reads the subscribed topics, so that offsets
+of a consumed topic do not expire. In a group with members of both protocols it reads the whole
+subscription and writes the assignments.
 """
 
 import struct
@@ -23,15 +23,18 @@ from tidemark.wire.framing import FrameError, decode, encode
 
 _VERSION = struct.Struct(">h")
 _VERSION_MAX = 3
-#: Owned partitions since version 1 (KIP-429), the rack since version 3 (KIP-881).
+#: Owned partitions from version 1 (KIP-429), the rack from version 3 (KIP-881).
 _OWNED_SINCE, _RACK_SINCE = 1, 3
-#: Topics and partitions of one member.
+#: Limit of topics and partitions of one member.
 _ELEMENTS_MAX = 100_000
 
 
 class Subscribed(NamedTuple):
-    """``owned`` by topic: nothing where the client does not say, for then it gives up everything
-    before it joins."""
+    """Subscription of one member.
+
+    ``owned`` is empty if the client does not report it: it then gives up everything before it
+    joins.
+    """
 
     topics: tuple[str, ...]
     owned: Mapping[str, AbstractSet[int]]
@@ -39,15 +42,18 @@ class Subscribed(NamedTuple):
 
 
 def subscribed_topics(metadata: bytes, most: int) -> tuple[str, ...]:
-    """The topics of one member; later versions only have more behind them. Raises
-    :class:`FrameError`, for more than ``most`` as well: members write what they like."""
+    """Return the topics of one member. Fields of later versions follow them and are ignored.
+
+    Raises :class:`FrameError`, also for more than ``most`` topics, since the bytes come from the
+    client.
+    """
     version_of(metadata)
     value = decode(ConsumerProtocolSubscription, metadata, _VERSION.size, _bounds(most))
     return tuple(value.topics)
 
 
 def version_of(metadata: bytes) -> int:
-    """Of what a member says, or is told. Raises :class:`FrameError`."""
+    """Return the version of a subscription or assignment. Raises :class:`FrameError`."""
     if len(metadata) < _VERSION.size:
         raise FrameError("a subscription without a version")
     (version,) = _VERSION.unpack_from(metadata)
@@ -57,7 +63,7 @@ def version_of(metadata: bytes) -> int:
 
 
 def subscribed(metadata: bytes) -> Subscribed:
-    """All that one member says. Raises :class:`FrameError`."""
+    """Return the whole subscription. Raises :class:`FrameError`."""
     version = version_of(metadata)
     if version < _OWNED_SINCE:
         return Subscribed(subscribed_topics(metadata, _ELEMENTS_MAX), {}, None)
@@ -72,12 +78,15 @@ def subscribed(metadata: bytes) -> Subscribed:
 
 
 def assigned(assignment: bytes) -> Mapping[str, AbstractSet[int]]:
-    """What the leader of a generation has told one member, nothing where it has not yet. Raises
-    :class:`FrameError`, also for what only an assignor of the clients' own could read."""
+    """Return the assignment of one member, empty before the first one.
+
+    Raises :class:`FrameError`, also for data that only a client's own assignor can read.
+    """
     if not assignment:
         return {}
     version_of(assignment)
     value = decode(ConsumerProtocolAssignment, assignment, _VERSION.size, _bounds(_ELEMENTS_MAX))
+    # The data would be lost in an upgrade, so such a group must not be upgraded.
     if value.user_data:
         raise FrameError("its assignor keeps data of its own in the assignments")
     found: dict[str, set[int]] = {}
@@ -87,7 +96,7 @@ def assigned(assignment: bytes) -> Mapping[str, AbstractSet[int]]:
 
 
 def assignment_bytes(partitions: Mapping[str, AbstractSet[int]], metadata: bytes) -> bytes:
-    """What a member is told that has said ``metadata``: in the same version."""
+    """Return the encoded assignment, in the version of the member's subscription."""
     kind: Any = TopicPartition  # its types are kio's own
     named = tuple(
         kind(topic=topic, partitions=tuple(sorted(numbers)))

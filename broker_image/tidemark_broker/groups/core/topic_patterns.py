@@ -1,10 +1,10 @@
-"""Regular expressions of subscriptions: which topics one stands for, in a time that is bounded.
+"""Regular expressions of subscriptions, matched in bounded time.
 
-Kafka uses RE2J, which like RE2 never goes back: its time goes with the length of a name. Python's
-``re`` takes for ever for ``(a+)+$``, so an expression of a client never gets there. The engine here
-is Rust's ``regex`` in pydantic, which is of RE2's kind and its syntax; no look-around, no
-back-references. What an expression would become is bounded before it is built, since building holds
-up the loop.
+Kafka uses RE2J, which never backtracks: its time is linear in the length of a name. Python's ``re``
+is exponential for ``(a+)+$``, so clients' expressions are never passed to it. This module uses
+Rust's ``regex`` in pydantic, which has RE2's algorithm and syntax, without look-around and
+back-references. The size of the automaton is bounded before it is built, because building blocks
+the loop.
 """
 
 import re
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Annotated
 
 LENGTH_MAX = 1000
-#: Characters and classes, each as often as it may be repeated.
+#: Limit of characters and classes, each counted with its repetitions.
 ATOMS_MAX = 1000
-#: Topics' names are ASCII, and so are these in RE2J.
+#: Topic names are ASCII, and so are these classes in RE2J.
 _CLASSES = {
     "w": "[0-9A-Za-z_]",
     "W": "[^0-9A-Za-z_]",
@@ -26,7 +26,7 @@ _CLASSES = {
 _REPEAT = re.compile(r"(?:[*+?]|\{([0-9]+)(?:,([0-9]*))?\})\??")
 _GROUP = re.compile(r"\((?!\?)|\(\?P?<[0-9A-Za-z_]+>|\(\?[imsU]*(?:-[imsU]+)?[:)]")
 _POSIX = re.compile(r"\[:\^?[a-z]+:\]")
-#: A class, a control character, a number in base 16, or a sign that stands for itself.
+#: A class, a control character, a hexadecimal number, or an escaped punctuation character.
 _ESCAPE = re.compile(
     r"\\(?:[dDsSwW]|[afnrtv]|x[0-9A-Fa-f]{2}|x\{[0-9A-Fa-f]{1,6}\}|[!-/:-@\[-`{-~])"
 )
@@ -34,20 +34,20 @@ _ANCHORS = ("A", "b", "B", "z")
 
 
 class BadPattern(ValueError):
-    """The message says what is wrong with it."""
+    """An invalid expression. The message names the problem."""
 
 
 def compiled(pattern: str) -> Callable[[str], bool]:
-    """Does a name match it as a whole? Raises :class:`BadPattern`."""
+    """Return a predicate that matches whole names. Raises :class:`BadPattern`."""
     if len(pattern) > LENGTH_MAX:
-        raise BadPattern(f"an expression of {len(pattern)} characters, {LENGTH_MAX} at most")
+        raise BadPattern(f"the expression has {len(pattern)} characters, the limit is {LENGTH_MAX}")
     translated = _Reader(pattern).read()
-    _matcher(translated)  # by itself: "a)(b" is none, though it is one in parentheses
+    _matcher(translated)  # validated alone: "a)(b" is invalid, but not within parentheses
     return _matcher(rf"\A(?:{translated})\z")
 
 
 def _matcher(pattern: str) -> Callable[[str], bool]:
-    # Only who uses expressions pays for it.
+    # Imported here, because only groups with expressions need pydantic.
     from pydantic import ConfigDict, StringConstraints, TypeAdapter
     from pydantic_core import SchemaError
 
@@ -64,22 +64,25 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
 
 
 class _Reader:
-    """RE2J's syntax in Rust's: what means something else there is escaped, what RE2J has not is
-    refused. A number of states is estimated on the way."""
+    """Translation from RE2J's to Rust's syntax.
+
+    Characters with another meaning in Rust are escaped, and syntax that RE2J lacks is rejected. The
+    number of states is estimated on the way.
+    """
 
     def __init__(self, pattern: str) -> None:
         self._left = pattern
         self._made: list[str] = []
-        #: Of each group that is open, and of what was read last.
+        #: Sizes of the open groups, and of the last element.
         self._sums, self._last = [0], 0
         self._repeats = False
 
     def read(self) -> str:
-        """All of it."""
+        """Return the translated expression. Raises :class:`BadPattern`."""
         while self._left:
             self._step()
         if sum(self._sums) > ATOMS_MAX:
-            raise BadPattern(f"its repetitions come to more than {ATOMS_MAX} characters")
+            raise BadPattern(f"the expression expands to more than {ATOMS_MAX} characters")
         return "".join(self._made)
 
     def _step(self) -> None:
@@ -93,6 +96,7 @@ class _Reader:
             self._open()
         elif char == ")":
             self._take(1)
+            # An unmatched parenthesis is left to the final validation.
             if len(self._sums) > 1:
                 self._last = self._sums.pop()
                 self._sums[-1] += self._last
@@ -110,7 +114,7 @@ class _Reader:
             self._literal(char)
 
     def _take(self, count: int) -> str:
-        """As it stands."""
+        """Copy characters unchanged."""
         taken, self._left = self._left[:count], self._left[count:]
         self._made.append(taken)
         return taken
@@ -125,9 +129,10 @@ class _Reader:
 
     def _repeat(self, found: "re.Match[str]") -> None:
         if self._repeats:
-            raise BadPattern(f"a repetition of a repetition: {found.group()}")
+            raise BadPattern(f"repetition of a repetition: {found.group()}")
         self._repeats = True
         self._take(found.end())
+        # x{1000}{1000} is rejected above. The product of nested groups is bounded by the sums.
         counts = [int(each) for each in found.group(1, 2) if each]
         times = max(counts, default=1)
         if times > ATOMS_MAX:
@@ -138,7 +143,7 @@ class _Reader:
     def _open(self) -> None:
         opened = _GROUP.match(self._left)
         if opened is None:
-            raise BadPattern("(? is followed by what is no kind of group")
+            raise BadPattern("(? does not start a supported kind of group")
         self._take(opened.end())
         if not opened.group().endswith(")"):  # else flags, for all that follows
             self._sums.append(0)
@@ -157,11 +162,11 @@ class _Reader:
             self._count(1)
 
     def _escaped(self) -> str:
-        """One escape of one character or of a class."""
+        """Translate one escape of a character or class."""
         found = _ESCAPE.match(self._left)
         if found is None:
-            what = self._left[:2]
-            raise BadPattern(f"{what}: topics' names are ASCII, use [A-Za-z] and the like")
+            escape = self._left[:2]
+            raise BadPattern(f"{escape} is not supported: topic names are ASCII, use [A-Za-z]")
         self._left = self._left[found.end() :]
         escape = found.group()
         if escape[1] in _CLASSES:
@@ -171,10 +176,14 @@ class _Reader:
         return _hex(escape[1])
 
     def _class(self) -> None:
-        """A [class]: brackets and ampersands in it stand for themselves."""
+        """Translate a bracket expression.
+
+        Brackets and ampersands in it are literal, unlike in Rust.
+        """
         negated = self._left.startswith("[^")
         self._take(2 if negated else 1)
         is_first = True
+        # A closing bracket in first place is a member of the class.
         while not self._left.startswith("]") or is_first:
             is_first = False
             posix = _POSIX.match(self._left)
@@ -191,7 +200,7 @@ class _Reader:
 
     def _class_char(self) -> str:
         if not self._left:
-            raise BadPattern("a [class] that does not end")
+            raise BadPattern("a bracket expression is not closed")
         if self._left[0] == "\\":
             return self._escaped()
         char, self._left = self._left[0], self._left[1:]

@@ -1,7 +1,7 @@
-"""Requests and answers of the classic protocol, as the core speaks of them; times in milliseconds.
+"""Requests and answers of the classic protocol, in the form of the core. Times in ms.
 
-An answer goes to the callable that came with the request, exactly once, at once or later: when the
-others have joined, when the leader's assignment is committed, or when the member is gone.
+An answer goes to the callable of the request, exactly once, at once or later: when the others have
+joined, when the leader's assignment is committed, or when the member is removed.
 """
 
 import enum
@@ -13,19 +13,19 @@ from kio.schema.errors import ErrorCode
 
 UNKNOWN_MEMBER_ID = ""
 NO_GENERATION = -1
-#: What a protocol of a member weighs beside its name and metadata.
+#: Size of a member's protocol without its name and metadata.
 _PROTOCOL_BYTES = 250
-#: Of a name in a log line; those of clients may have 32 KiB.
+#: Longest part of a name in a log line, since clients' names may have 32 KiB.
 _SHOWN_MAX = 200
 
 
 def shown(text: str) -> str:
-    """A name that a client has made up, as log lines have it: in one line, and not too long."""
+    """Return a client's name in a form for log lines: one line of limited length."""
     return repr(text[:_SHOWN_MAX])[1:-1]
 
 
 class GroupState(enum.StrEnum):
-    """As ListGroups and DescribeGroups name them."""
+    """States as ListGroups and DescribeGroups name them."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -35,26 +35,26 @@ class GroupState(enum.StrEnum):
 
 
 class Protocol(NamedTuple):
-    """An assignor that a member can do, and what it subscribes to with that."""
+    """An assignor that a member supports, with its subscription."""
 
     name: str
     metadata: bytes
 
 
 def weight_of(protocols: tuple[Protocol, ...]) -> int:
-    """About what they take of memory, in bytes."""
+    """Approximate memory in bytes."""
     return sum(_PROTOCOL_BYTES + len(each.name) + len(each.metadata) for each in protocols)
 
 
 class Identity(NamedTuple):
-    """Who a member says it is; with ``instance_id`` a static one (KIP-345)."""
+    """Identity of a member; static with ``instance_id`` (KIP-345)."""
 
     member_id: str
     instance_id: str | None = None
 
 
 class JoinedMember(NamedTuple):
-    """One of a generation, as its leader is told of it."""
+    """A member in the leader's answer."""
 
     member_id: str
     instance_id: str | None
@@ -63,7 +63,10 @@ class JoinedMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinAnswer:
-    """``members`` for the leader only; ``skip_assignment``: it need not assign (KIP-814)."""
+    """Answer to a join.
+
+    ``members`` is for the leader only. ``skip_assignment``: it must not assign (KIP-814).
+    """
 
     error: ErrorCode = ErrorCode.none
     member_id: str = UNKNOWN_MEMBER_ID
@@ -77,7 +80,7 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncAnswer:
-    """What a member is to do in this generation."""
+    """Assignment of a member in its generation."""
 
     error: ErrorCode = ErrorCode.none
     protocol_type: str | None = None
@@ -91,8 +94,11 @@ Sync: TypeAlias = Callable[[SyncAnswer], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """``needs_member_id``: a new dynamic member is given an id first (version 4, KIP-394);
-    ``may_skip_assignment``: version 9. ``new_id`` is unique, for a member that has none."""
+    """Request to join.
+
+    ``needs_member_id``: a new dynamic member gets its id first (version 4, KIP-394).
+    ``may_skip_assignment``: version 9. ``new_id`` is a unique id for a member without one.
+    """
 
     group_id: str
     who: Identity
@@ -109,13 +115,13 @@ class JoinRequest:
 
     @property
     def weight_bytes(self) -> int:
-        """What it wants to be kept."""
+        """Memory in bytes that the member needs."""
         return weight_of(self.protocols)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequest:
-    """``assignments`` by member id, of the leader only."""
+    """Request for an assignment. ``assignments`` by member id, from the leader only."""
 
     group_id: str
     who: Identity

@@ -1,2 +1,5 @@
-"""What a transaction coordinator decides: requests, records and time in; answers and records out.
-No clock, no sockets, no log."""
+"""Decision logic of the transaction coordinator:
+
+requests, records and time are inputs, answers and records are outputs. No clock, no sockets, no
+log.
+"""

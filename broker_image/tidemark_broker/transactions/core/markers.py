@@ -1,12 +1,12 @@
-"""Which markers have still to be written, and to whom each goes next.
+"""Queue of markers that have not been written, and their destinations.
 
-A decided transaction ends in every partition it wrote to. Nothing but success ends the tries:
-leaders move, replicas are offline for hours, answers get lost; a marker that is written twice does
-no harm. Each (transaction, partition) waits for itself, so a partition without a leader delays its
-own transaction only, and a broker that does not answer only what it leads. One request is under way
-to each broker, with whatever has gathered for it meanwhile.
+A decided transaction ends in every partition that it wrote to. Attempts stop only with success:
+leaders move, replicas are offline for hours, answers are lost, and a repeated marker is harmless.
+Each pair of transaction and partition waits separately. A partition without a leader delays only
+its own transaction, and an unresponsive broker only the partitions that it leads. One request is in
+flight to each broker, with all markers that have accumulated.
 
-A partition needs no marker once its deletion is on record. An unknown partition, or one without a
+A partition needs no marker once its deletion is recorded. An unknown partition, or one without a
 leader, keeps its marker indefinitely: after a restored backup a partition may be unknown until its
 broker returns. If the marker were dropped, the transaction would never end there.
 """
@@ -23,28 +23,30 @@ from kio.schema.errors import ErrorCode
 from tidemark.backoff import Backoff
 from tidemark_broker.replication.types import TopicPartition
 
-#: In place of a leader's id: the leader is unknown at present; the deletion is on record.
+#: Instead of a leader's id: the leader is unknown at present, or the deletion is recorded.
 UNKNOWN = -1
 DELETED = -2
 #: Markers of one request.
 BATCH_MAX = 1000
-#: Markers whose leader is looked for at one time.
+#: Markers whose leader is looked up at one time.
 _PLACED_AT_ONCE = 2000
 _BACKOFF = Backoff(first_s=0.02, most_s=5.0)
 
-#: Nothing is left to be written there: it is done, or a higher epoch of that producer is in the log
-#: already, which only a later end can have brought.
+#: Nothing is left to write: the marker is written, or the log has a higher epoch of the producer,
+#: which only a later end can have caused.
 _DONE = frozenset({ErrorCode.none, ErrorCode.invalid_producer_epoch})
 
-#: Of the partition of ``__transaction_state``, and the transactional id.
+#: Partition of ``__transaction_state``, and the transactional id.
 TransactionKey = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """The end of a transaction as its partitions are told it. ``coordinator_epoch``: the leader
-    epoch of the partition of ``__transaction_state``; partitions refuse a lower one than they have
-    seen of that producer."""
+    """End of a transaction, for its partitions.
+
+    ``coordinator_epoch`` is the leader epoch of the ``__transaction_state`` partition. Partitions
+    reject a lower one than they have seen of the producer.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -70,7 +72,10 @@ class _Unfinished:
 
 
 class MarkerQueue:
-    """``leader_of`` returns the leader of a partition, :data:`UNKNOWN` or :data:`DELETED`."""
+    """The queue.
+
+    ``leader_of`` returns the leader of a partition, :data:`UNKNOWN` or :data:`DELETED`.
+    """
 
     def __init__(self, leader_of: Callable[[TopicPartition], int]) -> None:
         self._leader_of = leader_of
@@ -78,20 +83,20 @@ class MarkerQueue:
         self._ready: dict[MarkerWrite, None] = {}
         self._waiting: list[tuple[float, int, MarkerWrite]] = []
         self._numbers = itertools.count()
-        #: None of them is empty.
+        #: Queues by broker, none of them empty.
         self._for_broker: dict[int, deque[MarkerWrite]] = {}
         self._busy: set[int] = set()
         self._finished: list[tuple[TransactionKey, Marker]] = []
 
     @property
     def unfinished(self) -> int:
-        """How many transactions wait for markers."""
+        """Number of transactions with missing markers."""
         return len(self._unfinished)
 
     def add(
         self, key: TransactionKey, marker: Marker, partitions: Iterable[TopicPartition]
     ) -> None:
-        """These partitions are to get the marker; in the place of an earlier one of the same id."""
+        """Queue a marker for partitions; it replaces an earlier one of the same id."""
         self._forget(key)
         unfinished = _Unfinished(marker)
         self._unfinished[key] = unfinished
@@ -102,37 +107,44 @@ class MarkerQueue:
         self._look(key)
 
     def drop(self, partition: int) -> None:
-        """This broker coordinates that partition of ``__transaction_state`` no more."""
+        """Drop markers of a ``__transaction_state`` partition that this broker no longer
+        coordinates.
+        """
         for key in [key for key in self._unfinished if key[0] == partition]:
             self._forget(key)
 
     def left(self, key: TransactionKey) -> AbstractSet[TopicPartition]:
-        """Partitions of that transaction that lack their marker."""
+        """Partitions of the transaction without a marker."""
         unfinished = self._unfinished.get(key)
         return frozenset() if unfinished is None else unfinished.left.keys()
 
     def finished(self) -> Sequence[tuple[TransactionKey, Marker]]:
-        """Transactions all of whose partitions have their marker, once each."""
+        """Return transactions whose markers are all written, once each."""
         finished, self._finished = self._finished, []
         return finished
 
     # ------------------------------------------------------------ sending
 
     def next_s(self) -> float | None:
-        """When to ask for batches again though nothing happens; None: never."""
+        """Return the time of the next batches without other events, None for never."""
         if self._ready or not self._busy.issuperset(self._for_broker):
-            return float("-inf")  # there were many, or leaders moved while batches were made
+            return float("-inf")  # more was ready than one pass handles, or leaders moved
         return self._waiting[0][0] if self._waiting else None
 
     def batches(self, now_s: float) -> Mapping[int, Sequence[MarkerWrite]]:
-        """A request for each broker that has none under way; each is to be :meth:`answered`."""
+        """Return a batch for each broker without a request in flight.
+
+        Each must be :meth:`answered`.
+        """
         while self._waiting and self._waiting[0][0] <= now_s:
             self._ready[heapq.heappop(self._waiting)[2]] = None
+        # A bounded number per pass, since a restart may make a hundred thousand ready at once.
         for write in list(itertools.islice(self._ready, _PLACED_AT_ONCE)):
             del self._ready[write]
             if self._is_wanted(write):
                 self._place(write, now_s)
         batches = {}
+        # One request per broker in flight, so a slow broker accumulates a larger batch.
         for broker in [each for each in self._for_broker if each not in self._busy]:
             batch = self._take(broker, now_s)
             if batch:
@@ -147,8 +159,10 @@ class MarkerQueue:
         errors: Callable[[MarkerWrite], ErrorCode],
         now_s: float,
     ) -> None:
-        """What became of a batch, or of the request as a whole: see :data:`_DONE`, all else is
-        tried again."""
+        """Handle the result of a batch, or the failure of its request.
+
+        Everything except :data:`_DONE` is retried.
+        """
         self._busy.discard(broker)
         for write in batch:
             if not self._is_wanted(write):
@@ -158,10 +172,10 @@ class MarkerQueue:
             else:
                 self._later(write, now_s)
 
-    # ------------------------------------------------------------ inside
+    # ------------------------------------------------------------ internal
 
     def _place(self, write: MarkerWrite, now_s: float) -> None:
-        """To the broker that leads now."""
+        """Queue a marker for the current leader."""
         leader = self._leader_of(write.tp)
         if leader >= 0:
             self._for_broker.setdefault(leader, deque()).append(write)
@@ -171,8 +185,10 @@ class MarkerQueue:
             self._later(write, now_s)
 
     def _take(self, broker: int, now_s: float) -> Sequence[MarkerWrite]:
-        """Some of those that it still leads; the others go where they belong now. No more of them
-        are looked at than a request may have, however many wait."""
+        """Take markers that the broker still leads; requeue the others.
+
+        At most one batch is examined.
+        """
         queue = self._for_broker.pop(broker)
         batch: list[MarkerWrite] = []
         for _ in range(min(len(queue), BATCH_MAX)):
@@ -206,6 +222,6 @@ class MarkerQueue:
         heapq.heappush(self._waiting, (write.backoff.until_s, next(self._numbers), write))
 
     def _forget(self, key: TransactionKey) -> None:
-        """What waits somewhere is not wanted any more, and goes when its turn comes."""
+        """Drop a transaction. Its queued markers are skipped when their turn comes."""
         self._unfinished.pop(key, None)
         self._finished = [each for each in self._finished if each[0] != key]

@@ -1,13 +1,13 @@
-"""What is known of one transactional id: Kafka's ``TransactionMetadata``, as a value.
+"""State of one transactional id: Kafka's ``TransactionMetadata``, as a value.
 
 A transaction goes Empty -> Ongoing -> PrepareCommit or PrepareAbort -> CompleteCommit or
-CompleteAbort -> Ongoing again. The Prepare state is the decision: once that record is committed the
-outcome stands, whoever coordinates, and every partition is to get its marker; Complete says that
+CompleteAbort -> Ongoing. The Prepare state is the decision: once its record is committed the
+outcome is final for every coordinator, and every partition must get its marker. Complete means that
 all have it.
 
 With ``transaction.version`` 2 (KIP-890) each end raises the producer's epoch, so that a marker
-fences whatever of its transaction comes late. An epoch above 32,766 is never shown to a producer:
-the end that would do so gives it another producer id and epoch 0.
+fences late records of its transaction. An epoch above 32,766 is never given to a producer: such an
+end assigns a new producer id and epoch 0.
 """
 
 import enum
@@ -17,15 +17,18 @@ from tidemark_broker.replication.types import TopicPartition
 
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
-#: No end can raise it any more, so the next one changes the producer id.
+#: Last epoch of a producer id; the next end changes the id.
 LAST_EPOCH = 2**15 - 2
-#: Epochs are raised at each end from this ``transaction.version`` on.
+#: ``transaction.version`` from which each end raises the epoch.
 EPOCH_BUMP_LEVEL = 2
 
 
 class TransactionState(enum.IntEnum):
-    """By the numbers of ``TransactionLogValue``. The last two are Kafka's in-memory states: they
-    are names that ListTransactions may filter by, and no transaction here is ever in them."""
+    """States by the numbers of ``TransactionLogValue``.
+
+    The last two are Kafka's in-memory states. ListTransactions may filter by them, and no
+    transaction here is ever in them.
+    """
 
     EMPTY = 0
     ONGOING = 1
@@ -38,14 +41,14 @@ class TransactionState(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """Kafka's name: ``PrepareCommit``."""
+        """Kafka's name, such as ``PrepareCommit``."""
         return self.name.title().replace("_", "")
 
 
 _COMPLETE_COMMIT = TransactionState.COMPLETE_COMMIT
-#: Decided, and not every partition has its marker.
+#: Decided, with markers still missing.
 PREPARED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
-#: Nothing is under way: the next transaction may begin, and the id may expire.
+#: No transaction in progress: the next one may start, and the id may expire.
 AT_REST = frozenset(
     {TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
 )
@@ -62,13 +65,14 @@ class Producer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMetadata:
-    """Times in milliseconds since the epoch; ``started_ms`` is -1 before the first transaction.
+    """State of an id. Times in ms since the epoch; ``started_ms`` is -1 before the first
+    transaction.
 
-    ``previous_producer_id``: whose the last change of id took over from, or the same;
-    ``next_producer_id``: the one that completion changes to, -1 for none. ``last_epoch`` is the one
-    before the last raise that a producer may ask to have repeated (KIP-360), -1 for none; it is not
-    in the log, so such a repetition does not work over a change of coordinators, as in Kafka.
-    ``version``: the ``transaction.version`` by which the last change was asked for.
+    - ``previous_producer_id``: id before the last change of the id, or the same
+    - ``next_producer_id``: id after completion, -1 for none
+    - ``last_epoch``: epoch before the last raise, which a producer may repeat (KIP-360), -1 for
+      none. As in Kafka it is not in the log, so a repetition fails after a change of coordinators.
+    - ``version``: the ``transaction.version`` of the last change
     """
 
     producer_id: int
@@ -85,26 +89,28 @@ class TransactionMetadata:
 
     @property
     def epoch_is_exhausted(self) -> bool:
-        """Must the next raise change the producer id?"""
+        """True if the next raise must change the producer id."""
         return self.producer_epoch >= LAST_EPOCH
 
     @property
     def last_end_raised_epoch(self) -> bool:
-        """Did the end that led to this state raise the epoch? Only then an EndTxn with the epoch
-        before is that end, repeated."""
+        """True if the last end raised the epoch.
+
+        Only then may EndTxn with the previous epoch be a repetition.
+        """
         return self.version >= EPOCH_BUMP_LEVEL
 
     def has_timed_out(self, now_ms: int) -> bool:
-        """Has it been open for longer than its producer allowed?"""
+        """True if the transaction is open for longer than its timeout."""
         is_open = self.state is TransactionState.ONGOING
         return is_open and self.started_ms + self.timeout_ms < now_ms
 
     def has_expired(self, now_ms: int, expiration_ms: int) -> bool:
-        """Has nobody used the id for so long that it may be forgotten?"""
+        """True if the id has been unused for so long that it may be deleted."""
         return self.state in AT_REST and self.updated_ms <= now_ms - expiration_ms
 
     def completed(self, now_ms: int) -> "TransactionMetadata":
-        """After a Prepare state, once every partition has its marker."""
+        """Return the state after a Prepare state, once every partition has its marker."""
         rotates = self.last_end_raised_epoch and self.next_producer_id != NO_PRODUCER_ID
         is_commit = self.state is TransactionState.PREPARE_COMMIT
         return replace(

@@ -1,9 +1,9 @@
-"""The records of ``__transaction_state``, in Kafka's format, so that Kafka's own tools read them.
+"""Records of ``__transaction_state`` in Kafka's format, readable by Kafka's tools.
 
 ``TransactionLogKey`` version 0 and ``TransactionLogValue`` version 1 (KIP-890: flexible), each
-behind its version as int16. A value that is null forgets the id. A key of another version is a left
-over of a later release and means nothing here (KIP-915); a value of one cannot be left out without
-losing a transaction, and is an error.
+behind its version as int16. A null value deletes the id. A key of another version was written by a
+later release and is ignored (KIP-915). A value of another version is an error, since skipping it
+would lose a transaction.
 """
 
 import struct
@@ -24,12 +24,12 @@ _KEY_VERSION = 0
 _VALUE_VERSION = 1
 _VERSION = struct.Struct(">h")
 _KEY_HEAD = struct.Struct(">hh")
-#: Records have no API; kio wants the number of one.
+#: Records belong to no Api, but kio requires a number.
 _NO_API = -1
 
 
 class BadTransactionRecord(ValueError):
-    """A record of ``__transaction_state`` that cannot be read."""
+    """An unreadable record of ``__transaction_state``."""
 
 
 @entity(EntityType.nested, _NO_API, _VALUE_VERSION)
@@ -53,13 +53,13 @@ class _Value:
 
 
 def key_of(transactional_id: str) -> bytes:
-    """The key under which everything of an id is compacted."""
+    """Return the key of an id."""
     name = transactional_id.encode()
     return _KEY_HEAD.pack(_KEY_VERSION, len(name)) + name
 
 
 def value_of(metadata: TransactionMetadata) -> bytes:
-    """Its state as a record has it; ``last_epoch`` is no part of it."""
+    """Return the record's value; ``last_epoch`` is not part of it."""
     is_empty = metadata.state is TransactionState.EMPTY
     value = _Value(
         producer_id=metadata.producer_id,
@@ -86,8 +86,10 @@ def _topics(partitions: Iterable[TopicPartition]) -> tuple[_Topic, ...]:
 
 
 def read_key(key: bytes) -> str | None:
-    """The transactional id; None for a key of another version. Raises
-    :class:`BadTransactionRecord`."""
+    """Return the transactional id, None for a key of another version.
+
+    Raises :class:`BadTransactionRecord`.
+    """
     try:
         (version,) = _VERSION.unpack_from(key)
         if version != _KEY_VERSION:
@@ -95,25 +97,25 @@ def read_key(key: bytes) -> str | None:
         _, length = _KEY_HEAD.unpack_from(key)
         name = key[_KEY_HEAD.size :]
         if len(name) != length:
-            raise BadTransactionRecord(f"a key names {length} bytes and has {len(name)}")
+            raise BadTransactionRecord(f"the key declares {length} bytes and has {len(name)}")
         return name.decode()
     except (struct.error, UnicodeDecodeError) as error:
-        raise BadTransactionRecord(f"a key cannot be read: {error}") from error
+        raise BadTransactionRecord(f"the key is not readable: {error}") from error
 
 
 def read_value(value: bytes) -> TransactionMetadata:
-    """What :func:`value_of` wrote. Raises :class:`BadTransactionRecord`."""
+    """Convert a value of :func:`value_of`. Raises :class:`BadTransactionRecord`."""
     try:
         (version,) = _VERSION.unpack_from(value)
         if version != _VALUE_VERSION:
             raise BadTransactionRecord(
-                f"a value of version {version}, where {_VALUE_VERSION} is known: a newer broker "
-                "wrote it, run that release again"
+                f"the value has version {version}, supported is {_VALUE_VERSION}: a newer broker "
+                "wrote it, so use that release"
             )
         read = decode(_Value, value, _VERSION.size)
         return _metadata(read)
     except (struct.error, FrameError, ValueError) as error:
-        raise BadTransactionRecord(f"a value cannot be read: {error}") from error
+        raise BadTransactionRecord(f"the value is not readable: {error}") from error
 
 
 def _metadata(read: _Value) -> TransactionMetadata:

@@ -1,16 +1,15 @@
-"""What each request does to a transactional id: the answer, and the change that has to be committed
-before it is given.
+"""Effect of each request on a transactional id: the answer, and the change to commit before it.
 
 Kafka's ``TransactionCoordinator`` (4.3) with KIP-98, KIP-360, KIP-588 and KIP-890. Every function
-takes the id's metadata as it is (None: unknown), and is asked only while no change of it is under
-way: whoever asks earlier gets CONCURRENT_TRANSACTIONS (:mod:`transactions`). Where a change needs a
-fresh producer id and none is given, the decision says so, and the same question is asked again.
+takes the id's metadata (None: unknown) while no change of it is in progress; earlier requests get
+CONCURRENT_TRANSACTIONS (:mod:`transactions`). If a change needs a new producer id and none is
+given, the decision says so, and the function is called again with one.
 
-Stricter than Kafka in two places. A producer that names an epoch which is no longer its own
-(InitProducerId, KIP-360) is fenced at once; Kafka first aborts the transaction of whoever fenced
-it. And an EndTxn with the epoch before the current one counts as repeated only if the last end did
-raise the epoch; Kafka looks at the numbers alone, and hands the current epoch to a producer that
-another's InitProducerId fenced.
+Stricter than Kafka in two cases. A producer with an epoch that is no longer its own
+(InitProducerId, KIP-360) is fenced at once, while Kafka first aborts the transaction of its
+successor. And EndTxn with the previous epoch counts as repeated only if the last end raised the
+epoch. Kafka compares only the numbers, and gives the current epoch to a producer that another
+InitProducerId has fenced.
 """
 
 from collections.abc import Mapping
@@ -35,9 +34,11 @@ from tidemark_broker.transactions.core.metadata import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The answer: ``error``, and the producer's id and epoch where the request asks for them. Where
-    there is a ``change`` it is given once that is committed. With ``needs_producer_id`` nothing is
-    decided yet."""
+    """Answer to a request: ``error``, and the producer's identity if the request returns one.
+
+    A ``change`` must be committed before the answer is sent. With ``needs_producer_id`` nothing is
+    decided yet.
+    """
 
     error: ErrorCode = ErrorCode.none
     producer: Producer | None = None
@@ -60,13 +61,16 @@ def init_producer_id(
     now_ms: int,
     fresh_producer_id: int | None = None,
 ) -> Decision:
-    """InitProducerId with a transactional id. ``expected``: who the producer thinks it is
-    (KIP-360), None for one that begins. A transaction that is open is aborted first, and the
-    producer told to ask again."""
+    """InitProducerId with a transactional id.
+
+    ``expected`` is the identity in the request (KIP-360), None for a new producer. An open
+    transaction is aborted first, and the producer must retry.
+    """
     if known is None:
         if fresh_producer_id is None:
             return _NEEDS_PRODUCER_ID
         return _initialised(_new(fresh_producer_id, timeout_ms, now_ms))
+    # Markers of the previous transaction must be written with the old epoch first.
     if known.state in PREPARED:
         return _CONCURRENT
     if expected is not None and not _may_go_on(known, expected):
@@ -74,8 +78,9 @@ def init_producer_id(
     if known.state is TransactionState.ONGOING:
         aborted = fence(known, now_ms=now_ms, fresh_producer_id=fresh_producer_id)
         return replace(aborted, error=ErrorCode.concurrent_transactions, producer=None)
-    if expected is not None and not _is(known, expected):  # it asks for what it has got already
+    if expected is not None and not _is(known, expected):  # a repetition: return the same result
         return _initialised(replace(_emptied(known, timeout_ms, now_ms), version=known.version))
+    # A raised epoch would exceed int16, so the producer gets a new id.
     if known.epoch_is_exhausted:
         return _rotated(known, expected, timeout_ms, now_ms, fresh_producer_id)
     raised = replace(
@@ -99,8 +104,10 @@ def _new(producer_id: int, timeout_ms: int, now_ms: int) -> TransactionMetadata:
 
 
 def _may_go_on(known: TransactionMetadata, expected: Producer) -> bool:
-    """Is it the present producer, or one that never heard of its last raise? Of the second kind
-    there is none while a transaction is open: that one's producer has heard."""
+    """Return whether the request is of the current producer, or of one that missed its last raise.
+
+    While a transaction is open only the current producer counts, since it must have seen the raise.
+    """
     if _is(known, expected):
         return True
     if known.state not in AT_REST or expected.epoch != known.last_epoch:
@@ -156,8 +163,10 @@ def add_partitions(
     version: int,
     now_ms: int,
 ) -> Decision:
-    """AddPartitionsToTxn and AddOffsetsToTxn, and what a leader asks for a Produce of version 12:
-    the first ones of a transaction open it."""
+    """AddPartitionsToTxn, AddOffsetsToTxn, and a leader's inquiry for Produce 12.
+
+    The first partitions of a transaction open it.
+    """
     if known is None:
         return _UNKNOWN
     if known.state in PREPARED:
@@ -167,6 +176,7 @@ def add_partitions(
     if known.producer_epoch != producer.epoch:
         return _FENCED
     is_open = known.state is TransactionState.ONGOING
+    # Already included: answered without a record, which is the common case of retries.
     if is_open and partitions <= known.partitions:
         return Decision()
     change = replace(
@@ -187,9 +197,12 @@ def verify_partitions(
     producer: Producer,
     partitions: AbstractSet[TopicPartition],
 ) -> Mapping[TopicPartition, ErrorCode]:
-    """AddPartitionsToTxn that only asks (KIP-890): is each of them in the open transaction of that
-    producer? Asked with what is committed; a change under way does not matter, since a marker ends
-    what was verified."""
+    """AddPartitionsToTxn that only verifies (KIP-890): is each partition in the producer's open
+    transaction?
+
+    Uses the committed state. A change in progress does not matter, since its marker voids the
+    verification.
+    """
     error = _unverified(known, producer)
     if error is not ErrorCode.none or known is None:
         return dict.fromkeys(partitions, error)
@@ -218,14 +231,17 @@ def end(
     now_ms: int,
     fresh_producer_id: int | None = None,
 ) -> Decision:
-    """EndTxn of a client, ``version`` 2 from EndTxn 5 on. The producer of the answer is who it is
-    in its next transaction."""
+    """EndTxn of a client, ``version`` 2 from EndTxn 5.
+
+    The answer contains the producer's identity in its next transaction.
+    """
     if known is None:
         return _UNKNOWN
     if known.state in PREPARED:
         return _CONCURRENT
     if version < EPOCH_BUMP_LEVEL:
         return _end_without_raise(known, producer, commit=commit, now_ms=now_ms)
+    # A retry is recognized first, because its epoch is by definition not the current one.
     is_repeated = _is_repeated_end(known, producer)
     if known.producer_id != producer.producer_id and not is_repeated:
         return _UNKNOWN
@@ -233,6 +249,7 @@ def end(
         return _FENCED
     if is_repeated:
         return _repeated_end(known, commit=commit)
+    # Committing nothing is an error, while aborting nothing raises the epoch (KIP-890).
     if commit and known.state is not TransactionState.ONGOING:
         return _INVALID_STATE
     return _prepared(known, commit=commit, now_ms=now_ms, fresh_producer_id=fresh_producer_id)
@@ -278,15 +295,17 @@ def _repeated_end(known: TransactionMetadata, *, commit: bool) -> Decision:
 def fence(
     known: TransactionMetadata, *, now_ms: int, fresh_producer_id: int | None = None
 ) -> Decision:
-    """Abort an open transaction though its producer did not ask: it took too long, or another one
-    begins under its id. Whoever had it is fenced by the raised epoch."""
+    """Abort an open transaction without its producer, after a timeout or for a new producer.
+
+    The raised epoch fences the previous producer.
+    """
     return _prepared(known, commit=False, now_ms=now_ms, fresh_producer_id=fresh_producer_id)
 
 
 def _prepared(
     known: TransactionMetadata, *, commit: bool, now_ms: int, fresh_producer_id: int | None
 ) -> Decision:
-    """The decision, which raises the epoch; an abort of nothing is one too (KIP-890)."""
+    """Return the decision, which raises the epoch. Aborting nothing is one too (KIP-890)."""
     if known.epoch_is_exhausted and fresh_producer_id is None:
         return _NEEDS_PRODUCER_ID
     change = replace(
@@ -300,6 +319,7 @@ def _prepared(
         updated_ms=now_ms,
         version=EPOCH_BUMP_LEVEL,
     )
+    # The answer contains the identity after completion, which the producer uses next.
     after = change.completed(now_ms)
     return Decision(producer=Producer(after.producer_id, after.producer_epoch), change=change)
 

@@ -1,9 +1,9 @@
-"""The transactional ids of one partition of ``__transaction_state``, while its leader coordinates.
+"""Transactional ids of one partition of ``__transaction_state``, while its leader coordinates.
 
-A change is in force for this table as soon as it stands in the leader's log, and is never taken
-back: either it becomes committed, or its leader resigns and the table goes. Until it is committed
-the id answers CONCURRENT_TRANSACTIONS, and whoever only looks (DescribeTransactions, verification)
-sees what was committed before.
+A change applies to this table once it is in the leader's log, and is never taken back: either it is
+committed, or the leader resigns and the table is dropped. Until it is committed the id answers
+CONCURRENT_TRANSACTIONS, and readers (DescribeTransactions, verification) see the committed state
+before it.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,15 +15,17 @@ from tidemark_broker.transactions.core.metadata import TransactionMetadata
 from tidemark_broker.transactions.core.records import read_key, read_value
 from tidemark_broker.transactions.core.rules import Decision
 
-#: What an id and a partition of it weigh, beside the bytes of the id: measured, rounded up.
+#: Memory of an id and of a partition, besides the bytes of the id: measured, rounded up.
 _ID_BYTES = 600
 _PARTITION_BYTES = 100
 
 
 @dataclass(slots=True)
 class _Entry:
-    """``appended`` is another than ``committed`` while a change is under way; None: a tombstone,
-    or nothing yet."""
+    """Committed and appended state, which differ while a change is in progress.
+
+    None is a tombstone, or nothing yet.
+    """
 
     committed: TransactionMetadata | None
     appended: TransactionMetadata | None
@@ -34,7 +36,7 @@ class _Entry:
 
 
 class Transactions:
-    """By transactional id. ``weight_bytes`` is what they weigh in memory, roughly."""
+    """Table by transactional id. ``weight_bytes`` is the approximate memory."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
@@ -43,34 +45,36 @@ class Transactions:
     def __len__(self) -> int:
         return len(self._entries)
 
-    # ------------------------------------------------------------ what there is
+    # ------------------------------------------------------------ lookup
 
     def get(self, transactional_id: str) -> TransactionMetadata | None:
-        """What is committed of it; None where it is unknown."""
+        """Return the committed state, None for an unknown id."""
         entry = self._entries.get(transactional_id)
         return None if entry is None else entry.committed
 
     def is_changing(self, transactional_id: str) -> bool:
-        """Is a change of it appended and not committed?"""
+        """Return whether a change is appended and not committed."""
         entry = self._entries.get(transactional_id)
         return entry is not None and entry.is_changing
 
     def all(self) -> Iterator[tuple[str, TransactionMetadata]]:
-        """Each id with what is committed of it. A copy of the names: the table may change between
-        two of them."""
+        """Yield each id with its committed state.
+
+        Iterates over a copy, since the table may change meanwhile.
+        """
         for transactional_id in tuple(self._entries):
             metadata = self.get(transactional_id)
             if metadata is not None:
                 yield transactional_id, metadata
 
     def ids(self) -> Iterator[str]:
-        """All of them, those with a change that is not committed as well."""
+        """All ids, including those with uncommitted changes."""
         return iter(self._entries)
 
-    # ------------------------------------------------------------ from the log
+    # ------------------------------------------------------------ loading
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """A record of a former leader, or one of ours. Raises ``BadTransactionRecord``."""
+        """Apply a record of the log. Raises ``BadTransactionRecord``."""
         transactional_id = read_key(key)
         if transactional_id is None:
             return
@@ -82,7 +86,7 @@ class Transactions:
     def decide(
         self, transactional_id: str, rule: Callable[[TransactionMetadata | None], Decision]
     ) -> Decision:
-        """What ``rule`` (of :mod:`rules`) makes of it."""
+        """Return the decision of a ``rule`` (of :mod:`rules`) on the id."""
         entry = self._entries.get(transactional_id)
         if entry is None:
             return rule(None)
@@ -91,27 +95,27 @@ class Transactions:
         return rule(entry.committed)
 
     def appended(self, transactional_id: str, change: TransactionMetadata | None) -> None:
-        """The change stands in the leader's log (None: a tombstone)."""
+        """Apply a change that is in the leader's log (None: a tombstone)."""
         before = self.get(transactional_id)
         assert not self.is_changing(transactional_id)
         self._set(transactional_id, _Entry(before, change))
 
     def committed(self, transactional_id: str) -> TransactionMetadata | None:
-        """Its last change is committed: gives what it is now."""
+        """Mark the last change as committed. Return the resulting state."""
         appended = self._entries[transactional_id].appended
         self._set(transactional_id, _Entry(appended, appended))
         return appended
 
-    # ------------------------------------------------------------ time
+    # ------------------------------------------------------------ expiry
 
     def has_expired(self, transactional_id: str, now_ms: int, expiration_ms: int) -> bool:
-        """May it be forgotten (a tombstone)?"""
+        """Return whether the id may be deleted (a tombstone)."""
         metadata = self.get(transactional_id)
         if metadata is None or self.is_changing(transactional_id):
             return False
         return metadata.has_expired(now_ms, expiration_ms)
 
-    # ------------------------------------------------------------ inside
+    # ------------------------------------------------------------ internal
 
     def _set(self, transactional_id: str, entry: _Entry) -> None:
         before = self._entries.pop(transactional_id, None)
