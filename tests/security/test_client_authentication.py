@@ -63,7 +63,7 @@ async def test_a_client_from_before_kafka_1_with_a_wrong_password(
     wrong = login(cluster, mechanism, password="wrong")
     with pytest.raises((ClientError, KafkaError)):
         await asyncio.to_thread(kafka_python, wrong, "orders", b"one", version=(0, 11))
-    await cluster.logged(f"{mechanism}: no such user, or not its password")
+    await cluster.logged(f"{mechanism}: unknown user or wrong password")
     assert cluster.written("orders") == 0
 
 
@@ -77,7 +77,7 @@ async def test_a_wrong_password_opens_nothing(
     # Some say why, some only that nobody answers.
     with pytest.raises((ClientError, KafkaError, AioKafkaError)):
         await asyncio.to_thread(CLIENTS[client], wrong, "orders", b"one")
-    await cluster.logged(f"{mechanism}: no such user, or not its password")
+    await cluster.logged(f"{mechanism}: unknown user or wrong password")
     assert cluster.written("orders") == 0
 
 
