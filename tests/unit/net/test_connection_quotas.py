@@ -13,7 +13,11 @@ class Clock:
 
 def test_an_address_has_so_many_and_others_have_theirs() -> None:
     few = Newcomers(per_address_max=2, rate_per_address_max=100)
-    assert [few.refusal("a") for _ in range(3)] == [None, None, "the address already has 2 connections, the limit"]
+    assert [few.refusal("a") for _ in range(3)] == [
+        None,
+        None,
+        "the address already has 2 connections, the limit",
+    ]
     assert few.refusal("b") is None
     few.left("a")
     assert few.refusal("a") is None
